@@ -1,0 +1,196 @@
+"""The one interface of a device: a clock (or another actuator), a power sensor, and time.
+
+The device owns time: a simulated board runs on virtual time, so everything that waits, samples or measures
+asks the device and never the operating system.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from wattune.errors import InputError
+from wattune.records import ExactFigures, Kind, StepWork
+
+Actuator = Literal["clock_mhz", "power_limit_w"]
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """What is known of the power sensor.
+
+    ``resolution_w``: smallest step between readings; ``period_s``: time between fresh values (0: always fresh);
+    ``window_s``: time that one value is averaged over (0: instantaneous); ``lag_s``: age of the end of that window
+    when the value can first be read; ``noise_w``: standard deviation of one reading (0: none or unknown).
+    """
+
+    rail: str
+    resolution_w: float = 0.0
+    period_s: float = 0.0
+    window_s: float = 0.0
+    lag_s: float = 0.0
+    noise_w: float = 0.0
+
+    @property
+    def settle_s(self) -> float:
+        """Time after a change of power until a reading holds nothing of what was before."""
+        return self.window_s + self.lag_s + self.period_s
+
+
+class Setting:
+    """The device's actuator inside ``Device.at``: the only way to change it."""
+
+    def __init__(self, device: Device, value: float | None):
+        self._device = device
+        self.value = value
+
+    def change(self, value: float) -> None:
+        """Move to another of the device's settings. Raises: InputError, DeviceError."""
+        self._device.check_setting(value)
+        self._device._apply(value)
+        self.value = value
+
+
+class Truth(ABC):
+    """What a simulated board really used since the truth was asked for."""
+
+    @abstractmethod
+    def figures(self) -> ExactFigures:
+        """Exact energy, time, and time in which the power, averaged over the sensor's window, was above the cap."""
+
+
+class Device(ABC):
+    """A device that trains.
+
+    Contract, held by ``tests/devices/contract.py`` for every implementation:
+    ``settings`` ascend and hold every value that ``at`` takes; ``at`` leaves the device as it was found, also on an
+    exception, and can be nested; ``now_s`` never falls; ``power_w`` is positive or raises SensorError;
+    ``step`` raises OutOfDeviceMemory before anything is done where the work does not fit, and InputError for a
+    data type that the chip lacks.
+    """
+
+    name: str
+    mode: str
+    kind: Kind
+    actuator: Actuator | None
+    settings: tuple[float, ...]
+    sensor: Sensor
+    memory_bytes: float | None
+    data_types: frozenset[str]
+    executes_steps: bool
+    """Whether training code runs on the device itself. Where it does not, ``step`` alone makes time pass."""
+
+    # ------------------------------------------------------------------------------------------------ for backends
+
+    @abstractmethod
+    def now_s(self) -> float:
+        """Time since the device was opened, in seconds."""
+
+    @abstractmethod
+    def power_w(self) -> float:
+        """The sensor's present reading of the whole board, in watts. Raises: SensorError."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Let so much time pass without work."""
+
+    @abstractmethod
+    def step(self, work: StepWork) -> Any:
+        """A context manager around one step of this work. Raises: OutOfDeviceMemory, InputError."""
+
+    @abstractmethod
+    def current(self) -> float | None:
+        """The actuator's present value; None without an actuator."""
+
+    @abstractmethod
+    def _apply(self, value: float) -> None:
+        """Set the actuator to a checked value and see that it took. Raises: DeviceError."""
+
+    @abstractmethod
+    def _snapshot(self) -> object:
+        """What ``_restore`` needs to leave the device as it is now."""
+
+    @abstractmethod
+    def _restore(self, snapshot: object) -> None:
+        """Bring back what ``_snapshot`` saw. Raises: DeviceError."""
+
+    # ---------------------------------------------------------------------------------------- for everybody else
+
+    @property
+    def clocks_mhz(self) -> tuple[float, ...]:
+        """The clocks, ascending; empty where the device has none or another actuator."""
+        return self.settings if self.actuator == "clock_mhz" else ()
+
+    def check_setting(self, value: float) -> None:
+        """Raises: InputError where ``value`` is not one of the device's settings."""
+        if value not in self.settings:
+            raise InputError(
+                f"{self.name} has no such {self.actuator or 'clock'}",
+                value=value,
+                allowed=", ".join(f"{s:g}" for s in self.settings) or "none, it cannot be set",
+            )
+
+    @final
+    @contextmanager
+    def at(self, value: float | None) -> Iterator[Setting]:
+        """The device at this clock (or power limit); as it was found afterwards, whatever happens inside.
+
+        None leaves the actuator alone. Raises: InputError for a value that is not in ``settings``.
+        """
+        if value is None:
+            yield Setting(self, None)
+            return
+        self.check_setting(value)
+        snapshot = self._snapshot()
+        try:
+            self._apply(value)
+            yield Setting(self, value)
+        finally:
+            self._restore(snapshot)
+
+    @contextmanager
+    def every(self, period_s: float, call: Callable[[], None]) -> Iterator[None]:
+        """Call ``call`` every ``period_s`` seconds of the device's time while inside.
+
+        Here: from a thread on real time. An exception in ``call`` ends the thread and is raised on leaving.
+        """
+        stop = threading.Event()
+        failures: list[BaseException] = []
+
+        def loop() -> None:
+            due = self.now_s()
+            while not stop.wait(max(0.0, due - self.now_s())):
+                try:
+                    call()
+                except BaseException as error:  # noqa: BLE001 - handed to the caller's thread below
+                    failures.append(error)
+                    return
+                due = max(due + period_s, self.now_s())
+
+        thread = threading.Thread(target=loop, name="wattune-sampling", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    def truth(self, cap_w: float | None) -> Truth | None:
+        """Start exact accounting against ``cap_w``; None where the device is not simulated."""
+        return None
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """What a later process needs to go on from here, as JSON values; None where there is nothing to keep."""
+        return None
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``."""
+
+    def close(self) -> None:
+        """Let go of the device."""

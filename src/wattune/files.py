@@ -1,0 +1,55 @@
+"""Files that are whole at every moment: JSON in and out, each written in one step."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from wattune.errors import OutputError, RecordError
+
+
+def read_json(path: str | Path) -> object:
+    """The content of a JSON file. Raises: RecordError where it cannot be read or is no JSON."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise RecordError("no such record", value=str(path), hint="give the path of a JSON record") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot read {path}", value=str(error), allowed="a readable JSON file") from error
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is not valid JSON", value=str(error), allowed="a whole JSON record") from error
+
+
+def write_json(path: str | Path, data: object) -> Path:
+    """Write JSON beside the file and move it into place. Raises: OutputError."""
+    return write_bytes(path, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
+
+
+def write_bytes(path: str | Path, content: bytes) -> Path:
+    """Write a file so that a reader, or a crash, sees the old content or the new, never a part. Raises: OutputError."""
+    path = Path(path)
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = file.name
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise OutputError(
+            f"cannot write {path}", value=error.strerror or str(error), hint="give another output folder"
+        ) from error
+    return path
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number that JSON knows")
