@@ -189,8 +189,8 @@ class Device(ABC):
         """What a later process needs to go on from here, as JSON values; None where there is nothing to keep."""
         return None
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most devices have nothing to load
         """Go on from ``state_dict``."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most devices hold nothing
         """Let go of the device."""

@@ -1,0 +1,66 @@
+"""The records that travel between the parts: frozen, validated on the way in, JSON in and out.
+
+Units stand in the field names: W, J, s, MHz, samples, bytes. Fields that this version does not know are kept;
+an older ``version`` is read, a newer one is refused. ``save`` replaces a file in one step, so a record is either
+the old one or the new one, never a half.
+"""
+
+from __future__ import annotations
+
+from wattune.records.base import Kind, Provenance, Record, Value, provenance
+from wattune.records.comparison import Comparison, ComparisonRow
+from wattune.records.efficiency import EfficiencyCurve, EfficiencyPoint
+from wattune.records.plan import Baseline, Candidate, CapGain, Plan
+from wattune.records.profile import (
+    AbortedProbe,
+    ProfileCell,
+    ProfileCost,
+    ProfileKey,
+    ProfileTable,
+    ReferencePower,
+    ReferenceSet,
+)
+from wattune.records.training import (
+    Ending,
+    Evaluation,
+    ExactFigures,
+    GuardEvent,
+    LearningCurve,
+    PowerSample,
+    TrainingRecord,
+)
+from wattune.records.work import OperatingPoint, Operation, PhaseWork, StepWork
+
+__all__ = [
+    "AbortedProbe",
+    "Baseline",
+    "Candidate",
+    "CapGain",
+    "Comparison",
+    "ComparisonRow",
+    "EfficiencyCurve",
+    "EfficiencyPoint",
+    "Ending",
+    "Evaluation",
+    "ExactFigures",
+    "GuardEvent",
+    "Kind",
+    "LearningCurve",
+    "OperatingPoint",
+    "Operation",
+    "PhaseWork",
+    "Plan",
+    "PowerSample",
+    "ProfileCell",
+    "ProfileCost",
+    "ProfileKey",
+    "ProfileTable",
+    "Provenance",
+    "Record",
+    "ReferencePower",
+    "ReferenceSet",
+    "StepWork",
+    "TrainingRecord",
+    "Value",
+    "provenance",
+]

@@ -1,0 +1,122 @@
+"""What every record has: frozen and validated fields, a name, a version, a provenance, JSON in and out."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import Self
+
+from wattune.errors import RecordError
+from wattune.files import read_json, write_json
+from wattune.version import __version__
+
+
+def _number(value: object) -> object:
+    # Other programs' files may say 4.0 for 4, but a text or a truth value is a mistake.
+    if isinstance(value, (bool, str)):
+        raise ValueError("a number")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Positive = Annotated[float, BeforeValidator(_number), Field(gt=0)]
+NotNegative = Annotated[float, BeforeValidator(_number), Field(ge=0)]
+BatchSize = Annotated[int, BeforeValidator(_number), Field(ge=1)]
+Samples = Annotated[int, BeforeValidator(_number), Field(ge=0)]
+Kind = Literal["measured", "simulated", "recorded", "replayed"]
+
+
+class Value(BaseModel):
+    """Base of everything frozen in here; unknown fields are kept, NaN and infinity are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+
+class Provenance(Value):
+    """Where a record comes from. Free beyond ``kind``, which is None where a file from elsewhere does not say."""
+
+    kind: Kind | None = None
+    device: str | None = None
+    model: str | None = None
+    data: str | None = None
+    software: str | None = None
+    seed: int | None = None
+    created_at: str | None = None
+
+
+def provenance(kind: Kind, **fields: Any) -> Provenance:
+    """A provenance with this version of wattune and the time of now filled in."""
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return Provenance(**{"kind": kind, "software": f"wattune {__version__}", "created_at": now, **fields})
+
+
+class Record(Value):
+    """A value with a name and a version that is kept in a file of its own."""
+
+    name: ClassVar[str]
+    version_read: ClassVar[int] = 1
+
+    version: int = 1
+    provenance: Provenance = Provenance()
+
+    @classmethod
+    def parse(cls, data: object, *, source: str = "record") -> Self:
+        """Validate ``data``, the content of a JSON file.
+
+        Raises: RecordError with one line: the field, its value and what is allowed.
+        """
+        if not isinstance(data, dict):
+            raise RecordError(
+                f"{source} is not a {cls.name} record", value=type(data).__name__, allowed="a JSON object"
+            )
+        found = data.get("record")
+        if found != cls.name:
+            raise RecordError(
+                f"{source} is not a {cls.name} record, its field 'record' says",
+                value=found,
+                allowed=f'"{cls.name}"',
+            )
+        version = data.get("version", 1)
+        if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= cls.version_read:
+            raise RecordError(
+                f"{source} has a version that this wattune does not read",
+                value=version,
+                allowed=f"1 to {cls.version_read}",
+            )
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"]) or "the whole record"
+            raise RecordError(
+                f"{source}, field {place}", value=_shown(first.get("input")), allowed=first["msg"]
+            ) from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a record from a JSON file. Raises: RecordError."""
+        return cls.parse(read_json(path), source=str(path))
+
+    def dump(self) -> dict[str, Any]:
+        """The record as plain JSON values, ``record`` and ``version`` first."""
+        return {"record": self.name, **self.model_dump(mode="json")}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the record as JSON, replacing the file in one step. Raises: OutputError."""
+        return write_json(path, self.dump())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_name(cls, data: object) -> object:
+        # "record" is the class's name, not a field: it is written by `dump` and checked by `parse`.
+        if not isinstance(data, dict):
+            return data
+        return {k: v for k, v in data.items() if k != "record" and (k, v) != ("provenance", None)}
+
+
+def _shown(value: object) -> object:
+    # A whole record in an error line helps nobody.
+    return f"{type(value).__name__} with {len(value)} entries" if isinstance(value, (dict, list, tuple)) else value

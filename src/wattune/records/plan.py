@@ -1,0 +1,100 @@
+"""What was chosen, and everything that it was chosen from."""
+
+from __future__ import annotations
+
+from wattune.records.base import BatchSize, NotNegative, Positive, Record, Value
+from wattune.records.profile import ProfileCost, ProfileKey
+from wattune.records.work import OperatingPoint
+
+
+class Candidate(Value):
+    """One point that was considered. ``why_not`` is None for the chosen one."""
+
+    batch_size: BatchSize
+    micro_batch_size: BatchSize | None = None
+    clock_mhz: Positive | None = None
+    power_limit_w: Positive | None = None
+    feasible: bool
+    relative_time: Positive | None = None
+    predicted_s: Positive | None = None
+    predicted_j: Positive | None = None
+    predicted_peak_w: Positive | None = None
+    why_not: str | None = None
+
+    @property
+    def point(self) -> OperatingPoint:
+        """The batch sizes and the clock (or power limit) of this candidate."""
+        return OperatingPoint(
+            batch_size=self.batch_size,
+            micro_batch_size=self.micro_batch_size,
+            clock_mhz=self.clock_mhz,
+            power_limit_w=self.power_limit_w,
+        )
+
+
+class Baseline(Candidate):
+    """What another rule would have chosen under the same cap.
+
+    ``rule``: one of ``wattune.planning.RULES``; ``speed_up`` is its predicted time over the plan's.
+    """
+
+    rule: str
+    speed_up: Positive | None = None
+
+
+class CapGain(Value):
+    """The pick under one cap, and the largest-batch and best-batch rules' predicted time over the pick's.
+
+    ``feasible`` is False where no measured point keeps the cap; a rule that has no point there is None.
+    """
+
+    cap_w: Positive
+    feasible: bool
+    batch_size: BatchSize | None = None
+    micro_batch_size: BatchSize | None = None
+    clock_mhz: Positive | None = None
+    power_limit_w: Positive | None = None
+    relative_time: Positive | None = None
+    over_largest_batch: Positive | None = None
+    over_best_batch: Positive | None = None
+
+
+class Plan(Record):
+    """The chosen point, what it was compared with, and what it is predicted to take.
+
+    Selection is by ``step_s / batch_size * relative_samples`` among the points whose peak power plus ``margin_w``
+    is at most ``cap_w``. ``predicted_s`` is that times the samples of the reference batch size, None where unknown.
+    """
+
+    name = "plan"
+
+    batch_size: BatchSize
+    micro_batch_size: BatchSize | None = None
+    clock_mhz: Positive | None = None
+    power_limit_w: Positive | None = None
+    cap_w: Positive | None = None
+    margin_w: NotNegative = 0.0
+    relative_time: Positive | None = None
+    predicted_s: Positive | None = None
+    predicted_j: Positive | None = None
+    predicted_peak_w: Positive | None = None
+    candidates: tuple[Candidate, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    gain_over_caps: tuple[CapGain, ...] = ()
+    device: str | None = None
+    workload: str | None = None
+    algorithm: str = "backprop"
+    target: float | None = None
+    key: ProfileKey | None = None
+    profile_cost: ProfileCost | None = None
+    sensor_window_s: NotNegative | None = None
+
+    @property
+    def point(self) -> OperatingPoint:
+        """The chosen batch sizes and clock (or power limit)."""
+        return OperatingPoint(
+            batch_size=self.batch_size,
+            micro_batch_size=self.micro_batch_size,
+            clock_mhz=self.clock_mhz,
+            power_limit_w=self.power_limit_w,
+        )

@@ -1,0 +1,154 @@
+"""What was measured on a device."""
+
+from __future__ import annotations
+
+from pydantic import model_validator
+from typing_extensions import Self
+
+from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Value
+from wattune.records.work import OperatingPoint
+
+
+class ProfileCell(Value):
+    """One measured (batch size, clock). A cell that did not fit has ``out_of_memory`` and no figures.
+
+    ``power_peak_w`` is the largest reading of the sensor; ``step_s`` the mean over ``steps`` steps.
+    """
+
+    batch_size: BatchSize
+    micro_batch_size: BatchSize | None = None
+    clock_mhz: Positive | None = None
+    power_limit_w: Positive | None = None
+    step_s: Positive | None = None
+    step_std_s: NotNegative | None = None
+    power_mean_w: Positive | None = None
+    power_std_w: NotNegative | None = None
+    power_peak_w: Positive | None = None
+    steps: BatchSize | None = None
+    out_of_memory: bool = False
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        figures = (self.step_s, self.power_mean_w, self.power_peak_w)
+        if self.out_of_memory:
+            if any(figure is not None for figure in figures):
+                raise ValueError("a cell that is out of memory has no step_s, power_mean_w or power_peak_w")
+        elif any(figure is None for figure in figures):
+            raise ValueError("step_s, power_mean_w and power_peak_w, unless out_of_memory is true")
+        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
+            raise ValueError("micro_batch_size at most batch_size")
+        return self
+
+    @property
+    def point(self) -> OperatingPoint:
+        """The batch sizes and the clock (or power limit) of this cell."""
+        return OperatingPoint(
+            batch_size=self.batch_size,
+            micro_batch_size=self.micro_batch_size,
+            clock_mhz=self.clock_mhz,
+            power_limit_w=self.power_limit_w,
+        )
+
+
+class AbortedProbe(Value):
+    """A probe that was stopped at the first reading above the cap: it says no more than that."""
+
+    batch_size: BatchSize
+    micro_batch_size: BatchSize | None = None
+    clock_mhz: Positive | None = None
+    power_limit_w: Positive | None = None
+    cap_w: Positive
+    power_w: Positive
+
+
+class ReferencePower(Value):
+    """Peak power of one reference workload at one clock: what a worst-case clock is chosen from."""
+
+    workload: str
+    batch_size: BatchSize
+    clock_mhz: Positive | None = None
+    power_limit_w: Positive | None = None
+    power_peak_w: Positive
+
+
+class ReferenceSet(Value):
+    """Peak powers of the fixed set of reference workloads, and the version of that set."""
+
+    set_version: int
+    powers: tuple[ReferencePower, ...]
+
+
+class ProfileKey(Value):
+    """What a table depends on, and nothing else: never data values, weights or targets."""
+
+    device: str
+    mode: str
+    model: str
+    input_shape: str
+    data_type: str
+    optimizer: str
+    algorithm: str
+    software: str
+
+    def differences(self, other: ProfileKey) -> list[str]:
+        """One text a field that differs, such as ``data_type (fp32, not fp16)``."""
+        mine, theirs = self.model_dump(), other.model_dump()
+        return [f"{k} ({theirs[k]}, not {mine[k]})" for k in type(self).model_fields if mine[k] != theirs[k]]
+
+
+class ProfileCost(Value):
+    """What profiling cost on the device."""
+
+    time_s: NotNegative
+    energy_j: NotNegative
+    above_cap_s: NotNegative
+    probes: Samples
+
+
+class ProfileTable(Record):
+    """Step time and power per (batch size, clock). A cell that was not measured is absent."""
+
+    name = "profile"
+
+    device: str
+    workload: str
+    algorithm: str = "backprop"
+    cells: tuple[ProfileCell, ...]
+    aborted: tuple[AbortedProbe, ...] = ()
+    reference: ReferenceSet | None = None
+    key: ProfileKey | None = None
+    cost: ProfileCost | None = None
+    sensor_window_s: NotNegative | None = None
+    strategy: str | None = None
+
+    @model_validator(mode="after")
+    def _unique(self) -> Self:
+        seen = set()
+        for cell in self.cells:
+            place = (
+                cell.batch_size,
+                cell.micro_batch_size or cell.batch_size,
+                cell.clock_mhz,
+                cell.power_limit_w,
+            )
+            if place in seen:
+                raise ValueError(
+                    f"each cell once, but batch size {place[0]} at {cell.point.setting} stands there twice"
+                )
+            seen.add(place)
+        return self
+
+    @property
+    def measured(self) -> tuple[ProfileCell, ...]:
+        """The cells with figures."""
+        return tuple(cell for cell in self.cells if not cell.out_of_memory)
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Batch sizes of the measured cells, ascending."""
+        return tuple(sorted({cell.batch_size for cell in self.measured}))
+
+    @property
+    def settings(self) -> tuple[float, ...]:
+        """Clocks (or power limits) of the measured cells, ascending; empty on a device without."""
+        return tuple(sorted({s for cell in self.measured if (s := cell.point.setting) is not None}))

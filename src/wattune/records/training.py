@@ -1,0 +1,90 @@
+"""What a training was, what it took and how it ended; with and without a device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Value
+from wattune.records.plan import Plan
+
+
+class Evaluation(Value):
+    """The metric after so many samples, and what had been spent by then."""
+
+    samples: Samples
+    metric: float
+    time_s: NotNegative | None = None
+    energy_j: NotNegative | None = None
+    loss: float | None = None
+
+
+class GuardEvent(Value):
+    """One answer of the cap guard: at ``time_s`` a reading of ``power_w`` led to the clock (or power limit) ``setting``."""
+
+    time_s: NotNegative
+    power_w: Positive
+    action: Literal["down", "up", "at lowest"]
+    setting: Positive | None = None
+
+
+class PowerSample(Value):
+    """A reading of the meter."""
+
+    time_s: NotNegative
+    power_w: Positive
+    setting: Positive | None = None
+
+
+class ExactFigures(Value):
+    """What a simulated board really used, beside what its meter said."""
+
+    energy_j: NotNegative
+    above_cap_s: NotNegative
+    time_s: NotNegative
+
+
+Ending = Literal["target reached", "budget used up", "interrupted", "stopped for safety"]
+
+
+class TrainingRecord(Record):
+    """One training: the plan, each evaluation, what it took and how it ended.
+
+    Time and energy are of the whole training on the device: first steps, evaluations and checkpoints count.
+    """
+
+    name = "training"
+
+    plan: Plan
+    reached: bool
+    ended: Ending | None = None
+    samples: Samples
+    time_s: NotNegative
+    energy_j: NotNegative
+    power_mean_w: NotNegative | None = None
+    power_peak_w: NotNegative
+    above_cap_s: NotNegative
+    readings: Samples | None = None
+    readings_above_cap: Samples | None = None
+    evaluations: tuple[Evaluation, ...] = ()
+    guard: tuple[GuardEvent, ...] = ()
+    trace: tuple[PowerSample, ...] = ()
+    exact: ExactFigures | None = None
+    profiling_share: NotNegative | None = None
+    pays_after_trainings: NotNegative | None = None
+
+
+class LearningCurve(Record):
+    """One training without a device: the metric at each evaluation, until the target or the end of the budget."""
+
+    name = "curve"
+
+    workload: str
+    algorithm: str = "backprop"
+    batch_size: BatchSize
+    seed: int
+    target: float | None = None
+    reached: bool
+    samples: Samples
+    budget_samples: Samples
+    evaluations: tuple[Evaluation, ...] = ()
+    fingerprint: str | None = None
