@@ -19,7 +19,7 @@ class Evaluation(Value):
 
 
 class GuardEvent(Value):
-    """One answer of the cap guard: at ``time_s`` a reading of ``power_w`` led to the clock (or power limit) ``setting``."""
+    """One answer of the cap guard: at ``time_s`` a reading of ``power_w`` led to this ``setting`` of the actuator."""
 
     time_s: NotNegative
     power_w: Positive

@@ -8,7 +8,8 @@ from wattune.records.base import BatchSize, NotNegative, Positive, Samples, Valu
 class Operation(Value):
     """All operations of one kind in one phase of a step, added up.
 
-    ``kind``: "matmul", "convolution", "depthwise", "normalisation", "elementwise", "reduction", "optimizer", "copy", ...
+    ``kind``: "matmul", "convolution", "depthwise", "normalisation", "elementwise", "reduction", "optimizer", "copy",
+    "other".
     ``flops`` counts a multiply-add as two; ``bytes`` is what the operations read and write if nothing is fused;
     ``kernels`` is how many were launched.
     """

@@ -1,0 +1,174 @@
+"""Records: validated on the way in, whole on disk, unknown fields kept."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattune.errors import InputError, OutputError, RecordError
+from wattune.records import (
+    EfficiencyCurve,
+    Plan,
+    ProfileCell,
+    ProfileKey,
+    ProfileTable,
+    StepWork,
+    TrainingRecord,
+    provenance,
+)
+
+CELL = {"batch_size": 8, "clock_mhz": 384.0, "step_s": 0.5, "power_mean_w": 4.0, "power_peak_w": 4.2, "steps": 5}
+PROFILE = {"record": "profile", "version": 1, "device": "d", "workload": "w", "algorithm": "backprop", "cells": [CELL]}
+POINT = {"batch_size": 8, "relative_samples": 1, "low": None, "high": None, "samples": 100, "runs": 1, "censored": 0}
+EFFICIENCY = {"record": "efficiency", "version": 1, "workload": "w", "reference_batch_size": 8, "points": [POINT]}
+
+
+def test_a_record_survives_its_file(tmp_path):
+    table = ProfileTable.parse({**PROFILE, "provenance": {"kind": "simulated", "seed": 3}})
+    assert ProfileTable.load(table.save(tmp_path / "profile.json")) == table
+
+
+def test_unknown_fields_are_kept(tmp_path):
+    table = ProfileTable.parse({**PROFILE, "room": "cellar", "cells": [{**CELL, "fan_rpm": 900}]})
+    again = ProfileTable.load(table.save(tmp_path / "p.json")).dump()
+    assert again["room"] == "cellar"
+    assert again["cells"][0]["fan_rpm"] == 900
+
+
+def test_the_name_and_the_version_come_first():
+    assert list(ProfileTable.parse(PROFILE).dump())[:2] == ["record", "version"]
+
+
+@pytest.mark.parametrize("given_", [None, {}, {"kind": "measured"}])
+def test_provenance_is_optional(given_):
+    assert ProfileTable.parse({**PROFILE, "provenance": given_}).provenance.device is None
+
+
+def test_a_file_that_does_not_say_where_it_comes_from_is_not_called_measured():
+    assert ProfileTable.parse(PROFILE).provenance.kind is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"record": "plan"}, "record"),
+        ({"version": 2}, "version"),
+        ({"version": "1"}, "version"),
+        ({"cells": [{**CELL, "power_peak_w": -1.0}]}, "power_peak_w"),
+        ({"cells": [{**CELL, "power_mean_w": 0}]}, "power_mean_w"),
+        ({"cells": [{**CELL, "step_s": "0.5"}]}, "step_s"),
+        ({"cells": [{**CELL, "step_s": None}]}, "step_s"),
+        ({"cells": [{**CELL, "batch_size": True}]}, "batch_size"),
+        ({"cells": [{**CELL, "batch_size": 2.5}]}, "batch_size"),
+        ({"cells": [{**CELL, "micro_batch_size": 16}]}, "micro_batch_size"),
+        ({"cells": [{**CELL, "out_of_memory": True}]}, "out of memory"),
+        ({"cells": [CELL, CELL]}, "twice"),
+        ({"cells": {}}, "cells"),
+        ({"provenance": {"kind": "guessed"}}, "kind"),
+    ],
+)
+def test_a_wrong_field_is_named_in_one_line(change, said):
+    with pytest.raises(RecordError, match=said) as caught:
+        ProfileTable.parse({**PROFILE, **change})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"points": []}, "reference"),
+        ({"points": [POINT, POINT]}, "once"),
+        ({"points": [{**POINT, "relative_samples": 0.5}]}, "relative_samples of 1"),
+        ({"reference_batch_size": 16}, "16"),
+    ],
+)
+def test_an_efficiency_curve_does_not_contradict_itself(change, said):
+    with pytest.raises(RecordError, match=said):
+        EfficiencyCurve.parse({**EFFICIENCY, **change})
+
+
+def test_a_missing_batch_size_is_named_with_those_that_are_there():
+    with pytest.raises(RecordError, match=r"batch size: 4; allowed: 8"):
+        EfficiencyCurve.parse(EFFICIENCY).at(4)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null", '{"record": "profile"', "\x00", '{"a": NaN}', "9" * 5000])
+def test_what_is_no_record_is_refused_in_one_line(tmp_path, text):
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(RecordError) as caught:
+        ProfileTable.load(path)
+    assert "broken.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["missing.json", "."])
+def test_what_cannot_be_read_is_refused(tmp_path, name):
+    with pytest.raises(RecordError):
+        ProfileTable.load(tmp_path / name)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecordError):
+        ProfileTable.load(tmp_path / "bytes.json")
+
+
+def test_a_record_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError):
+        ProfileTable.parse(PROFILE).save(tmp_path / "file" / "profile.json")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OutputError):
+        ProfileTable.parse(PROFILE).save(tmp_path / "folder")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        ProfileCell.model_validate(CELL).step_s = 1.0
+
+
+@given(st.floats())
+def test_no_number_that_is_not_one_comes_in(value):
+    cell = {**CELL, "step_s": value}
+    if math.isfinite(value) and value > 0:
+        assert ProfileTable.parse({**PROFILE, "cells": [cell]}).cells[0].step_s == value
+    else:
+        with pytest.raises(RecordError):
+            ProfileTable.parse({**PROFILE, "cells": [cell]})
+
+
+def test_a_training_holds_its_plan():
+    plan = Plan(batch_size=8, clock_mhz=384.0, cap_w=4.5, provenance=provenance("simulated", seed=1))
+    record = TrainingRecord(
+        plan=plan, reached=True, samples=10, time_s=1.0, energy_j=4.0, power_peak_w=4.2, above_cap_s=0.0
+    )
+    again = TrainingRecord.parse(json.loads(json.dumps(record.dump())))
+    assert again == record
+    assert again.plan.point.setting == 384.0
+    assert again.plan.provenance.software.startswith("wattune ")
+
+
+def test_keys_say_in_what_they_differ():
+    fields = {"device": "a", "mode": "m", "model": "x", "input_shape": "3x32x32", "data_type": "fp32"}
+    key = ProfileKey(**fields, optimizer="adam", algorithm="backprop", software="s")
+    other = key.model_copy(update={"data_type": "fp16"})
+    assert key.differences(key) == []
+    assert key.differences(other) == ["data_type (fp16, not fp32)"]
+
+
+def test_work_adds_up():
+    operation = {"kind": "matmul", "flops": 10, "bytes": 4, "kernels": 2}
+    phases = [{"phase": "forward", "operations": [operation, operation]}, {"phase": "host", "host_s": 0.1}]
+    work = StepWork(samples=2, micro_batch_size=2, data_type="fp32", phases=phases, peak_memory_bytes=1)
+    assert (work.flops, work.bytes, work.kernels) == (20, 8, 4)
+
+
+def test_errors_are_one_line_whatever_the_value():
+    error = InputError("bad text", value="a\nb" * 200, allowed="less", hint="try again")
+    assert "\n" not in str(error)
+    assert len(str(error)) < 200
+    assert str(error).endswith("allowed: less; try again")
