@@ -1,0 +1,113 @@
+"""What the meter costs a real loop at 10 Hz; aim under 1 %.
+
+A torch loop runs in pairs, with and without the meter, in random order; the sensor is a file that is read as
+sysfs is. The figure is the median of the pairs' ratios, with their quartiles: on a noisy machine these say whether the
+median means anything.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from benchmarks.timing import keep
+from wattune.algorithms import open_algorithm
+from wattune.devices import Meter
+from wattune.devices.base import Device, Sensor
+from wattune.records import StepWork
+from wattune.workloads import example_workload
+
+PAIRS = 40
+STEPS = 12
+
+
+class FileDevice(Device):
+    """A device on real time whose sensor is a file with milliwatts in it, and which has no clock."""
+
+    name, mode, kind, actuator, settings = "file", "-", "measured", None, ()
+    sensor = Sensor(rail="file")
+    memory_bytes = None
+    data_types = frozenset({"fp32"})
+    executes_steps = True
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._begin = time.monotonic()
+
+    def now_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._begin
+
+    def power_w(self) -> float:
+        """The file's milliwatts as watts."""
+        return int(self._path.read_text()) / 1000
+
+    def wait(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
+
+    @contextmanager
+    def step(self, work: StepWork) -> Iterator[None]:
+        """Nothing to do around a real step."""
+        yield
+
+    def current(self) -> float | None:
+        """No actuator."""
+        return None
+
+    def _apply(self, value: float) -> None:
+        raise NotImplementedError
+
+    def _snapshot(self) -> object:
+        return None
+
+    def _restore(self, snapshot: object) -> None:
+        pass
+
+
+def main() -> None:
+    """Measure and keep."""
+    torch.set_num_threads(1)
+    workload = example_workload()
+    algorithm = open_algorithm("backprop", workload, 32)
+    batch = workload.example(32)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "in_power0_input"
+        path.write_text("4321\n")
+        device = FileDevice(path)
+
+        def loop() -> float:
+            begin = time.perf_counter()
+            for _ in algorithm.run([batch] * STEPS):
+                pass
+            return time.perf_counter() - begin
+
+        def metered() -> float:
+            with Meter(device, rate_hz=10, cap_w=5.0):
+                return loop()
+
+        loop()
+        ratios = []
+        shuffle = random.Random(0)
+        for _ in range(PAIRS):
+            if shuffle.random() < 0.5:
+                with_meter, without = metered(), loop()
+            else:
+                without, with_meter = loop(), metered()
+            ratios.append(with_meter / without)
+    low, median, high = statistics.quantiles(ratios, n=4)
+    keep(
+        "metering",
+        {"overhead": median - 1, "quartiles": [low - 1, high - 1], "pairs": PAIRS, "loop_s": loop(), "rate_hz": 10},
+    )
+
+
+if __name__ == "__main__":
+    main()

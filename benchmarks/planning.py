@@ -1,0 +1,39 @@
+"""Planning 6 x 12 cells; aim 1 ms. The peer is parsing the two records it works on, which no plan can do without."""
+
+from __future__ import annotations
+
+import json
+
+import wattune
+from benchmarks.timing import keep, median_s
+from wattune.records import EfficiencyCurve, EfficiencyPoint, ProfileTable
+from wattune.workloads import example_workload
+
+AIM_S = 1e-3
+
+
+def main() -> None:
+    """Measure and keep."""
+    table = wattune.profile("sim:jetson-nano", example_workload(), strategy="full")
+    sizes = table.batch_sizes
+    curve = EfficiencyCurve(
+        workload="made up",
+        reference_batch_size=sizes[-1],
+        points=tuple(EfficiencyPoint(batch_size=b, relative_samples=(1 + b / 64) / 3, samples=3000.0) for b in sizes),
+    )
+    text = json.dumps(table.dump())
+    planning = median_s(lambda: wattune.plan(table, curve, cap_w=4.5), repeats=200, warm_up=20)
+    parsing = median_s(lambda: ProfileTable.parse(json.loads(text)), repeats=200, warm_up=20)
+    keep(
+        "planning",
+        {
+            "cells": len(table.cells),
+            **planning,
+            "over_aim": planning["median_s"] / AIM_S,
+            "over_parsing_the_profile": planning["median_s"] / parsing["median_s"],
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Fills the README's figures from results/: what stands between `<!-- NAME -->` and `<!-- /NAME -->` is written here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import RESULTS
+
+README = Path(__file__).parent.parent / "README.md"
+MARK = re.compile(r"(<!-- (?P<name>\w+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
+
+
+def read(name: str) -> dict[str, Any]:
+    """The results of one benchmark."""
+    data: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return data
+
+
+def filled(text: str) -> str:
+    """``text`` with every marked part written anew from the results."""
+    return MARK.sub(lambda match: match[1] + PARTS[match["name"]]() + match[3], text)
+
+
+def comparison() -> str:
+    """Every rule's pick on both boards."""
+    lines = []
+    for board in read("example")["boards"]:
+        lines += [
+            f"`{board['device']}`, cap {board['cap_w']:g} W, time and energy simulated, samples from real trainings:",
+            "",
+            "| | batch size | clock | time to target | energy | times wattune's |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in board["rows"]:
+            if row["time_s"] is None:
+                lines.append(f"| {row['rule']} | {row['batch_size'] or '–'} | – | {row['why_not']} | | |")
+                continue
+            lines.append(
+                f"| {row['rule']} | {row['batch_size']} | {row['clock_mhz']:g} MHz "
+                f"| {row['time_s']:.1f} ± {row['time_std_s']:.1f} s | {row['energy_j']:.0f} ± {row['energy_std_j']:.0f} J "
+                f"| {row['speed_up']:.2f} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def sweep() -> str:
+    """What 20 caps say."""
+    lines = []
+    for board in read("example")["boards"]:
+        picks = [row for row in board["sweep"] if row["feasible"]]
+        largest = [row["over_largest_batch"] for row in picks if row["over_largest_batch"]]
+        best = [row["over_best_batch"] for row in picks if row["over_best_batch"]]
+        lines.append(
+            f"- `{board['device']}`: of {board['caps']} caps, {len(picks)} can be kept at all; the pick takes "
+            f"{board['different_points']} different points and is faster than both fixed-clock rules at "
+            f"{board['beats_both']} of them. {span(largest)} times the speed of the largest batch at the fixed clock, "
+            f"{span(best)} times that of the best batch at the fixed clock; at most "
+            f"{max(row['above_fastest'] for row in picks):.0%} slower than the fastest point there is."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def profiling_cost() -> str:
+    """What profiling costs against the example's short training."""
+    lines = []
+    for board in read("example")["boards"]:
+        profile, training = board["profile"], board["training"]
+        pays = profile["pays_after_trainings"]
+        lines.append(
+            f"- `{board['device']}`: profiling {profile['cells']} points takes {profile['time_s']:.0f} s of the board's "
+            f"time, the training {training['time_s']:.0f} s: {profile['share_of_this_training']:.1f} times as long. "
+            + (f"It has paid after {pays:.0f} such trainings." if pays else "It never pays for such trainings.")
+        )
+    return "\n".join(lines) + "\n"
+
+
+def speed() -> str:
+    """The tool's own speed."""
+    startup, planning, profiling, metering = (read(n) for n in ("startup", "planning", "profiling", "metering"))
+    machine, (low, high) = startup["machine"], metering["quartiles"]
+    return (
+        f"Measured on {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}; medians, "
+        "fastest and slowest in brackets:\n\n"
+        "| | aim | measured |\n|---|---|---|\n"
+        f"| planning {planning['cells']} points | 1 ms | {ms(planning)} |\n"
+        f"| simulated profile of ResNet-8, {profiling['cells']} points, without imports | 2 s "
+        f"| {seconds(profiling)} |\n"
+        f"| `wattune --help` | 0.5 s | {seconds(startup)} |\n"
+        f"| what the meter costs a real training loop at 10 Hz | under 1 % "
+        f"| {metering['overhead']:.1%} (quartiles of {metering['pairs']} pairs {low:.1%} to {high:.1%}) |\n"
+    )
+
+
+def real_images() -> str:
+    """The same on real photographs."""
+    data = read("real_images")
+    lines = ["| | batch size | clock | time to target | times wattune's |", "|---|---|---|---|---|"]
+    for row in data["rows"]:
+        if row["time_s"] is None:
+            lines.append(f"| {row['rule']} | {row['batch_size'] or '–'} | – | {row['why_not']} | |")
+            continue
+        lines.append(
+            f"| {row['rule']} | {row['batch_size']} | {row['clock_mhz']:g} MHz | {row['time_s']:.0f} s "
+            f"| {row['speed_up']:.2f} |"
+        )
+    return f"{data['sentence']}\n\n" + "\n".join(lines) + "\n"
+
+
+def span(values: list[float]) -> str:
+    """Smallest to largest."""
+    return f"{min(values):.2f} to {max(values):.2f}" if values else "unknown"
+
+
+def ms(figures: dict[str, float]) -> str:
+    """A median with its range, in milliseconds."""
+    return f"{figures['median_s'] * 1e3:.2f} ms ({figures['min_s'] * 1e3:.2f} to {figures['max_s'] * 1e3:.2f})"
+
+
+def seconds(figures: dict[str, float]) -> str:
+    """A median with its range, in seconds."""
+    return f"{figures['median_s']:.2f} s ({figures['min_s']:.2f} to {figures['max_s']:.2f})"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "comparison": comparison,
+    "profiling_cost": profiling_cost,
+    "real_images": real_images,
+    "speed": speed,
+    "sweep": sweep,
+}
+
+
+def main() -> None:
+    """Write the README anew."""
+    README.write_text(filled(README.read_text()))
+    print(f"{README.name} filled")
+
+
+if __name__ == "__main__":
+    main()
