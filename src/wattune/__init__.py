@@ -1,1 +1,105 @@
-"""wattune: train fastest under a power cap, batch size and GPU clock chosen together."""
+"""wattune: train fastest under a power cap, batch size and GPU clock chosen together.
+
+Public names are loaded when they are first used, so that ``import wattune`` stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from wattune.version import __version__
+
+if TYPE_CHECKING:
+    from wattune.devices import open_device
+    from wattune.errors import (
+        CapError,
+        DeviceError,
+        InputError,
+        Interrupted,
+        OutOfDeviceMemory,
+        OutputError,
+        RecordError,
+        SafetyStop,
+        SensorError,
+        TargetNotReached,
+        UnknownName,
+        WattuneError,
+        WorkloadError,
+    )
+    from wattune.pipeline import run
+    from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
+    from wattune.reporting import write_report
+    from wattune.stages import compare, estimate, plan, profile, train
+    from wattune.workloads import OptimizerRule, Workload, example_workload, load_workload
+
+__all__ = [
+    "CapError",
+    "Comparison",
+    "DeviceError",
+    "EfficiencyCurve",
+    "InputError",
+    "Interrupted",
+    "OptimizerRule",
+    "OutOfDeviceMemory",
+    "OutputError",
+    "Plan",
+    "ProfileTable",
+    "RecordError",
+    "SafetyStop",
+    "SensorError",
+    "TargetNotReached",
+    "TrainingRecord",
+    "UnknownName",
+    "WattuneError",
+    "Workload",
+    "WorkloadError",
+    "__version__",
+    "compare",
+    "estimate",
+    "example_workload",
+    "load_workload",
+    "open_device",
+    "plan",
+    "profile",
+    "run",
+    "train",
+    "write_report",
+]
+
+_HOMES = {
+    "wattune.devices": ("open_device",),
+    "wattune.errors": (
+        "CapError",
+        "DeviceError",
+        "InputError",
+        "Interrupted",
+        "OutOfDeviceMemory",
+        "OutputError",
+        "RecordError",
+        "SafetyStop",
+        "SensorError",
+        "TargetNotReached",
+        "UnknownName",
+        "WattuneError",
+        "WorkloadError",
+    ),
+    "wattune.pipeline": ("run",),
+    "wattune.records": ("Comparison", "EfficiencyCurve", "Plan", "ProfileTable", "TrainingRecord"),
+    "wattune.reporting": ("write_report",),
+    "wattune.stages": ("compare", "estimate", "plan", "profile", "train"),
+    "wattune.workloads": ("OptimizerRule", "Workload", "example_workload", "load_workload"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'wattune' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -19,8 +19,13 @@ Batch = tuple[Any, Any]
 class Trainable(Protocol):
     """What an algorithm needs to know of a workload (``wattune.workloads.Workload`` is one)."""
 
-    data_type: str
-    host_s_per_sample: float
+    @property
+    def data_type(self) -> str:
+        """What a step computes in."""
+
+    @property
+    def host_s_per_sample(self) -> float:
+        """Seconds of the CPU to load one sample."""
 
     def model(self, seed: int) -> nn.Module:
         """The model with its initial weights; ``seed`` decides the layers that start anew. Frozen parameters do not

@@ -47,7 +47,7 @@ class Provenance(Value):
     created_at: str | None = None
 
 
-def provenance(kind: Kind, **fields: Any) -> Provenance:
+def provenance(kind: Kind | None, **fields: Any) -> Provenance:
     """A provenance with this version of wattune and the time of now filled in."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Provenance(**{"kind": kind, "software": f"wattune {__version__}", "created_at": now, **fields})

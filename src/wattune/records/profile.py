@@ -62,20 +62,37 @@ class AbortedProbe(Value):
 
 
 class ReferencePower(Value):
-    """Peak power of one reference workload at one clock: what a worst-case clock is chosen from."""
+    """Peak power of one reference workload at one clock: what a worst-case clock is chosen from.
+
+    ``stopped``: the probe was stopped at this reading, the first above the cap, so the peak may be higher.
+    """
 
     workload: str
     batch_size: BatchSize
     clock_mhz: Positive | None = None
     power_limit_w: Positive | None = None
     power_peak_w: Positive
+    stopped: bool = False
+
+
+class ProfileCost(Value):
+    """What profiling cost on the device."""
+
+    time_s: NotNegative
+    energy_j: NotNegative
+    above_cap_s: NotNegative
+    probes: Samples
 
 
 class ReferenceSet(Value):
-    """Peak powers of the fixed set of reference workloads, and the version of that set."""
+    """Peak powers of the fixed set of reference workloads, and the version of that set.
+
+    ``cost``: what measuring them took, once for a device; it is no part of the profile's own cost.
+    """
 
     set_version: int
     powers: tuple[ReferencePower, ...]
+    cost: ProfileCost | None = None
 
 
 class ProfileKey(Value):
@@ -94,15 +111,6 @@ class ProfileKey(Value):
         """One text a field that differs, such as ``data_type (fp32, not fp16)``."""
         mine, theirs = self.model_dump(), other.model_dump()
         return [f"{k} ({theirs[k]}, not {mine[k]})" for k in type(self).model_fields if mine[k] != theirs[k]]
-
-
-class ProfileCost(Value):
-    """What profiling cost on the device."""
-
-    time_s: NotNegative
-    energy_j: NotNegative
-    above_cap_s: NotNegative
-    probes: Samples
 
 
 class ProfileTable(Record):

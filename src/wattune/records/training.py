@@ -74,7 +74,10 @@ class TrainingRecord(Record):
 
 
 class LearningCurve(Record):
-    """One training without a device: the metric at each evaluation, until the target or the end of the budget."""
+    """One training without a device: the metric at each evaluation, until the target or the end of the budget.
+
+    ``state_bytes`` is the size of what a checkpoint of it holds: parameters and the optimizer's state.
+    """
 
     name = "curve"
 
@@ -88,3 +91,4 @@ class LearningCurve(Record):
     budget_samples: Samples
     evaluations: tuple[Evaluation, ...] = ()
     fingerprint: str | None = None
+    state_bytes: Samples | None = None

@@ -1,0 +1,43 @@
+"""Training algorithms: how a model learns from batches, what a step of it asks of a device, and how it is kept."""
+
+from __future__ import annotations
+
+import importlib
+
+from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
+from wattune.algorithms.checkpoint import load_checkpoint, save_checkpoint, state_bytes
+from wattune.algorithms.learning import Progressed, learn
+from wattune.errors import UnknownName
+
+__all__ = [
+    "ALGORITHMS",
+    "Batch",
+    "Progressed",
+    "Step",
+    "Trainable",
+    "TrainingAlgorithm",
+    "learn",
+    "load_checkpoint",
+    "open_algorithm",
+    "save_checkpoint",
+    "state_bytes",
+]
+
+ALGORITHMS: dict[str, str] = {"backprop": "wattune.algorithms.backprop:Backprop"}
+"""Name -> "module:class"."""
+
+
+def open_algorithm(
+    name: str, trainable: Trainable, batch_size: int, *, micro_batch_size: int | None = None, seed: int = 0
+) -> TrainingAlgorithm:
+    """A new training of ``trainable`` from its initial weights.
+
+    ``micro_batch_size`` is how many samples one forward pass takes, the whole batch where it is None.
+    Raises: UnknownName; InputError and WorkloadError as the algorithm does.
+    """
+    if name not in ALGORITHMS:
+        raise UnknownName("algorithm", name, ALGORITHMS)
+    module, _, attribute = ALGORITHMS[name].partition(":")
+    algorithm = getattr(importlib.import_module(module), attribute)
+    opened: TrainingAlgorithm = algorithm(trainable, batch_size, micro_batch_size=micro_batch_size, seed=seed)
+    return opened

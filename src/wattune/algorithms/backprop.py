@@ -1,0 +1,130 @@
+"""Backpropagation: forward, backward, optimizer, one batch after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from wattune.algorithms import counting, operations
+from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
+from wattune.algorithms.precision import autocast, check_data_type, matrix_precision
+from wattune.errors import InputError, WorkloadError
+from wattune.records import StepWork
+
+
+class Backprop(TrainingAlgorithm):
+    """The plain training loop, on the device that the model is on.
+
+    A batch larger than ``micro_batch_size`` goes through the model in parts whose gradients are added up: the gradient
+    is that of the mean loss over the whole batch. (Batch normalisation sees the parts, as it always does.) "fp16" and
+    "bf16" are autocast, the former with a scaled loss. Random numbers (dropout) are the algorithm's own: nothing that
+    runs between two steps disturbs them.
+
+    Raises: InputError for batch sizes or a data type that cannot be, WorkloadError where nothing trains.
+    """
+
+    name = "backprop"
+
+    def __init__(
+        self, trainable: Trainable, batch_size: int, *, micro_batch_size: int | None = None, seed: int = 0
+    ) -> None:
+        if batch_size < 1:
+            raise InputError("batch size", value=batch_size, allowed="1 and up")
+        if micro_batch_size is not None and not 1 <= micro_batch_size <= batch_size:
+            raise InputError("micro-batch size", value=micro_batch_size, allowed=f"1 to the batch size {batch_size}")
+        check_data_type(trainable.data_type)
+        self.batch_size = batch_size
+        self.micro_batch_size = micro_batch_size or batch_size
+        self._trainable = trainable
+        self.module = trainable.model(seed)
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        if not trained:
+            raise WorkloadError("the model has no parameter that trains", value=type(self.module).__name__)
+        self._device = trained[0].device
+        self._optimizer = trainable.optimizer(self.module, batch_size)
+        self._scaler = torch.amp.GradScaler(self._device.type, enabled=trainable.data_type == "fp16")
+        with self._own_random(None):
+            torch.manual_seed(seed)
+            self._random = self._random_state()
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
+        """Train on each batch; one Step comes out before the next batch goes in."""
+        self.module.train()
+        for batch in batches:
+            yield self._train(batch)
+
+    def work(self) -> StepWork:
+        """What one step asks of a device. Raises: WorkloadError where the step cannot be run."""
+        return counting.step_work(self._trainable, self.module, self._optimizer, self.batch_size, self.micro_batch_size)
+
+    def evaluation_work(self, samples: int) -> StepWork:
+        """What a forward pass over so many samples asks of a device. Raises: WorkloadError."""
+        return counting.evaluation_work(self._trainable, self.module, self._optimizer, samples)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of the model with its buffers, the optimizer, the loss scale and the random numbers."""
+        return {
+            "module": _copied(self.module.state_dict()),
+            "optimizer": _copied(self._optimizer.state_dict()),
+            "scaler": self._scaler.state_dict(),
+            "random": _copied(self._random),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``, which stays as it is. Raises: InputError where it is of another model."""
+        try:
+            self.module.load_state_dict(state["module"])
+            self._optimizer.load_state_dict(_copied(state["optimizer"]))
+            self._scaler.load_state_dict(state["scaler"])
+            self._random = _copied(state["random"])
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise InputError(
+                "the training state does not fit the model", value=str(error), hint="give that of the same workload"
+            ) from error
+
+    def _train(self, batch: Batch) -> Step:
+        samples = next(operations.tensors(batch)).shape[0]
+        mean_loss = torch.zeros((), device=self._device)
+        self._optimizer.zero_grad(set_to_none=True)
+        with self._own_random(self._random), matrix_precision(self._device.type, self._trainable.data_type):
+            start = 0
+            for size in counting.split(samples, self.micro_batch_size):
+                x, y = self._part(batch, start, start + size)
+                with autocast(self._device.type, self._trainable.data_type):
+                    loss = self._trainable.loss(self.module(x), y) * (size / samples)
+                self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                mean_loss += loss.detach()
+                start += size
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+            self._random = self._random_state()
+        return Step(samples=samples, loss=float(mean_loss))
+
+    def _part(self, batch: Batch, start: int, end: int) -> Batch:
+        x, y = tree_map(lambda v: v[start:end].to(self._device) if isinstance(v, Tensor) else v, batch)
+        return x, y
+
+    @contextmanager
+    def _own_random(self, state: list[Tensor] | None) -> Iterator[None]:
+        """The random numbers of PyTorch go on from ``state`` in here, and outside as if nothing had been drawn."""
+        on_cuda = self._device.type == "cuda"
+        with torch.random.fork_rng(devices=[self._device] if on_cuda else []):
+            if state is not None:
+                torch.set_rng_state(state[0])
+                if on_cuda:
+                    torch.cuda.set_rng_state(state[1], self._device)
+            yield
+
+    def _random_state(self) -> list[Tensor]:
+        if self._device.type == "cuda":
+            return [torch.get_rng_state(), torch.cuda.get_rng_state(self._device)]
+        return [torch.get_rng_state()]
+
+
+def _copied(values: Any) -> Any:
+    return tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, values)

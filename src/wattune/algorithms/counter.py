@@ -1,0 +1,89 @@
+"""Counting operations while they run: the dispatch mode that sees them, and the tallies that it makes."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import defaultdict
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from wattune.algorithms import operations
+from wattune.records import Operation, PhaseWork
+
+Tally = dict[tuple[str, str], tuple[float, float, float]]
+"""(phase, kind) -> FLOPs, bytes, kernels."""
+
+
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations that run inside, and follows how much memory is alive.
+
+    ``tally`` is what was counted in each ``phase``; ``memory_bytes`` what the tensors given to ``hold`` and all results
+    took after each operation. In the optimizer an operation on scalars alone does not count: that is the step number,
+    which PyTorch keeps on the CPU.
+    """
+
+    def __init__(self, phase: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase = phase
+        self.tally: Tally = {}
+        self.memory_bytes: list[int] = []
+        self._alive_bytes = 0
+        self._alive: dict[int, weakref.ref[Any]] = {}
+
+    def hold(self, values: Any) -> None:
+        """Count the memory of these tensors for as long as it is alive."""
+        for tensor in operations.tensors(values):
+            storage = tensor.untyped_storage()
+            key, size = storage._cdata, storage.nbytes()
+            if key not in self._alive:
+                self._alive[key] = weakref.ref(storage, functools.partial(self._release, key, size))
+                self._alive_bytes += size
+        self.memory_bytes.append(self._alive_bytes)
+
+    def _release(self, key: int, size: int, _: Any) -> None:
+        del self._alive[key]
+        self._alive_bytes -= size
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation and count it."""
+        outputs = operation(*arguments, **(options or {}))
+        self.hold(outputs)
+        if not operations.launches(operation):
+            return outputs
+        if self.phase == "optimizer" and all(t.dim() == 0 for t in operations.tensors([arguments, outputs])):
+            return outputs
+        kind = "optimizer" if self.phase == "optimizer" else operations.kind(operation, arguments)
+        flops, moved, kernels = self.tally.get((self.phase, kind), (0.0, 0.0, 0.0))
+        self.tally[self.phase, kind] = (
+            flops + operations.flops(operation, arguments, outputs),
+            moved + operations.moved_bytes(operation, arguments, outputs),
+            kernels + 1,
+        )
+        return outputs
+
+
+def total(*parts: tuple[float, Tally]) -> Tally:
+    """The weighted sum of tallies."""
+    result: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for weight, tally in parts:
+        for key, amounts in tally.items():
+            for index, amount in enumerate(amounts):
+                result[key][index] += weight * amount
+    return {key: (flops, moved, kernels) for key, (flops, moved, kernels) in result.items()}
+
+
+def phases(tally: Tally, *, host_s: float = 0.0) -> tuple[PhaseWork, ...]:
+    """The phases of a step in their order; "host" comes first where it takes any time."""
+    result = [PhaseWork(phase="host", host_s=host_s)] if host_s else []
+    for phase in dict.fromkeys(phase for phase, _ in tally):
+        done = tuple(
+            Operation(kind=kind, flops=flops, bytes=moved, kernels=round(kernels))
+            for (other, kind), (flops, moved, kernels) in sorted(tally.items())
+            if other == phase
+        )
+        result.append(PhaseWork(phase=phase, operations=done))
+    return tuple(result)

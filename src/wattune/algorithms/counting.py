@@ -1,0 +1,221 @@
+"""The work of a training step, counted from the operations that PyTorch would run: FLOPs, bytes, kernels, memory.
+
+The model's own forward pass, its backward pass and its own optimizer run on copies without values: on the meta device
+or, for fp16 and bf16, on fake CPU tensors, since autocast knows no meta device. Their bytes then follow from what
+PyTorch's autocast for CPUs really casts, which is nearly what it casts on CUDA, and the casts count as copies. A model
+whose operations depend on its values cannot run without them: it is counted with two small batches on the CPU, and
+every figure is taken to be a straight line in the batch size.
+
+Counted as on a small board: each operation that is not a view is one launch, nothing is fused, attention is written
+out (its fused kernels need newer chips) and the optimizer goes from one weight tensor to the next (``foreach`` and
+``fused`` off). Left out are the workspaces of the vendor's libraries and the rounding of the memory allocator.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter as Multiset
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from wattune.algorithms.base import Batch, Trainable
+from wattune.algorithms.counter import Counter, Tally, phases, total
+from wattune.algorithms.precision import LOW_PRECISION, autocast
+from wattune.algorithms.staging import Place, Stage
+from wattune.errors import WorkloadError
+from wattune.records import StepWork
+
+Kind = Literal["first", "next", "forward", "optimizer"]
+"""A forward and backward pass; one that adds its gradients to those of the first; a forward pass in evaluation mode; an
+update of the parameters."""
+
+SMALL_BATCHES = 2, 4
+"""Batch sizes at which a model that depends on its values is counted."""
+
+
+def step_work(
+    trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int, micro_batch_size: int
+) -> StepWork:
+    """What one training step asks of a device; neither ``module`` nor ``optimizer`` is changed.
+
+    The peak memory is that of parameters, gradients, optimizer state, the inputs of the whole batch and whatever is
+    alive in the pass of one micro-batch. Raises: WorkloadError where model, loss or optimizer do not run.
+    """
+    counts = _counts(trainable, module, optimizer)
+    first, *others = split(batch_size, micro_batch_size)
+    passes = [(1, counts.of("first", first, trainable))]
+    passes += [(n, counts.of("next", size, trainable)) for size, n in Multiset(others).items()]
+    passes.append((1, counts.of("optimizer", 0, trainable)))
+    inputs = sum(n * p.input_bytes for n, p in passes)
+    return StepWork(
+        samples=batch_size,
+        micro_batch_size=micro_batch_size,
+        data_type=trainable.data_type,
+        phases=phases(total(*((n, p.tally) for n, p in passes)), host_s=trainable.host_s_per_sample * batch_size),
+        peak_memory_bytes=inputs + max(p.peak_bytes - p.input_bytes for _, p in passes),
+    )
+
+
+def evaluation_work(
+    trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer, samples: int
+) -> StepWork:
+    """What one forward pass of ``samples`` samples, in fp32 and without gradients, asks of a device between two steps.
+
+    Raises: WorkloadError where the model does not run.
+    """
+    forward = _counts(trainable, module, optimizer).of("forward", samples, trainable)
+    return StepWork(
+        samples=samples,
+        micro_batch_size=samples,
+        data_type="fp32",
+        phases=phases(forward.tally, host_s=trainable.host_s_per_sample * samples),
+        peak_memory_bytes=forward.peak_bytes,
+    )
+
+
+def split(batch_size: int, micro_batch_size: int) -> list[int]:
+    """Sizes of the micro-batches of one batch; the last may be smaller."""
+    full, rest = divmod(batch_size, micro_batch_size)
+    return [micro_batch_size] * full + [rest] * bool(rest)
+
+
+# ------------------------------------------------------------------------------------------------------------- passes
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass does, the memory alive after each of its operations, and how much of that is the inputs."""
+
+    tally: Tally
+    memory_bytes: tuple[float, ...]
+    input_bytes: float
+
+    @property
+    def peak_bytes(self) -> float:
+        """The most memory alive at one moment."""
+        return max(self.memory_bytes)
+
+    def towards(self, other: Pass, weight: float) -> Pass:
+        """The straight line from here (0) through ``other`` (1) at ``weight``; nothing on it falls below zero."""
+
+        def line(a: float, b: float) -> float:
+            return max(0.0, (1 - weight) * a + weight * b)
+
+        nothing = (0.0, 0.0, 0.0)
+        pairs = {key: (self.tally.get(key, nothing), other.tally.get(key, nothing)) for key in self.tally | other.tally}
+        # Which moment is the fullest changes with the batch size, so each moment has a line of its own; where the
+        # passes differ in their operations, the moments cannot be told apart.
+        mine, others = self.memory_bytes, other.memory_bytes
+        if len(mine) != len(others):
+            mine, others = (max(mine),), (max(others),)
+        return Pass(
+            {key: (line(a[0], b[0]), line(a[1], b[1]), line(a[2], b[2])) for key, (a, b) in pairs.items()},
+            tuple(map(line, mine, others)),
+            line(self.input_bytes, other.input_bytes),
+        )
+
+
+class Counts:
+    """What was counted so far of one model with one optimizer. It keeps no values and no ``Trainable``."""
+
+    def __init__(self, trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer):
+        place: Place = "fake" if trainable.data_type in LOW_PRECISION else "meta"
+        self._passes: dict[tuple[Kind, int], Pass] = {}
+        self._stage: Stage | None = None
+        try:
+            self._stage = Stage(place, trainable, module, optimizer)
+            self.of("first", SMALL_BATCHES[0], trainable)
+            self.of("forward", SMALL_BATCHES[0], trainable)
+        except Exception:  # noqa: BLE001 - whatever the model raises without values, it may still run with them
+            self._stage = None
+            self._passes = self._with_values(trainable, module, optimizer)
+
+    def of(self, kind: Kind, samples: int, trainable: Trainable) -> Pass:
+        """A pass of so many samples."""
+        samples = 0 if kind == "optimizer" else samples
+        if (kind, samples) not in self._passes:
+            if self._stage is not None:
+                with _failures_said():
+                    found = count(self._stage, kind, samples, trainable)
+            else:
+                few, more = SMALL_BATCHES
+                weight = (samples - few) / (more - few)
+                found = self._passes[kind, few].towards(self._passes[kind, more], weight)
+            self._passes[kind, samples] = found
+        return self._passes[kind, samples]
+
+    @staticmethod
+    def _with_values(
+        trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> dict[tuple[Kind, int], Pass]:
+        kinds: tuple[Kind, ...] = "first", "next", "forward"
+        with _failures_said():
+            stage = Stage("cpu", trainable, module, optimizer)
+            passes = {(k, n): count(stage, k, n, trainable) for k in kinds for n in SMALL_BATCHES}
+            passes["optimizer", 0] = count(stage, "optimizer", 0, trainable)
+        return passes
+
+
+@contextmanager
+def _failures_said() -> Iterator[None]:
+    try:
+        yield
+    except WorkloadError:
+        raise
+    except Exception as error:  # the user's own model, loss and optimizer may raise anything
+        raise WorkloadError("a training step of the model fails", value=f"{type(error).__name__}: {error}") from error
+
+
+def count(stage: Stage, kind: Kind, samples: int, trainable: Trainable) -> Pass:
+    """Run one pass on the copies of ``stage`` and count it."""
+    with stage.running():
+        counter = Counter("optimizer" if kind == "optimizer" else "forward")
+        batch: Batch = stage.batch(trainable, samples) if samples else (None, None)
+        counter.hold(batch)
+        input_bytes = counter.memory_bytes[-1]
+        stage.set_gradients(kind != "first")
+        counter.hold(stage.state())
+        if kind == "optimizer":
+            with counter:
+                stage.optimizer.step()
+            if trainable.data_type == "fp16":
+                counter.tally = total((1, counter.tally), (1, _scaler(stage)))
+        elif kind == "forward":
+            with stage.forward(train=False), counter:
+                stage.module(batch[0])
+        else:
+            with stage.forward(train=True), counter, autocast("cpu", trainable.data_type):
+                loss = trainable.loss(stage.module(batch[0]), batch[1])
+            counter.phase = "backward"
+            with counter:
+                loss.backward()  # type: ignore[no-untyped-call]
+    return Pass(counter.tally, tuple(counter.memory_bytes), input_bytes)
+
+
+def _scaler(stage: Stage) -> Tally:
+    # Gradient scaling divides every gradient by the scale, looks for infinities on the way, and updates the scale.
+    elements = sum(p.numel() for p in stage.module.parameters() if p.requires_grad)
+    return {("optimizer", "optimizer"): (elements, 8.0 * elements, 2)}
+
+
+_COUNTS: dict[int, dict[Any, Counts]] = {}
+
+
+def _counts(trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counts:
+    """The counts of this model, remembered for as long as the trainable lives."""
+    if id(trainable) not in _COUNTS:
+        try:
+            weakref.finalize(trainable, _COUNTS.pop, id(trainable), None)
+        except TypeError:  # an object with __slots__ cannot be watched
+            return Counts(trainable, module, optimizer)
+    known = _COUNTS.setdefault(id(trainable), {})
+    shapes = tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in module.named_parameters())
+    key = type(optimizer), trainable.data_type, shapes
+    if key not in known:
+        known[key] = Counts(trainable, module, optimizer)
+    return known[key]

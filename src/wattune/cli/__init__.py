@@ -1,0 +1,7 @@
+"""The command line: options in, records out, errors to one line and an exit code."""
+
+from __future__ import annotations
+
+from wattune.cli.door import main
+
+__all__ = ["main"]

@@ -1,0 +1,23 @@
+"""How a training ended, as an error: its record is kept whatever happened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattune.errors import SafetyStop, TargetNotReached, WattuneError
+
+if TYPE_CHECKING:
+    from wattune.records import TrainingRecord
+
+
+def failure(record: TrainingRecord) -> WattuneError | None:
+    """SafetyStop or TargetNotReached where the training did not reach its target."""
+    if record.ended == "stopped for safety":
+        return SafetyStop(
+            f"stopped for safety: {record.power_peak_w:.4g} W read and {record.above_cap_s:.3g} s above the cap of "
+            f"{record.plan.cap_w:g} W; the record is kept"
+        )
+    if not record.reached:
+        last = f" ({record.evaluations[-1].metric:.4g}, not {record.plan.target})" if record.evaluations else ""
+        return TargetNotReached(f"target not reached{last} after {record.samples:,} samples; the record is kept")
+    return None

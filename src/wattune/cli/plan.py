@@ -1,0 +1,28 @@
+"""``wattune plan``: the batch size and the clock to train with, from a profile and an efficiency record."""
+
+from __future__ import annotations
+
+from wattune.cli.options import Cap, EfficiencyFile, File, Json, Margin, ProfileFile, cap_w, margin_w
+from wattune.cli.output import claim
+
+
+def plan(
+    profile: ProfileFile,
+    efficiency: EfficiencyFile,
+    cap: Cap,
+    margin: Margin = "0",
+    output: File = None,
+    as_json: Json = False,
+) -> None:
+    """Choose batch size and clock, from records.
+
+    \b
+    Example:  wattune plan profile.json efficiency.json --cap 4.5W --json
+    """
+    from wattune import stages
+    from wattune.reporting import cap_table, summary
+
+    limit, below = cap_w(cap), margin_w(margin)
+    to = claim(output, "plan.json", as_json=as_json)
+    record = stages.plan(profile, efficiency, cap_w=limit, margin_w=below)
+    to.deliver(record, f"{summary(record)}\nover the range of caps, times the time of the pick\n{cap_table(record)}")

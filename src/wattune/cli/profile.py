@@ -1,0 +1,79 @@
+"""``wattune profile``: step time and power of a workload on a device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattune.cli.options import DeviceSpec, File, Json, Resume, Strategy, WorkloadFile, cap_w
+from wattune.cli.output import claim, resumable
+from wattune.cli.progress import shown
+
+if TYPE_CHECKING:
+    from wattune.records import ProfileTable
+
+
+def profile(
+    context: typer.Context,
+    device: DeviceSpec,
+    workload: WorkloadFile = None,
+    cap: Annotated[
+        str, typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W: probes stop above it.")
+    ] = "none",
+    strategy: Strategy = None,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps in a probe, at least.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of a simulated sensor.")] = 0,
+    output: File = None,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Measure step time and power per batch size and clock.
+
+    \b
+    Example:  wattune profile --device sim:jetson-nano -o profile.json
+    """
+    from wattune import stages
+    from wattune.records import ProfileTable
+
+    limit = cap_w(cap)
+    to = claim(output, "profile.json", as_json=as_json, resume=resume)
+    partial = to.beside("-partial.json")
+    record = to.load(ProfileTable)
+    if record is None:
+        with resumable(context.obj, partial), shown() as progress:
+            record = stages.profile(
+                device,
+                workload,
+                cap_w=limit,
+                strategy=strategy,
+                steps=steps,
+                seed=seed,
+                partial=partial,
+                progress=progress,
+            )
+    to.deliver(record, _text(record))
+    if partial is not None:
+        partial.unlink(missing_ok=True)
+
+
+def _text(record: ProfileTable) -> str:
+    from wattune.reporting import words
+    from wattune.reporting.text import table
+
+    origin = words.origin(profile=record.provenance.kind)
+    parts = [f"{record.workload} on {record.device}: {len(record.measured)} points  [{origin}]"]
+    rows = []
+    for size in record.batch_sizes:
+        cells = sorted((c for c in record.measured if c.batch_size == size), key=lambda c: c.point.setting or 0.0)
+        for cell in dict.fromkeys((cells[0], cells[-1])):
+            rows.append(
+                (words.batch(cell.point), words.setting(cell.point), words.seconds(cell.step_s),
+                 words.watts(cell.power_mean_w), words.watts(cell.power_peak_w))
+            )  # fmt: skip
+    parts.append(table(("batch", "setting", "step", "mean power", "peak power"), rows))
+    if unfit := sorted({cell.batch_size for cell in record.cells if cell.out_of_memory}):
+        parts.append(f"does not fit in memory: batch size {', '.join(map(str, unfit))}")
+    if record.cost:
+        parts.append(words.profiling_cost(record.cost, None, None))
+    return "\n\n".join(parts)

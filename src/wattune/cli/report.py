@@ -1,0 +1,41 @@
+"""``wattune report``: records as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattune.cli.options import Json
+from wattune.cli.output import emit, emit_json
+from wattune.errors import OutputError
+
+
+def report(
+    records: Annotated[list[Path], typer.Argument(metavar="RECORDS", help="A run's folder, or records one by one.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The HTML file. By default report.html beside the records."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show records as one HTML file.
+
+    \b
+    Example:  wattune report wattune-run-1
+    """
+    from wattune.reporting import write_report
+
+    path = output
+    if path is None:
+        path = (records[0] if records[0].is_dir() else records[0].parent) / "report.html"
+    elif path.exists():
+        raise OutputError("the output is there already", value=str(path), hint="give another one by -o FILE")
+    write_report(records, path)
+    if as_json:
+        emit_json({"report": str(path)})
+    else:
+        emit(str(path))

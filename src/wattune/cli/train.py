@@ -1,0 +1,43 @@
+"""``wattune train``: train as planned, and keep the cap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattune.cli.options import DeviceSpec, File, Json, Resume, Seed, WorkloadFile
+from wattune.cli.outcome import failure
+from wattune.cli.output import claim, resumable
+from wattune.cli.progress import shown
+
+
+def train(
+    context: typer.Context,
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan record.")],
+    device: DeviceSpec,
+    workload: WorkloadFile = None,
+    seed: Seed = 0,
+    output: File = None,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Train at the planned point until the target.
+
+    \b
+    Example:  wattune train plan.json workload.toml --device sim:jetson-nano
+    """
+    from wattune import stages
+    from wattune.records import TrainingRecord
+    from wattune.reporting import summary
+
+    to = claim(output, "training.json", as_json=as_json, resume=resume)
+    record = to.load(TrainingRecord)
+    if record is None:
+        checkpoint = to.beside("-checkpoint.safetensors")
+        with resumable(context.obj, checkpoint), shown() as progress:
+            record = stages.train(
+                device, workload, plan, seed=seed, checkpoint=checkpoint, resume=resume, progress=progress
+            )
+    to.deliver(record, summary(record.plan, record), failure(record))

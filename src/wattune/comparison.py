@@ -1,0 +1,136 @@
+"""Every rule's pick, trained on the target itself: what choosing batch size and clock together is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+from wattune import efficiency as proxy
+from wattune import planning, training
+from wattune.devices import Device
+from wattune.errors import InputError
+from wattune.records import (
+    Candidate,
+    Comparison,
+    ComparisonRow,
+    EfficiencyCurve,
+    OperatingPoint,
+    ProfileTable,
+    TrainingRecord,
+    provenance,
+)
+from wattune.workloads import Workload
+
+Progress = Callable[[int, int, str], None]
+
+OURS, FASTEST = "wattune", "fastest"
+
+METHOD = (
+    "Each batch size and seed was trained once, to the target, on the target's own data. How many samples that takes "
+    "depends neither on the clock nor on the device, so that one training was priced at each clock that a rule chose: "
+    "every step, evaluation and checkpoint of it was given to the device anew, with the cap guarded."
+)
+
+
+def compare(
+    device: Device,
+    workload: Workload,
+    profile: ProfileTable,
+    efficiency: EfficiencyCurve,
+    *,
+    cap_w: float | None,
+    margin_w: float = 0.0,
+    seeds: Sequence[int],
+    folder: Path | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Train the target to the end for every rule and seed. ``folder`` keeps the learning curves, for resuming.
+
+    Raises: InputError for a device that executes steps itself; RecordError where the records do not fit together;
+    WorkloadError, DeviceError, OutputError.
+    """
+    if device.executes_steps:
+        raise InputError(
+            "comparing needs a simulated or a recorded device",
+            value=device.name,
+            hint="on a real board, train each rule's point of the plan by itself",
+        )
+    runs = proxy.sweep(
+        workload,
+        batch_sizes=profile.batch_sizes,
+        seeds=seeds,
+        folder=folder,
+        algorithm=profile.algorithm,
+        processes=processes,
+        progress=progress,
+    )
+    # Where no run reached the target, nobody can say what the fastest would be.
+    own = proxy.curve(runs, workload=workload.name) if any(run.reached for run in runs) else None
+    curves = dict.fromkeys(planning.RULES, efficiency) | {FASTEST: own}
+    picks = {
+        rule: None if curve is None else planning.pick(rule, profile, curve, cap_w=cap_w, margin_w=margin_w)
+        for rule, curve in curves.items()
+    }
+    points = {c.point: None for c in picks.values() if c is not None and c.feasible}  # each once, in order
+    # A simulated board starts each training from the same state, cold: the order of the rules must not matter.
+    start = device.state_dict()
+    priced: dict[OperatingPoint, list[TrainingRecord]] = {}
+    for done, point in enumerate(points):
+        if progress is not None:
+            progress(done, len(points), f"pricing batch size {point.batch_size}")
+        priced[point] = []
+        for run in runs:
+            if run.batch_size == point.batch_size:
+                if start is not None:
+                    device.load_state_dict(start)
+                priced[point].append(training.price(run, device, workload, point, cap_w=cap_w))
+    rows = [_row(rule, choice, priced) for rule, choice in picks.items()]
+    return Comparison(
+        device=device.name,
+        workload=workload.name,
+        cap_w=cap_w,
+        seeds=tuple(seeds),
+        method=METHOD,
+        rows=_relative(rows),
+        provenance=provenance(device.kind, device=profile.device, data=workload.data_fingerprint()),
+    )
+
+
+def _row(rule: str, choice: Candidate | None, priced: dict[OperatingPoint, list[TrainingRecord]]) -> ComparisonRow:
+    if choice is None:
+        return ComparisonRow(rule=rule, why_not="profile and runs do not tell what this rule would choose")
+    point = choice.point
+    if not choice.feasible:
+        return ComparisonRow(rule=rule, **point.model_dump(), why_not=choice.why_not)
+    runs = priced[point]
+    censored = sum(not run.reached for run in runs)
+    figures = {"runs": len(runs), "censored": censored, "power_peak_w": max(run.power_peak_w for run in runs)}
+    if censored:
+        why_not = f"{censored} of {len(runs)} seeds did not reach the target"
+        return ComparisonRow(rule=rule, **point.model_dump(), **figures, why_not=why_not)
+    times, energies = [run.time_s for run in runs], [run.energy_j for run in runs]
+    return ComparisonRow(
+        rule=rule,
+        **point.model_dump(),
+        **figures,
+        time_s=mean(times),
+        time_std_s=stdev(times) if len(times) > 1 else None,
+        energy_j=mean(energies),
+        energy_std_j=stdev(energies) if len(energies) > 1 else None,
+    )
+
+
+def _relative(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
+    times = {row.rule: row.time_s for row in rows}
+    ours, fastest = times[OURS], times[FASTEST]
+    return tuple(
+        row.model_copy(
+            update={
+                "speed_up": row.time_s / ours if row.time_s and ours else None,
+                "above_fastest": row.time_s / fastest - 1 if row.time_s and fastest else None,
+            }
+        )
+        for row in rows
+    )

@@ -1,0 +1,232 @@
+"""Samples a device's power sensor while something runs: joules, mean, peak, and the time above a cap."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from typing_extensions import Self
+
+from wattune.devices.base import Device
+from wattune.errors import DeviceError, SensorError
+
+TRACE_LENGTH = 2000
+"""Most entries that a trace holds; beyond that it is thinned."""
+
+
+@dataclass(frozen=True)
+class MeterFigures:
+    """What a meter saw.
+
+    ``energy_j`` is integrated over ``time_s``; mean, standard deviation and peak are those of the readings, each of
+    which is the sensor's own mean over its window. ``above_cap_s``: time during which the latest reading was above
+    the cap; ``readings_above_cap`` of ``readings`` were.
+    """
+
+    time_s: float
+    energy_j: float
+    power_mean_w: float
+    power_std_w: float
+    power_peak_w: float
+    above_cap_s: float
+    readings: int
+    readings_above_cap: int
+
+
+class Meter:
+    """A context in which the device's sensor is read ``rate_hz`` times a second of the device's time.
+
+    A reading says what the power was a while ago: the sensor averages over its window, shows the result after its
+    lag, and holds it until the next refresh. On average that is ``lag + (window + period) / 2`` late, so the readings
+    of that much time at the beginning belong to what was before the meter and are left out of the energy, and the
+    last reading stands for that much time at the end. The energy is therefore exact but for changes of power within
+    one such delay of either end.
+
+    ``on_reading`` is called with each reading as (seconds since the meter began, watts), on virtual time at that
+    instant and on real time from the sampling thread. A sensor that fails ends the sampling: SensorError is raised by
+    ``figures``, and on leaving the context where nothing else was raised there.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        rate_hz: float = 10.0,
+        cap_w: float | None = None,
+        on_reading: Callable[[float, float], None] | None = None,
+    ):
+        sensor = device.sensor
+        self._device = device
+        self._period_s = 1.0 / rate_hz
+        self._cap_w = math.inf if cap_w is None else cap_w
+        self._on_reading = on_reading
+        self._delay_s = sensor.lag_s + (sensor.window_s + sensor.period_s) / 2
+        self._lock = threading.Lock()
+        self._sampling: AbstractContextManager[None] | None = None
+        self._failure: DeviceError | None = None
+        self._begin_s: float | None = None
+        self._end_s: float | None = None
+        self._sums = _Sums()
+
+    # -------------------------------------------------------------------------------------------------------- context
+
+    def __enter__(self) -> Self:
+        now_s = self._device.now_s()
+        went_on = self._begin_s is not None and abs(now_s - self._begin_s - self._sums.elapsed_s) < 1e-6
+        if not went_on:  # a new meter, or one that goes on where the device's time began anew
+            self._begin_s = now_s - self._sums.elapsed_s
+        self._end_s = None
+        self._sampling = self._device.every(self._period_s, self._sample)
+        self._sampling.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        assert self._sampling is not None
+        try:
+            # What on_reading raised on real time comes out here, in the base class's `every`.
+            self._sampling.__exit__(kind, error, trace)
+        finally:
+            if self._sums.readings == 0 and self._failure is None:
+                self._sample()  # shorter than a sampling period: one reading is all there is
+            with self._lock:
+                self._end_s = self._device.now_s()
+                self._sums.elapsed_s = self._end_s - self._started_s
+        if kind is None and self._failure is not None:
+            raise self._failure
+
+    # ------------------------------------------------------------------------------------------------------- figures
+
+    def figures(self) -> MeterFigures:
+        """What was seen so far; also usable while the meter runs.
+
+        Raises: SensorError where the sensor failed, or gave no reading yet.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            sums = self._sums
+            if sums.readings == 0:
+                raise SensorError(f"{self._device.name}: no reading of {self._device.sensor.rail} yet")
+            time_s = self._elapsed_s()
+            # Until now the latest reading goes on; at the end it stands for the delay as well.
+            energy_j = sums.energy_j + sums.last_w * _overlap(sums.last_s, time_s, self._delay_s)
+            energy_j += sums.last_w * min(self._delay_s, time_s)
+            above_s = sums.above_s + (max(0.0, time_s - sums.last_s) if sums.last_w > self._cap_w else 0.0)
+            return MeterFigures(
+                time_s=time_s,
+                energy_j=energy_j,
+                power_mean_w=sums.mean_w,
+                power_std_w=math.sqrt(sums.squares / sums.readings),
+                power_peak_w=sums.peak_w,
+                above_cap_s=above_s,
+                readings=sums.readings,
+                readings_above_cap=sums.readings_above,
+            )
+
+    @property
+    def trace(self) -> list[tuple[float, float]]:
+        """Readings as (seconds, watts); where there were more than 2000, the highest of each so many."""
+        with self._lock:
+            return [*self._sums.trace, *([self._sums.bucket] if self._sums.bucket else [])]
+
+    # --------------------------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a later meter needs to go on counting, as JSON values; also while the meter runs."""
+        with self._lock:
+            if self._begin_s is not None:
+                self._sums.elapsed_s = self._elapsed_s()
+            return {"begin_s": self._begin_s, **vars(self._sums), "trace": [list(e) for e in self._sums.trace]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``; call it before the context is entered, after the device has loaded its state."""
+        fields = {key: value for key, value in state.items() if key != "begin_s"}
+        fields["trace"] = [(time_s, power_w) for time_s, power_w in state["trace"]]
+        fields["bucket"] = tuple(state["bucket"]) if state["bucket"] else None
+        self._sums = _Sums(**fields)
+        self._begin_s = state["begin_s"]
+        self._end_s = None if self._begin_s is None else self._begin_s + self._sums.elapsed_s
+
+    # ------------------------------------------------------------------------------------------------------- sampling
+
+    def _sample(self) -> None:
+        if self._failure is not None:
+            return
+        try:
+            power_w = self._device.power_w()
+        except DeviceError as error:
+            with self._lock:
+                self._failure = error
+            return
+        with self._lock:
+            time_s = self._device.now_s() - self._started_s
+            self._sums.add(time_s, power_w, self._cap_w, self._delay_s)
+        if self._on_reading is not None:
+            self._on_reading(time_s, power_w)
+
+    @property
+    def _started_s(self) -> float:
+        assert self._begin_s is not None
+        return self._begin_s
+
+    def _elapsed_s(self) -> float:
+        return (self._device.now_s() if self._end_s is None else self._end_s) - self._started_s
+
+
+@dataclass
+class _Sums:
+    """What a meter keeps, all of it plain values; ``squares``: sum of squared deviations from the mean."""
+
+    elapsed_s: float = 0.0
+    last_s: float = 0.0
+    last_w: float = 0.0
+    energy_j: float = 0.0
+    above_s: float = 0.0
+    readings: int = 0
+    readings_above: int = 0
+    mean_w: float = 0.0
+    squares: float = 0.0
+    peak_w: float = 0.0
+    stride: int = 1
+    in_bucket: int = 0
+    bucket: tuple[float, float] | None = None
+    trace: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, time_s: float, power_w: float, cap_w: float, delay_s: float) -> None:
+        """Take in one reading: the one before it held until now, and the first one since the beginning."""
+        held_w = self.last_w if self.readings else power_w
+        self.energy_j += held_w * _overlap(self.last_s, time_s, delay_s)
+        if self.readings and self.last_w > cap_w:
+            self.above_s += time_s - self.last_s
+        self.last_s, self.last_w = time_s, power_w
+        self.readings += 1
+        self.readings_above += power_w > cap_w
+        self.peak_w = max(self.peak_w, power_w)
+        # Welford, Technometrics 4(3), 1962.
+        deviation = power_w - self.mean_w
+        self.mean_w += deviation / self.readings
+        self.squares += deviation * (power_w - self.mean_w)
+        self._trace(time_s, power_w)
+
+    def _trace(self, time_s: float, power_w: float) -> None:
+        if self.bucket is None or power_w > self.bucket[1]:
+            self.bucket = (time_s, power_w)
+        self.in_bucket += 1
+        if self.in_bucket < self.stride:
+            return
+        self.trace.append(self.bucket)
+        self.bucket, self.in_bucket = None, 0
+        if len(self.trace) >= TRACE_LENGTH:
+            # Of each pair the higher one stays, so that no excursion disappears from the picture.
+            pairs = zip(self.trace[::2], self.trace[1::2], strict=True)
+            self.trace = [max(pair, key=lambda entry: entry[1]) for pair in pairs]
+            self.stride *= 2
+
+
+def _overlap(begin_s: float, end_s: float, from_s: float) -> float:
+    """Seconds between ``begin_s`` and ``end_s`` that are not before ``from_s``."""
+    return max(0.0, end_s - max(begin_s, from_s))

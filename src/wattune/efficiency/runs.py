@@ -1,0 +1,130 @@
+"""One training without a device, from the initial weights to the target or the end of the budget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattune.algorithms import TrainingAlgorithm, learn, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
+from wattune.errors import RecordError
+from wattune.records import Evaluation, LearningCurve, provenance
+from wattune.workloads import Workload
+
+CHECKPOINT_EVERY = 5
+"""Evaluations between two checkpoints of a run: what a kill loses at most."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Which training: batch size, seed and algorithm, and where its curve is kept (None: nowhere)."""
+
+    batch_size: int
+    seed: int
+    algorithm: str
+    folder: Path | None
+
+    @property
+    def curve_path(self) -> Path | None:
+        """The finished learning curve."""
+        return self.folder and self.folder / f"b{self.batch_size:03d}-s{self.seed}.json"
+
+    @property
+    def checkpoint_path(self) -> Path | None:
+        """The state of an unfinished run."""
+        return self.folder and self.folder / f"b{self.batch_size:03d}-s{self.seed}.checkpoint"
+
+    def finished(self, fingerprint: str) -> LearningCurve | None:
+        """The curve of an earlier call. Raises: RecordError where it is that of another training."""
+        path = self.curve_path
+        if path is None or not path.exists():
+            return None
+        kept = LearningCurve.load(path)
+        self._own(path, (kept.fingerprint, kept.batch_size, kept.seed, kept.algorithm), fingerprint)
+        if self.checkpoint_path is not None:
+            self.checkpoint_path.unlink(missing_ok=True)
+        return kept
+
+    def train(self, workload: Workload) -> LearningCurve:
+        """Train, going on from a checkpoint where there is one, and keep the curve.
+
+        A metric that is not finite ends the run: it has diverged and counts as one that used up its budget.
+
+        Raises: RecordError for a checkpoint of another training; OutputError; what the workload raises.
+        """
+        fingerprint = workload.fingerprint()
+        algorithm = open_algorithm(self.algorithm, workload, self.batch_size, seed=self.seed)
+        samples, evaluations = self._resume(algorithm, fingerprint)
+        batches = workload.batches(self.batch_size, seed=self.seed, start=samples)
+        reached = False
+        for at in learn(
+            algorithm,
+            batches,
+            workload.evaluate,
+            budget_samples=workload.budget_samples,
+            evaluate_every=workload.evaluate_every,
+            start_samples=samples,
+        ):
+            samples = at.samples
+            if not math.isfinite(at.metric):
+                break
+            evaluations.append(Evaluation(samples=samples, metric=at.metric, loss=at.loss))
+            reached = workload.target is not None and workload.metric.reached(at.metric, workload.target)
+            if reached:
+                break
+            if len(evaluations) % CHECKPOINT_EVERY == 0:
+                self._checkpoint(algorithm, samples, evaluations, fingerprint)
+        result = LearningCurve(
+            workload=workload.name,
+            algorithm=self.algorithm,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            target=workload.target,
+            reached=reached,
+            samples=samples,
+            budget_samples=workload.budget_samples,
+            evaluations=tuple(evaluations),
+            fingerprint=fingerprint,
+            state_bytes=state_bytes(algorithm.state_dict()),
+            provenance=provenance(
+                "measured", model=workload.model_fingerprint(), data=workload.data_fingerprint(), seed=self.seed
+            ),
+        )
+        if self.curve_path is not None and self.checkpoint_path is not None:
+            result.save(self.curve_path)
+            self.checkpoint_path.unlink(missing_ok=True)
+        return result
+
+    def _checkpoint(
+        self, algorithm: TrainingAlgorithm, samples: int, evaluations: list[Evaluation], fingerprint: str
+    ) -> None:
+        if self.checkpoint_path is None:
+            return
+        extra = {
+            "fingerprint": fingerprint,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "algorithm": self.algorithm,
+            "samples": samples,
+            "evaluations": [evaluation.model_dump() for evaluation in evaluations],
+        }
+        save_checkpoint(self.checkpoint_path, algorithm.state_dict(), extra=extra)
+
+    def _resume(self, algorithm: TrainingAlgorithm, fingerprint: str) -> tuple[int, list[Evaluation]]:
+        path = self.checkpoint_path
+        if path is None or not path.exists():
+            return 0, []
+        state, extra = load_checkpoint(path)
+        found = (extra["fingerprint"], extra["batch_size"], extra["seed"], extra["algorithm"])
+        self._own(path, found, fingerprint)
+        algorithm.load_state_dict(state)
+        return extra["samples"], [Evaluation(**evaluation) for evaluation in extra["evaluations"]]
+
+    def _own(self, path: Path, found: tuple[str | None, int, int, str], fingerprint: str) -> None:
+        if found != (fingerprint, self.batch_size, self.seed, self.algorithm):
+            raise RecordError(
+                f"{path} is of another training",
+                value=f"workload {found[0]}, batch size {found[1]}, seed {found[2]}, {found[3]}",
+                allowed=f"workload {fingerprint}, batch size {self.batch_size}, seed {self.seed}, {self.algorithm}",
+                hint="give another folder, or remove the file",
+            )

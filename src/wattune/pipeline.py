@@ -1,0 +1,140 @@
+"""The whole job, step by step: device -> profile -> efficiency -> plan -> training -> comparison -> report.
+
+Each step hands the next a record, which is in the run's folder as soon as it is made. A run that was interrupted
+skips the records that are there and goes on inside the step that was not done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from wattune import comparison, efficiency, planning, profiling, reporting, training
+from wattune.devices import Device
+from wattune.folder import RunArguments, RunFolder, free_folder
+from wattune.records import Comparison, EfficiencyCurve, EfficiencyPoint, Plan, ProfileTable, TrainingRecord
+from wattune.stages import as_workload, opened
+from wattune.workloads import Workload
+
+Progress = Callable[[int, int, str], None]
+
+
+def run(
+    device: str | Device,
+    workload: str | Path | Workload | None = None,
+    *,
+    cap_w: float | None,
+    output: str | Path | None = None,
+    seeds: int = 3,
+    seed: int = 0,
+    strategy: str | None = None,
+    compare: bool = False,
+    resume: bool = False,
+    margin_w: float = 0.0,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> TrainingRecord:
+    """Profile, estimate, plan, train and report under a cap in watts (None: no cap), in a folder of its own.
+
+    ``device`` is a spec such as ``"sim:jetson-nano"`` or an open device; ``workload`` an object, the path of a workload
+    file, or None for the built-in example. ``output`` is a new or empty folder, by default the first free
+    ``wattune-run-N``; with ``resume`` the folder of a run that was interrupted. ``seeds`` is how often each batch size
+    is trained on the proxy (and with ``compare`` on the target), ``seed`` that of the training.
+
+    A target that was not reached raises nothing: the record's ``reached`` is False.
+
+    Raises: InputError and its kinds for what cannot be done as asked, DeviceError.
+    """
+    with opened(device, seed=seed) as board:
+        work = as_workload(workload, _in(progress, "example"))
+        arguments = RunArguments.check(
+            device=device if isinstance(device, str) else device.name,
+            workload=work.name if isinstance(workload, Workload) else workload and str(workload),
+            cap_w=cap_w,
+            seeds=seeds,
+            seed=seed,
+            strategy=strategy,
+            margin_w=margin_w,
+            compare=compare,
+            fingerprint=work.fingerprint(),
+        )
+        folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
+        start = board.state_dict()
+
+        table = folder.load(ProfileTable) or folder.save(
+            profiling.profile(
+                board,
+                work,
+                strategy=strategy,
+                cap_w=cap_w,
+                partial=folder.partial,
+                progress=_in(progress, "profile"),
+            )
+        )
+        folder.partial.unlink(missing_ok=True)
+        key = profiling.profile_key(board, work, table.algorithm)
+        planning.check_profile(table, key)
+        _check_cap(table, cap_w=cap_w, margin_w=margin_w)
+
+        curve = folder.load(EfficiencyCurve) or folder.save(
+            efficiency.estimate(
+                work,
+                seeds=seeds,
+                folder=folder.proxy_curves,
+                processes=processes,
+                progress=_in(progress, "estimate"),
+            )
+        )
+        plan = folder.load(Plan) or folder.save(planning.plan(table, curve, cap_w=cap_w, margin_w=margin_w))
+
+        # A simulated board begins to train as it began to profile, so that a resumed run ends with the same figures.
+        if start is not None:
+            board.load_state_dict(start)
+        record = folder.load(TrainingRecord) or folder.save(
+            training.train(
+                board,
+                work,
+                plan,
+                seed=seed,
+                checkpoint=folder.checkpoint,
+                resume=resume,
+                key=key,
+                progress=_in(progress, "train"),
+            )
+        )
+        if compare and folder.load(Comparison) is None:
+            if start is not None:
+                board.load_state_dict(start)
+            folder.save(
+                comparison.compare(
+                    board,
+                    work,
+                    table,
+                    curve,
+                    cap_w=cap_w,
+                    margin_w=margin_w,
+                    seeds=range(seeds),
+                    folder=folder.target_curves,
+                    processes=processes,
+                    progress=_in(progress, "compare"),
+                )
+            )
+    reporting.write_report(folder.path, folder.report)
+    return record
+
+
+def _check_cap(table: ProfileTable, *, cap_w: float | None, margin_w: float) -> None:
+    """Whether any point keeps the cap does not depend on the proxy: say so before minutes are spent on it."""
+    sizes = table.batch_sizes or tuple(probe.batch_size for probe in table.aborted[:1])
+    points = tuple(EfficiencyPoint(batch_size=size, relative_samples=1.0) for size in sizes)
+    even = EfficiencyCurve(
+        workload=table.workload, algorithm=table.algorithm, reference_batch_size=sizes[-1], points=points
+    )
+    planning.plan(table, even, cap_w=cap_w, margin_w=margin_w)
+
+
+def _in(progress: Progress | None, step: str) -> Progress | None:
+    """The same progress, its texts beginning with the step that they are of."""
+    if progress is None:
+        return None
+    return lambda done, total, what: progress(done, total, f"{step}: {what}")

@@ -1,0 +1,90 @@
+"""Options as candidates of a plan, and in plain words why each of them lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wattune.planning.selection import Limit, rank
+from wattune.planning.table import Option, Table, place_of
+from wattune.records import AbortedProbe, Candidate, ProfileCell
+
+CENSORED = "no proxy run reached the target"
+
+
+def figures(option: Option, reference_samples: float | None) -> dict[str, Any]:
+    """The fields of a Candidate that say where this option is and what it takes; None for what is unknown."""
+    time = option.relative_time
+    predicted_s = None if time is None or reference_samples is None else time * reference_samples
+    return {
+        **position(option.cell),
+        "relative_time": time,
+        "predicted_s": predicted_s,
+        "predicted_j": None if predicted_s is None else predicted_s * option.mean_w,
+        "predicted_peak_w": option.peak_w,
+    }
+
+
+def position(cell: ProfileCell | AbortedProbe) -> dict[str, Any]:
+    """The fields of a Candidate that say where it is."""
+    return {
+        "batch_size": cell.batch_size,
+        "micro_batch_size": cell.micro_batch_size,
+        "clock_mhz": cell.clock_mhz,
+        "power_limit_w": cell.power_limit_w,
+    }
+
+
+def candidates(table: Table, limit: Limit, chosen: Option) -> tuple[Candidate, ...]:
+    """Every cell and every stopped probe of the profile: batch sizes, then settings, ascending."""
+    listed = [_measured(option, table.reference_samples, limit, chosen) for option in table.at.values()]
+    listed += [
+        Candidate(**position(cell), feasible=False, why_not="does not fit in memory")
+        for cell in table.profile.cells
+        if cell.out_of_memory
+    ]
+    listed += [
+        Candidate(**position(probe), feasible=False, why_not=why_stopped(probe, limit))
+        for probe in table.aborted.values()
+    ]
+    return tuple(sorted(listed, key=place_of))
+
+
+def why_above(power_peak_w: float, limit: Limit) -> str:
+    """Why a point with this peak power is not feasible."""
+    cap_w = limit.cap_w or 0.0
+    if limit.margin_w:
+        return f"{power_peak_w:.4g} W and the margin of {limit.margin_w:g} W are above the cap of {cap_w:g} W"
+    # More digits where four would print the same number twice.
+    digits = 9 if f"{power_peak_w:.4g}" == f"{cap_w:.4g}" else 4
+    return f"{power_peak_w:.{digits}g} W is above the cap of {cap_w:.{digits}g} W"
+
+
+def why_stopped(probe: AbortedProbe, limit: Limit) -> str:
+    """Why a point whose probe was stopped is not feasible."""
+    if not limit.keeps(probe.power_w):
+        return f"above the cap: {probe.power_w:.4g} W read when the probe was stopped"
+    return (
+        f"stopped at {probe.power_w:.4g} W under a cap of {probe.cap_w:.4g} W, so its peak is unknown; "
+        "profile again for this cap"
+    )
+
+
+def why_slower(option: Option, chosen: Option) -> str | None:
+    """Why a feasible option is not the chosen one; None where it is."""
+    if option.place == chosen.place:
+        return None
+    if option.relative_time is None or chosen.relative_time is None:
+        return CENSORED
+    ratio = option.relative_time / chosen.relative_time
+    if ratio >= 1.01:
+        return f"{ratio:.2f} x slower"
+    reasons = ("less than 1 % slower", "as fast, but takes more energy", "as fast, but draws more power")
+    worse = (mine > best for mine, best in zip(rank(option), rank(chosen), strict=True))
+    tie = "as fast; a tie goes to the larger batch, then to the lower setting"
+    return next((reason for reason, is_worse in zip(reasons, worse, strict=False) if is_worse), tie)
+
+
+def _measured(option: Option, reference_samples: float | None, limit: Limit, chosen: Option) -> Candidate:
+    feasible = limit.keeps(option.peak_w)
+    why_not = why_slower(option, chosen) if feasible else why_above(option.peak_w, limit)
+    return Candidate(**figures(option, reference_samples), feasible=feasible, why_not=why_not)

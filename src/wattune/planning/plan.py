@@ -1,0 +1,112 @@
+"""From a profile, an efficiency curve and a cap to a Plan."""
+
+from __future__ import annotations
+
+from wattune.errors import CapError, RecordError
+from wattune.planning.candidates import candidates, figures, why_slower
+from wattune.planning.caps import gain_over_caps
+from wattune.planning.rules import BASELINES, choose, fields
+from wattune.planning.selection import Limit, fastest
+from wattune.planning.table import Option, Table
+from wattune.records import Baseline, EfficiencyCurve, Plan, ProfileKey, ProfileTable, provenance
+
+
+def plan(profile: ProfileTable, efficiency: EfficiencyCurve, *, cap_w: float | None, margin_w: float = 0.0) -> Plan:
+    """Choose batch size and clock together: the measured point that trains fastest among those that keep the cap.
+
+    A point keeps the cap where its ``power_peak_w`` plus ``margin_w`` is at most ``cap_w`` (None: no cap), in watts.
+    ``target`` is that of the curve. The names of the workloads may differ, since the curve is that of a proxy.
+
+    Raises: CapError where no measured point keeps the cap; InputError for a cap that is not a positive number;
+    RecordError where the records do not fit together, or no proxy run reached the target at any feasible point.
+    Source: arXiv 2502.18323, Algorithm 1.
+    """
+    limit = Limit(cap_w, margin_w)
+    table = Table(profile, efficiency)
+    chosen = fastest(table.rows, limit)
+    if chosen is None:
+        raise _nothing(table, limit)
+    source = profile.provenance
+    return Plan(
+        **figures(chosen, table.reference_samples),
+        cap_w=limit.cap_w,
+        margin_w=limit.margin_w,
+        candidates=candidates(table, limit, chosen),
+        baselines=_baselines(table, limit, chosen),
+        gain_over_caps=gain_over_caps(table, limit.margin_w),
+        device=profile.device,
+        workload=profile.workload,
+        algorithm=profile.algorithm,
+        target=efficiency.target,
+        key=profile.key,
+        profile_cost=profile.cost,
+        sensor_window_s=profile.sensor_window_s,
+        provenance=provenance(
+            source.kind, device=source.device or profile.device, model=source.model, data=efficiency.provenance.data
+        ),
+    )
+
+
+def check_profile(profile: ProfileTable, key: ProfileKey) -> None:
+    """Refuse a table that was not measured with this device, model, input shape, ... A table without a key, from
+    another program, is compared by device and algorithm only.
+
+    Raises: RecordError naming every field that differs.
+    """
+    if profile.key is not None:
+        differences = profile.key.differences(key)
+    else:
+        pairs = {"device": (profile.device, key.device), "algorithm": (profile.algorithm, key.algorithm)}
+        differences = [f"{name} ({wanted}, not {found})" for name, (found, wanted) in pairs.items() if found != wanted]
+    if differences:
+        raise RecordError(
+            "the profile belongs to something else, it differs in", value=", ".join(differences), hint="profile again"
+        )
+
+
+def _baselines(table: Table, limit: Limit, chosen: Option) -> tuple[Baseline, ...]:
+    baselines = []
+    for rule in BASELINES:
+        choice = choose(rule, table, limit)
+        if choice is None:
+            continue
+        why_not, speed_up = choice.why_not, None
+        if choice.feasible and isinstance(choice.option, Option):
+            why_not = why_slower(choice.option, chosen)
+            if choice.option.relative_time is not None and chosen.relative_time is not None:
+                speed_up = choice.option.relative_time / chosen.relative_time
+        baselines.append(
+            Baseline(**fields(choice, table), rule=rule, feasible=choice.feasible, why_not=why_not, speed_up=speed_up)
+        )
+    return tuple(baselines)
+
+
+def _nothing(table: Table, limit: Limit) -> CapError | RecordError:
+    """Why nothing could be chosen."""
+    if any(limit.keeps(option.peak_w) for option in table.at.values()):
+        return RecordError(
+            "no proxy run reached the target at any batch size that keeps the cap",
+            value=", ".join(str(b) for b, relative in table.relative_samples.items() if relative is None),
+            hint="estimate with a larger budget or a lower proxy target",
+        )
+    measured = [(option.peak_w, option.place, "peak") for option in table.at.values()]
+    stopped = [(probe.power_w, place, "reading of a stopped probe") for place, probe in table.aborted.items()]
+    power_w, place, what = min(measured or stopped)
+    if limit.keeps(power_w):
+        return RecordError(
+            "every probe of the profile was stopped at the cap that it was made for",
+            value=f"{table.aborted[place].cap_w:g} W",
+            hint="profile again for this cap",
+        )
+    batch_size, _, clock_mhz, power_limit_w = place
+    setting = (
+        f" and {clock_mhz:g} MHz" if clock_mhz else f" and a limit of {power_limit_w:g} W" if power_limit_w else ""
+    )
+    lowest = f"the lowest measured {what} is {power_w:.4g} W, at batch size {batch_size}{setting}"
+    margin = f" with a margin of {limit.margin_w:g} W" if limit.margin_w else ""
+    return CapError(
+        f"no measured point keeps the cap{margin}",
+        value=f"{limit.cap_w:g} W",
+        allowed=lowest,
+        hint="raise the cap, or profile lower clocks or smaller batches",
+    )

@@ -1,0 +1,8 @@
+"""From a device, a workload and an algorithm to a table of step times and powers."""
+
+from __future__ import annotations
+
+from wattune.profiling.key import profile_key
+from wattune.profiling.profile import STRATEGIES, profile
+
+__all__ = ["STRATEGIES", "profile", "profile_key"]

@@ -1,0 +1,28 @@
+"""What a profile depends on: its key."""
+
+from __future__ import annotations
+
+import torch
+
+from wattune.devices import Device
+from wattune.records import ProfileKey
+from wattune.workloads import Workload
+
+
+def profile_key(device: Device, workload: Workload, algorithm: str) -> ProfileKey:
+    """The key of a table of this workload on this device. Neither weights nor data are read for it.
+
+    ``software`` is torch's version without its patch level, such as "torch 2.6": which operations a step consists of,
+    and the kernels that they run in, change with it. The version of wattune stands in the table's provenance.
+    """
+    major, minor = torch.__version__.split(".")[:2]
+    return ProfileKey(
+        device=device.name,
+        mode=device.mode,
+        model=workload.model_fingerprint(),
+        input_shape="x".join(str(size) for size in workload.input_shape),
+        data_type=workload.data_type,
+        optimizer=workload.optimizer_key(),
+        algorithm=algorithm,
+        software=f"torch {major}.{minor}",
+    )

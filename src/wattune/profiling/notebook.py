@@ -1,0 +1,103 @@
+"""What has been measured so far, on disk after every cell, so that an interrupted profile goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from wattune.devices import Device
+from wattune.profiling.grid import Shape
+from wattune.profiling.probe import Prober
+from wattune.records import AbortedProbe, ProfileCell, ProfileCost, ProfileKey, Record, Value
+
+Place = tuple[str | None, Shape, float | None]
+"""Name of the reference workload (None: the workload itself), its shape, setting."""
+
+
+class Note(Value):
+    """One finished probe: a cell, or a probe that was stopped at the cap."""
+
+    reference: str | None = None
+    cell: ProfileCell | None = None
+    aborted: AbortedProbe | None = None
+    cost: ProfileCost
+
+    @property
+    def result(self) -> ProfileCell | AbortedProbe:
+        """The one of the two that is there."""
+        result = self.cell or self.aborted
+        assert result is not None
+        return result
+
+
+class Partial(Record):
+    """The file: what the profile depends on, the finished probes, and the state of the device after the last."""
+
+    name = "partial-profile"
+
+    key: ProfileKey
+    strategy: str
+    cap_w: float | None = None
+    steps: int
+    notes: tuple[Note, ...] = ()
+    device_state: dict[str, Any] | None = None
+
+
+class Notebook:
+    """Finished probes by their place. Those of a file with the same key, cap, strategy and steps are taken over, and
+    the device goes on from where it was; any other file is written anew.
+
+    Raises: RecordError where the file is there but cannot be read.
+    """
+
+    def __init__(self, path: Path | None, device: Device, begin: Partial):
+        self._path = path
+        self._device = device
+        self._begin = begin
+        self._notes: dict[Place, Note] = {}
+        if path is None or not path.is_file():
+            return
+        found = Partial.load(path)
+        if found.model_copy(update=_EMPTY) == begin.model_copy(update=_EMPTY):
+            self._notes = {_place(note): note for note in found.notes}
+            if found.device_state is not None:
+                device.load_state_dict(found.device_state)
+
+    @property
+    def notes(self) -> list[Note]:
+        """Everything measured so far, in order."""
+        return list(self._notes.values())
+
+    def look_up(
+        self, reference: str | None, prober: Prober, shape: Shape, setting: float | None
+    ) -> ProfileCell | AbortedProbe:
+        """What was measured there; where nothing was, it is measured and written down now."""
+        place = (reference, shape, setting)
+        if place not in self._notes:
+            found, cost = prober.probe(shape, setting)
+            aborted, cell = (found, None) if isinstance(found, AbortedProbe) else (None, found)
+            self._notes[place] = Note(reference=reference, cell=cell, aborted=aborted, cost=cost)
+            if self._path is not None:
+                state = {"notes": tuple(self.notes), "device_state": self._device.state_dict()}
+                self._begin.model_copy(update=state).save(self._path)
+        return self._notes[place].result
+
+
+def total_cost(notes: Sequence[Note]) -> ProfileCost:
+    """What all of these probes cost together."""
+    return ProfileCost(
+        time_s=sum(note.cost.time_s for note in notes),
+        energy_j=sum(note.cost.energy_j for note in notes),
+        above_cap_s=sum(note.cost.above_cap_s for note in notes),
+        probes=len(notes),
+    )
+
+
+_EMPTY: dict[str, Any] = {"notes": (), "device_state": None, "provenance": None}
+
+
+def _place(note: Note) -> Place:
+    cell = note.result
+    setting = cell.clock_mhz if cell.clock_mhz is not None else cell.power_limit_w
+    return (note.reference, (cell.batch_size, cell.micro_batch_size or cell.batch_size), setting)

@@ -1,0 +1,126 @@
+"""Profiling: step time and power of a workload over batch sizes and clocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from wattune.devices import Device, RecordedDevice
+from wattune.errors import InputError, OutOfDeviceMemory
+from wattune.profiling.grid import Shape, full, shapes, staircase
+from wattune.profiling.key import profile_key
+from wattune.profiling.notebook import Notebook, Partial, total_cost
+from wattune.profiling.probe import Prober
+from wattune.profiling.recording import replayed
+from wattune.profiling.reference import climb, reference_set, references
+from wattune.records import AbortedProbe, ProfileCell, ProfileTable, provenance
+from wattune.workloads import Workload
+
+Progress = Callable[[int, int, str], None]
+
+STRATEGIES: dict[str, str] = {
+    "full": "every batch size at every clock",
+    "staircase": "only along the cap: at most one cell for each batch size and each clock",
+}
+"""Name of each strategy and what it measures."""
+
+
+def profile(
+    device: Device,
+    workload: Workload,
+    *,
+    algorithm: str = "backprop",
+    strategy: str | None = None,
+    cap_w: float | None = None,
+    steps: int = 5,
+    reference: bool = True,
+    partial: Path | None = None,
+    progress: Progress | None = None,
+) -> ProfileTable:
+    """Measure step time and power of each batch size and micro-batch size at each clock, or power limit, of the device.
+
+    Each cell is warmed up, then measured for at least ``steps`` steps and three windows of the power sensor. With a
+    cap in watts a probe ends with the step in which its first reading is above it. ``strategy``: one of
+    ``STRATEGIES``; by default the staircase where a cap is given, else the full grid. Neither weights nor data of the
+    workload are read, and no step is executed where the device does not execute any.
+
+    ``reference``: also measure the peak power of the reference workloads at every clock, or up to the cap. That is
+    needed once for a device, so its cost stands apart from the profile's, in the reference set.
+
+    ``partial``: a file that is replaced after every cell, from which a later call with the same key, cap, strategy
+    and steps goes on. The caller removes it once the table is safe: until then it is all that there is.
+
+    Of a recorded device nothing is measured: what its table says of this workload is the profile.
+
+    Raises: InputError for what cannot be measured as asked; OutOfDeviceMemory where no batch size fits; DeviceError;
+    RecordError for a file of partial results that cannot be read.
+    """
+    strategy = _checked(strategy, cap_w, steps)
+    workload = workload.without_weights()
+    key = profile_key(device, workload, algorithm)
+    if isinstance(device, RecordedDevice):
+        return replayed(device, workload, key)
+    begin = Partial(key=key, strategy=strategy, cap_w=cap_w, steps=steps)
+    notebook = Notebook(partial, device, begin)
+    settings = device.settings or (None,)
+    rows = shapes(workload.batch_sizes, workload.micro_batch_sizes)
+    # A clock that suits any workload can only be chosen where there is one to set.
+    others = references(workload.data_type) if reference and device.settings else ()
+    cells = len(rows) * len(settings) if strategy == "full" else 2 * len(rows) + len(settings) - 1
+    total = cells + len(others) * len(settings)
+
+    def report(what: str, batch_size: int, setting: float | None) -> None:
+        if progress is not None:
+            unit = "MHz" if device.actuator == "clock_mhz" else "W"
+            at = "" if setting is None else f" at {setting:g} {unit}"
+            progress(min(len(notebook.notes), total), total, f"{what}, batch size {batch_size}{at}")
+
+    prober = Prober(device, workload, algorithm, steps=steps, cap_w=cap_w)
+
+    def measure(shape: Shape, setting: float | None) -> ProfileCell | AbortedProbe:
+        report(workload.name, shape[0], setting)
+        return notebook.look_up(None, prober, shape, setting)
+
+    (full if strategy == "full" else staircase)(rows, settings, measure)
+    own = [note for note in notebook.notes if note.reference is None]
+    if all(note.cell is not None and note.cell.out_of_memory for note in own):
+        smallest = min(batch_size for batch_size, _ in rows)
+        raise OutOfDeviceMemory(
+            f"no batch size of {workload.name} fits in the memory of {device.name}, not even {smallest}"
+        )
+    for other in others:
+        climb(device, other, notebook, report, cap_w=cap_w)
+    if progress is not None:
+        progress(total, total, "done")
+    return ProfileTable(
+        device=device.name,
+        workload=workload.name,
+        algorithm=algorithm,
+        cells=tuple(sorted((note.cell for note in own if note.cell is not None), key=_order)),
+        aborted=tuple(note.aborted for note in own if note.aborted is not None),
+        reference=reference_set(notebook.notes),
+        key=key,
+        cost=total_cost(own),
+        sensor_window_s=device.sensor.window_s,
+        strategy=strategy,
+        provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=cap_w),
+    )
+
+
+def _checked(strategy: str | None, cap_w: float | None, steps: int) -> str:
+    if cap_w is not None and (isinstance(cap_w, (bool, str)) or not 0 < cap_w < math.inf):
+        raise InputError("cap_w", value=cap_w, allowed="a positive number of watts, or none")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError("steps", value=steps, allowed="1 or more")
+    if strategy is None:
+        return "full" if cap_w is None else "staircase"
+    if strategy not in STRATEGIES:
+        raise InputError("strategy", value=strategy, allowed=", ".join(STRATEGIES))
+    if strategy == "staircase" and cap_w is None:
+        raise InputError("the strategy staircase", allowed="only with a cap", hint='give cap_w, or take "full"')
+    return strategy
+
+
+def _order(cell: ProfileCell) -> tuple[float, ...]:
+    return (cell.batch_size, cell.micro_batch_size or cell.batch_size, cell.clock_mhz or cell.power_limit_w or 0)

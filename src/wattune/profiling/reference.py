@@ -1,0 +1,77 @@
+"""Peak power of the fixed set of reference workloads: what a clock that suits any workload is chosen from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
+from wattune.devices import Device
+from wattune.profiling.notebook import Note, Notebook, total_cost
+from wattune.profiling.probe import Prober
+from wattune.records import AbortedProbe, ReferencePower, ReferenceSet
+from wattune.workloads import REFERENCE_VERSION, Workload, reference_workloads
+
+ALGORITHM = "backprop"
+"""What the reference workloads are trained with, whatever the profile is of."""
+
+
+STEPS = 1
+"""Steps that a reference probe has to measure: its power counts and not its time, so the sensor's windows decide."""
+
+
+@cache
+def references(data_type: str) -> tuple[Workload, ...]:
+    """The reference workloads, computing in this data type; kept, since the work of a step is counted once for each."""
+    return tuple(replace(workload, data_type=data_type) for workload in reference_workloads())
+
+
+def climb(
+    device: Device,
+    workload: Workload,
+    notebook: Notebook,
+    report: Callable[[str, int, float], None],
+    *,
+    cap_w: float | None,
+) -> None:
+    """Probe a reference workload from the lowest setting to the highest, or to the first that is stopped at the cap;
+    with its largest batch size, halved until it fits in memory.
+
+    Source: arXiv 2502.18323, section 4 (Baseline 1: clocks at which the limit holds for any model and batch size).
+    """
+    prober = Prober(device, workload, ALGORITHM, steps=STEPS, cap_w=cap_w)
+    batch_size, left = workload.batch_sizes[-1], list(device.settings)
+    while left and batch_size:
+        report(workload.name, batch_size, left[0])
+        shape, setting = (batch_size, batch_size), left[0]
+        found = notebook.look_up(workload.name, prober, shape, setting)
+        if isinstance(found, AbortedProbe):
+            return
+        if found.out_of_memory:
+            batch_size //= 2
+        else:
+            left.pop(0)
+
+
+def reference_set(notes: Sequence[Note]) -> ReferenceSet | None:
+    """The peak powers among these notes, and what they cost; None where there are none."""
+    of_references = [note for note in notes if note.reference is not None]
+    powers = tuple(power for note in of_references if (power := _power(note)) is not None)
+    cost = total_cost(of_references)
+    return ReferenceSet(set_version=REFERENCE_VERSION, powers=powers, cost=cost) if powers else None
+
+
+def _power(note: Note) -> ReferencePower | None:
+    found, workload = note.result, note.reference
+    stopped = isinstance(found, AbortedProbe)
+    peak_w = found.power_w if isinstance(found, AbortedProbe) else found.power_peak_w
+    if workload is None or peak_w is None:  # it did not fit in memory
+        return None
+    return ReferencePower(
+        workload=workload,
+        batch_size=found.batch_size,
+        clock_mhz=found.clock_mhz,
+        power_limit_w=found.power_limit_w,
+        power_peak_w=peak_w,
+        stopped=stopped,
+    )

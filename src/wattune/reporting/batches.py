@@ -1,0 +1,229 @@
+"""What a batch size costs: samples to the target, and time at the best clock that keeps the cap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wattune.records import Candidate, EfficiencyCurve, EfficiencyPoint, Plan, ProfileCell, ProfileTable
+from wattune.reporting import words
+from wattune.reporting.charts import axis, dots, line, spec
+from wattune.reporting.page import Figure, Spec, plain
+
+
+def samples_needed(efficiency: EfficiencyCurve) -> Figure:
+    """Samples to the target per batch size, relative to the reference batch size, with the 90 % band."""
+    points = sorted(efficiency.points, key=lambda point: point.batch_size)
+    known = [point for point in points if point.relative_samples is not None]
+    all_reached = [point for point in known if not point.censored]
+    some_reached = [point for point in known if point.censored]
+    censored = [point for point in points if point.relative_samples is None]
+    x = [str(point.batch_size) for point in points]
+    data = [
+        *_band(x, [point.low for point in points], [point.high for point in points]),
+        line(x, [point.relative_samples for point in points], "", "var(--second)", hoverinfo="skip"),
+        _relative("every run reached the target", all_reached, "circle"),
+    ]
+    notes = []
+    if some_reached:
+        data.append(_relative("some runs did not reach it", some_reached, "circle-open"))
+        notes.append("Open: some runs ended before the target.")
+    if censored:
+        data.append(
+            dots(
+                [str(point.batch_size) for point in censored],
+                [0 for _ in censored],
+                "no run reached the target",
+                "var(--cap)",
+                marker={"symbol": "x", "size": 9},
+                text=[_said(point) for point in censored],
+                hovertemplate="%{text}<extra></extra>",
+            )
+        )
+        sizes = ", ".join(str(point.batch_size) for point in censored)
+        notes.append(f"Cross at 0: no run reached the target with batch size {sizes}, so its value is not known.")
+    reference = efficiency.reference_samples
+    notes.insert(0, _band_note([point.low for point in points]))
+    if reference is not None:
+        notes.append(f"1 is {words.count(reference)} samples, with batch size {efficiency.reference_batch_size}.")
+    figure = spec(
+        data,
+        axis("batch size", type="category", categoryorder="array", categoryarray=x, showgrid=False),
+        axis(f"samples to target, relative to batch size {efficiency.reference_batch_size}", rangemode="tozero"),
+    )
+    origin = words.origin(efficiency=efficiency.provenance.kind)
+    return Figure(
+        "samples-needed", "Samples needed to reach the target", origin, figure, note=" ".join(filter(None, notes))
+    )
+
+
+def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: EfficiencyCurve | None) -> Figure | None:
+    """Predicted time to the target of every batch size at its own best setting that keeps the cap.
+
+    In seconds where the plan knows the samples, otherwise relative to the chosen point. None where no candidate has a
+    predicted time.
+    """
+    best = best_settings(plan)
+    if not best:
+        return None
+    known = all(candidate.predicted_s is not None for candidate in best.values())
+    unit = 1.0 if known else (plan.relative_time or min(c.relative_time or 1.0 for c in best.values()))
+    sizes = sorted({candidate.batch_size for candidate in plan.candidates})
+    shown = [size for size in sizes if size in best]
+    x = {size: f"{size}<br>{_short(best[size])}" if size in best else f"{size}<br>none" for size in sizes}
+    value = {s: (c.predicted_s if known else (c.relative_time or 0.0) / unit) or 0.0 for s, c in best.items()}
+    bands = {size: _share(efficiency, size) for size in shown}
+    chosen = [size for size in shown if size == plan.batch_size]
+    data = [
+        *_band(
+            [x[s] for s in shown],
+            [None if (b := bands[s]) is None else value[s] * b[0] for s in shown],
+            [None if (b := bands[s]) is None else value[s] * b[1] for s in shown],
+        ),
+        line([x[s] for s in shown], [value[s] for s in shown], "", "var(--second)", hoverinfo="skip"),
+    ]
+    for sizes_shown, name, colour, size in (
+        ([s for s in shown if s not in chosen], "other batch sizes", "var(--second)", 9),
+        (chosen, "chosen", "var(--accent)", 13),
+    ):
+        data.append(
+            dots(
+                [x[s] for s in sizes_shown],
+                [value[s] for s in sizes_shown],
+                name,
+                colour,
+                marker={"size": size},
+                text=[_predicted(best[s]) for s in sizes_shown],
+                hovertemplate="%{text}<extra></extra>",
+            )
+        )
+    order = [x[size] for size in sizes]
+    figure = spec(
+        data,
+        axis(
+            f"batch size, and its best {_actuator(plan)}",
+            type="category",
+            categoryorder="array",
+            categoryarray=order,
+            showgrid=False,
+        ),
+        axis("predicted time to target (s)" if known else "predicted time (chosen point = 1)", rangemode="tozero"),
+    )
+    # A batch size without a point has no trace to bring its place on the axis with it.
+    figure["layout"]["xaxis"]["range"] = [-0.5, len(order) - 0.5]
+    notes = ["Green: chosen.", _band_note([None if b is None else b[0] for b in bands.values()])]
+    if missing := [str(size) for size in sizes if size not in best]:
+        notes.append(f"No setting keeps the cap, or no run reached the target, with batch size {', '.join(missing)}.")
+    return Figure(
+        "time-to-target",
+        "Predicted time to target per batch size",
+        predicted(plan, profile, efficiency),
+        figure,
+        note=" ".join(filter(None, notes)),
+    )
+
+
+def best_settings(plan: Plan) -> dict[int, Candidate]:
+    """The fastest candidate of every batch size among those that keep the cap."""
+    best: dict[int, Candidate] = {}
+    for candidate in plan.candidates:
+        time = candidate.relative_time
+        if not candidate.feasible or time is None:
+            continue
+        found = best.get(candidate.batch_size)
+        if found is None or time < (found.relative_time or time):
+            best[candidate.batch_size] = candidate
+    # The plan's own choice settles ties.
+    for candidate in plan.candidates:
+        if candidate.point == plan.point and candidate.batch_size in best:
+            best[candidate.batch_size] = candidate
+    return best
+
+
+def best_sample_s(plan: Plan, profile: ProfileTable) -> dict[int, float]:
+    """Seconds per sample of every batch size at its best setting that keeps the cap, as the profile measured them."""
+    measured = {_place(cell): cell for cell in profile.measured}
+    cells = {size: measured.get(_place(candidate)) for size, candidate in best_settings(plan).items()}
+    return {size: cell.step_s / size for size, cell in cells.items() if cell is not None and cell.step_s is not None}
+
+
+def predicted(plan: Plan, profile: ProfileTable | None, efficiency: EfficiencyCurve | None) -> str:
+    """Where a prediction comes from: both of its parts where they are at hand, otherwise what the plan says."""
+    if profile is None and efficiency is None:
+        return f"predicted, {words.origin(plan=plan.provenance.kind)}"
+    steps = profile.provenance.kind if profile else plan.provenance.kind
+    if efficiency is None:
+        return f"predicted, {words.origin(step_times=steps)}"
+    return f"predicted, {words.origin(step_times=steps, samples=efficiency.provenance.kind)}"
+
+
+def _place(entry: Candidate | ProfileCell) -> tuple[int, int, float | None]:
+    return entry.batch_size, entry.micro_batch_size or entry.batch_size, entry.point.setting
+
+
+def _relative(name: str, points: Sequence[EfficiencyPoint], symbol: str) -> Spec:
+    return dots(
+        [str(point.batch_size) for point in points],
+        [point.relative_samples for point in points],
+        name,
+        "var(--second)",
+        marker={"symbol": symbol, "line": {"width": 2, "color": "var(--second)"}},
+        text=[_said(point) for point in points],
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _band(x: Sequence[str], low: Sequence[float | None], high: Sequence[float | None]) -> list[Spec]:
+    """The area between two lines over a category axis; nothing where no limits are known, a gap where some are not."""
+    bands: list[Spec] = []
+    start = 0
+    for end in range(len(x) + 1):
+        if end < len(x) and low[end] is not None and high[end] is not None:
+            continue
+        if end > start:
+            outline = [*x[start:end], *reversed(x[start:end])]
+            values = [*high[start:end], *reversed(low[start:end])]
+            area = line(outline, values, "90 % band", "var(--second)", line={"width": 8 if end - start == 1 else 0})
+            bands.append({**area, "fill": "toself", "fillcolor": "var(--second)", "opacity": 0.2, "hoverinfo": "skip"})
+        start = end + 1
+    return bands
+
+
+def _band_note(limits: Sequence[float | None]) -> str:
+    if any(limit is not None for limit in limits):
+        return "Band: 90 % of the samples needed."
+    return "No band: the spread of the samples needed is not known."
+
+
+def _share(efficiency: EfficiencyCurve | None, batch_size: int) -> tuple[float, float] | None:
+    """The band's limits over the middle value; None where the curve does not say."""
+    for point in efficiency.points if efficiency else ():
+        if point.batch_size == batch_size and point.relative_samples and point.low and point.high:
+            return point.low / point.relative_samples, point.high / point.relative_samples
+    return None
+
+
+def _said(point: EfficiencyPoint) -> str:
+    reached = f"{point.runs - point.censored} of {point.runs} runs reached the target"
+    if point.relative_samples is None:
+        return f"batch size {point.batch_size}<br>{reached}"
+    band = "" if point.low is None or point.high is None else f" ({point.low:.3g} to {point.high:.3g})"
+    samples = "" if point.samples is None else f"<br>{words.count(point.samples)} samples"
+    return f"batch size {point.batch_size}<br>{point.relative_samples:.3g}{band}{samples}<br>{reached}"
+
+
+def _predicted(candidate: Candidate) -> str:
+    return plain(
+        f"{words.point(candidate.point)}\n{words.seconds(candidate.predicted_s)}, {words.joules(candidate.predicted_j)}"
+        f", peak {words.watts(candidate.predicted_peak_w)}"
+    ).replace("\n", "<br>")
+
+
+def _short(candidate: Candidate) -> str:
+    setting = candidate.point.setting
+    return "" if setting is None else f"{setting:g}"
+
+
+def _actuator(plan: Plan) -> str:
+    if plan.power_limit_w is not None:
+        return "power limit (W)"
+    return "point" if plan.clock_mhz is None else "clock (MHz)"

@@ -1,0 +1,117 @@
+"""What all figures share: axes, colours, hover texts. Specifications for plotly.js as plain dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wattune.reporting.page import Spec, plain
+
+BATCH_COLOURS = 6
+"""Steps of the colour ramp for batch sizes in page.css."""
+
+
+def axis(title: str, **more: Any) -> Spec:
+    """An axis with its title, units included."""
+    return {
+        "title": {"text": plain(title), "standoff": 8},
+        "gridcolor": "var(--line)",
+        "linecolor": "var(--line)",
+        "zeroline": False,
+        "automargin": True,
+        # Otherwise a finger on a figure would zoom it instead of scrolling the page.
+        "fixedrange": True,
+        **more,
+    }
+
+
+def spec(data: list[Spec], x: Spec, y: Spec, **more: Any) -> Spec:
+    """A figure of these traces in the page's style; ``more`` goes into the layout."""
+    layout: Spec = {
+        "font": {"family": "var(--font)", "size": 12, "color": "var(--muted)"},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 56, "r": 16, "t": 28, "b": 44},
+        "hoverlabel": {
+            "bgcolor": "var(--card)",
+            "bordercolor": "var(--quiet)",
+            "font": {"family": "var(--font)", "size": 12, "color": "var(--text)"},
+            "align": "left",
+        },
+        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 12}},
+        "showlegend": False,
+        "dragmode": False,
+        "xaxis": x,
+        "yaxis": y,
+    }
+    return {"data": data, "layout": {**layout, **more}}
+
+
+def line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, **more: Any) -> Spec:
+    """A line without markers; None is a gap."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": list(x),
+        "y": list(y),
+        "name": plain(name),
+        "line": {"color": colour, "width": 2, **more.pop("line", {})},
+        **more,
+    }
+
+
+def dots(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, **more: Any) -> Spec:
+    """Markers without a line."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": list(x),
+        "y": list(y),
+        "name": plain(name),
+        "marker": {"color": colour, "size": 9, **more.pop("marker", {})},
+        **more,
+    }
+
+
+def rule(
+    value: float, label: str, *, vertical: bool = False, left: bool = False, colour: str = "var(--cap)"
+) -> tuple[Spec, Spec]:
+    """A straight dashed line across the figure at ``value`` and the label at its end: a shape and an annotation."""
+    along, across = ("y", "x") if vertical else ("x", "y")
+    shape = {
+        "type": "line",
+        f"{along}ref": "paper",
+        f"{along}0": 0,
+        f"{along}1": 1,
+        f"{across}ref": across,
+        f"{across}0": value,
+        f"{across}1": value,
+        "line": {"color": colour, "width": 1.5, "dash": "dash"},
+    }
+    label_place = (
+        {"x": value, "y": 1, "yanchor": "bottom"}
+        if vertical
+        else {"x": 0 if left else 1, "y": value, "yanchor": "bottom"}
+    )
+    annotation = {
+        "text": plain(label),
+        "showarrow": False,
+        "font": {"size": 12, "color": colour},
+        "xref": "x" if vertical else "paper",
+        "yref": "paper" if vertical else "y",
+        "xanchor": "center" if vertical else "left" if left else "right",
+        **label_place,
+    }
+    return shape, annotation
+
+
+def batch_colour(batch_sizes: Sequence[int], batch_size: int) -> str:
+    """The colour of one batch size among these, the same in every figure that shows the same batch sizes."""
+    place = sorted(batch_sizes).index(batch_size)
+    step = round(place * (BATCH_COLOURS - 1) / max(1, len(batch_sizes) - 1))
+    return f"var(--batch-{step})"
+
+
+def number(value: float) -> str:
+    """Three digits, for a cell of a heat map: 0.0123, 4.80, 21.0, 154."""
+    return f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"

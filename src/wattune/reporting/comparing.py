@@ -1,0 +1,148 @@
+"""Every rule's pick side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wattune.records import Baseline, Comparison, ComparisonRow, Plan
+from wattune.reporting import words
+from wattune.reporting.charts import axis, spec
+from wattune.reporting.page import Figure, Spec, Table, plain
+
+
+def bars(comparison: Comparison) -> Figure | None:
+    """Mean time and energy of every rule with the standard deviation over seeds. None where no rule has a time."""
+    rows = [row for row in reversed(comparison.rows) if row.time_s is not None]
+    if not rows:
+        return None
+    names = [plain(row.rule) for row in rows]
+    times = _bars(names, rows, [row.time_s for row in rows], [row.time_std_s for row in rows], words.seconds)
+    energies = _bars(names, rows, [row.energy_j for row in rows], [row.energy_std_j for row in rows], words.joules)
+    figure = spec(
+        [times, {**energies, "xaxis": "x2"}],
+        axis("time to target (s)", domain=[0, 0.47], rangemode="tozero"),
+        axis("", type="category", showgrid=False, tickfont={"size": 12.5, "color": "var(--text)"}),
+        xaxis2=axis("energy (J)", domain=[0.53, 1], rangemode="tozero"),
+        margin={"l": 150, "r": 16, "t": 8, "b": 44},
+        bargap=0.35,
+    )
+    return Figure(
+        "comparison",
+        "Time and energy to the target",
+        words.origin(comparison=comparison.provenance.kind),
+        figure,
+        note=f"Mean and standard deviation over {_seeds(comparison)}. {comparison.method}",
+        height=80 + 44 * len(rows),
+        wide=True,
+    )
+
+
+def comparison_rows(comparison: Comparison) -> Table:
+    """The comparison as a table, rules without a result included."""
+    rows = [
+        (
+            row.rule,
+            *_place(row),
+            _spread(words.seconds, row.time_s, row.time_std_s),
+            _spread(words.joules, row.energy_j, row.energy_std_j),
+            words.watts(row.power_peak_w),
+            words.times(row.speed_up),
+            words.percent(row.above_fastest),
+            words.remark(row),
+        )
+        for row in comparison.rows
+    ]
+    head = ("rule", "batch size", "setting", "time", "energy", "peak power", "speed-up over it", "above fastest", "")
+    numeric = (False, True, True, True, True, True, True, True, False)
+    marked = frozenset(i for i, row in enumerate(comparison.rows) if row.rule == words.OWN_RULE)
+    note = '"Speed-up over it" is the time of that rule over the time of wattune\'s pick.'
+    origin = words.origin(comparison=comparison.provenance.kind)
+    return Table("All rules", origin, head, numeric, rows, marked, shown=20, note=note)
+
+
+def baseline_rows(plan: Plan, origin: str) -> Table:
+    """What the other rules would have chosen, by the plan's predictions."""
+    chosen = (
+        words.OWN_RULE,
+        words.batch(plan.point),
+        words.setting(plan.point),
+        words.seconds(plan.predicted_s),
+        words.joules(plan.predicted_j),
+        words.watts(plan.predicted_peak_w),
+        words.times(1.0),
+        "chosen",
+    )
+    rows = [
+        chosen,
+        *(
+            (
+                row.rule,
+                *_place(row),
+                words.seconds(row.predicted_s),
+                words.joules(row.predicted_j),
+                words.watts(row.predicted_peak_w),
+                words.times(row.speed_up),
+                words.remark(row),
+            )
+            for row in plan.baselines
+        ),
+    ]
+    head = ("rule", "batch size", "setting", "time", "energy", "peak power", "speed-up over it", "")
+    numeric = (False, True, True, True, True, True, True, False)
+    return Table("Other rules under the same cap", origin, head, numeric, rows, frozenset({0}), shown=20)
+
+
+def candidate_rows(plan: Plan, origin: str) -> Table:
+    """Every point that was considered, the fastest first, and why it lost."""
+    ordered = sorted(plan.candidates, key=lambda c: (not c.feasible, c.relative_time or float("inf"), c.batch_size))
+    marked = frozenset(i for i, candidate in enumerate(ordered) if candidate.point == plan.point)
+    rows = [
+        (
+            words.batch(candidate.point),
+            words.setting(candidate.point),
+            words.seconds(candidate.predicted_s),
+            words.joules(candidate.predicted_j),
+            words.watts(candidate.predicted_peak_w),
+            "yes" if candidate.feasible else "no",
+            candidate.why_not or "chosen",
+        )
+        for candidate in ordered
+    ]
+    head = ("batch size", "setting", "time", "energy", "peak power", "keeps the cap", "why not")
+    numeric = (True, True, True, True, True, False, False)
+    return Table("Every point that was considered", origin, head, numeric, rows, marked, shown=10)
+
+
+def _bars(
+    names: list[str],
+    rows: list[ComparisonRow],
+    means: list[float | None],
+    deviations: list[float | None],
+    unit: Callable[[float | None], str],
+) -> Spec:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "x": means,
+        "y": names,
+        "error_x": {"type": "data", "array": deviations, "color": "var(--muted)", "thickness": 1.5, "width": 4},
+        "marker": {"color": ["var(--accent)" if row.rule == words.OWN_RULE else "var(--quiet)" for row in rows]},
+        "hovertext": [
+            f"{name}<br>{_spread(unit, mean, deviation)}"
+            for name, mean, deviation in zip(names, means, deviations, strict=True)
+        ],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+
+
+def _place(row: ComparisonRow | Baseline) -> tuple[str, str]:
+    where = row.point if isinstance(row, Baseline) else words.place(row)
+    return ("-", "-") if where is None else (words.batch(where), words.setting(where))
+
+
+def _spread(unit: Callable[[float | None], str], mean: float | None, deviation: float | None) -> str:
+    return unit(mean) if mean is None or deviation is None else f"{unit(mean)} ± {unit(deviation)}"
+
+
+def _seeds(comparison: Comparison) -> str:
+    return "one seed" if len(comparison.seeds) == 1 else f"{len(comparison.seeds)} seeds"

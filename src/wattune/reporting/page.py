@@ -1,0 +1,196 @@
+"""One HTML file without any outside reference: plain text in, escaped here and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+Spec = dict[str, Any]
+"""A figure as plotly.js takes it: "data" and "layout". Colours are CSS variables, such as "var(--accent)"."""
+
+# The browser itself refuses every request, whatever a script may try.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its title, where its numbers come from, and a sentence on how to read it."""
+
+    key: str
+    title: str
+    origin: str
+    spec: Spec
+    note: str = ""
+    height: int = 380
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text. Columns of which ``numeric`` is true stand to the right; rows after ``shown`` can be unfolded."""
+
+    title: str
+    origin: str
+    head: Sequence[str]
+    numeric: Sequence[bool]
+    rows: Sequence[Sequence[str]]
+    marked: frozenset[int] = frozenset()
+    shown: int = 12
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence where there is no figure to show."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a sentence, and what stands under it."""
+
+    title: str
+    intro: str
+    items: Sequence[Figure | Table | Note]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure in large type: what it is, its value, and what to compare it with."""
+
+    label: str
+    value: str
+    beside: str = ""
+    warning: bool = False
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole report."""
+
+    title: str
+    origin: str
+    headline: str
+    about: str
+    warnings: Sequence[str]
+    tiles: Sequence[Tile]
+    sections: Sequence[Section]
+
+
+def render(page: Page) -> str:
+    """The page as HTML, with plotly.js in it once."""
+    from plotly.offline import get_plotlyjs  # 5 MB of text that only a report needs
+
+    figures = {item.key: item.spec for section in page.sections for item in section.items if isinstance(item, Figure)}
+    body = "\n".join(
+        [
+            _header(page),
+            *(_section(section) for section in page.sections),
+        ]
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(page.title)}</title>
+<style>
+{_asset("page.css")}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+<script type="application/json" id="figures">{_json(figures)}</script>
+<script>{get_plotlyjs()}</script>
+<script>
+{_asset("page.js")}</script>
+</body>
+</html>
+"""
+
+
+def plain(text: str) -> str:
+    """Text for a label inside a figure, where plotly would read tags."""
+    return escape(text, quote=False)
+
+
+def _header(page: Page) -> str:
+    warnings = "".join(f'<p class="warning">{escape(warning)}</p>' for warning in page.warnings)
+    tiles = "".join(
+        f'<div class="tile{" bad" if tile.warning else ""}"><dt>{escape(tile.label)}</dt>'
+        f"<dd>{escape(tile.value)}<small>{escape(tile.beside)}</small></dd></div>"
+        for tile in page.tiles
+    )
+    return (
+        f'<header><p class="about">{escape(page.about)} {_tag(page.origin)}</p>'
+        f"<h1>{escape(page.headline)}</h1>{warnings}"
+        + (f'<dl class="tiles">{tiles}</dl>' if tiles else "")
+        + "<noscript><p>The figures need JavaScript; the tables do not.</p></noscript></header>"
+    )
+
+
+def _section(section: Section) -> str:
+    items = "\n".join(_item(item) for item in section.items)
+    intro = f'<p class="intro">{escape(section.intro)}</p>' if section.intro else ""
+    return f'<section><h2>{escape(section.title)}</h2>{intro}\n<div class="grid">\n{items}\n</div></section>'
+
+
+def _item(item: Figure | Table | Note) -> str:
+    if isinstance(item, Note):
+        return f'<div class="card wide empty"><h3>{escape(item.title)}</h3><p>{escape(item.text)}</p></div>'
+    note = f'<p class="note">{escape(item.note)}</p>' if item.note else ""
+    heading = f"<h3>{escape(item.title)} {_tag(item.origin)}</h3>"
+    if isinstance(item, Table):
+        return f'<div class="card wide">{heading}{_table(item)}{note}</div>'
+    return (
+        f'<figure class="card{" wide" if item.wide else ""}"><figcaption>{heading}</figcaption>'
+        f'<div class="scroll"><div class="figure" id="figure-{escape(item.key)}" data-figure="{escape(item.key)}" '
+        f'role="img" aria-label="{escape(item.title)}" style="height:{item.height}px"></div></div>{note}</figure>'
+    )
+
+
+def _table(table: Table) -> str:
+    head = "".join(_cell("th", text, number) for text, number in zip(table.head, table.numeric, strict=True))
+    lines = [
+        f"<tr{' class=chosen' if index in table.marked else ''}>"
+        + "".join(_cell("td", text, number) for text, number in zip(row, table.numeric, strict=True))
+        + "</tr>"
+        for index, row in enumerate(table.rows)
+    ]
+    first, rest = lines[: table.shown], lines[table.shown :]
+    text = _rows(head, first) if first else ""
+    if rest:
+        more = f"{len(rest)} more" if first else f"Show {len(rest)} rows"
+        text += f"<details><summary>{more}</summary>{_rows(head, rest)}</details>"
+    return text
+
+
+def _rows(head: str, lines: Iterable[str]) -> str:
+    body = "\n".join(lines)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
+
+
+def _cell(name: str, text: str, number: bool) -> str:
+    return f"<{name}{' class=number' if number else ''}>{escape(text)}</{name}>"
+
+
+def _tag(origin: str) -> str:
+    return f'<span class="origin">{escape(origin)}</span>'
+
+
+def _json(data: object) -> str:
+    # A "<" could close the script element that the JSON stands in.
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _asset(name: str) -> str:
+    return (files("wattune.reporting") / name).read_text(encoding="utf-8")

@@ -1,0 +1,173 @@
+"""What happened in the training: power against the cap, and the metric over samples and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wattune.records import LearningCurve, TrainingRecord
+from wattune.reporting import words
+from wattune.reporting.charts import axis, batch_colour, dots, line, rule, spec
+from wattune.reporting.page import Figure, Spec
+
+_ANSWERS = {
+    "down": ("clock down", "triangle-down", "var(--cap)"),
+    "up": ("clock up", "triangle-up", "var(--accent)"),
+    "at lowest": ("already at the lowest", "square", "var(--cap)"),
+}
+
+
+def power_trace(training: TrainingRecord) -> Figure | None:
+    """Readings of the meter, the cap, what the guard did, and the clock below. None without readings."""
+    if not training.trace:
+        return None
+    times = [sample.time_s for sample in training.trace]
+    settings = [sample.setting for sample in training.trace]
+    limit = training.plan.power_limit_w is not None
+    actuator, unit = ("limit", "W") if limit else ("clock", "MHz")
+    power = line(times, [s.power_w for s in training.trace], "power", "var(--second)", line={"width": 1.5})
+    data = [{**power, "hovertemplate": "%{y:.2f} W<extra></extra>"}]
+    for action, (label, symbol, colour) in _ANSWERS.items():
+        events = [event for event in training.guard if event.action == action]
+        if events:
+            label = label.replace("clock", actuator)
+            marks = dots(
+                [event.time_s for event in events],
+                [event.power_w for event in events],
+                f"guard: {label}",
+                colour,
+                marker={"symbol": symbol, "size": 10, "line": {"color": "var(--card)", "width": 1}},
+                text=["" if event.setting is None else f" to {event.setting:g} {unit}" for event in events],
+                hovertemplate="%{y:.2f} W at %{x:.4~g} s: " + label + "%{text}<extra></extra>",
+            )
+            data.append(marks)
+    shapes: list[Spec] = []
+    annotations: list[Spec] = []
+    if training.plan.cap_w is not None:
+        shape, label_ = rule(training.plan.cap_w, f"cap {words.cap(training.plan.cap_w)}")
+        shapes, annotations = [shape], [label_]
+    known = any(setting is not None for setting in settings)
+    more: Spec = {}
+    if known:
+        steps = line(times, settings, actuator, "var(--quiet)", line={"shape": "hv", "width": 1.5}, yaxis="y2")
+        data.append({**steps, "hovertemplate": "%{y:g} " + unit + "<extra></extra>", "showlegend": False})
+        more["yaxis2"] = axis(f"{actuator} ({unit})", domain=[0, 0.22], nticks=3)
+    figure = spec(
+        data,
+        axis("time (s)", showgrid=False, anchor="y2" if known else "y"),
+        axis("board power (W)", domain=[0.32 if known else 0, 1]),
+        shapes=shapes,
+        annotations=annotations,
+        showlegend=bool(training.guard),
+        **more,
+    )
+    origin = words.origin(training=training.provenance.kind)
+    return Figure("power-trace", "Power during training", origin, figure, _trace_note(training), height=400, wide=True)
+
+
+def evaluations(training: TrainingRecord) -> Figure | None:
+    """The metric of this training over samples and over time on the device. None without evaluations."""
+    points = training.evaluations
+    if not points:
+        return None
+    metric = [point.metric for point in points]
+    origin = words.origin(training=training.provenance.kind)
+    style: Spec = {"mode": "lines+markers", "marker": {"size": 6}}
+    by_samples = line([point.samples for point in points], metric, "this training", "var(--accent)", **style)
+    data = [{**by_samples, "hovertemplate": "%{y:.4g} after %{x:,} samples<extra></extra>"}]
+    timed = [point for point in points if point.time_s is not None]
+    more: Spec = {}
+    if timed:
+        by_time = line([p.time_s for p in timed], [p.metric for p in timed], "this training", "var(--accent)", **style)
+        data.append({**by_time, "xaxis": "x2", "hovertemplate": "%{y:.4g} after %{x:.4~g} s<extra></extra>"})
+        more["xaxis2"] = axis("time on the device (s)", domain=[0.54, 1], rangemode="tozero")
+    _add_target(more, training.plan.target)
+    figure = spec(
+        data,
+        axis("samples", domain=[0, 0.46 if timed else 1], rangemode="tozero"),
+        axis("metric"),
+        **more,
+    )
+    return Figure("evaluations", "Metric during this training", origin, figure, height=320, wide=True)
+
+
+def learning_curves(key: str, title: str, curves: Sequence[LearningCurve]) -> Figure:
+    """The metric over samples, one line for each batch size and seed."""
+    censored = sum(not curve.reached for curve in curves)
+    sizes, seeds = len({curve.batch_size for curve in curves}), len({curve.seed for curve in curves})
+    note = f"{len(curves)} trainings: {sizes} batch sizes, {seeds} {'seed' if seeds == 1 else 'seeds'}."
+    if censored:
+        note += f" Dotted: {censored} ended before the target."
+    figure = _curves(curves, {curve.batch_size: 1.0 for curve in curves}, "samples", "samples")
+    return Figure(key, title, words.origin(curves=_kind(curves)), figure, note=note)
+
+
+def timed_curves(
+    key: str, title: str, curves: Sequence[LearningCurve], sample_s: Mapping[int, float], step_times: str | None
+) -> Figure | None:
+    """The same over the time that those samples take at each batch size's best setting.
+
+    ``sample_s``: seconds per sample by batch size; ``step_times``: the kind of the profile that says so. None where no
+    batch size of the curves has a setting that keeps the cap.
+    """
+    shown = [curve for curve in curves if curve.batch_size in sample_s]
+    if not shown:
+        return None
+    origin = f"predicted, {words.origin(step_times=step_times, samples=_kind(curves))}"
+    note = "Each batch size at its best setting that keeps the cap; steps only, evaluations not counted."
+    if missing := sorted({curve.batch_size for curve in curves} - sample_s.keys()):
+        note += f" Without such a setting: batch size {', '.join(map(str, missing))}."
+    return Figure(key, title, origin, _curves(shown, sample_s, "time on the device (s)", "s"), note=note)
+
+
+def _curves(curves: Sequence[LearningCurve], scale: Mapping[int, float], label: str, unit: str) -> Spec:
+    sizes = sorted({curve.batch_size for curve in curves})
+    data: list[Spec] = []
+    for curve in sorted(curves, key=lambda curve: (curve.batch_size, curve.seed)):
+        size = curve.batch_size
+        name = f"batch size {size}"
+        trace = line(
+            [evaluation.samples * scale[size] for evaluation in curve.evaluations],
+            [evaluation.metric for evaluation in curve.evaluations],
+            f"{size}",
+            batch_colour(sizes, size),
+            legendgroup=f"{size}",
+            showlegend=all(other["legendgroup"] != f"{size}" for other in data),
+            line={"width": 1.8, "dash": "solid" if curve.reached else "dot"},
+            hovertemplate=f"%{{y:.4g}} after %{{x:.5~g}} {unit}<extra>{name}, seed {curve.seed}</extra>",
+        )
+        data.append(trace)
+    more: Spec = {}
+    targets = {curve.target for curve in curves}
+    _add_target(more, targets.pop() if len(targets) == 1 else None)
+    figure = spec(data, axis(label, rangemode="tozero"), axis("metric"), showlegend=True, **more)
+    figure["layout"]["legend"]["title"] = {"text": "batch size ", "font": {"size": 12}}
+    return figure
+
+
+def _kind(curves: Sequence[LearningCurve]) -> str | None:
+    kinds = {curve.provenance.kind for curve in curves}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _add_target(layout: Spec, target: float | None) -> None:
+    if target is None:
+        return
+    shape, label = rule(target, f"target {target:g}", left=True, colour="var(--quiet)")
+    label["font"]["color"] = "var(--muted)"
+    layout.update(shapes=[shape], annotations=[label])
+
+
+def _trace_note(training: TrainingRecord) -> str:
+    notes = []
+    if training.readings is not None:
+        thinned = f", {len(training.trace)} shown" if training.readings > len(training.trace) else ""
+        notes.append(f"{training.readings:,} readings{thinned}.")
+    if training.plan.cap_w is not None:
+        above = training.readings_above_cap
+        many = f" ({above} readings)" if above is not None else ""
+        notes.append(f"{words.seconds(training.above_cap_s)} above the cap{many}.")
+        if training.exact is not None:
+            notes.append(f"Exactly {words.seconds(training.exact.above_cap_s)}, as the simulated board knows.")
+        if not training.guard:
+            notes.append("The guard never had to act.")
+    return " ".join(notes)

@@ -1,0 +1,198 @@
+"""The steps of a run one at a time, from whatever stands for a device, a workload or a record.
+
+A device is a spec such as ``"sim:jetson-nano"`` or an open device, a workload an object, the path of a workload file,
+or None for the built-in example, a record the record or the path of its file.
+"""
+
+# Each function imports its room itself: planning from records must not wait for torch.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, Record, TrainingRecord
+
+if TYPE_CHECKING:
+    from wattune.devices import Device
+    from wattune.workloads import Workload
+
+Progress = Callable[[int, int, str], None]
+R = TypeVar("R", bound=Record)
+
+
+def profile(
+    device: str | Device,
+    workload: str | Path | Workload | None = None,
+    *,
+    cap_w: float | None = None,
+    strategy: str | None = None,
+    steps: int = 5,
+    algorithm: str = "backprop",
+    seed: int = 0,
+    partial: Path | None = None,
+    progress: Progress | None = None,
+) -> ProfileTable:
+    """Measure step time and power per batch size and clock, on at least ``steps`` steps each.
+
+    ``strategy``: "full" for every point, "staircase" for those along the cap ``cap_w`` in watts; None: staircase where
+    there is a cap. What is measured is kept in ``partial``, where an interrupted profile goes on.
+
+    Raises: InputError and its kinds for what cannot be profiled as asked, DeviceError.
+    """
+    from wattune import profiling
+
+    with opened(device, seed=seed) as board:
+        return profiling.profile(
+            board,
+            as_workload(workload).without_weights(),
+            algorithm=algorithm,
+            strategy=strategy,
+            cap_w=cap_w,
+            steps=steps,
+            partial=partial,
+            progress=progress,
+        )
+
+
+def estimate(
+    workload: str | Path | Workload | None = None,
+    *,
+    seeds: int = 3,
+    algorithm: str = "backprop",
+    folder: Path | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> EfficiencyCurve:
+    """Train the workload's proxy at every batch size, ``seeds`` times each: how many samples does each need?
+
+    ``folder`` keeps the learning curves; an interrupted estimate goes on there.
+
+    Raises: WorkloadError, RecordError, OutputError.
+    """
+    from wattune import efficiency
+
+    return efficiency.estimate(
+        as_workload(workload, progress),
+        seeds=seeds,
+        folder=folder,
+        algorithm=algorithm,
+        processes=processes,
+        progress=progress,
+    )
+
+
+def plan(
+    profile: str | Path | ProfileTable,
+    efficiency: str | Path | EfficiencyCurve,
+    *,
+    cap_w: float | None,
+    margin_w: float = 0.0,
+) -> Plan:
+    """Choose batch size and clock: the fastest whose peak power plus ``margin_w`` is at most ``cap_w`` (None: no cap).
+
+    Raises: RecordError, CapError where no measured point keeps the cap, InputError.
+    """
+    from wattune import planning
+
+    table, curve = as_record(ProfileTable, profile), as_record(EfficiencyCurve, efficiency)
+    return planning.plan(table, curve, cap_w=cap_w, margin_w=margin_w)
+
+
+def train(
+    device: str | Device,
+    workload: str | Path | Workload | None,
+    plan: str | Path | Plan,
+    *,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> TrainingRecord:
+    """Train at the planned point until the target, and guard the plan's cap.
+
+    ``checkpoint`` is a file that is replaced after each evaluation, and that ``resume`` goes on from. A target that was
+    not reached raises nothing: the record's ``reached`` is False.
+
+    Raises: InputError and its kinds for what cannot be trained as asked, DeviceError.
+    """
+    from wattune import profiling, training
+
+    chosen = as_record(Plan, plan)
+    with opened(device, seed=seed) as board:
+        work = as_workload(workload, progress)
+        return training.train(
+            board,
+            work,
+            chosen,
+            seed=seed,
+            checkpoint=checkpoint,
+            resume=resume,
+            key=profiling.profile_key(board, work, chosen.algorithm),
+            progress=progress,
+        )
+
+
+def compare(
+    device: str | Device,
+    workload: str | Path | Workload | None,
+    profile: str | Path | ProfileTable,
+    efficiency: str | Path | EfficiencyCurve,
+    *,
+    cap_w: float | None,
+    margin_w: float = 0.0,
+    seeds: int | Sequence[int] = 3,
+    folder: Path | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Train every rule's pick on the target: see ``wattune.comparison.compare``. ``seeds``: how many, or which.
+
+    Raises: InputError and its kinds for what cannot be compared as asked, DeviceError.
+    """
+    from wattune import comparison
+
+    with opened(device) as board:
+        return comparison.compare(
+            board,
+            as_workload(workload, progress),
+            as_record(ProfileTable, profile),
+            as_record(EfficiencyCurve, efficiency),
+            cap_w=cap_w,
+            margin_w=margin_w,
+            seeds=range(seeds) if isinstance(seeds, int) else seeds,
+            folder=folder,
+            processes=processes,
+            progress=progress,
+        )
+
+
+@contextmanager
+def opened(device: str | Device, *, seed: int = 0) -> Iterator[Device]:
+    """The device that is meant; one that is opened here is closed again. Raises: InputError, DeviceError."""
+    from wattune.devices import open_device
+
+    if not isinstance(device, str):
+        yield device
+        return
+    board = open_device(device, seed=seed)
+    try:
+        yield board
+    finally:
+        board.close()
+
+
+def as_workload(workload: str | Path | Workload | None, progress: Progress | None = None) -> Workload:
+    """The workload that is meant; None is the built-in example. Raises: WorkloadError, UnknownName."""
+    from wattune.workloads import example_workload, load_workload
+
+    if workload is None:
+        return example_workload(progress)
+    return load_workload(workload) if isinstance(workload, (str, Path)) else workload
+
+
+def as_record(kind: type[R], record: str | Path | R) -> R:
+    """The record that is meant. Raises: RecordError."""
+    return kind.load(record) if isinstance(record, (str, Path)) else record

@@ -1,0 +1,217 @@
+"""The one training loop: steps, evaluations and checkpoints on a device, under the guard and the meter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import nn
+
+from wattune.algorithms import Batch, Progressed, TrainingAlgorithm, learn
+from wattune.devices import Device, Meter, MeterFigures, Setting
+from wattune.errors import SafetyStop, WorkloadError
+from wattune.records import Ending, Evaluation, ExactFigures, GuardEvent, Plan, PowerSample, StepWork
+from wattune.training.guard import Guard
+from wattune.workloads import Workload
+
+Progress = Callable[[int, int, str], None]
+
+WRITE_BYTES_PER_S = 10e6
+"""Rate at which a simulated board writes checkpoints: the slowest that an SD card of class 10 or UHS class 1 may be.
+
+Source: SD Association, speed class 10 and UHS speed grade 1 (minimum sequential write of 10 MB/s).
+"""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the loop needs of a training.
+
+    ``step_work`` is that of one optimizer step, ``evaluation_works`` those of the parts of one evaluation;
+    ``batches`` from a number of samples on; ``evaluate`` gives the metric of the model. ``checkpoint_bytes`` is what
+    a checkpoint takes on a simulated board's storage, None where none is written.
+    """
+
+    workload: Workload
+    plan: Plan
+    algorithm: TrainingAlgorithm
+    step_work: StepWork
+    evaluation_works: tuple[StepWork, ...]
+    batches: Callable[[int], Iterable[Batch]]
+    evaluate: Callable[[nn.Module], float]
+    budget_samples: int
+    checkpoint_bytes: Callable[[], int | None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training took on the device, and how it ended."""
+
+    ended: Ending
+    samples: int
+    evaluations: tuple[Evaluation, ...]
+    figures: MeterFigures
+    guard: tuple[GuardEvent, ...]
+    trace: tuple[PowerSample, ...]
+    exact: ExactFigures | None
+
+
+class Loop:
+    """A training under way on a device that is at the plan's setting.
+
+    ``keep`` gets, after each evaluation, what a later loop needs as ``kept`` to go on from there: JSON values,
+    everything but the algorithm's state.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        setting: Setting,
+        task: Task,
+        *,
+        keep: Callable[[dict[str, Any]], None] | None = None,
+        kept: dict[str, Any] | None = None,
+        progress: Progress | None = None,
+    ):
+        cap_w = task.plan.cap_w
+        self.device, self.task = device, task
+        self.keep, self.progress = keep, progress
+        self.samples = 0
+        self.evaluations: list[Evaluation] = []
+        if kept and kept["device"] is not None:
+            device.load_state_dict(kept["device"])
+        self.guard = Guard(device, setting, cap_w)
+        self.meter = Meter(device, cap_w=cap_w, on_reading=self.guard)
+        # A truth that can be kept is that of the simulated boards, the only ones that have one.
+        self.truth = cast(Any, device.truth(cap_w))
+        if kept:
+            self.samples = kept["samples"]
+            self.evaluations = [Evaluation(**evaluation) for evaluation in kept["evaluations"]]
+            self.guard.load_state_dict(kept["guard"])
+            self.meter.load_state_dict(kept["meter"])
+            if self.truth is not None:
+                self.truth.load_state_dict(kept["truth"])
+
+    def run(self) -> Outcome:
+        """Train until the target, the end of the budget or a safety stop.
+
+        Raises: DeviceError, InputError, WorkloadError where the metric is no longer finite.
+        """
+        task = self.task
+        with self.meter:
+            try:
+                if not self._reached():
+                    for at in learn(
+                        task.algorithm,
+                        task.batches(self.samples),
+                        task.evaluate,
+                        budget_samples=task.budget_samples,
+                        evaluate_every=task.workload.evaluate_every,
+                        start_samples=self.samples,
+                        around_step=self._step,
+                        around_evaluation=self._evaluation,
+                    ):
+                        self._evaluated(at)
+                        if self._reached():
+                            break
+            except SafetyStop:
+                pass  # the guard says so below
+        ended: Ending = "budget used up"
+        if self._reached():
+            ended = "target reached"
+        elif self.guard.stopped:
+            ended = "stopped for safety"
+        return Outcome(
+            ended=ended,
+            samples=self.samples,
+            evaluations=tuple(self.evaluations),
+            figures=self.meter.figures(),
+            guard=self.guard.events,
+            trace=_with_settings(self.meter.trace, self.guard.events, task.plan.point.setting),
+            exact=None if self.truth is None else self.truth.figures(),
+        )
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
+        if self.guard.has_read:
+            self.meter.figures()  # raises where the sensor has failed: the guard is blind from then on
+        if self.guard.stopped:
+            raise SafetyStop("the cap cannot be kept at the lowest setting")
+        with self.device.step(self.task.step_work):
+            yield
+        self.samples += self.task.plan.batch_size
+
+    @contextmanager
+    def _evaluation(self) -> Iterator[None]:
+        works = self.task.evaluation_works
+        if self.device.executes_steps:
+            with self.device.step(works[0]):
+                yield
+            return
+        # Where nothing runs on the device, the parts of the evaluation pass one after the other.
+        for work in works:
+            with self.device.step(work):
+                pass
+        yield
+
+    def _evaluated(self, at: Progressed) -> None:
+        if not math.isfinite(at.metric):
+            raise WorkloadError(
+                f"training diverged: the metric after {at.samples} samples",
+                value=at.metric,
+                hint="use a smaller learning rate",
+            )
+        # A training that is shorter than the sensor's first reading has no figures yet.
+        figures = self.meter.figures() if self.guard.has_read else None
+        time_s, energy_j = (figures.time_s, figures.energy_j) if figures else (None, None)
+        self.evaluations.append(
+            Evaluation(samples=at.samples, metric=at.metric, time_s=time_s, energy_j=energy_j, loss=at.loss)
+        )
+        size = self.task.checkpoint_bytes()
+        if size is not None and not self.device.executes_steps:
+            self.device.wait(size / WRITE_BYTES_PER_S)
+        if self.keep is not None:
+            self.keep(
+                {
+                    "samples": at.samples,
+                    "evaluations": [evaluation.model_dump() for evaluation in self.evaluations],
+                    "device": self.device.state_dict(),
+                    "guard": self.guard.state_dict(),
+                    "meter": self.meter.state_dict(),
+                    "truth": None if self.truth is None else self.truth.state_dict(),
+                }
+            )
+        if self.progress is not None:
+            self.progress(at.samples, self.task.budget_samples, _line(self.task.workload, self.evaluations[-1]))
+
+    def _reached(self) -> bool:
+        workload = self.task.workload
+        if workload.target is None or not self.evaluations:
+            return False
+        return workload.metric.reached(self.evaluations[-1].metric, workload.target)
+
+
+def _line(workload: Workload, evaluation: Evaluation) -> str:
+    text = f"{workload.metric.name} {evaluation.metric:.4g}"
+    if workload.target is not None:
+        text += f" (target {workload.target:.4g})"
+    if evaluation.time_s is not None and evaluation.energy_j is not None:
+        text += f" after {evaluation.time_s:.1f} s and {evaluation.energy_j:.0f} J on the device"
+    return text
+
+
+def _with_settings(
+    trace: Iterable[tuple[float, float]], events: tuple[GuardEvent, ...], planned: float | None
+) -> tuple[PowerSample, ...]:
+    # The setting that was in force when the reading was taken: that of the last change before it.
+    changes = [event for event in events if event.action != "at lowest"]
+    samples, setting, following = [], planned, 0
+    for time_s, power_w in trace:
+        while following < len(changes) and changes[following].time_s < time_s:
+            setting = changes[following].setting
+            following += 1
+        samples.append(PowerSample(time_s=time_s, power_w=power_w, setting=setting))
+    return tuple(samples)

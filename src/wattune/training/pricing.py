@@ -1,0 +1,127 @@
+"""What a recorded training would have taken on a device, at any point: nothing is trained again."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import nn
+
+from wattune.algorithms import Batch, Step, TrainingAlgorithm, open_algorithm
+from wattune.devices import Device
+from wattune.errors import InputError, RecordError
+from wattune.records import LearningCurve, OperatingPoint, Plan, StepWork, TrainingRecord
+from wattune.training.loop import Loop, Task
+from wattune.training.record import training_record
+from wattune.training.work import counts_all, evaluation_works
+from wattune.workloads import Workload
+
+
+class ReplayedCurve(TrainingAlgorithm):
+    """Stands for the algorithm that gave a learning curve: its steps, without computing anything."""
+
+    name = "replayed"
+
+    def __init__(self, curve: LearningCurve, replayed: TrainingAlgorithm):
+        self.module = replayed.module
+        self._curve = curve
+        self._replayed = replayed
+        self._metrics = iter(curve.evaluations)
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
+        """One step per batch; what is in the batch does not matter."""
+        for _ in batches:
+            yield Step(samples=self._curve.batch_size, loss=0.0)
+
+    def work(self) -> StepWork:
+        """The work of a step of the recorded training."""
+        return self._replayed.work()
+
+    def evaluation_work(self, samples: int) -> StepWork:
+        """The work of an evaluation of the recorded training."""
+        return self._replayed.evaluation_work(samples)
+
+    def metric(self, module: nn.Module) -> float:
+        """The metric that the recorded training had at the next evaluation. Raises: RecordError after the last."""
+        following = next(self._metrics, None)
+        if following is None:
+            raise _other_grid(self._curve)
+        return following.metric
+
+    def state_dict(self) -> dict[str, Any]:
+        """There is none: a replay is not interrupted."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """There is none: a replay is not interrupted."""
+        raise NotImplementedError
+
+
+def price(
+    curve: LearningCurve,
+    device: Device,
+    workload: Workload,
+    point: OperatingPoint,
+    *,
+    cap_w: float | None,
+) -> TrainingRecord:
+    """The record of the training that gave ``curve``, had it run on ``device`` at ``point`` under ``cap_w`` watts.
+
+    It goes through the same loop as a training with checkpoints, on the device's virtual time: steps, evaluations,
+    checkpoints, meter and guard are the same, only the metric comes from the curve.
+
+    Raises: InputError for a device that executes steps itself, or another batch size than the curve's; RecordError
+    for a curve that was evaluated at other samples than the workload says; DeviceError.
+    """
+    if device.executes_steps:
+        raise InputError("a recorded training cannot be priced on a real board", value=device.name)
+    if point.batch_size != curve.batch_size:
+        raise InputError("batch size of the point", value=point.batch_size, allowed=f"{curve.batch_size}, the curve's")
+    if not curve.evaluations:
+        raise RecordError(f"the learning curve of {curve.workload} has no evaluation", allowed="at least one")
+    plan = Plan(
+        **point.model_dump(),
+        cap_w=cap_w,
+        algorithm=curve.algorithm,
+        device=device.name,
+        workload=curve.workload,
+        target=curve.target,
+    )
+    replayed = ReplayedCurve(
+        curve,
+        open_algorithm(
+            curve.algorithm, workload, point.batch_size, micro_batch_size=point.micro_batch_size, seed=curve.seed
+        ),
+    )
+    task = Task(
+        workload=workload,
+        plan=plan,
+        algorithm=replayed,
+        step_work=replayed.work(),
+        evaluation_works=evaluation_works(replayed, device, point, workload.test_samples),
+        batches=lambda samples: itertools.repeat((None, None)),
+        evaluate=replayed.metric,
+        budget_samples=curve.evaluations[-1].samples,
+        checkpoint_bytes=lambda: curve.state_bytes if counts_all(device) else None,
+    )
+    with device.at(point.setting) as setting:
+        outcome = Loop(device, setting, task).run()
+    passed = [evaluation.samples for evaluation in outcome.evaluations]
+    if passed != [evaluation.samples for evaluation in curve.evaluations[: len(passed)]]:
+        raise _other_grid(curve)
+    evaluations = (
+        evaluation.model_copy(update={"loss": recorded.loss})
+        for evaluation, recorded in zip(outcome.evaluations, curve.evaluations, strict=False)
+    )
+    outcome = dataclasses.replace(outcome, evaluations=tuple(evaluations))
+    return training_record(device, workload, plan, outcome, seed=curve.seed, data=curve.provenance.data)
+
+
+def _other_grid(curve: LearningCurve) -> RecordError:
+    return RecordError(
+        f"the learning curve of {curve.workload}, batch size {curve.batch_size}, was evaluated at other samples than "
+        "the workload says",
+        hint="train it again",
+    )

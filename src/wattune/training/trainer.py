@@ -1,0 +1,116 @@
+"""Training as planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
+from wattune.devices import Device
+from wattune.errors import InputError, Interrupted, RecordError
+from wattune.records import Plan, ProfileKey, TrainingRecord
+from wattune.training.loop import Loop, Progress, Task
+from wattune.training.record import training_record
+from wattune.training.work import counts_all, evaluation_works
+from wattune.workloads import Workload
+
+
+def train(
+    device: Device,
+    workload: Workload,
+    plan: Plan,
+    *,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    key: ProfileKey | None = None,
+    progress: Progress | None = None,
+) -> TrainingRecord:
+    """Train at the plan's point on the device until the target, the end of the budget or a safety stop.
+
+    ``checkpoint`` is a file that is replaced in one step after each evaluation; with ``resume`` training goes on from
+    it (from the beginning where there is none yet) and ends with the record that an uninterrupted training gives.
+    A simulated board takes time to write it, too. ``key``, where given, must be the key that the plan's profile
+    was measured with. A target that is not reached and a safety stop are said in the record, not raised.
+
+    Raises: RecordError where plan or checkpoint belong to something else; Interrupted on Ctrl-C, which leaves the
+    last checkpoint; WorkloadError, InputError, DeviceError, OutputError.
+    """
+    if key is not None and plan.key is not None and (differences := plan.key.differences(key)):
+        raise RecordError(
+            "the plan was made for something else, it differs in",
+            value=", ".join(differences),
+            hint="profile and plan again",
+        )
+    _check_actuator(device, plan)
+    workload.check()
+    identity = _identity(device, workload, plan, seed)
+    algorithm = open_algorithm(
+        plan.algorithm, workload, plan.batch_size, micro_batch_size=plan.micro_batch_size, seed=seed
+    )
+    kept = None
+    if resume and checkpoint is not None and checkpoint.exists():
+        kept = _load(checkpoint, identity, algorithm)
+    counted = checkpoint is not None and counts_all(device)
+    task = Task(
+        workload=workload,
+        plan=plan,
+        algorithm=algorithm,
+        step_work=algorithm.work(),
+        evaluation_works=evaluation_works(algorithm, device, plan.point, workload.test_samples),
+        batches=lambda samples: workload.batches(plan.batch_size, seed=seed, start=samples),
+        evaluate=workload.evaluate,
+        budget_samples=workload.budget_samples,
+        checkpoint_bytes=lambda: state_bytes(algorithm.state_dict()) if counted else None,
+    )
+
+    def keep(extra: dict[str, Any]) -> None:
+        if checkpoint is not None:
+            save_checkpoint(checkpoint, algorithm.state_dict(), extra=identity | extra)
+
+    try:
+        with device.at(plan.point.setting) as setting:
+            outcome = Loop(device, setting, task, keep=keep, kept=kept, progress=progress).run()
+    except KeyboardInterrupt as error:
+        hint = "" if checkpoint is None else "; resuming goes on from the last evaluation"
+        raise Interrupted(f"training was interrupted{hint}") from error
+    return training_record(device, workload, plan, outcome, seed=seed, data=identity["data"])
+
+
+def _check_actuator(device: Device, plan: Plan) -> None:
+    for field in ("clock_mhz", "power_limit_w"):
+        value = getattr(plan, field)
+        if value is not None and device.actuator != field:
+            raise InputError(
+                f"{device.name} cannot be set to the plan's {field}",
+                value=value,
+                allowed=device.actuator or "nothing, it has no setting",
+                hint="profile this device and plan again",
+            )
+
+
+def _identity(device: Device, workload: Workload, plan: Plan, seed: int) -> dict[str, Any]:
+    return {
+        "device": device.name,
+        "workload": workload.fingerprint(),
+        "data": workload.data_fingerprint(),
+        "algorithm": plan.algorithm,
+        "point": plan.point.model_dump(),
+        "cap_w": plan.cap_w,
+        "seed": seed,
+    }
+
+
+def _load(path: Path, identity: dict[str, Any], algorithm: TrainingAlgorithm) -> dict[str, Any]:
+    state, extra = load_checkpoint(path)
+    differences = [
+        f"{name} ({extra.get(name)}, not {wanted})" for name, wanted in identity.items() if extra.get(name) != wanted
+    ]
+    if differences:
+        raise RecordError(
+            f"the checkpoint {path} is of another training, it differs in",
+            value=", ".join(differences),
+            hint="start a new training in another folder",
+        )
+    algorithm.load_state_dict(state)
+    return extra

@@ -1,0 +1,28 @@
+"""What is trained: models, data, losses, metrics, and the files that describe them."""
+
+from wattune.workloads.augmentation import Augmentation
+from wattune.workloads.data import Data, Loaders
+from wattune.workloads.example import example_workload
+from wattune.workloads.metrics import Metric
+from wattune.workloads.model import Model
+from wattune.workloads.models import MODELS
+from wattune.workloads.optimizers import OptimizerRule
+from wattune.workloads.reference import REFERENCE_VERSION, reference_workloads
+from wattune.workloads.toml import load_workload
+from wattune.workloads.workload import DATA_TYPES, Workload
+
+__all__ = [
+    "DATA_TYPES",
+    "MODELS",
+    "REFERENCE_VERSION",
+    "Augmentation",
+    "Data",
+    "Loaders",
+    "Metric",
+    "Model",
+    "OptimizerRule",
+    "Workload",
+    "example_workload",
+    "load_workload",
+    "reference_workloads",
+]

@@ -1,0 +1,71 @@
+"""Losses and metrics by name, and the targets that a metric can reach."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from wattune.errors import WorkloadError
+from wattune.workloads.values import choice, number
+
+Score = Callable[[Tensor, Tensor], Tensor | float]
+"""(outputs, targets) of all test samples -> one number."""
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Mean cross entropy of logits (B, classes) and labels (B,), or (B, L, characters) and (B, L)."""
+    return F.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def mse(output: Tensor, target: Tensor) -> Tensor:
+    """Mean squared error; a target (B,) stands for (B, 1)."""
+    return F.mse_loss(output, target.reshape(output.shape))
+
+
+def accuracy(output: Tensor, target: Tensor) -> float:
+    """Share of labels that have the largest output: (B, classes) and (B,), or (B, L, characters) and (B, L)."""
+    return (output.argmax(-1) == target).float().mean().item()
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross_entropy": cross_entropy, "mse": mse}
+"""The losses that a name stands for: means over a batch."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a target is stated in: "accuracy", "character_accuracy", "loss" (the workload's own), or the user's.
+
+    ``score`` takes the outputs and targets of all test samples; None stands for the workload's loss.
+    ``direction``: whether a larger ("max") or a smaller ("min") value is better.
+    """
+
+    name: str
+    direction: Literal["max", "min"]
+    score: Score | None = None
+
+    def __post_init__(self) -> None:
+        choice("direction of a metric", self.direction, ("max", "min"))
+
+    def reached(self, value: float, target: float) -> bool:
+        """Whether ``value`` is as good as ``target``; never for NaN."""
+        return value >= target if self.direction == "max" else value <= target
+
+    def check_target(self, target: float) -> None:
+        """Raises: WorkloadError for a target that this metric cannot reach or that says nothing."""
+        what = f"target of the metric {self.name}"
+        number(what, target, above=-math.inf if self.score not in (None, accuracy) else 0)
+        if self.score is accuracy and target > 1:
+            raise WorkloadError(what, value=target, allowed="at most 1, no accuracy is above")
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric("accuracy", "max", accuracy),
+    "character_accuracy": Metric("character_accuracy", "max", accuracy),
+    "loss": Metric("loss", "min"),
+}
+"""The metrics that a name stands for."""

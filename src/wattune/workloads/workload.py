@@ -1,0 +1,343 @@
+"""A workload: a model, the data, and everything that says how it is trained and when it is done."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from wattune.errors import WorkloadError
+from wattune.workloads.augmentation import Augmentation
+from wattune.workloads.checks import check, check_proxy, output_shape
+from wattune.workloads.data import Data, DataSource, Loaders, Order, load, prepare
+from wattune.workloads.metrics import LOSSES, METRICS, Metric
+from wattune.workloads.model import Model, state_hash, structure_hash
+from wattune.workloads.optimizers import OptimizerRule
+from wattune.workloads.values import choice, number, whole, whole_numbers
+
+DATA_TYPES = ("fp32", "tf32", "fp16", "bf16")
+"""What a step can compute in."""
+
+DEFAULTS = {
+    "classification": ("cross_entropy", "accuracy"),
+    "language": ("cross_entropy", "character_accuracy"),
+    "regression": ("mse", "loss"),
+}
+"""The kinds of task, each with its usual loss and metric."""
+
+EVALUATION_BATCH = 256
+
+
+class Loss(Protocol):
+    """(output, target) -> mean over the batch, a scalar."""
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor: ...  # noqa: D102
+
+
+class OptimizerOf(Protocol):
+    """(model, batch size) -> an optimizer of the parameters that train."""
+
+    def __call__(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer: ...  # noqa: D102
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Workload:
+    """What is trained, on what, and until when. ``dataclasses.replace`` makes a changed copy.
+
+    ``name``: what the records call it.
+    ``model``: a module, a callable that makes one, or a ``Model`` with weights, layers to begin anew or to freeze.
+    ``data``: ``Data`` (arrays), ``Loaders``, or a callable that makes either when it is first needed.
+    ``loss``: "cross_entropy", "mse" or a callable (output, target) -> mean over the batch; by default the task's.
+    ``optimizer``: an ``OptimizerRule`` or a callable (model, batch_size) -> optimizer.
+    ``metric``: "accuracy", "character_accuracy", "loss" or a ``Metric``; by default the task's.
+    ``target``: value of the metric at which training is done; None for a workload that is only profiled.
+    ``budget_samples``: training samples after which it ends without the target.
+    ``evaluate_every``: samples between evaluations, the same for every batch size; by default the largest one.
+    ``batch_sizes``: of an optimizer step, ascending. ``micro_batch_sizes``: of a forward pass, empty: the same.
+    ``input_shape``: of one sample; read from ``Data``, needed for everything else.
+    ``task``: "classification", "language" or "regression". ``data_type``: one of ``DATA_TYPES``.
+    ``augmentation``: random changes of the training samples. ``host_s_per_sample``: seconds of the CPU to load one.
+    ``proxy``: a workload of the same task on data at hand, from which the samples needed are estimated.
+
+    It can be sent to other processes where its callables are functions of a module.
+    Raises: WorkloadError or UnknownName for what cannot be trained. The data is looked at when it is needed.
+    """
+
+    name: str
+    model: Model
+    data: DataSource
+    loss: Loss
+    optimizer: OptimizerOf
+    metric: Metric
+    target: float | None
+    budget_samples: int
+    evaluate_every: int
+    batch_sizes: tuple[int, ...]
+    micro_batch_sizes: tuple[int, ...]
+    input_shape: tuple[int, ...]
+    task: str
+    data_type: str
+    augmentation: Augmentation
+    host_s_per_sample: float
+    proxy: Workload | None
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: Model | nn.Module | Callable[[], nn.Module],
+        data: DataSource,
+        budget_samples: int,
+        loss: str | Loss | None = None,
+        optimizer: OptimizerOf | None = None,
+        metric: str | Metric | None = None,
+        target: float | None = None,
+        evaluate_every: int | None = None,
+        batch_sizes: Iterable[int] = (4, 8, 16, 32, 64, 128),
+        micro_batch_sizes: Iterable[int] = (),
+        input_shape: Iterable[int] | None = None,
+        task: str = "classification",
+        data_type: str = "fp32",
+        augmentation: Augmentation | None = None,
+        host_s_per_sample: float = 0.0002,
+        proxy: Workload | None = None,
+    ):
+        if not isinstance(name, str) or not name.strip():
+            raise WorkloadError("name of the workload", value=name, allowed="a text")
+        choice("task", task, DEFAULTS)
+        choice("data type", data_type, DATA_TYPES)
+        usual_loss, usual_metric = DEFAULTS[task]
+        loss = usual_loss if loss is None else loss
+        metric = usual_metric if metric is None else metric
+        if input_shape is None and isinstance(data, Data):
+            input_shape = data.train[0].shape[1:]
+        if input_shape is None:
+            raise WorkloadError("input_shape is missing", allowed="the shape of one sample, such as [3, 32, 32]")
+        sizes = whole_numbers("batch_sizes", batch_sizes)
+        if sizes != tuple(sorted(set(sizes))) or not sizes:
+            raise WorkloadError("batch_sizes", value=list(sizes), allowed="at least one, ascending, each once")
+        micro = whole_numbers("micro_batch_sizes", micro_batch_sizes)
+        if micro != tuple(sorted(set(micro))) or any(m > sizes[-1] for m in micro):
+            raise WorkloadError("micro_batch_sizes", value=list(micro), allowed=f"ascending, at most {sizes[-1]}")
+        every = whole("evaluate_every", sizes[-1] if evaluate_every is None else evaluate_every)
+        if every < sizes[-1]:
+            raise WorkloadError("evaluate_every", value=every, allowed=f"at least the largest batch size, {sizes[-1]}")
+        if whole("budget_samples", budget_samples) < every:
+            raise WorkloadError("budget_samples", value=budget_samples, allowed=f"at least evaluate_every, {every}")
+        values = {
+            "name": name,
+            "model": model if isinstance(model, Model) else Model(model),
+            "data": data,
+            "loss": LOSSES[choice("loss", loss, LOSSES)] if isinstance(loss, str) else loss,
+            "optimizer": OptimizerRule() if optimizer is None else optimizer,
+            "metric": METRICS[choice("metric", metric, METRICS)] if isinstance(metric, str) else metric,
+            "target": target,
+            "budget_samples": budget_samples,
+            "evaluate_every": every,
+            "batch_sizes": sizes,
+            "micro_batch_sizes": micro,
+            "input_shape": whole_numbers("input_shape", input_shape),
+            "task": task,
+            "data_type": data_type,
+            "augmentation": Augmentation() if augmentation is None else augmentation,
+            "host_s_per_sample": number("host_s_per_sample", host_s_per_sample, least=0),
+            "proxy": proxy,
+        }
+        for field, value in values.items():
+            object.__setattr__(self, field, value)  # frozen for everybody else
+        if target is not None:
+            self.metric.check_target(target)
+        self.augmentation.check(self.input_shape)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was loaded or computed stays here: another process makes it again.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    # ------------------------------------------------------------------------------------------------------- data
+
+    @cached_property
+    def loaded(self) -> Data | Loaders:
+        """The data itself, read at the first use. Raises: WorkloadError."""
+        return load(self.data)
+
+    @cached_property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the model's output for one sample. Raises: WorkloadError."""
+        return output_shape(self)
+
+    @property
+    def train_samples(self) -> int:
+        """How many samples there are to train on; reads the data. Raises: WorkloadError."""
+        return self._counts[0]
+
+    @property
+    def test_samples(self) -> int:
+        """How many samples an evaluation takes; reads the data. Raises: WorkloadError."""
+        return self._counts[1]
+
+    @cached_property
+    def _counts(self) -> tuple[int, int]:
+        loaded = self.loaded
+        if isinstance(loaded, Data):
+            return len(loaded.train[0]), len(loaded.test[0])
+        train = loaded.train(self.batch_sizes[0], 0)
+        return sum(len(x) for x, _ in train), sum(len(x) for x, _ in loaded.test)
+
+    def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Endless training batches of exactly ``batch_size`` samples, beginning ``start`` samples into the stream.
+
+        Order and augmentation depend on (seed, position in the stream) alone: a stream taken up again at ``start``
+        goes on as it would have, and with ``Data`` every batch size sees the same samples in the same order.
+        Raises: WorkloadError.
+        """
+        whole("seed", seed, least=0)
+        loaded = self.loaded
+        if isinstance(loaded, Loaders):
+            stream = _endless(loaded, batch_size, seed)
+            yield from itertools.islice(stream, start // batch_size, None)
+            return
+        x, y = loaded.train
+        order = Order(len(x), seed)
+        for position in itertools.count(start, batch_size):
+            picked = order.take(position, batch_size)
+            inputs, targets = prepare(x[picked], y[picked], self.task)
+            yield self.augmentation.apply(inputs, seed=seed, start=position), targets
+
+    def test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The test part, each sample once. Raises: WorkloadError."""
+        loaded = self.loaded
+        if isinstance(loaded, Loaders):
+            yield from loaded.test
+            return
+        x, y = loaded.test
+        for start in range(0, len(x), EVALUATION_BATCH):
+            part = slice(start, start + EVALUATION_BATCH)
+            yield prepare(x[part], y[part], self.task)
+
+    def example(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        """A made-up batch on the CPU with the shapes and types of the data, which is not read for it.
+
+        Raises: WorkloadError where the model does not take ``input_shape``.
+        """
+        draws = torch.Generator().manual_seed(0)
+        output = self.output_shape  # of one sample: (classes,), (L, characters) or the shape of the target
+        if self.task == "regression":
+            y = torch.randn(batch_size, *output, generator=draws)
+        else:
+            y = torch.randint(output[-1], (batch_size, *output[:-1]), generator=draws)
+        if self.task == "language":
+            return torch.randint(output[-1], (batch_size, *self.input_shape), generator=draws), y
+        return torch.randn(batch_size, *self.input_shape, generator=draws), y
+
+    def evaluate(self, module: nn.Module) -> float:
+        """The metric on the test part, without gradients and with ``module`` in evaluation mode meanwhile.
+
+        Raises: WorkloadError.
+        """
+        device = next(module.parameters()).device
+        modes = [(part, part.training) for part in module.modules()]
+        outputs, targets = [], []
+        module.eval()
+        try:
+            with torch.no_grad():
+                for x, y in self.test_batches():
+                    outputs.append(module(x.to(device)).float().cpu())
+                    targets.append(y)
+        finally:
+            for part, training in modes:
+                part.training = training
+        if not outputs:
+            raise WorkloadError("the test loader gave no batch", hint="give one that can be iterated again")
+        score = self.metric.score or self.loss
+        return float(score(torch.cat(outputs), torch.cat(targets)))
+
+    # ----------------------------------------------------------------------------------------------------- checks
+
+    def check(self) -> None:
+        """Try the data on the model. Raises: WorkloadError where shapes, types, labels or the loss do not fit."""
+        check(self)
+
+    def check_proxy(self) -> list[str]:
+        """What speaks against taking the proxy's samples for this workload's, one text each.
+
+        Raises: WorkloadError where there is no proxy, its task is another, or it has no target.
+        """
+        return check_proxy(self)
+
+    # ----------------------------------------------------------------------------------------- fingerprints, copies
+
+    def without_weights(self) -> Self:
+        """The same structure, for which no weights file is read: for profiling before there is one."""
+        proxy = None if self.proxy is None else self.proxy.without_weights()
+        return replace(self, model=replace(self.model, weights=None), proxy=proxy)
+
+    def model_fingerprint(self) -> str:
+        """Of the structure: modules, parameter shapes, which of them train. Neither weights nor data are read."""
+        return structure_hash(replace(self.model, weights=None)(0))
+
+    def optimizer_key(self) -> str:
+        """The optimizer as far as the work of a step depends on it: its kind, not its learning rate."""
+        rule = self.optimizer
+        if not isinstance(rule, OptimizerRule):
+            return _named(rule)
+        return (
+            rule.name
+            + (" with momentum" if rule.momentum else "")
+            + (" with weight decay" if rule.weight_decay else "")
+        )
+
+    def data_fingerprint(self) -> str:
+        """Of every value of the data; of ``Loaders``, the first batches and the counts. Raises: WorkloadError."""
+        loaded = self.loaded
+        if isinstance(loaded, Loaders):
+            train, test = next(self.batches(self.batch_sizes[0], seed=0)), next(self.test_batches())
+        else:
+            train, test = loaded.train, loaded.test
+        named = zip(("x", "y", "x test", "y test"), (*train, *test), strict=True)
+        return f"{self.train_samples}+{self.test_samples}-{state_hash(named)}"
+
+    def fingerprint(self) -> str:
+        """Of everything that a learning curve depends on. Reads weights and data. Raises: WorkloadError."""
+        says: Mapping[str, object] = {
+            "structure": self.model_fingerprint(),
+            "weights": state_hash(self.model(0).state_dict().items()),
+            "data": self.data_fingerprint(),
+            "augmentation": repr(self.augmentation),
+            "optimizer": repr(self.optimizer) if isinstance(self.optimizer, OptimizerRule) else _named(self.optimizer),
+            "loss": _named(self.loss),
+            "metric": f"{self.metric.name} {self.metric.direction} {_named(self.metric.score)}",
+            "target": self.target,
+            "budget_samples": self.budget_samples,
+            "evaluate_every": self.evaluate_every,
+            "micro_batch_sizes": self.micro_batch_sizes,
+            "data_type": self.data_type,
+        }
+        return hashlib.sha256(json.dumps(says).encode()).hexdigest()[:16]
+
+
+def _endless(loaders: Loaders, batch_size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for passed in itertools.count():
+        of_pass = int(np.random.SeedSequence([seed, passed]).generate_state(1)[0])
+        full = 0
+        for x, y in loaders.train(batch_size, of_pass):
+            if len(x) == batch_size:
+                full += 1
+                yield x, y
+        if not full:
+            raise WorkloadError("the training loader gave no full batch", value=f"batch size {batch_size}")
+
+
+def _named(thing: object) -> str:
+    if isinstance(thing, partial):
+        return f"{_named(thing.func)} {thing.args} {thing.keywords}"
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{kind.__module__}:{kind.__qualname__}"

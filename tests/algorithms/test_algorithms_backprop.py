@@ -1,0 +1,134 @@
+"""Backpropagation against plain PyTorch."""
+
+from itertools import islice
+
+import pytest
+import torch
+from tests.algorithms.algorithms_examples import Example, noisy_points, points, vectors
+from tests.algorithms.contract import TrainingAlgorithmContract, assert_same
+from torch import nn
+
+from wattune.algorithms import ALGORITHMS, Trainable, TrainingAlgorithm, open_algorithm
+from wattune.algorithms.backprop import Backprop
+from wattune.errors import InputError, UnknownName, WorkloadError
+
+
+class TestBackprop(TrainingAlgorithmContract):
+    def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
+        return open_algorithm("backprop", trainable, batch_size, seed=seed)
+
+
+class TestBackpropInMicroBatches(TrainingAlgorithmContract):
+    def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
+        return open_algorithm("backprop", trainable, batch_size, micro_batch_size=4, seed=seed)
+
+
+def test_it_is_the_plain_loop() -> None:
+    trainable = points()
+    algorithm = Backprop(trainable, 8)
+    losses = [s.loss for s in algorithm.run(islice(trainable.batches(8), 5))]
+
+    model = trainable.model(0)
+    optimizer = trainable.optimizer(model, 8)
+    plain = []
+    for x, y in islice(trainable.batches(8), 5):
+        optimizer.zero_grad()
+        loss = trainable.loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        plain.append(loss.item())
+    assert losses == plain
+    assert_same(algorithm.module.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 4, 5, 12])
+def test_micro_batches_have_the_gradient_of_the_whole_batch(micro_batch_size: int) -> None:
+    trainable = points(optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
+    whole = Backprop(trainable, 12)
+    parts = Backprop(trainable, 12, micro_batch_size=micro_batch_size)
+    batch = next(trainable.batches(12))
+    (one,), (other,) = list(whole.run([batch])), list(parts.run([batch]))
+    assert other.loss == pytest.approx(one.loss, rel=1e-6)
+    for a, b in zip(whole.module.parameters(), parts.module.parameters(), strict=True):
+        assert a.grad is not None
+        assert torch.allclose(a, b, rtol=0, atol=1e-6 * float(a.grad.abs().max()))
+
+
+@pytest.mark.parametrize("data_type", ["tf32", "bf16", "fp16"])
+def test_lower_precision_learns_and_resumes(data_type: str) -> None:
+    trainable = noisy_points(data_type=data_type)
+    whole = Backprop(trainable, 16)
+    steps = list(whole.run(islice(trainable.batches(16), 40)))
+    assert sum(s.loss for s in steps[-5:]) < 0.9 * sum(s.loss for s in steps[:5])
+    assert all(p.dtype == torch.float32 for p in whole.module.parameters())
+
+    begun = Backprop(trainable, 16)
+    list(begun.run(islice(trainable.batches(16), 20)))
+    resumed = Backprop(trainable, 16)
+    resumed.load_state_dict(begun.state_dict())
+    list(resumed.run(islice(trainable.batches(16, start=320), 20)))
+    assert_same(resumed.state_dict(), whole.state_dict())
+    assert bool(whole.state_dict()["scaler"]) == (data_type == "fp16")
+
+
+def test_lower_precision_is_used() -> None:
+    seen = []
+
+    class Watching(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            output = super().forward(x)
+            seen.append(output.dtype)
+            return output
+
+    trainable = Example(lambda: Watching(12, 4), vectors(), data_type="bf16")
+    list(Backprop(trainable, 4).run(islice(trainable.batches(4), 1)))
+    assert seen == [torch.bfloat16]
+
+
+def test_frozen_parameters_stay() -> None:
+    def build() -> nn.Module:
+        model = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
+        model[0].requires_grad_(False)
+        return model
+
+    trainable = Example(build, vectors())
+    algorithm = Backprop(trainable, 8)
+    list(algorithm.run(islice(trainable.batches(8), 3)))
+    before, after = trainable.model(0).state_dict(), algorithm.module.state_dict()
+    assert torch.equal(before["0.weight"], after["0.weight"])
+    assert not torch.equal(before["2.weight"], after["2.weight"])
+
+
+@pytest.mark.parametrize(("batch_size", "micro_batch_size"), [(0, None), (-1, None), (8, 0), (8, 9)])
+def test_impossible_batch_sizes(batch_size: int, micro_batch_size: int | None) -> None:
+    with pytest.raises(InputError, match="batch size"):
+        Backprop(points(), batch_size, micro_batch_size=micro_batch_size)
+
+
+def test_unknown_data_type() -> None:
+    with pytest.raises(InputError, match=r"fp8.*allowed: fp32, tf32, fp16, bf16"):
+        Backprop(points(data_type="fp8"), 8)
+
+
+def test_nothing_to_train() -> None:
+    frozen = Example(lambda: nn.Linear(12, 4).requires_grad_(False), vectors())
+    with pytest.raises(WorkloadError, match="no parameter that trains"):
+        Backprop(frozen, 8)
+
+
+def test_the_state_of_another_model() -> None:
+    state = Backprop(points(), 8).state_dict()
+    with pytest.raises(InputError, match="does not fit the model"):
+        Backprop(noisy_points(), 8).load_state_dict(state)
+    with pytest.raises(InputError, match="does not fit the model"):
+        Backprop(points(), 8).load_state_dict({"module": state["module"]})
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_registered_algorithm_opens(name: str) -> None:
+    assert open_algorithm(name, points(), 8).name == name
+
+
+def test_an_unknown_algorithm_lists_the_known() -> None:
+    with pytest.raises(UnknownName, match=r"unknown algorithm: backdrop; allowed: .*backprop"):
+        open_algorithm("backdrop", points(), 8)

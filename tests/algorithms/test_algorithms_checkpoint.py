@@ -1,0 +1,165 @@
+"""Checkpoints: what goes in comes out, and a broken file says so."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from wattune.algorithms import load_checkpoint, save_checkpoint, state_bytes
+from wattune.errors import OutputError, RecordError
+
+TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 999)))) * 100
+    made = values.to(draw(st.sampled_from(TYPES)))
+    return made.t() if made.dim() == 2 and draw(st.booleans()) else made
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+keys = st.text() | st.integers() | st.none() | st.booleans()
+nested = st.recursive(
+    tensors() | plain,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, dict):
+        return [*map(repr, a)] == [*map(repr, b)] and all(
+            same(x, y) for x, y in zip(a.values(), b.values(), strict=True)
+        )
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(state=st.dictionaries(keys, nested, max_size=5), extra=st.dictionaries(st.text(), nested, max_size=3))
+def test_round_trip(tmp_path: Path, state: dict[Any, Any], extra: dict[str, Any]) -> None:
+    path = tmp_path / "checkpoint"
+    assert save_checkpoint(path, state, extra=extra) == path
+    found_state, found_extra = load_checkpoint(path)
+    assert same(state, found_state)
+    assert same(extra, found_extra)
+
+
+def test_values_that_json_has_not(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "c", {"a": (0.9, 0.999), "b": [math.inf, -math.inf, math.nan]}, extra={})
+    state, _ = load_checkpoint(path)
+    assert state["a"] == [0.9, 0.999]
+    assert state["b"][:2] == [math.inf, -math.inf]
+    assert math.isnan(state["b"][2])
+
+
+def test_an_optimizer_comes_back(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    state, _ = load_checkpoint(save_checkpoint(tmp_path / "c", {"optimizer": optimizer.state_dict()}, extra={}))
+    assert list(state["optimizer"]["state"]) == [0, 1]
+    other = torch.optim.Adam(model.parameters())
+    other.load_state_dict(state["optimizer"])
+    assert torch.equal(other.state_dict()["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"])
+
+
+def test_tensors_that_share_memory(tmp_path: Path) -> None:
+    weight = torch.arange(12.0).view(3, 4)
+    state, _ = load_checkpoint(save_checkpoint(tmp_path / "c", {"a": weight, "b": weight, "c": weight[1:]}, extra={}))
+    assert torch.equal(state["a"], weight)
+    assert torch.equal(state["b"], weight)
+    assert torch.equal(state["c"], weight[1:])
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, torch.float32, b"bytes"])
+def test_other_values_are_refused_and_nothing_is_written(tmp_path: Path, value: object) -> None:
+    with pytest.raises(TypeError, match="a checkpoint holds"):
+        save_checkpoint(tmp_path / "c", {"value": value}, extra={})
+    assert list(tmp_path.iterdir()) == []
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(RecordError) as caught:
+        load_checkpoint(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.99])
+def test_a_file_that_is_cut_off(tmp_path: Path, share: float) -> None:
+    path = save_checkpoint(tmp_path / "c", {"weight": torch.randn(100, 10)}, extra={"samples": 7})
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    assert "cannot read the checkpoint" in refused(path)
+
+
+def test_files_that_are_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    assert "no such checkpoint" in refused(path)
+    path.write_text("{}")
+    assert "cannot read" in refused(path)
+    save_file({"weight": torch.zeros(3)}, path)
+    assert "not a checkpoint" in refused(path)
+    assert "cannot read" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        "",
+        "[]",
+        "{}",
+        json.dumps({"state": {"tensor": "7"}, "extra": None}),
+        json.dumps({"state": {"dict": [1]}, "extra": None}),
+        json.dumps({"state": {"else": 1}, "extra": None}),
+        json.dumps({"state": {"dict": [[[1], 2]]}, "extra": None}),
+        json.dumps({"state": {"dict": []}, "extra": 5}),
+        json.dumps({"state": [], "extra": {"dict": []}}),
+    ],
+)
+def test_a_description_that_is_broken(tmp_path: Path, tree: str) -> None:
+    path = tmp_path / "c"
+    save_file({"0": torch.zeros(3)}, path, metadata={"wattune": "checkpoint", "version": "1", "tree": tree})
+    refused(path)
+
+
+def test_a_newer_version(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    save_file({}, path, metadata={"wattune": "checkpoint", "version": "2", "tree": "{}"})
+    assert "allowed: 1" in refused(path)
+
+
+def test_the_old_file_stays_where_the_new_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_checkpoint(tmp_path / "c", {"weight": torch.ones(3)}, extra={})
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="No space left"):
+        save_checkpoint(path, {"weight": torch.zeros(3)}, extra={})
+    assert torch.equal(load_checkpoint(path)[0]["weight"], torch.ones(3))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_state_bytes_is_what_the_tensors_take() -> None:
+    assert state_bytes({"a": [torch.zeros(3, 2)], 1: {"b": torch.zeros(5, dtype=torch.int64)}, "c": 7}) == 24 + 40

@@ -1,0 +1,217 @@
+"""The loop around an algorithm: where it evaluates, when it ends, and with several batches in flight."""
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.algorithms.algorithms_examples import noisy_points
+from torch import nn
+
+from wattune.algorithms import Batch, Progressed, Step, TrainingAlgorithm, learn, open_algorithm
+from wattune.records import StepWork
+
+
+class Pipeline(TrainingAlgorithm):
+    """Keeps ``depth`` batches in flight; the loss of a step is the number that its batch holds."""
+
+    name = "pipeline"
+
+    def __init__(self, depth: int) -> None:
+        self.module = nn.Identity()
+        self.depth = depth
+        self.taken = 0
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
+        flying: deque[Batch] = deque()
+        for batch in batches:
+            self.taken += 1
+            flying.append(batch)
+            if len(flying) > self.depth:
+                yield self._done(flying.popleft())
+        while flying:
+            yield self._done(flying.popleft())
+
+    @staticmethod
+    def _done(batch: Batch) -> Step:
+        return Step(samples=len(batch[0]), loss=float(batch[0][0]))
+
+    def work(self) -> StepWork:
+        raise NotImplementedError
+
+    def evaluation_work(self, samples: int) -> StepWork:
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def numbered(size: int, start: int = 0) -> Iterator[Batch]:
+    for index in itertools.count(start // size):
+        yield torch.full((size,), float(index)), None
+
+
+def progress(depth: int, size: int, *, budget: int, every: int, start: int = 0, **options: Any) -> list[Progressed]:
+    calls = itertools.count()
+    return list(
+        learn(
+            Pipeline(depth),
+            numbered(size, start),
+            lambda _: float(next(calls)),
+            budget_samples=budget,
+            evaluate_every=every,
+            start_samples=start,
+            **options,
+        )
+    )
+
+
+def test_evaluations_stand_at_the_points_of_the_grid() -> None:
+    assert [p.samples for p in progress(0, 8, budget=100, every=20)] == [24, 40, 64, 80, 104]
+    assert [p.samples for p in progress(0, 10, budget=100, every=20)] == [20, 40, 60, 80, 100]
+
+
+def test_a_step_over_several_points_is_evaluated_once() -> None:
+    assert [p.samples for p in progress(0, 50, budget=160, every=20)] == [50, 100, 150, 200]
+
+
+def test_the_end_of_the_budget_is_evaluated() -> None:
+    assert [p.samples for p in progress(0, 8, budget=30, every=1000)] == [32]
+    assert progress(0, 8, budget=32, every=8, start=32) == []
+
+
+def test_the_loss_is_the_mean_since_the_evaluation_before() -> None:
+    # Steps of 8 samples have the losses 0, 1, 2, ...
+    found = progress(0, 8, budget=64, every=20)
+    assert [(p.samples, p.metric, p.loss) for p in found] == [(24, 0, 1.0), (40, 1, 3.5), (64, 2, 6.0)]
+
+
+def test_a_loss_that_is_no_number_is_none() -> None:
+    def diverging() -> Iterator[Batch]:
+        yield torch.full((8,), 1.0), None
+        while True:
+            yield torch.full((8,), float("nan")), None
+
+    found = learn(Pipeline(0), diverging(), lambda _: 0.5, budget_samples=24, evaluate_every=8)
+    assert [p.loss for p in found] == [1.0, None, None]
+
+
+@settings(deadline=None)
+@given(
+    depth=st.integers(0, 5),
+    size=st.integers(1, 40),
+    budget=st.integers(1, 300),
+    every=st.integers(1, 90),
+)
+def test_several_batches_in_flight_change_nothing(depth: int, size: int, budget: int, every: int) -> None:
+    assert progress(depth, size, budget=budget, every=every) == progress(0, size, budget=budget, every=every)
+
+
+@settings(deadline=None)
+@given(depth=st.integers(0, 5), size=st.integers(1, 40), budget=st.integers(1, 300))
+def test_no_batch_is_taken_in_that_the_budget_does_not_need(depth: int, size: int, budget: int) -> None:
+    algorithm = Pipeline(depth)
+    list(learn(algorithm, numbered(size), lambda _: 0.0, budget_samples=budget, evaluate_every=50))
+    assert algorithm.taken == -(-budget // size)
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, 40), budget=st.integers(1, 300), every=st.integers(1, 90), stop=st.integers(0, 9))
+def test_going_on_from_any_evaluation_is_as_if_it_had_not_stopped(
+    size: int, budget: int, every: int, stop: int
+) -> None:
+    whole = progress(0, size, budget=budget, every=every)
+    kept = whole[: stop + 1]
+    rest = progress(0, size, budget=budget, every=every, start=kept[-1].samples)
+    assert [(p.samples, p.loss) for p in kept + rest] == [(p.samples, p.loss) for p in whole]
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_the_contexts_are_around_each_step_and_each_evaluation(depth: int) -> None:
+    seen: list[str] = []
+
+    def around(what: str) -> Any:
+        @contextmanager
+        def context() -> Iterator[None]:
+            seen.append(f"{what} begins")
+            yield
+            seen.append(f"{what} is done")
+
+        return context
+
+    progress(depth, 8, budget=24, every=16, around_step=around("step"), around_evaluation=around("evaluation"))
+    order = ["step", "step", "evaluation", "step", "evaluation"]
+    assert seen == [f"{what} {end}" for what in order for end in ("begins", "is done")]
+
+
+def test_batches_that_end_early_end_the_training() -> None:
+    entered = []
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        yield
+        entered.append(True)
+
+    found = learn(
+        Pipeline(2),
+        itertools.islice(numbered(8), 3),
+        lambda _: 0.0,
+        budget_samples=100,
+        evaluate_every=8,
+        around_step=around,
+    )
+    assert [p.samples for p in found] == [8, 16, 24]
+    assert len(entered) == 3  # no step's time passes where there was no step
+
+
+def test_a_replay_has_nothing_in_its_batches() -> None:
+    class Replay(Pipeline):
+        @staticmethod
+        def _done(batch: Batch) -> Step:
+            return Step(samples=8, loss=0.0)
+
+    found = learn(Replay(0), itertools.repeat((None, None)), lambda _: 0.5, budget_samples=40, evaluate_every=20)
+    assert [p.samples for p in found] == [24, 40]
+
+
+def test_an_exception_in_a_step_comes_out() -> None:
+    @contextmanager
+    def around() -> Iterator[None]:
+        raise RuntimeError("too hot")
+        yield
+
+    with pytest.raises(RuntimeError, match="too hot"):
+        progress(0, 8, budget=24, every=8, around_step=around)
+
+
+def test_backprop_goes_on_exactly_from_an_evaluation() -> None:
+    trainable = noisy_points()
+
+    def run(start: int, state: dict[str, Any] | None) -> tuple[list[Progressed], list[dict[str, Any]]]:
+        algorithm = open_algorithm("backprop", trainable, 8)
+        if state is not None:
+            algorithm.load_state_dict(state)
+        found, states = [], []
+        for at in learn(
+            algorithm,
+            trainable.batches(8, start=start),
+            lambda module: float(sum(p.detach().abs().sum() for p in module.parameters())),
+            budget_samples=200,
+            evaluate_every=50,
+            start_samples=start,
+        ):
+            found.append(at)
+            states.append(algorithm.state_dict())
+        return found, states
+
+    whole, states = run(0, None)
+    for stop in range(3):
+        assert run(whole[stop].samples, states[stop])[0] == whole[stop + 1 :]

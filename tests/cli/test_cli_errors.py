@@ -1,0 +1,181 @@
+"""Bad input of every kind: one line on stderr, the exit code, an object on stdout with --json, nothing written."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from cli_records import EFFICIENCY, PROFILE, written
+
+
+def changed(record, *path_and_value):
+    *path, last, value = path_and_value
+    record = copy.deepcopy(record)
+    place = record
+    for key in path:
+        place = place[key]
+    place[last] = value
+    return record
+
+
+def plan_files(folder, profile=PROFILE, efficiency=EFFICIENCY):
+    return written(folder, "profile.json", profile), written(folder, "efficiency.json", efficiency)
+
+
+TEXT = json.dumps(PROFILE)
+BROKEN_PROFILES = {
+    "empty": ("", "not valid JSON"),
+    "cut off": (TEXT[: len(TEXT) // 2], "not valid JSON"),
+    "no JSON": ("batch_size,clock\n8,100\n", "not valid JSON"),
+    "no object": ([1, 2], "not a profile record"),
+    "another record": (EFFICIENCY, '"profile"'),
+    "from the future": (changed(PROFILE, "version", 99), "version"),
+    "NaN power": (TEXT.replace('"power_peak_w": 2.58', '"power_peak_w": NaN'), "NaN"),
+    "negative power": (changed(PROFILE, "cells", 0, "power_peak_w", -3.0), "cells.0.power_peak_w: -3.0"),
+    "no power": (changed(PROFILE, "cells", 0, "power_peak_w", None), "power_peak_w"),
+    "power in words": (changed(PROFILE, "cells", 0, "power_peak_w", "3 W"), "cells.0.power_peak_w"),
+    "infinite time": (TEXT.replace('"steps": 5', '"steps": 5, "step_std_s": 1e999', 1), "step_std_s"),
+    "a cell twice": (changed(PROFILE, "cells", 0, PROFILE["cells"][1]), "twice"),
+    "no cells": (changed(PROFILE, "cells", []), "no measured cell"),
+    "nested beyond reason": ("[" * 100_000, "not valid JSON"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_PROFILES)
+def test_a_broken_record(wattune, tmp_path, case):
+    content, expected = BROKEN_PROFILES[case]
+    code, out, err = wattune("plan", *plan_files(tmp_path, profile=content), "--cap", "5W")
+    assert (code, out, len(err)) == (2, "", 1)
+    assert expected in err[0]
+
+
+def test_a_record_that_cannot_be_read(wattune, tmp_path):
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path, tmp_path / "absent.json", tmp_path / "binary.json", tmp_path / "binary.json" / "below"):
+        code, out, err = wattune("plan", path, path, "--cap", "5W")
+        assert (code, out, len(err)) == (2, "", 1)
+        assert str(path) in err[0]
+
+
+def test_a_curve_without_a_batch_size(wattune, tmp_path):
+    curve = changed(EFFICIENCY, "points", EFFICIENCY["points"][1:])
+    code, _, err = wattune("plan", *plan_files(tmp_path, efficiency=curve), "--cap", "5W")
+    assert (code, len(err)) == (2, 1)
+    assert "no batch size: 8; allowed: 32, 128" in err[0]
+
+
+def test_a_cap_under_every_measured_power_names_the_lowest(wattune, tmp_path):
+    code, out, err = wattune("plan", *plan_files(tmp_path), "--cap", "2W", "--json")
+    assert (code, len(err)) == (2, 1)
+    assert "2.58 W, at batch size 8 and 200 MHz" in err[0]
+    error = json.loads(out)["error"]
+    assert error["type"] == "CapError"
+    assert error["exit_code"] == 2
+    assert f"wattune: {error['message']}" == err[0]
+    assert error["value"] == "2 W"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["--nonsense"],
+        ["plan"],
+        ["plan", "a.json"],
+        ["plan", "a.json", "b.json"],
+        ["plan", "a.json", "b.json", "--cap"],
+        ["plan", "a.json", "b.json", "c.json", "--cap", "4"],
+        ["plan", "a.json", "b.json", "--cap", "4", "--nonsense"],
+        ["run"],
+        ["run", "--device", "sim:jetson-nano"],
+        ["run", "--cap", "4W"],
+        ["run", "--seeds", "0"],
+        ["run", "--seed", "-1"],
+        ["run", "--seed", "x"],
+        ["run", "--resume"],
+        ["estimate", "--processes", "0"],
+        ["profile"],
+        ["report"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_meant(wattune, arguments):
+    code, out, err = wattune(*arguments)
+    assert (code, out, len(err)) == (2, "", 1)
+    code, out, err = wattune(*arguments, "--json")
+    assert (code, len(err)) == (2, 1)
+    assert json.loads(out)["error"]["exit_code"] == 2
+
+
+def test_nothing_asked_shows_the_help(wattune):
+    code, out, err = wattune()
+    assert (code, err) == (0, [])
+    assert "Exit codes" in out
+
+
+def test_a_place_that_cannot_be_written(wattune, tmp_path):
+    records = plan_files(tmp_path)
+    for place in (f"{records[0]}/below/plan.json", tmp_path, tmp_path / ("long" * 100) / "plan.json"):
+        code, out, err = wattune("plan", *records, "--cap", "4", "-o", place)
+        assert (code, out, len(err)) == (2, "", 1)
+        assert str(tmp_path) in err[0]
+
+
+def call(arguments, **options):
+    return subprocess.run([sys.executable, "-m", "wattune", *arguments], stderr=subprocess.PIPE, text=True, **options)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_stdout(tmp_path):
+    records = plan_files(tmp_path)
+    for extra in ([], ["--json"]):
+        with open("/dev/full", "w") as full:
+            done = call(["plan", *records, "--cap", "4", *extra, "-o", str(tmp_path / f"p{extra}")], stdout=full)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert "No space left" in done.stderr
+
+
+def test_a_reader_that_leaves(tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = call(["plan", *plan_files(tmp_path), "--cap", "4", "--json"], stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_what_nobody_expected_says_how_to_see_more(wattune, monkeypatch, tmp_path):
+    def explode(*_, **__):
+        raise ZeroDivisionError("two\nlines")
+
+    monkeypatch.setattr("wattune.planning.plan", explode)
+    arguments = ["plan", *plan_files(tmp_path), "--cap", "4", "--json"]
+    code, out, err = wattune(*arguments)
+    assert (code, len(err)) == (1, 1)
+    assert "unexpected ZeroDivisionError: two lines; set WATTUNE_TRACEBACK=1" in err[0]
+    assert json.loads(out)["error"]["exit_code"] == 1
+    monkeypatch.setenv("WATTUNE_TRACEBACK", "1")
+    code, _, err = wattune(*arguments)
+    assert code == 1
+    assert err[0].startswith("Traceback")
+
+
+def test_a_warning_takes_one_line(wattune, monkeypatch, tmp_path):
+    import warnings
+
+    from wattune import planning
+
+    real = planning.plan
+
+    def warn(*arguments, **options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("look\nout", stacklevel=1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr("wattune.planning.plan", warn)
+    code, _, err = wattune("plan", *plan_files(tmp_path), "--cap", "4", "--json")
+    assert (code, err) == (0, ["wattune: warning: look out"])

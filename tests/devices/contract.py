@@ -1,0 +1,189 @@
+"""What every device keeps, whatever it is: run by a subclass per implementation (tests/devices/test_devices_contract)."""
+
+import json
+import time
+
+import pytest
+
+from tests.devices.devices_made import make_work
+from wattune.devices import Device, Meter
+from wattune.errors import InputError, OutOfDeviceMemory, SensorError
+
+
+class Stop(Exception):
+    """Raised inside a device's contexts to leave them."""
+
+
+class DeviceContract:
+    """Subclasses give ``device`` and ``another`` of the same kind; ``too_large`` a batch size that does not fit."""
+
+    batch_size = 8
+    too_large: int | None = None
+
+    @pytest.fixture
+    def device(self) -> Device:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def another(self) -> Device:
+        raise NotImplementedError
+
+    def work(self):
+        return make_work(self.batch_size)
+
+    def train(self, device, steps=3):
+        work = self.work()
+        for _ in range(steps):
+            with device.step(work):
+                if device.executes_steps:
+                    time.sleep(0.02)
+
+    def test_says_what_it_is(self, device):
+        assert device.name
+        assert device.mode
+        assert device.kind in ("measured", "simulated", "recorded", "replayed")
+        assert device.sensor.rail
+        assert device.data_types
+        assert (device.actuator is None) == (device.settings == ())
+        assert device.clocks_mhz == (device.settings if device.actuator == "clock_mhz" else ())
+
+    def test_settings_ascend_and_can_be_set(self, device):
+        assert list(device.settings) == sorted(set(device.settings))
+        for value in device.settings:
+            with device.at(value) as setting:
+                assert device.current() == setting.value == value
+
+    def test_at_leaves_the_device_as_it_was_found(self, device):
+        before = device.current()
+        for value in device.settings:
+            with pytest.raises(Stop), device.at(value):
+                with device.at(device.settings[0]):
+                    assert device.current() == device.settings[0]
+                assert device.current() == value
+                raise Stop
+            assert device.current() == before
+        with device.at(None) as setting:
+            assert setting.value is None
+            assert device.current() == before
+
+    def test_a_setting_can_change_inside_at(self, device):
+        if not device.settings:
+            pytest.skip("no actuator")
+        before = device.current()
+        with device.at(device.settings[0]) as setting:
+            setting.change(device.settings[-1])
+            assert device.current() == setting.value == device.settings[-1]
+            with pytest.raises(InputError):
+                setting.change(12345.0)
+            assert device.current() == device.settings[-1]
+        assert device.current() == before
+
+    def test_an_unknown_setting_is_refused_in_one_line(self, device):
+        with pytest.raises(InputError, match="12345") as caught, device.at(12345.0):
+            pass
+        assert "\n" not in str(caught.value)
+
+    def test_time_passes_with_work_and_never_falls(self, device):
+        times_s = [device.now_s()]
+        for _ in range(3):
+            self.train(device, steps=1)
+            times_s.append(device.now_s())
+            device.wait(0.01)
+            times_s.append(device.now_s())
+        assert all(later > earlier for earlier, later in zip(times_s, times_s[1:], strict=False))
+
+    def test_power_is_positive_or_an_error(self, device):
+        for _ in range(5):
+            try:
+                assert device.power_w() > 0
+            except SensorError as error:
+                assert "\n" not in str(error)
+            self.train(device, steps=1)
+
+    def test_an_exception_in_a_step_comes_out_and_the_device_goes_on(self, device):
+        with pytest.raises(Stop), device.step(self.work()):
+            raise Stop
+        before_s = device.now_s()
+        self.train(device)
+        assert device.now_s() > before_s
+
+    def test_a_data_type_that_the_chip_lacks_is_refused(self, device):
+        lacking = {"fp32", "tf32", "fp16", "bf16"} - device.data_types
+        for data_type in lacking:
+            with pytest.raises(InputError, match=data_type), device.step(make_work(8, data_type=data_type)):
+                pytest.fail("the step began")
+
+    def test_what_does_not_fit_is_refused_before_anything_is_done(self, device):
+        if self.too_large is None:
+            pytest.skip("this device runs whatever it is given")
+        before_s = device.now_s()
+        work = make_work(self.too_large, memory_bytes=1e12)
+        with pytest.raises(OutOfDeviceMemory, match=str(self.too_large)), device.step(work):
+            pytest.fail("the step began")
+        assert device.now_s() == before_s
+        self.train(device)
+
+    def test_every_calls_while_inside_only(self, device):
+        calls_s = []
+        begin_s = device.now_s()
+        with device.every(0.02, lambda: calls_s.append(device.now_s())):
+            while device.now_s() - begin_s < 0.5:
+                self.train(device, steps=1)
+        end_s, count = device.now_s(), len(calls_s)
+        # On real time the machine may be busy with something else; virtual time does not miss a call.
+        least = 0.3 if device.executes_steps else 1.0
+        assert least * ((end_s - begin_s) / 0.02 - 1) <= count <= (end_s - begin_s) / 0.02 + 2
+        assert calls_s == sorted(calls_s)
+        self.train(device)
+        assert len(calls_s) == count
+
+    def test_what_is_raised_while_sampling_comes_out(self, device):
+        def fail():
+            raise Stop
+
+        with pytest.raises(Stop), device.every(0.01, fail):
+            self.train(device, steps=10)
+        self.train(device)
+
+    def test_the_setting_can_be_changed_while_a_step_is_under_way(self, device):
+        if not device.settings:
+            pytest.skip("no actuator")
+        before = device.current()
+        with device.at(device.settings[-1]) as setting, device.every(0.01, lambda: setting.change(device.settings[0])):
+            self.train(device, steps=3)
+            assert device.current() == device.settings[0]
+        assert device.current() == before
+
+    def test_the_meter_measures(self, device):
+        self.train(device)
+        seen = []
+        with Meter(device, rate_hz=50, cap_w=0.001, on_reading=lambda t, p: seen.append((t, p))) as meter:
+            self.train(device, steps=10)
+            running = meter.figures() if seen else None
+        figures = meter.figures()
+        assert len(seen) == figures.readings == figures.readings_above_cap > 0
+        assert 0 < figures.power_mean_w <= figures.power_peak_w == max(power_w for _, power_w in seen)
+        assert 0 < figures.above_cap_s <= figures.time_s
+        assert 0.5 * figures.power_mean_w < figures.energy_j / figures.time_s < 2 * figures.power_mean_w
+        assert running is None or running.readings <= figures.readings
+
+    def test_goes_on_from_its_state_as_if_nothing_had_happened(self, device, another):
+        if device.state_dict() is None:
+            pytest.skip("nothing to keep")
+        self.train(device)
+        another.load_state_dict(json.loads(json.dumps(device.state_dict())))
+        for _ in range(20):
+            assert another.now_s() == device.now_s()
+            assert another.current() == device.current()
+            assert another.power_w() == device.power_w()
+            self.train(device, steps=1)
+            self.train(another, steps=1)
+
+    def test_only_a_simulated_device_knows_the_truth(self, device):
+        truth = device.truth(5.0)
+        assert (truth is not None) == (device.kind == "simulated")
+        if truth is not None:
+            begin_s = device.now_s()
+            self.train(device)
+            assert truth.figures().time_s == device.now_s() - begin_s
+            assert truth.figures().energy_j > 0

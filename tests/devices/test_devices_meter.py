@@ -1,0 +1,198 @@
+"""The meter on virtual and on real time."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.devices.devices_made import FileDevice, make_work, quiet
+from wattune.devices import Fault, Meter, SimulatedDevice, builtin_board, open_device
+from wattune.errors import SensorError
+
+
+def train(device, steps, work=None):
+    work = work or make_work(gflop=20)
+    for _ in range(steps):
+        with device.step(work):
+            if device.executes_steps:
+                time.sleep(0.01)
+
+
+schedules = st.lists(
+    st.tuples(st.sampled_from(builtin_board("jetson-nano").gpu.clocks_mhz), st.integers(0, 30), st.floats(0, 3)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(schedules, st.floats(3.5, 6.5), st.sampled_from([5.0, 10.0, 30.0]))
+def test_its_figures_are_the_simulators_within_one_percent_and_one_window(schedule, cap_w, rate_hz):
+    device = SimulatedDevice(quiet())
+    sensor = device.sensor
+    device.wait(2.0)
+    truth = device.truth(cap_w)
+    changes = 0
+    with Meter(device, rate_hz=rate_hz, cap_w=cap_w) as meter:
+        for clock, steps, rest_s in schedule:
+            with device.at(clock):
+                train(device, steps)
+            device.wait(rest_s)
+            changes += 2
+        device.wait(0.2)
+    seen, exact = meter.figures(), truth.figures()
+    assert seen.time_s == pytest.approx(exact.time_s)
+    # One window of the sensor at the largest difference of power that this board has.
+    assert seen.energy_j == pytest.approx(exact.energy_j, rel=0.01, abs=5.0 * (sensor.window_s + 1 / rate_hz))
+    # Each crossing of the cap is seen up to one sampling period late.
+    slack_s = sensor.window_s + 2 * (changes + 1) / rate_hz
+    assert seen.above_cap_s == pytest.approx(exact.above_cap_s, rel=0.01, abs=slack_s)
+
+
+def test_the_sensors_window_and_lag_are_known_to_it():
+    # At rest before, working while measured: readings of the first half second still say "at rest".
+    board = quiet()
+    slow = board.sensor.model_copy(update={"window_s": 2.0, "period_s": 1.0, "lag_s": 0.5})
+    device = SimulatedDevice(board.model_copy(update={"sensor": slow}))
+    device.wait(10)
+    truth = device.truth(None)
+    with Meter(device) as meter:
+        train(device, 100)
+    naive_j = meter.figures().power_mean_w * meter.figures().time_s
+    exact_j = truth.figures().energy_j
+    assert meter.figures().energy_j == pytest.approx(exact_j, rel=0.005)
+    assert abs(naive_j - exact_j) > 2 * abs(meter.figures().energy_j - exact_j)
+
+
+def test_mean_spread_and_peak_are_those_of_the_readings():
+    device, seen = open_device("sim:jetson-nano"), []
+    with Meter(device, cap_w=5.2, on_reading=lambda t, p: seen.append((t, p))) as meter:
+        train(device, 50)
+    figures = meter.figures()
+    watts = [power_w for _, power_w in seen]
+    mean_w = sum(watts) / len(watts)
+    assert figures.readings == len(watts) == pytest.approx(10 * figures.time_s, abs=1)
+    assert figures.power_mean_w == pytest.approx(mean_w)
+    assert figures.power_std_w == pytest.approx((sum((w - mean_w) ** 2 for w in watts) / len(watts)) ** 0.5)
+    assert figures.power_peak_w == max(watts)
+    assert figures.readings_above_cap == sum(w > 5.2 for w in watts) > 0
+    assert meter.trace == seen
+
+
+def test_it_can_be_asked_while_it_runs():
+    device, asked = SimulatedDevice(quiet()), []
+    with Meter(device, on_reading=lambda t, p: asked.append(meter.figures())) as meter:
+        train(device, 20)
+        assert meter.figures().time_s == device.now_s()
+    assert [figures.readings for figures in asked] == list(range(1, len(asked) + 1))
+    after = meter.figures()
+    device.wait(100)
+    assert meter.figures() == after
+
+
+def test_something_shorter_than_a_sampling_period_still_has_a_reading():
+    device = SimulatedDevice(quiet())
+    device.wait(1.03)
+    with Meter(device, rate_hz=1) as meter:
+        device.wait(0.01)
+    figures = meter.figures()
+    assert figures.readings == 1
+    assert figures.energy_j == pytest.approx(0.01 * device.power_w())
+
+
+def test_without_a_reading_there_are_no_figures():
+    device = open_device("sim:jetson-nano")
+    with pytest.raises(SensorError, match="no reading"):
+        Meter(device).figures()
+
+
+def test_a_sensor_that_drops_out_is_an_error_and_never_a_zero():
+    device = SimulatedDevice(quiet(fault=(Fault(kind="dropout", time_s=1, duration_s=1),)))
+    seen = []
+    with pytest.raises(SensorError, match="gives no reading"):
+        with Meter(device, on_reading=lambda t, p: seen.append(p)) as meter:
+            train(device, 20)
+            assert device.now_s() > 2
+            with pytest.raises(SensorError):
+                meter.figures()
+    assert 0 < len(seen) <= 10
+    assert min(seen) > 0
+    with pytest.raises(SensorError):
+        meter.figures()
+
+
+def test_what_was_raised_inside_comes_first():
+    device = SimulatedDevice(quiet(fault=(Fault(kind="dropout", time_s=0, duration_s=10),)))
+    with pytest.raises(KeyError, match="mine"), Meter(device):
+        device.wait(1)
+        raise KeyError("mine")
+
+
+def test_a_reading_can_end_what_is_measured():
+    class TooMuch(Exception):
+        pass
+
+    def look(time_s, power_w):
+        if time_s > 1:
+            raise TooMuch
+
+    device = SimulatedDevice(quiet())
+    with pytest.raises(TooMuch), Meter(device, on_reading=look):
+        train(device, 1000)
+    assert device.now_s() == pytest.approx(1.1)
+
+
+def test_the_trace_of_a_long_run_is_thinned_and_keeps_its_peaks():
+    device = SimulatedDevice(quiet(fault=(Fault(kind="power", time_s=700, duration_s=1, gain=1.5),)))
+    with Meter(device) as meter:
+        device.wait(1000)
+    trace = meter.trace
+    assert 900 < len(trace) <= 2000
+    assert meter.figures().readings == 10_000
+    assert max(power_w for _, power_w in trace) == meter.figures().power_peak_w
+    assert [t for t, _ in trace] == sorted(t for t, _ in trace)
+
+
+def test_it_goes_on_where_the_clock_of_the_device_began_anew(tmp_path):
+    first = FileDevice(tmp_path)
+    with Meter(first, rate_hz=100, cap_w=4.0) as meter:
+        train(first, 20)
+    before = meter.figures()
+    state = json.loads(json.dumps(meter.state_dict()))
+    second = FileDevice(tmp_path)
+    with Meter(second, rate_hz=100, cap_w=4.0) as resumed:
+        pass
+    resumed = Meter(second, rate_hz=100, cap_w=4.0)
+    resumed.load_state_dict(state)
+    assert resumed.figures() == before
+    with resumed:
+        train(second, 20)
+    after = resumed.figures()
+    assert after.readings > before.readings
+    assert before.time_s + 0.2 <= after.time_s
+    assert after.energy_j == pytest.approx(4.321 * after.time_s)
+    assert after.above_cap_s == pytest.approx(after.time_s, abs=0.2)
+
+
+def test_on_real_time_it_reads_from_a_thread(tmp_path):
+    device = FileDevice(tmp_path)
+    with Meter(device, rate_hz=50, cap_w=5.0) as meter:
+        train(device, 20)
+        device.power_file.write_text("6000\n")
+        train(device, 20)
+    figures = meter.figures()
+    assert figures.power_peak_w == 6.0
+    assert 4.321 < figures.power_mean_w < 6.0
+    assert 4.321 * figures.time_s < figures.energy_j < 6.0 * figures.time_s
+    assert 0 < figures.readings_above_cap < figures.readings
+    assert 0.1 < figures.above_cap_s < figures.time_s
+
+
+@pytest.mark.parametrize("content", ["", "N/A"])
+def test_on_real_time_a_broken_sensor_is_an_error(tmp_path, content):
+    device = FileDevice(tmp_path)
+    with pytest.raises(SensorError, match="cannot be read"), Meter(device, rate_hz=50):
+        train(device, 5)
+        device.power_file.write_text(content)
+        train(device, 10)

@@ -1,0 +1,144 @@
+"""Profiles that were interrupted, of recordings, and of the reference workloads."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from profiling_made import BATCHES, board, workload
+
+from wattune.devices import RecordedDevice
+from wattune.errors import RecordError
+from wattune.profiling import profile
+from wattune.profiling.reference import references
+from wattune.records import ProfileCell, ProfileTable, ReferencePower
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_after(probes):
+    def progress(done, total, what):
+        if done >= probes:
+            raise Killed
+
+    return progress
+
+
+@pytest.mark.parametrize("cap_w", [None, 4.5])
+def test_an_interrupted_profile_ends_as_if_it_had_not_been(tmp_path, cap_w):
+    path = tmp_path / "partial.json"
+
+    def measure(progress=None, seed=1):
+        device = board(noise_w=0.03, seed=seed)
+        return profile(device, workload(), cap_w=cap_w, reference=False, partial=path, progress=progress), device
+
+    whole, _ = measure()
+    assert path.is_file()  # the caller's to remove
+    path.unlink()
+    for probes in (0, 1, 5):
+        with pytest.raises(Killed):
+            measure(kill_after(probes))
+    heard = []
+    again, device = measure(lambda *now: heard.append(now))
+    assert again.cells == whole.cells
+    assert again.aborted == whole.aborted
+    assert again.cost == whole.cost
+    # Everything is there: nothing is measured once more, and the board is where it was left.
+    once_more, other = measure()
+    assert once_more.cells == whole.cells
+    assert other.now_s() == device.now_s()
+
+
+def test_other_arguments_begin_anew(tmp_path):
+    path = tmp_path / "partial.json"
+    with pytest.raises(Killed):
+        profile(board(), workload(), cap_w=4.5, reference=False, partial=path, progress=kill_after(3))
+    device = board()
+    found = profile(device, workload(), cap_w=4.4, reference=False, partial=path)
+    assert found.cells == profile(board(), workload(), cap_w=4.4, reference=False).cells
+    assert found.cost.time_s == pytest.approx(device.now_s())
+
+
+def test_the_reference_workloads_are_measured_at_every_clock():
+    device = board()
+    found = profile(device, workload(batch_sizes=(8,)))
+    powers = found.reference.powers
+    names = {w.name for w in references("fp32")}
+    assert {p.workload for p in powers} == names
+    for name in names:
+        own = [p for p in powers if p.workload == name]
+        assert tuple(p.clock_mhz for p in own) == device.settings
+        assert {p.batch_size for p in own} == {128}
+        assert not any(p.stopped for p in own)
+        # Rising but for the sensor's smallest step.
+        assert all(a.power_peak_w <= b.power_peak_w + 0.041 for a, b in pairwise(own))
+    # What they cost stands apart from the 12 cells of the workload.
+    assert found.cost.probes == 12
+    assert found.reference.cost.probes == 12 * len(names)
+    assert found.cost.time_s + found.reference.cost.time_s == pytest.approx(device.now_s())
+
+
+def test_references_stop_climbing_at_the_cap():
+    found = profile(board(), workload(batch_sizes=(8,)), cap_w=4.5)
+    free = profile(board(), workload(batch_sizes=(8,)))
+    for name in {w.name for w in references("fp32")}:
+        own = [p for p in found.reference.powers if p.workload == name]
+        assert [p.stopped for p in own] == [False] * (len(own) - 1) + [True]
+        assert own[-1].power_peak_w > 4.5
+        every = [p for p in free.reference.powers if p.workload == name]
+        assert len(own) == 1 + sum(p.power_peak_w <= 4.5 for p in every)
+
+
+def test_a_reference_that_does_not_fit_is_halved():
+    made = board().board.memory
+    size_mib = made.system_mib + made.context_mib + 150
+    found = profile(board(memory={"size_mib": size_mib}), workload(batch_sizes=(8,)), cap_w=3.9)
+    sizes = {p.workload: p.batch_size for p in found.reference.powers}
+    assert any(size < 128 for size in sizes.values())
+    assert all(size in (128, 64, 32, 16, 8, 4, 2, 1) for size in sizes.values())
+
+
+def test_references_compute_in_the_workloads_data_type():
+    assert {w.data_type for w in references("fp16")} == {"fp16"}
+
+
+# --------------------------------------------------------------------------------------------------------- recordings
+
+
+def recorded(**changes) -> ProfileTable:
+    cells = tuple(
+        ProfileCell(batch_size=b, power_limit_w=w, step_s=b / w, power_mean_w=w, power_peak_w=w + 1, steps=5)
+        for b in (*BATCHES, 256)
+        for w in (10.0, 15.0)
+    )
+    return ProfileTable(**{"device": "elsewhere", "workload": "theirs", "cells": cells, **changes})
+
+
+def test_the_profile_of_a_recording_is_what_was_recorded():
+    table = recorded()
+    found = profile(RecordedDevice(table), workload(), cap_w=12.0)
+    assert found.cells == tuple(c for c in table.cells if c.batch_size != 256)  # which is not the workload's
+    assert (found.device, found.workload, found.provenance.kind) == ("elsewhere", "small", "replayed")
+    # Once it has a key, a recording of something else is refused.
+    again = profile(RecordedDevice(found), workload())
+    assert again.cells == found.cells
+    with pytest.raises(RecordError, match="input_shape"):
+        profile(RecordedDevice(found), workload(input_shape=(3, 16, 16)))
+
+
+def test_recorded_reference_powers_go_on():
+    simulated = profile(board(), workload(), cap_w=4.0)
+    replayed = profile(RecordedDevice(simulated), workload())
+    assert replayed.reference == simulated.reference
+    assert all(isinstance(p, ReferencePower) for p in replayed.reference.powers)
+    assert replayed.cells == simulated.cells
+    assert replayed.aborted == simulated.aborted
+
+
+def test_recordings_of_other_batches_or_algorithms_are_refused():
+    with pytest.raises(RecordError, match="no batch size"):
+        profile(RecordedDevice(recorded()), workload(batch_sizes=(5,)))
+    with pytest.raises(RecordError, match="algorithm"):
+        profile(RecordedDevice(recorded(algorithm="async-fgd")), workload())

@@ -1,0 +1,429 @@
+import json
+import re
+import sys
+from dataclasses import replace
+from html import unescape
+from importlib.resources import files
+
+import pytest
+import reporting_records as samples
+
+from wattune.errors import OutputError, RecordError
+from wattune.planning import plan
+from wattune.records import Comparison, Plan, ProfileTable, Provenance
+from wattune.reporting import Records, write_report
+from wattune.reporting.charts import number
+from wattune.reporting.page import Figure, Table, render
+from wattune.reporting.report import compose, headline
+
+
+@pytest.fixture(scope="module")
+def run():
+    return samples.run()
+
+
+@pytest.fixture(scope="module")
+def html(run):
+    return render(compose(run))
+
+
+def figures(html):
+    text = re.search(r'<script type="application/json" id="figures">(.*?)</script>', html, re.DOTALL).group(1)
+    return json.loads(text)
+
+
+def traces(figure):
+    return {trace["name"]: trace for trace in figure["data"] if trace.get("name")}
+
+
+def variants():
+    table, staircase, curve = samples.profile(), samples.profile(strategy="staircase"), samples.efficiency()
+    full = samples.run()
+    yield "all", full
+    yield "no cap", samples.run(cap_w=None)
+    yield "staircase", Records(profile=staircase, efficiency=curve, plan=plan(staircase, curve, cap_w=samples.CAP_W))
+    yield "power limit", samples.other_actuator(limits=True)
+    yield "no actuator", samples.other_actuator(limits=False)
+    censored = samples.efficiency(censored=8)
+    yield "censored", Records(profile=table, efficiency=censored, plan=plan(table, censored, cap_w=samples.CAP_W))
+    for name in ("profile", "efficiency", "plan", "training", "comparison", "proxy", "target"):
+        yield f"only {name}", Records(**{name: getattr(full, name)})
+    yield "no unsettled field", Records(plan=Plan(batch_size=8, clock_mhz=614.4))
+
+
+VARIANTS = dict(variants())
+
+
+# ------------------------------------------------------------------------------------- the numbers are the records' own
+
+
+def test_the_maps_hold_every_cell_and_nothing_else(run, html):
+    shown = figures(html)
+    columns, rows = list(samples.CLOCKS_MHZ), [*samples.BATCH_SIZES, 256]
+    for key, value in (
+        ("step-time", lambda c: c.step_s / c.batch_size * 1000),
+        ("peak-power", lambda c: c.power_peak_w),
+    ):
+        heat = shown[key]["data"][0]
+        cells = {(c.batch_size, c.clock_mhz): value(c) for c in run.profile.measured}
+        assert heat["z"] == [[cells.get((row, column)) for column in columns] for row in rows]
+        assert shown[key]["layout"]["xaxis"]["ticktext"] == [f"{clock:g}" for clock in columns]
+        assert shown[key]["layout"]["yaxis"]["ticktext"] == [str(size) for size in rows]
+
+
+def test_the_maps_mark_the_chosen_point_the_frontier_and_what_does_not_fit(run, html):
+    marks = traces(figures(html)["step-time"])
+    frame = marks["chosen"]
+    assert round(sum(frame["x"][:4]) / 4) == samples.CLOCKS_MHZ.index(run.plan.clock_mhz)
+    assert round(sum(frame["y"][:4]) / 4) == samples.BATCH_SIZES.index(run.plan.batch_size)
+    frontier = marks["keeps 5.2 W"]
+    for row, size in enumerate(samples.BATCH_SIZES):
+        kept = [c.clock_mhz for c in run.profile.measured if c.batch_size == size and c.power_peak_w <= samples.CAP_W]
+        edge = samples.CLOCKS_MHZ.index(max(kept)) + 0.5
+        assert frontier["x"][2 * row : 2 * row + 2] == [edge, edge]
+    assert frontier["x"][-2:] == [None, None]  # batch size 256 does not fit at all
+    assert marks["out of memory"]["y"] == [6] * 12
+
+
+def test_what_was_not_measured_stays_blank():
+    records = VARIANTS["staircase"]
+    time_map = figures(render(compose(records)))["step-time"]
+    known = {(c.batch_size, c.clock_mhz) for c in records.profile.measured}
+    columns = [float(text) for text in time_map["layout"]["xaxis"]["ticktext"]]
+    for size, line in zip((*samples.BATCH_SIZES, 256), time_map["data"][0]["z"], strict=True):
+        for clock, value in zip(columns, line, strict=True):
+            assert (value is not None) == ((size, clock) in known)
+    stopped = traces(time_map)["stopped above the cap"]
+    assert len(stopped["x"]) == len(records.profile.aborted) > 0
+    cells = 7 * len(columns)
+    blank = cells - len(known) - len(stopped["x"]) - len(columns)
+    assert f"Blank: not measured ({blank} of {cells})." in next(
+        item.note for item in compose(records).sections[0].items if item.title == "Time per sample"
+    )
+
+
+def test_the_margin_moves_the_frontier(run):
+    wide = plan(run.profile, run.efficiency, cap_w=samples.CAP_W, margin_w=0.5)
+    frontier = traces(figures(render(compose(replace(run, plan=wide))))["peak-power"])["keeps 5.2 W"]
+    kept = [c.clock_mhz for c in run.profile.measured if c.batch_size == 128 and c.power_peak_w + 0.5 <= samples.CAP_W]
+    assert frontier["x"][10] == samples.CLOCKS_MHZ.index(max(kept)) + 0.5
+
+
+def test_samples_needed_with_band_and_censored():
+    curve = VARIANTS["censored"].efficiency
+    figure = figures(render(compose(VARIANTS["censored"])))["samples-needed"]
+    shown = traces(figure)
+    reached = [p for p in curve.points if p.relative_samples is not None and not p.censored]
+    assert shown["every run reached the target"]["x"] == [str(p.batch_size) for p in reached]
+    assert shown["every run reached the target"]["y"] == [p.relative_samples for p in reached]
+    assert shown["some runs did not reach it"]["x"] == ["4"]
+    assert shown["no run reached the target"]["x"] == ["8"]
+    bands = [trace for trace in figure["data"] if trace.get("fill") == "toself"]
+    assert [band["x"] for band in bands] == [["4", "4"], ["16", "32", "64", "128", "128", "64", "32", "16"]]
+    assert bands[1]["y"] == [p.high for p in curve.points[2:]] + [p.low for p in reversed(curve.points[2:])]
+
+
+def test_time_to_target_is_the_best_candidate_of_each_batch_size(run, html):
+    shown = traces(figures(html)["time-to-target"])
+    best = {
+        size: min(c.predicted_s for c in run.plan.candidates if c.feasible and c.batch_size == size)
+        for size in samples.BATCH_SIZES
+    }
+    assert shown["chosen"]["y"] == [run.plan.predicted_s]
+    others = [size for size in samples.BATCH_SIZES if size != run.plan.batch_size]
+    assert shown["other batch sizes"]["y"] == [best[size] for size in others]
+    assert shown["90 % band"]["y"][:6] == pytest.approx([best[b] * 1.12 for b in samples.BATCH_SIZES])
+
+
+def test_time_to_target_is_relative_where_the_samples_are_not_known(run):
+    points = [p.model_copy(update={"samples": None}) for p in run.efficiency.points]
+    curve = run.efficiency.model_copy(update={"points": tuple(points)})
+    chosen = plan(run.profile, curve, cap_w=samples.CAP_W)
+    figure = figures(render(compose(Records(plan=chosen))))["time-to-target"]
+    assert traces(figure)["chosen"]["y"] == [1.0]
+    assert min(traces(figure)["other batch sizes"]["y"]) > 1
+    assert figure["layout"]["yaxis"]["title"]["text"] == "predicted time (chosen point = 1)"
+
+
+def test_gain_over_caps(run, html):
+    shown, gains = traces(figures(html)["gain-over-caps"]), run.plan.gain_over_caps
+    for name, values in (
+        ("over largest batch, fixed clock", [g.over_largest_batch for g in gains]),
+        ("over best batch, fixed clock", [g.over_best_batch for g in gains]),
+    ):
+        assert shown[name]["x"] == [g.cap_w for g in gains]
+        assert shown[name]["y"] == values
+    assert None in shown["over largest batch, fixed clock"]["y"]
+    picks = {name: trace["x"] for name, trace in shown.items() if name.startswith("batch size")}
+    assert picks == {
+        f"batch size {b}": [g.cap_w for g in gains if g.batch_size == b]
+        for b in sorted({g.batch_size for g in gains if g.batch_size})
+    }
+
+
+def test_the_power_trace_and_the_guard(run, html):
+    figure = figures(html)["power-trace"]
+    shown = traces(figure)
+    assert shown["power"]["x"] == [s.time_s for s in run.training.trace]
+    assert shown["power"]["y"] == [s.power_w for s in run.training.trace]
+    assert shown["clock"]["y"] == [s.setting for s in run.training.trace]
+    down, up = run.training.guard
+    assert (shown["guard: clock down"]["x"], shown["guard: clock down"]["y"]) == ([down.time_s], [down.power_w])
+    assert (shown["guard: clock up"]["x"], shown["guard: clock up"]["y"]) == ([up.time_s], [up.power_w])
+    assert figure["layout"]["shapes"][0]["y0"] == run.plan.cap_w
+
+
+def test_the_metric_over_samples_and_over_time(run, html):
+    by_samples, by_time = figures(html)["evaluations"]["data"]
+    assert by_samples["x"] == [e.samples for e in run.training.evaluations]
+    assert by_time["x"] == [e.time_s for e in run.training.evaluations]
+    assert by_samples["y"] == by_time["y"] == [e.metric for e in run.training.evaluations]
+
+
+def test_every_learning_curve_is_drawn_and_priced(run, html):
+    shown = figures(html)
+    for part in ("proxy", "target"):
+        curves = getattr(run, part)
+        for trace, timed, curve in zip(
+            shown[f"{part}-curves"]["data"], shown[f"{part}-curves-time"]["data"], curves, strict=True
+        ):
+            assert trace["x"] == [e.samples for e in curve.evaluations]
+            assert trace["y"] == timed["y"] == [e.metric for e in curve.evaluations]
+            best = min(
+                (c for c in run.plan.candidates if c.feasible and c.batch_size == curve.batch_size),
+                key=lambda c: c.predicted_s,
+            )
+            each_s = samples.step_s(curve.batch_size, best.clock_mhz) / curve.batch_size
+            assert timed["x"] == pytest.approx([e.samples * each_s for e in curve.evaluations])
+
+
+def test_the_comparison_with_error_bars(run, html):
+    times, energies = figures(html)["comparison"]["data"]
+    rows = [row for row in reversed(run.comparison.rows) if row.time_s is not None]
+    assert times["y"] == energies["y"] == [row.rule for row in rows]
+    assert times["x"] == [row.time_s for row in rows]
+    assert times["error_x"]["array"] == [row.time_std_s for row in rows]
+    assert energies["x"] == [row.energy_j for row in rows]
+    assert energies["error_x"]["array"] == [row.energy_std_j for row in rows]
+
+
+def test_the_tables_hold_every_candidate_rule_and_cap(run):
+    tables = {i.title: i for section in compose(run).sections for i in section.items if isinstance(i, Table)}
+    candidates = tables["Every point that was considered"].rows
+    assert len(candidates) == len(run.plan.candidates)
+    assert candidates[0][:3] == (f"{run.plan.batch_size}", f"{run.plan.clock_mhz:g} MHz", "27.2 s")
+    assert candidates[0][-1] == "chosen"
+    reasons = {c.why_not for c in run.plan.candidates if c.why_not}
+    assert {row[-1] for row in candidates[1:]} == reasons
+    assert [row[0] for row in tables["All rules"].rows] == [row.rule for row in run.comparison.rows]
+    assert tables["All rules"].rows[-1][-1] == "1 of 3 runs did not reach the target"
+    assert len(tables["The pick under every cap"].rows) == len(run.plan.gain_over_caps)
+    assert tables["The pick under every cap"].rows[0][-1] == "no measured point keeps it"
+
+
+# ------------------------------------------------------------------------------------------------------------- origins
+
+
+def origins(records):
+    return {i.key: i.origin for section in compose(records).sections for i in section.items if isinstance(i, Figure)}
+
+
+def test_every_figure_says_where_it_comes_from(run, html):
+    assert origins(run) == {
+        "step-time": "simulated",
+        "peak-power": "simulated",
+        "samples-needed": "measured",
+        "time-to-target": "predicted, step times simulated, samples measured",
+        "proxy-curves": "measured",
+        "proxy-curves-time": "predicted, step times simulated, samples measured",
+        "target-curves": "measured",
+        "target-curves-time": "predicted, step times simulated, samples measured",
+        "gain-over-caps": "predicted, step times simulated, samples measured",
+        "power-trace": "simulated",
+        "evaluations": "simulated",
+        "comparison": "simulated",
+    }
+    shown = re.findall(r'<h3>[^<]*<span class="origin">([^<]+)</span></h3></figcaption>', html)
+    assert shown == list(origins(run).values())
+    assert "simulated: profile, plan, training, comparison; measured: efficiency" in html
+
+
+@pytest.mark.parametrize("kind", ["simulated", "replayed", "recorded", "measured", None])
+def test_the_origin_is_the_records_own(kind):
+    table, curve = samples.profile(kind=kind), samples.efficiency(kind=kind)
+    chosen = plan(table, curve, cap_w=samples.CAP_W)
+    word = kind or "origin unknown"
+    records = Records(profile=table, efficiency=curve, plan=chosen)
+    assert origins(records)["peak-power"] == word
+    assert origins(records)["time-to-target"] == f"predicted, {word}"
+    assert compose(records).origin == word
+    assert origins(Records(plan=chosen))["gain-over-caps"] == f"predicted, {word}"
+
+
+def test_a_table_of_unknown_origin_is_never_called_measured(run):
+    table = run.profile.model_copy(update={"provenance": Provenance()})
+    assert origins(replace(run, profile=table))["time-to-target"] == (
+        "predicted, step times of unknown origin, samples measured"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- what is said
+
+
+def test_the_headline_of_a_comparison_a_plan_and_nothing(run):
+    assert headline(run) == (
+        "Batch size 16 at 921.6 MHz trains 2.24 times as fast as the largest batch at the fixed clock, "
+        "under a cap of 5.2 W"
+    )
+    assert headline(replace(run, comparison=None)) == (
+        "Batch size 16 at 921.6 MHz is predicted to train 2.24 times as fast as the largest batch at the fixed clock, "
+        "under a cap of 5.2 W"
+    )
+    assert "no plan yet" in headline(Records(profile=run.profile))
+    assert headline(VARIANTS["no actuator"]).endswith("is predicted to reach the target soonest, under a cap of 190 W")
+
+
+def test_the_headline_admits_that_nothing_is_gained(run):
+    rows = [
+        row.model_copy(update={"speed_up": 0.91}) if row.rule == "largest batch, fixed clock" else row
+        for row in run.comparison.rows
+    ]
+    worse = run.comparison.model_copy(update={"rows": tuple(rows)})
+    assert "trains 0.91 times as fast as the largest batch" in headline(replace(run, comparison=worse))
+    rows = [row.model_copy(update={"speed_up": 1.002}) for row in rows]
+    even = run.comparison.model_copy(update={"rows": tuple(rows)})
+    assert "trains as fast as the largest batch" in headline(replace(run, comparison=even))
+
+
+def test_a_comparison_of_another_point_gives_no_headline(run):
+    rows = [r.model_copy(update={"batch_size": 64}) if r.rule == "wattune" else r for r in run.comparison.rows]
+    other = run.comparison.model_copy(update={"rows": tuple(rows)})
+    assert "is predicted to train" in headline(replace(run, comparison=other))
+
+
+def test_records_that_do_not_belong_together_are_called_out(run):
+    page = compose(replace(run, comparison=run.comparison.model_copy(update={"cap_w": 4.0, "device": "TX2"})))
+    assert page.warnings == [
+        "These records do not belong together: their device is Jetson Nano 4 GB in the profile record, "
+        "Jetson Nano 4 GB in the plan record, TX2 in the comparison record.",
+        "These records do not belong together: their cap is 5.2 in the plan record, 4.0 in the comparison record.",
+    ]
+    assert compose(run).warnings == []
+
+
+def test_an_exceeded_cap_and_a_missed_target_stand_out(run):
+    failed = run.training.model_copy(update={"reached": False, "ended": "budget used up"})
+    tiles = {tile.label: tile for tile in compose(replace(run, training=failed)).tiles}
+    assert tiles["Target not reached"].warning
+    assert tiles["Peak power"].warning
+    assert not {tile.label: tile for tile in compose(run).tiles}["Time to target"].warning
+
+
+# ------------------------------------------------------------------------------------------ the file, whatever is there
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_whatever_records_there_are(name):
+    # graph_objects refuses every property and value that plotly does not know.
+    from plotly.graph_objects import Figure as Checked
+
+    page = compose(VARIANTS[name])
+    for figure in figures(render(page)).values():
+        painted = re.sub(r"var\(--[a-z0-9-]+\)", "#123456", json.dumps(figure))
+        assert Checked(json.loads(painted)).data
+        for trace in figure["data"]:
+            drawn = [v for v in (trace.get("z") or [trace["y"]]) if v is not None]
+            assert drawn, f"an empty trace in {name}"
+    assert all(section.items for section in page.sections)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_colour_is_defined_in_both_themes(name):
+    light, dark = (files("wattune.reporting") / "page.css").read_text().split("prefers-color-scheme: dark")
+    for colour in set(re.findall(r"var\((--[a-z0-9-]+)\)", json.dumps(figures(render(compose(VARIANTS[name])))))):
+        assert f"{colour}:" in light
+        assert f"{colour}:" in dark or colour == "--font"
+
+
+def test_the_file_refers_to_nothing_outside_it(run, tmp_path):
+    text = write_report(
+        [run.profile, run.efficiency, run.plan, run.training, run.comparison], tmp_path / "report.html"
+    ).read_text()
+    assert text.count("plotly.js v") == 1
+    own = re.sub(r"<script>\s*/\*\*\n\* plotly.js.*?</script>", "", text, flags=re.DOTALL)
+    assert len(own) < 1_000_000 < len(text)
+    assert not re.search(r"https?://|\b(src|href)=|@import|url\(", own)
+    assert "default-src 'none'" in own
+
+
+def test_text_from_records_is_escaped(run):
+    evil = '</script><img src=x onerror="alert(1)">'
+    table = run.profile.model_copy(update={"workload": evil, "device": evil})
+    chosen = plan(table, run.efficiency, cap_w=samples.CAP_W)
+    rows = tuple(row.model_copy(update={"rule": evil, "why_not": evil}) for row in run.comparison.rows)
+    comparison = run.comparison.model_copy(update={"rows": rows, "method": evil, "device": evil, "workload": evil})
+    html = render(compose(Records(profile=table, plan=chosen, comparison=comparison)))
+    assert "<img" not in html.split("plotly.js v")[0]
+    assert evil in unescape(html)
+    assert figures(html)["comparison"]["data"][0]["y"][0].startswith("&lt;/script&gt;")
+
+
+def test_a_report_of_a_folder_holds_all_of_it(run, tmp_path):
+    for record in (run.profile, run.efficiency, run.plan, run.training, run.comparison):
+        record.save(tmp_path / f"{record.name}.json")
+    for part in ("proxy", "target"):
+        for curve in getattr(run, part):
+            curve.save(tmp_path / "curves" / part / f"b{curve.batch_size:03d}-s{curve.seed}.json")
+    path = write_report(tmp_path, tmp_path / "report.html")
+    assert figures(path.read_text()) == figures(render(compose(run)))
+
+
+def test_files_records_and_mixtures(run, tmp_path):
+    path = run.profile.save(tmp_path / "any name.json")
+    out = write_report([path, run.plan], tmp_path / "report.html")
+    assert set(figures(out.read_text())) == {"step-time", "peak-power", "time-to-target", "gain-over-caps"}
+
+
+def test_bad_sources_are_refused(run, tmp_path):
+    with pytest.raises(RecordError, match="nothing to report on"):
+        write_report(tmp_path, tmp_path / "report.html")
+    with pytest.raises(RecordError, match="a second profile record"):
+        write_report([run.profile, run.profile], tmp_path / "report.html")
+    (tmp_path / "other.json").write_text('{"record": "run"}')
+    with pytest.raises(RecordError, match="no record that a report shows"):
+        write_report(tmp_path / "other.json", tmp_path / "report.html")
+    (tmp_path / "profile.json").write_text('{"record": "profile", "cells": [')
+    with pytest.raises(RecordError, match="not valid JSON"):
+        write_report(tmp_path, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+    with pytest.raises(OutputError):
+        write_report(run.plan, tmp_path / "other.json" / "report.html")
+
+
+def test_a_foreign_file_without_origin_is_read(tmp_path):
+    cells = [{"batch_size": 8, "clock_mhz": 100, "step_s": 1, "power_mean_w": 3, "power_peak_w": 4, "steps": 5}]
+    (tmp_path / "profile.json").write_text(
+        json.dumps({"record": "profile", "version": 1, "device": "d", "workload": "w", "cells": cells})
+    )
+    assert origins(Records(profile=ProfileTable.load(tmp_path / "profile.json")))["step-time"] == "origin unknown"
+
+
+def test_no_torch_and_no_plotly_until_a_report_is_written():
+    import subprocess
+
+    code = "import wattune.reporting, sys; assert not {'torch', 'plotly'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_an_empty_comparison_says_so(run):
+    empty = Comparison(device="d", workload="w", seeds=(0,), method="m", rows=())
+    notes = [item.text for item in compose(Records(comparison=empty)).sections[4].items if not isinstance(item, Table)]
+    assert notes == ["No rule's pick reached the target."]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.01234, "0.0123"), (4.8, "4.80"), (21.0, "21.0"), (99.96, "100"), (154.5, "154"), (12345, "12,345")],
+)
+def test_cells_show_three_digits(value, text):
+    assert number(value) == text

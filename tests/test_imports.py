@@ -1,0 +1,110 @@
+"""Who loads what, seen in the modules of a fresh process; and every name that is opened by string can be opened."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "plotly", "sklearn", "pydantic", "rich")
+
+
+def loaded(code: str, cwd=None) -> set[str]:
+    """The top-level modules that a fresh process has after ``code``."""
+    tell = "\nimport sys\nprint('\\n'.join({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code + tell], capture_output=True, text=True, cwd=cwd, check=True)
+    return set(done.stderr.split())
+
+
+def test_importing_wattune_loads_next_to_nothing():
+    assert loaded("import wattune").isdisjoint(HEAVY)
+
+
+def test_the_help_waits_for_nothing():
+    assert loaded("from wattune.cli import main; main(['--help'])").isdisjoint({"torch", "plotly", "sklearn", "rich"})
+
+
+@pytest.mark.parametrize("command", ["run", "devices", "profile", "estimate", "plan", "train", "compare", "report"])
+def test_nor_does_the_help_of_a_command(command):
+    code = f"from wattune.cli import main; assert main(['{command}', '--help']) == 0"
+    assert loaded(code).isdisjoint({"torch", "plotly", "sklearn", "rich"})
+
+
+def test_devices_and_plans_need_no_torch(tmp_path):
+    assert loaded("from wattune.cli import main; assert main(['devices']) == 0").isdisjoint({"torch", "plotly"})
+    code = "from wattune.cli import main; assert main(['plan', 'a', 'b', '--cap', '4']) == 2"
+    assert loaded(code, cwd=tmp_path).isdisjoint({"torch", "plotly", "sklearn"})
+    code = """
+import json, sys
+from pathlib import Path
+from wattune.cli import main
+cells = [{"batch_size": 8, "clock_mhz": 100, "step_s": 1, "power_mean_w": 2, "power_peak_w": 3, "steps": 5}]
+Path("p.json").write_text(json.dumps({"record": "profile", "device": "d", "workload": "w", "cells": cells}))
+points = [{"batch_size": 8, "relative_samples": 1}]
+efficiency = {"record": "efficiency", "workload": "w", "reference_batch_size": 8, "points": points}
+Path("e.json").write_text(json.dumps(efficiency))
+sys.stderr = open("/dev/null", "w")
+assert main(["plan", "p.json", "e.json", "--cap", "4"]) == 0
+sys.stderr = sys.__stderr__
+"""
+    assert loaded(code, cwd=tmp_path).isdisjoint({"torch", "plotly", "sklearn"})
+
+
+@pytest.mark.parametrize("room", ["records", "errors", "planning", "reporting", "devices"])
+def test_where_only_numbers_are_needed_there_is_no_torch(room):
+    assert "torch" not in loaded(f"import wattune.{room}")
+
+
+# -------------------------------------------------------------------------------------- names that are opened by string
+
+
+def registered() -> list[str]:
+    from wattune.algorithms import ALGORITHMS
+    from wattune.devices import OPENERS
+    from wattune.workloads.models import MODELS
+
+    return sorted({*ALGORITHMS.values(), *OPENERS.values(), *MODELS.values()})
+
+
+@pytest.mark.parametrize("place", registered())
+def test_what_is_registered_is_there(place):
+    module, _, name = place.partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_every_known_device_opens():
+    from wattune.devices import known_devices, open_device
+
+    known = known_devices()
+    assert {"sim:jetson-nano", "sim:jetson-tx2-nx"} <= {device.spec for device in known}
+    for entry in known:
+        device = open_device(entry.spec)
+        assert device.settings == entry.settings
+        device.close()
+
+
+def test_every_algorithm_opens():
+    from wattune.algorithms import ALGORITHMS, open_algorithm
+    from wattune.workloads import example_workload
+
+    for name in ALGORITHMS:
+        algorithm = open_algorithm(name, example_workload().without_weights(), 8)
+        assert algorithm.name == name
+        assert algorithm.work().samples == 8
+
+
+def test_every_model_is_built_by_its_name(tmp_path):
+    from wattune.workloads import load_workload
+    from wattune.workloads.models import MODELS
+
+    for name in MODELS:
+        text = name == "character-transformer"
+        (tmp_path / "w.toml").write_text(
+            f'name = "w"\nmodel = "{name}"\nbudget_samples = 1000\n'
+            + ('task = "language"\ninput_shape = [32]\n' if text else "input_shape = [3, 32, 32]\n")
+            + ('data = { source = "text", train = "none.txt" }\n' if text else 'data = { source = "digits" }\n')
+        )
+        workload = load_workload(tmp_path / "w.toml")
+        assert sum(p.numel() for p in workload.model(0).parameters()) > 1000
