@@ -7,6 +7,7 @@ curves/proxy/  curves/target/  checkpoint/training.safetensors  profile-partial.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,6 +17,8 @@ from wattune.records import Record
 from wattune.records.base import BatchSize, NotNegative, Positive, Samples
 
 R = TypeVar("R", bound=Record)
+
+_UNFINISHED = re.compile(r"\..+\.(json|html|checkpoint|safetensors)\.\w+")
 
 
 class RunArguments(Record):
@@ -112,8 +115,9 @@ class RunFolder:
 
     def _sweep(self) -> None:
         # What a kill in the middle of `write_bytes` leaves behind.
-        for entry in self.path.glob(".*.json.*"):
-            entry.unlink(missing_ok=True)
+        for entry in self.path.rglob(".*"):
+            if _UNFINISHED.fullmatch(entry.name):
+                entry.unlink(missing_ok=True)
 
 
 def free_folder(parent: Path | None = None) -> Path:

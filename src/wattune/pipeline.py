@@ -47,6 +47,7 @@ def run(
     """
     with opened(device, seed=seed) as board:
         work = as_workload(workload, _in(progress, "example"))
+        _check(work)
         arguments = RunArguments.check(
             device=device if isinstance(device, str) else device.name,
             workload=work.name if isinstance(workload, Workload) else workload and str(workload),
@@ -121,6 +122,14 @@ def run(
             )
     reporting.write_report(folder.path, folder.report)
     return record
+
+
+def _check(work: Workload) -> None:
+    """Try data and model, the proxy's too, before anything is written or measured."""
+    work.check_proxy()
+    for part in (work, work.proxy):
+        if part is not None:
+            part.check()
 
 
 def _check_cap(table: ProfileTable, *, cap_w: float | None, margin_w: float) -> None:

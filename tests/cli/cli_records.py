@@ -34,7 +34,15 @@ EFFICIENCY: dict[str, Any] = {
     "target": 0.9,
     "reference_batch_size": 128,
     "points": [
-        {"batch_size": b, "relative_samples": r, "low": None, "high": None, "samples": 1000 * r, "runs": 3, "censored": 0}
+        {
+            "batch_size": b,
+            "relative_samples": r,
+            "low": None,
+            "high": None,
+            "samples": 1000 * r,
+            "runs": 3,
+            "censored": 0,
+        }
         for b, r in ((8, 0.5), (32, 0.6), (128, 1.0))
     ],
     "provenance": {"kind": "measured"},

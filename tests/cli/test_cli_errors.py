@@ -155,7 +155,7 @@ def test_what_nobody_expected_says_how_to_see_more(wattune, monkeypatch, tmp_pat
     arguments = ["plan", *plan_files(tmp_path), "--cap", "4", "--json"]
     code, out, err = wattune(*arguments)
     assert (code, len(err)) == (1, 1)
-    assert "unexpected ZeroDivisionError: two lines; set WATTUNE_TRACEBACK=1" in err[0]
+    assert "unexpected ZeroDivisionError, set WATTUNE_TRACEBACK=1 to see where it comes from: two lines" in err[0]
     assert json.loads(out)["error"]["exit_code"] == 1
     monkeypatch.setenv("WATTUNE_TRACEBACK", "1")
     code, _, err = wattune(*arguments)

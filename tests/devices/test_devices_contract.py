@@ -1,9 +1,9 @@
 """The contract of a device, held by every implementation."""
 
 import pytest
-
 from tests.devices.contract import DeviceContract
 from tests.devices.devices_made import FileDevice, make_table
+
 from wattune.devices import RecordedDevice, open_device
 
 

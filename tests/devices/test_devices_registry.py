@@ -5,9 +5,9 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
+from tests.devices.devices_made import FileDevice, make_table
 
 import wattune.devices.registry as registry
-from tests.devices.devices_made import FileDevice, make_table
 from wattune.devices import OPENERS, Device, builtin_board, known_devices, open_device
 from wattune.devices.board import BOARDS
 from wattune.errors import DeviceError, InputError, RecordError, UnknownName

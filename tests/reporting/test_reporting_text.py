@@ -20,7 +20,7 @@ resnet8-digits, Jetson Nano 4 GB, under a cap of 5.2 W  [SIMULATED]
 chosen: batch size 16 at 921.6 MHz
 
                 predicted  simulated
-time to target     27.2 s     28.4 s
+time to target     27.2 s     28.4 s  predicted: steps only, with the proxy's samples
 energy              139 J      144 J
 peak power         5.16 W     6.12 W  cap 5.2 W exceeded, by readings over 0.1 s
 above the cap                    2 s  exactly 2 s, by the simulator
@@ -38,7 +38,7 @@ largest batch, own clock      128  307.2 MHz                 -                - 
 1 of 3 runs did not reach the target
 
 Profiling took 118 s and 512 J on the device in 84 probes, 6.4 s of it above the cap. \
-That is 415 % of the time of this training. \
+That is 4.2 times the time of this training. \
 It has not paid with one training: it pays after 3 trainings, against the largest batch at the fixed clock.
 """
     )
@@ -48,7 +48,7 @@ def test_before_training_the_other_rules_are_predicted(run):
     text = summary(run.plan)
     assert "simulated" not in text
     assert "largest batch, fixed clock    128  614.4 MHz  60.9 s   286 J  4.80 W      2.24x\n" in text
-    assert "434 % of the predicted time of one training" in text
+    assert "4.3 times the predicted time of one training" in text
     assert "by the predictions it pays after 4 trainings" in text
 
 

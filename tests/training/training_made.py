@@ -6,14 +6,12 @@ import numpy as np
 from torch import nn
 
 from wattune.devices import Board, Fault, SimulatedDevice, builtin_board
-from wattune.records import Plan
+from wattune.records import Evaluation, LearningCurve, Plan
 from wattune.workloads import Data, Metric, Model, OptimizerRule, Workload
 
 
 def perceptron():
-    return nn.Sequential(
-        nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4)
-    )
+    return nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
 
 
 def points(train=512, test=64):
@@ -62,3 +60,22 @@ def diverging_score(outputs, targets):
 
 
 DIVERGING = Metric("broken", "max", diverging_score)
+
+
+def long_workload():
+    """What ``long_curve`` is a curve of."""
+    return workload(evaluate_every=640)
+
+
+def long_curve(seconds):
+    """Evaluations for a little more than so much time on the Nano, at batch size 8 and 614.4 MHz, without a target."""
+    grid = range(640, int(seconds / 0.0034) + 640, 640)
+    return LearningCurve(
+        workload="points",
+        batch_size=8,
+        seed=0,
+        reached=False,
+        samples=grid[-1],
+        budget_samples=grid[-1],
+        evaluations=tuple(Evaluation(samples=n, metric=0.5) for n in grid),
+    )

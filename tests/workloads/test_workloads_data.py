@@ -38,7 +38,9 @@ def test_data_that_does_not_fit_together_is_refused_in_one_line(train, words):
     assert "\n" not in str(caught.value)
 
 
-@given(st.integers(1, 40), st.integers(0, 2**40), st.integers(0, 200), st.lists(st.integers(1, 60), min_size=1, max_size=5))
+@given(
+    st.integers(1, 40), st.integers(0, 2**40), st.integers(0, 200), st.lists(st.integers(1, 60), min_size=1, max_size=5)
+)
 def test_order_depends_on_seed_and_position_alone(samples, seed, start, counts):
     whole = Order(samples, seed).take(0, start + sum(counts))
     order = Order(samples, seed)

@@ -25,6 +25,9 @@ from wattune.errors import InputError, OutputError, WattuneError
 TRACEBACK = "WATTUNE_TRACEBACK"
 """Environment variable: set to 1, errors show where they come from."""
 
+LONGEST = 600
+"""Characters of a message; a value that somebody gave may have any number of them."""
+
 # The usage errors of the library below typer, which newer versions of typer carry inside: this name fits both.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
@@ -95,8 +98,9 @@ def _report(error: BaseException, *, as_json: bool) -> int:
     elif isinstance(error, KeyboardInterrupt):
         name, message, code = "Interrupted", "interrupted", 130
     else:
-        message = f"unexpected {name}: {str(error)[:300]}; set {TRACEBACK}=1 to see where it comes from"
+        message = f"unexpected {name}, set {TRACEBACK}=1 to see where it comes from: {error}"
     message = " ".join(message.split())
+    message = message if len(message) <= LONGEST else f"{message[: LONGEST - 3]}..."
     note(message)
     if as_json:
         details = {k: getattr(error, k, None) for k in ("what", "value", "allowed", "hint", "known")}

@@ -48,7 +48,7 @@ class RecordedDevice(VirtualDevice):
         self.settings = table.settings
         self.memory_bytes = None
         self.data_types = frozenset({table.key.data_type} if table.key else {"fp32", "tf32", "fp16", "bf16"})
-        self.sensor = Sensor(rail="as recorded", period_s=PERIOD_S, window_s=table.sensor_window_s or PERIOD_S)
+        self.sensor = Sensor(rail="as recorded", period_s=PERIOD_S, window_s=table.sensor_window_s or CYCLE * PERIOD_S)
         self._cells: dict[Place, ProfileCell] = {_place(cell): cell for cell in table.measured}
         self._too_large = {_place(cell)[:2] for cell in table.cells if cell.out_of_memory}
         self._setting = self.settings[-1] if self.settings else None
@@ -63,7 +63,7 @@ class RecordedDevice(VirtualDevice):
         return self._setting
 
     def _apply(self, value: float) -> None:
-        self._setting = value
+        self._setting = float(value)
 
     def _snapshot(self) -> object:
         return self._setting

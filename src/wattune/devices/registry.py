@@ -48,11 +48,11 @@ def open_device(spec: str, *, seed: int = 0) -> Device:
 
     Raises: UnknownName, InputError; DeviceError where a third party's device cannot be loaded.
     """
-    if spec.removesuffix(":cpu").endswith(".toml"):
-        return _load("sim")(spec, seed=seed)
     scheme, _, rest = spec.partition(":")
     if scheme in OPENERS and rest:
         return _load(scheme)(rest, seed=seed)
+    if spec.removesuffix(":cpu").endswith(".toml"):
+        return _load("sim")(spec, seed=seed)
     for point in _third_parties():
         if point.name == scheme:
             return _third_party(point)(rest, seed=seed)

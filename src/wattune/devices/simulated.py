@@ -110,7 +110,7 @@ class SimulatedDevice(VirtualDevice):
         return self._clock_mhz
 
     def _apply(self, value: float) -> None:
-        self._clock_mhz = value
+        self._clock_mhz = float(value)
 
     def _snapshot(self) -> object:
         return self._clock_mhz
@@ -169,8 +169,19 @@ class SimulatedDevice(VirtualDevice):
         self._refresh_s = next_multiple(now_s, self.sensor.period_s)
         self._fault_s = next((t for t in self._fault_times_s if t > now_s), NEVER)
 
-    def _next_event_s(self) -> float:
-        return min(self._poll_s, self._fault_s, self._refresh_s if self._truths else NEVER)
+    def _next_event_s(self, power_w: float) -> float:
+        event_s = min(self._fault_s, self._refresh_s if self._truths else NEVER)
+        thermal = self.board.thermal
+        hottest_c = max(self._temperature_c, self._balance_c(power_w))
+        if (
+            hottest_c >= thermal.throttle_c - thermal.release_c
+            or self._highest < len(self.settings) - 1
+            or self._chip.power.leakage_per_degree > 0
+        ):  # otherwise a poll of the temperature changes nothing
+            if self._poll_s <= self._now_s:
+                self._poll_s = next_multiple(self._now_s, thermal.poll_s)
+            event_s = min(event_s, self._poll_s)
+        return event_s
 
     def _advance(self, until_s: float, power_w: float) -> None:
         seconds = until_s - self._now_s
@@ -243,6 +254,7 @@ class SimulatedDevice(VirtualDevice):
         """Exact accounting against ``cap_w`` from now on."""
         truth = SimulatedTruth(self, cap_w)
         self._truths.add(truth)
+        self._plan_events()
         return truth
 
     # ---------------------------------------------------------------------------------------------------------- state

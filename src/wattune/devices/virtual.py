@@ -63,8 +63,8 @@ class VirtualDevice(Device):
     def _at_rest(self) -> Piece:
         """A second without work, as it is at present."""
 
-    def _next_event_s(self) -> float:
-        """When something happens next that is not a call of ``every``."""
+    def _next_event_s(self, power_w: float) -> float:
+        """When something happens next, at this power, that is not a call of ``every``; later than now."""
         return NEVER
 
     def _advance(self, until_s: float, power_w: float) -> None:
@@ -112,7 +112,7 @@ class VirtualDevice(Device):
                 seconds, power_w = piece(index)
                 begin_s = self._now_s
                 end_s = begin_s + left * seconds
-                event_s = min(self._next_event_s(), min((t.due_s for t in self._tasks), default=NEVER))
+                event_s = min(self._next_event_s(power_w), min((t.due_s for t in self._tasks), default=NEVER))
                 if event_s > end_s:
                     self._advance(end_s, power_w)
                     break

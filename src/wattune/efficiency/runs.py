@@ -17,8 +17,13 @@ CHECKPOINT_EVERY = 5
 
 @dataclass(frozen=True)
 class Run:
-    """Which training: batch size, seed and algorithm, and where its curve is kept (None: nowhere)."""
+    """Which training: workload (by its fingerprint), batch size, seed and algorithm, and where its curve is kept.
 
+    The fingerprint is that of the process that started the sweep: the name of a function that stands in a script
+    is another one in its workers.
+    """
+
+    fingerprint: str
     batch_size: int
     seed: int
     algorithm: str
@@ -34,13 +39,13 @@ class Run:
         """The state of an unfinished run."""
         return self.folder and self.folder / f"b{self.batch_size:03d}-s{self.seed}.checkpoint"
 
-    def finished(self, fingerprint: str) -> LearningCurve | None:
+    def finished(self) -> LearningCurve | None:
         """The curve of an earlier call. Raises: RecordError where it is that of another training."""
         path = self.curve_path
         if path is None or not path.exists():
             return None
         kept = LearningCurve.load(path)
-        self._own(path, (kept.fingerprint, kept.batch_size, kept.seed, kept.algorithm), fingerprint)
+        self._own(path, (kept.fingerprint, kept.batch_size, kept.seed, kept.algorithm))
         if self.checkpoint_path is not None:
             self.checkpoint_path.unlink(missing_ok=True)
         return kept
@@ -52,9 +57,8 @@ class Run:
 
         Raises: RecordError for a checkpoint of another training; OutputError; what the workload raises.
         """
-        fingerprint = workload.fingerprint()
         algorithm = open_algorithm(self.algorithm, workload, self.batch_size, seed=self.seed)
-        samples, evaluations = self._resume(algorithm, fingerprint)
+        samples, evaluations = self._resume(algorithm)
         batches = workload.batches(self.batch_size, seed=self.seed, start=samples)
         reached = False
         for at in learn(
@@ -73,7 +77,7 @@ class Run:
             if reached:
                 break
             if len(evaluations) % CHECKPOINT_EVERY == 0:
-                self._checkpoint(algorithm, samples, evaluations, fingerprint)
+                self._checkpoint(algorithm, samples, evaluations)
         result = LearningCurve(
             workload=workload.name,
             algorithm=self.algorithm,
@@ -84,7 +88,7 @@ class Run:
             samples=samples,
             budget_samples=workload.budget_samples,
             evaluations=tuple(evaluations),
-            fingerprint=fingerprint,
+            fingerprint=self.fingerprint,
             state_bytes=state_bytes(algorithm.state_dict()),
             provenance=provenance(
                 "measured", model=workload.model_fingerprint(), data=workload.data_fingerprint(), seed=self.seed
@@ -95,13 +99,11 @@ class Run:
             self.checkpoint_path.unlink(missing_ok=True)
         return result
 
-    def _checkpoint(
-        self, algorithm: TrainingAlgorithm, samples: int, evaluations: list[Evaluation], fingerprint: str
-    ) -> None:
+    def _checkpoint(self, algorithm: TrainingAlgorithm, samples: int, evaluations: list[Evaluation]) -> None:
         if self.checkpoint_path is None:
             return
         extra = {
-            "fingerprint": fingerprint,
+            "fingerprint": self.fingerprint,
             "batch_size": self.batch_size,
             "seed": self.seed,
             "algorithm": self.algorithm,
@@ -110,21 +112,23 @@ class Run:
         }
         save_checkpoint(self.checkpoint_path, algorithm.state_dict(), extra=extra)
 
-    def _resume(self, algorithm: TrainingAlgorithm, fingerprint: str) -> tuple[int, list[Evaluation]]:
+    def _resume(self, algorithm: TrainingAlgorithm) -> tuple[int, list[Evaluation]]:
         path = self.checkpoint_path
         if path is None or not path.exists():
             return 0, []
         state, extra = load_checkpoint(path)
         found = (extra["fingerprint"], extra["batch_size"], extra["seed"], extra["algorithm"])
-        self._own(path, found, fingerprint)
+        self._own(path, found)
         algorithm.load_state_dict(state)
         return extra["samples"], [Evaluation(**evaluation) for evaluation in extra["evaluations"]]
 
-    def _own(self, path: Path, found: tuple[str | None, int, int, str], fingerprint: str) -> None:
-        if found != (fingerprint, self.batch_size, self.seed, self.algorithm):
+    def _own(self, path: Path, found: tuple[str | None, int, int, str]) -> None:
+        wanted = (self.fingerprint, self.batch_size, self.seed, self.algorithm)
+        if found != wanted:
+            form = "workload {}, batch size {}, seed {}, {}"
             raise RecordError(
                 f"{path} is of another training",
-                value=f"workload {found[0]}, batch size {found[1]}, seed {found[2]}, {found[3]}",
-                allowed=f"workload {fingerprint}, batch size {self.batch_size}, seed {self.seed}, {self.algorithm}",
+                value=form.format(*found),
+                allowed=form.format(*wanted),
                 hint="give another folder, or remove the file",
             )

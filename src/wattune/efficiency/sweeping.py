@@ -46,9 +46,9 @@ def sweep(
     if folder is not None:
         _make(folder)
     # Small batches take the most steps, so they start first and the last process ends soonest.
-    runs = [Run(b, s, algorithm, folder) for b in sizes for s in dict.fromkeys(seeds)]
     fingerprint = workload.fingerprint()
-    done = {run: kept for run in runs if (kept := run.finished(fingerprint)) is not None}
+    runs = [Run(fingerprint, b, s, algorithm, folder) for b in sizes for s in dict.fromkeys(seeds)]
+    done = {run: kept for run in runs if (kept := run.finished()) is not None}
     tell = progress or (lambda done, total, what: None)
     if done:
         tell(len(done), len(runs), f"{len(done)} of {len(runs)} runs kept from before")

@@ -110,7 +110,10 @@ def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: Efficie
     )
     # A batch size without a point has no trace to bring its place on the axis with it.
     figure["layout"]["xaxis"]["range"] = [-0.5, len(order) - 0.5]
-    notes = ["Green: chosen.", _band_note([None if b is None else b[0] for b in bands.values()])]
+    notes = [
+        "Steps only, with the samples that the proxy needed. Green: chosen.",
+        _band_note([None if b is None else b[0] for b in bands.values()]),
+    ]
     if missing := [str(size) for size in sizes if size not in best]:
         notes.append(f"No setting keeps the cap, or no run reached the target, with batch size {', '.join(missing)}.")
     return Figure(
@@ -190,8 +193,8 @@ def _band(x: Sequence[str], low: Sequence[float | None], high: Sequence[float | 
 
 def _band_note(limits: Sequence[float | None]) -> str:
     if any(limit is not None for limit in limits):
-        return "Band: 90 % of the samples needed."
-    return "No band: the spread of the samples needed is not known."
+        return "Band: 90 % interval of the ratio of samples."
+    return "No band: the spread over runs is not known."
 
 
 def _share(efficiency: EfficiencyCurve | None, batch_size: int) -> tuple[float, float] | None:

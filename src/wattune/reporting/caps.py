@@ -11,10 +11,10 @@ from wattune.reporting.charts import axis, batch_colour, dots, line, rule, spec
 from wattune.reporting.page import Figure, Table, plain
 
 
-def gain_over_caps(plan: Plan, origin: str, *, staircase: bool) -> Figure:
+def gain_over_caps(plan: Plan, origin: str, *, one_cap: bool) -> Figure:
     """Speed-up over the largest and the best batch at the fixed clock, cap by cap, with the pick below each cap.
 
-    ``staircase``: the profile was made for one cap, so it holds little of what other caps would choose between.
+    ``one_cap``: the profile was made for one cap, so it holds little of what other caps would choose between.
     """
     gains = sorted(plan.gain_over_caps, key=lambda gain: gain.cap_w)
     caps = [gain.cap_w for gain in gains]
@@ -65,7 +65,7 @@ def gain_over_caps(plan: Plan, origin: str, *, staircase: bool) -> Figure:
         "Speed-up over the range of caps",
         origin,
         figure,
-        note=_note(gains, staircase),
+        note=_note(gains, one_cap),
         height=440,
         wide=True,
     )
@@ -94,11 +94,13 @@ def _said(gain: CapGain) -> str:
     return plain(words.point(where)) if where else ""
 
 
-def _note(gains: Sequence[CapGain], staircase: bool) -> str:
+def _note(gains: Sequence[CapGain], one_cap: bool) -> str:
     feasible = [gain for gain in gains if gain.feasible]
     notes = []
-    if staircase:
-        notes.append("The profile was made for one cap only; a full one would know better points under the others.")
+    if one_cap:
+        notes.append(
+            "The profile was made for one cap and left out what is above it, so better points may exist under others."
+        )
     if len(feasible) < len(gains):
         lowest = (
             f"{feasible[0].cap_w:.2f} W is the lowest cap here that a measured point keeps" if feasible else "none does"

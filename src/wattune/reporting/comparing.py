@@ -34,6 +34,7 @@ def bars(comparison: Comparison) -> Figure | None:
         note=f"Mean and standard deviation over {_seeds(comparison)}. {comparison.method}",
         height=80 + 44 * len(rows),
         wide=True,
+        narrowest=560,
     )
 
 

@@ -128,7 +128,15 @@ def _figure(
         range=[-0.54, len(grid.columns) - 0.46], tickangle=-45 if len(grid.columns) > 8 else 0
     )
     figure["layout"]["yaxis"]["range"] = [-0.5, len(grid.rows) - 0.5]
-    return Figure(key, title, origin, figure, note=legend, height=90 + 46 * max(5, len(grid.rows)))
+    return Figure(
+        key,
+        title,
+        origin,
+        figure,
+        note=legend,
+        height=90 + 46 * max(5, len(grid.rows)),
+        narrowest=130 + 30 * len(grid.columns),
+    )
 
 
 def _scale(values: Sequence[float], colours: str) -> list[list[object]]:

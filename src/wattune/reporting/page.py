@@ -18,7 +18,10 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its title, where its numbers come from, and a sentence on how to read it."""
+    """A chart with its title, where its numbers come from, and a sentence on how to read it.
+
+    Below ``narrowest`` pixels it is scrolled instead of squeezed.
+    """
 
     key: str
     title: str
@@ -27,6 +30,7 @@ class Figure:
     note: str = ""
     height: int = 380
     wide: bool = False
+    narrowest: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,10 +155,11 @@ def _item(item: Figure | Table | Note) -> str:
     heading = f"<h3>{escape(item.title)} {_tag(item.origin)}</h3>"
     if isinstance(item, Table):
         return f'<div class="card wide">{heading}{_table(item)}{note}</div>'
+    size = f"height:{item.height}px;min-width:{item.narrowest}px"
     return (
-        f'<figure class="card{" wide" if item.wide else ""}"><figcaption>{heading}</figcaption>'
-        f'<div class="scroll"><div class="figure" id="figure-{escape(item.key)}" data-figure="{escape(item.key)}" '
-        f'role="img" aria-label="{escape(item.title)}" style="height:{item.height}px"></div></div>{note}</figure>'
+        f'<figure class="card{" wide" if item.wide else ""}"><figcaption>{heading}</figcaption><div class="scroll">'
+        f'<div class="figure" data-figure="{escape(item.key)}" role="img" aria-label="{escape(item.title)}" '
+        f'style="{size}"></div></div>{note}</figure>'
     )
 
 

@@ -79,7 +79,7 @@ def _tiles(records: Records) -> list[Tile]:
     cost = plan.profile_cost or (records.profile.cost if records.profile else None)
     if cost:
         share = training.profiling_share if training else None
-        beside = f"{words.percent(share)} of this training" if share is not None else f"{cost.probes} probes"
+        beside = f"{words.multiple(share)} this training" if share is not None else f"{cost.probes} probes"
         tiles.append(Tile("Profiling", words.seconds(cost.time_s), beside))
     return tiles
 
@@ -156,8 +156,9 @@ def _choice(records: Records) -> Section:
     if plan.candidates:
         items.append(comparing.candidate_rows(plan, origin))
     if plan.gain_over_caps:
-        staircase = records.profile is not None and records.profile.strategy == "staircase"
-        items += [caps.gain_over_caps(plan, origin, staircase=staircase), caps.cap_rows(plan, origin)]
+        profile = records.profile
+        one_cap = profile is not None and (profile.strategy == "staircase" or bool(profile.aborted))
+        items += [caps.gain_over_caps(plan, origin, one_cap=one_cap), caps.cap_rows(plan, origin)]
     else:
         items.append(Note("Speed-up over the range of caps", "The plan does not say what other caps would gain."))
     return Section(title, intro, items)

@@ -94,6 +94,8 @@ def _figures(plan: Plan, training: TrainingRecord | None) -> str:
             strict=True,
         ):
             row.append(real)
+        if plan.predicted_s is not None:
+            rows[0].append("predicted: steps only, with the proxy's samples")
         if plan.cap_w is not None:
             kept = "kept" if training.power_peak_w <= plan.cap_w else "exceeded"
             rows[-1].append(f"cap {words.cap(plan.cap_w)} {kept}{_window(plan)}")

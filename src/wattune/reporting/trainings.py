@@ -45,12 +45,15 @@ def power_trace(training: TrainingRecord) -> Figure | None:
     if training.plan.cap_w is not None:
         shape, label_ = rule(training.plan.cap_w, f"cap {words.cap(training.plan.cap_w)}")
         shapes, annotations = [shape], [label_]
-    known = any(setting is not None for setting in settings)
+    known = sorted({setting for setting in settings if setting is not None})
     more: Spec = {}
     if known:
         steps = line(times, settings, actuator, "var(--quiet)", line={"shape": "hv", "width": 1.5}, yaxis="y2")
         data.append({**steps, "hovertemplate": "%{y:g} " + unit + "<extra></extra>", "showlegend": False})
-        more["yaxis2"] = axis(f"{actuator} ({unit})", domain=[0, 0.22], nticks=3)
+        ticks = known if len(known) <= 3 else [known[0], known[-1]]
+        space = 0.15 * (known[-1] - known[0]) or 0.1 * known[0]
+        extent = [known[0] - space, known[-1] + space]
+        more["yaxis2"] = axis(f"{actuator} ({unit})", domain=[0, 0.22], tickvals=ticks, range=extent)
     figure = spec(
         data,
         axis("time (s)", showgrid=False, anchor="y2" if known else "y"),
@@ -87,7 +90,7 @@ def evaluations(training: TrainingRecord) -> Figure | None:
         axis("metric"),
         **more,
     )
-    return Figure("evaluations", "Metric during this training", origin, figure, height=320, wide=True)
+    return Figure("evaluations", "Metric during this training", origin, figure, height=320, wide=True, narrowest=480)
 
 
 def learning_curves(key: str, title: str, curves: Sequence[LearningCurve]) -> Figure:

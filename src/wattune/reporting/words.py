@@ -64,6 +64,11 @@ def percent(share: float | None) -> str:
     return f"{share * 100:.0f} %" if abs(share) >= 0.0995 or share == 0 else f"{share * 100:.2g} %"
 
 
+def multiple(share: float) -> str:
+    """A share before "the time of": "12 % of" or, where it is many times as much, "14.6 times"."""
+    return f"{percent(share)} of" if share < 2 else f"{share:.1f} times"
+
+
 def cap(value: float | None) -> str:
     """A power cap as it is set."""
     return "no cap" if value is None else f"{value:g} W"
@@ -157,9 +162,9 @@ def profiling_cost(cost: ProfileCost, plan: Plan | None, training: TrainingRecor
     text += f", {seconds(cost.above_cap_s)} of it above the cap." if cost.above_cap_s else ", never above the cap."
     share = training.profiling_share if training else None
     if share is not None:
-        text += f" That is {percent(share)} of the time of this training."
+        text += f" That is {multiple(share)} the time of this training."
     elif training is None and plan is not None and plan.predicted_s:
-        text += f" That is {percent(cost.time_s / plan.predicted_s)} of the predicted time of one training."
+        text += f" That is {multiple(cost.time_s / plan.predicted_s)} the predicted time of one training."
     return text + _payback(cost, plan, training)
 
 

@@ -64,9 +64,10 @@ def train(
         checkpoint_bytes=lambda: state_bytes(algorithm.state_dict()) if counted else None,
     )
 
-    def keep(extra: dict[str, Any]) -> None:
+    def keep(so_far: dict[str, Any]) -> None:
         if checkpoint is not None:
-            save_checkpoint(checkpoint, algorithm.state_dict(), extra=identity | extra)
+            extra = {"training": identity, "so_far": so_far}
+            save_checkpoint(checkpoint, algorithm.state_dict(), extra=extra)
 
     try:
         with device.at(plan.point.setting) as setting:
@@ -103,8 +104,9 @@ def _identity(device: Device, workload: Workload, plan: Plan, seed: int) -> dict
 
 def _load(path: Path, identity: dict[str, Any], algorithm: TrainingAlgorithm) -> dict[str, Any]:
     state, extra = load_checkpoint(path)
+    found = extra.get("training", {})
     differences = [
-        f"{name} ({extra.get(name)}, not {wanted})" for name, wanted in identity.items() if extra.get(name) != wanted
+        f"{name} ({found.get(name)}, not {wanted})" for name, wanted in identity.items() if found.get(name) != wanted
     ]
     if differences:
         raise RecordError(
@@ -113,4 +115,5 @@ def _load(path: Path, identity: dict[str, Any], algorithm: TrainingAlgorithm) ->
             hint="start a new training in another folder",
         )
     algorithm.load_state_dict(state)
-    return extra
+    so_far: dict[str, Any] = extra["so_far"]
+    return so_far

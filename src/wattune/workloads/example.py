@@ -75,13 +75,11 @@ def pretrained(progress: Progress | None = None) -> Path:
         if (folder / name).is_file():
             return folder / name
     weights = _pretrain(progress)
-    *possible, last = _cache_folders()
-    for folder in possible:
-        try:
-            return write_bytes(folder / name, weights)
-        except OutputError:
-            continue  # a read-only home: the next one
-    return write_bytes(last / name, weights)
+    in_cache, in_temporary = (folder / name for folder in _cache_folders())
+    try:
+        return write_bytes(in_cache, weights)
+    except OutputError:  # a home that cannot be written
+        return write_bytes(in_temporary, weights)
 
 
 def _pretrain(progress: Progress | None) -> bytes:
@@ -99,7 +97,6 @@ def _pretrain(progress: Progress | None) -> bytes:
 
 
 def _cache_folders() -> list[Path]:
-    cache = os.environ.get("XDG_CACHE_HOME")
-    folders = [Path(cache) if cache else Path("~/.cache")]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    return [*(folder.expanduser() / "wattune" for folder in folders), Path(tempfile.gettempdir(), f"wattune-{user}")]
+    return [cache / "wattune", Path(tempfile.gettempdir(), f"wattune-{user}")]

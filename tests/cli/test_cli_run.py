@@ -1,0 +1,203 @@
+"""The command as a process: killed, interrupted, short of disk, and going on afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from wattune.algorithms import load_checkpoint
+from wattune.records import TrainingRecord
+
+SMALL = Path(__file__).with_name("small.toml")
+COMMAND = [sys.executable, "-m", "wattune"]
+RUN = [
+    "run",
+    str(SMALL),
+    "--device",
+    "sim:jetson-nano",
+    "--cap",
+    "4.2W",
+    "--seeds",
+    "2",
+    "--processes",
+    "1",
+    "--compare",
+]
+RECORDS = ("profile", "efficiency", "plan", "training", "comparison")
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="needs signals")]
+
+
+def call(*arguments, **options):
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300, **options)
+
+
+def timeless(data):
+    if isinstance(data, dict):
+        return {key: timeless(value) for key, value in data.items() if key != "created_at"}
+    return [timeless(value) for value in data] if isinstance(data, list) else data
+
+
+def contents(folder):
+    return {name: timeless(json.loads((folder / f"{name}.json").read_text())) for name in RECORDS}
+
+
+def written(folder):
+    """Every file that is there, with its time: a new set for each write."""
+    found = set()
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add((path, path.stat().st_mtime_ns))
+    return found
+
+
+def watched(folder, writes=float("inf")):
+    """Start a run, and leave it as soon as so many writes have been seen: moments by what is done, not by the clock."""
+    process = subprocess.Popen(
+        [*COMMAND, *RUN, "-o", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    seen = set()
+    while process.poll() is None and len(seen) < writes:
+        seen |= written(folder)
+        time.sleep(0.002)
+    return process, len(seen)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run: its records, how many writes were seen, and what it said."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    process, writes = watched(folder)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return contents(folder), writes, (out, err)
+
+
+def test_a_run_ends_with_a_table_and_the_report(whole):
+    _, _, (out, err) = whole
+    assert "chosen: batch size" in out
+    assert "SIMULATED" in out
+    assert "largest batch, fixed clock" in out
+    assert "Profiling took" in out
+    assert out.splitlines()[-1].startswith("report: ")
+    assert Path(out.splitlines()[-1].removeprefix("report: ")).is_file()
+    assert all(line.startswith("wattune: ") for line in err.splitlines())
+
+
+def state(folder):
+    """What is finished: records and curves with their times; and how far profile and training have come."""
+    finished = {path: path.stat().st_mtime_ns for path in folder.rglob("*.json") if not path.name.startswith(".")}
+    for path in finished:
+        json.loads(path.read_text())  # never half of one
+    partial, checkpoint = folder / "profile-partial.json", folder / "checkpoint" / "training.safetensors"
+    probes = len(json.loads(partial.read_text())["notes"]) if partial.exists() else 0
+    samples = load_checkpoint(checkpoint)[1]["so_far"]["samples"] if checkpoint.exists() else 0
+    passing = {"run.json", "profile-partial.json"}
+    return {p: t for p, t in finished.items() if p.name not in passing}, probes, samples
+
+
+def first_count(stderr, step):
+    """The first number of "step: DONE/TOTAL ..." in the lines of progress; None where the step is not in them."""
+    lines = [line for line in stderr.splitlines() if line.startswith(f"wattune: {step}: ")]
+    return int(lines[0].removeprefix(f"wattune: {step}: ").partition("/")[0]) if lines else None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_at_any_moment_it_goes_on(whole, tmp_path, seed):
+    expected, writes, _ = whole
+    folder = tmp_path / "run"
+    # One moment in each tenth of the run: the beginning is as likely as the end.
+    process, _ = watched(folder, writes * (seed + random.Random(seed).random()) / 10)
+    process.kill()
+    process.communicate()
+    begun = (folder / "run.json").exists()
+    finished, probes, samples = state(folder) if begun else ({}, 0, 0)
+    done = call(*(["run"] if begun else RUN), "-o", folder, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert contents(folder) == expected
+    # Nothing that was finished was made again, and what was not went on from the last probe and the last evaluation.
+    assert all(path.stat().st_mtime_ns == then for path, then in finished.items())
+    assert first_count(done.stderr, "profile") in (None, probes)
+    if samples:
+        assert (first_count(done.stderr, "train") or samples) >= samples
+    assert not list(folder.rglob(".*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_an_interrupted_run_names_the_command_that_goes_on(whole, tmp_path, number, share):
+    expected, writes, _ = whole
+    folder = tmp_path / "run"
+    process, _ = watched(folder, writes * share)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), err
+    said = [line for line in err.splitlines() if "interrupted" in line]
+    assert len(said) == 1
+    assert "Traceback" not in err
+    command = shlex.split(said[0].partition("go on with: ")[2])
+    assert command == ["wattune", "run", "--output", str(folder), "--resume"]
+    assert call(*command[1:]).returncode == 0
+    assert contents(folder) == expected
+
+
+def test_interrupted_steps_name_their_command(tmp_path):
+    hard = tmp_path / "hard.toml"
+    hard.write_text(SMALL.read_text().replace("target = 0.93", "target = 1.0").replace("3200", "3200000"))
+    arguments = ["estimate", str(hard), "--processes", "2", "-o", str(tmp_path / "e.json"), "--json"]
+    # A terminal sends Ctrl-C to all the processes of a command.
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("e-curves/*.checkpoint")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert len(err.splitlines()) == 1, err
+    assert shlex.split(err.partition("go on with: ")[2]) == ["wattune", *arguments, "--resume"]
+    assert json.loads(out)["error"]["type"] == "Interrupted"
+    assert json.loads(out)["error"]["exit_code"] == 130
+
+
+def test_a_disk_that_fills_up_is_one_line_and_resumable(whole, tmp_path):
+    """A limit on the size of files stands for a full disk: a write that goes beyond fails."""
+    expected, _, _ = whole
+    folder = tmp_path / "run"
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+
+    done = call(*RUN, "-o", folder, preexec_fn=limit)
+    assert done.returncode == 2, done.stderr
+    assert "cannot write" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    done = call("run", "-o", folder, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert contents(folder) == expected
+
+
+def test_the_first_free_folder_here_and_json_on_stdout(tmp_path):
+    arguments = [a for a in RUN if a != "--compare"]
+    done = call(*arguments, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == TrainingRecord.load(tmp_path / "wattune-run-1" / "training.json").dump()
+
+
+def test_a_folder_that_is_not_empty(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    done = call(*RUN, "-o", tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mine.txt"]

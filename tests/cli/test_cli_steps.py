@@ -1,0 +1,196 @@
+"""The steps one at a time, from record to record, on a workload that trains in a second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
+
+SMALL = Path(__file__).with_name("small.toml")
+DEVICE = ["--device", "sim:jetson-nano"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Each step once, as a user would."""
+    from wattune.cli import main
+
+    folder = tmp_path_factory.mktemp("steps")
+    name = {step: str(folder / f"{step}.json") for step in ("profile", "efficiency", "plan", "training", "comparison")}
+    pair = [name["profile"], name["efficiency"]]
+    for arguments in (
+        ["profile", str(SMALL), *DEVICE, "-o", name["profile"]],
+        ["estimate", str(SMALL), "--seeds", "2", "--processes", "1", "-o", name["efficiency"]],
+        ["plan", *pair, "--cap", "4.2W", "-o", name["plan"]],
+        ["train", name["plan"], str(SMALL), *DEVICE, "-o", name["training"]],
+        ["compare", *pair, str(SMALL), *DEVICE, "--cap", "4.2W", "--seeds", "2", "--processes", "1", "-o"]
+        + [name["comparison"]],
+        ["report", str(folder)],
+    ):
+        assert main(arguments) == 0, arguments
+    return folder
+
+
+def test_each_step_leaves_its_record(folder):
+    profile = ProfileTable.load(folder / "profile.json")
+    assert len(profile.measured) == 2 * 12
+    assert profile.provenance.kind == "simulated"
+    efficiency = EfficiencyCurve.load(folder / "efficiency.json")
+    assert [point.runs for point in efficiency.points] == [2, 2]
+    plan = Plan.load(folder / "plan.json")
+    training = TrainingRecord.load(folder / "training.json")
+    assert training.plan == plan
+    assert training.reached
+    comparison = Comparison.load(folder / "comparison.json")
+    assert comparison.cap_w == 4.2
+    assert "<html" in (folder / "report.html").read_text()
+
+
+def test_nothing_unfinished_stays_but_what_can_be_of_use(folder):
+    assert sorted(entry.name for entry in folder.iterdir()) == [
+        "comparison-curves",
+        "comparison.json",
+        "efficiency-curves",
+        "efficiency.json",
+        "plan.json",
+        "profile.json",
+        "report.html",
+        "training-checkpoint.safetensors",
+        "training.json",
+    ]
+
+
+def test_a_finished_step_is_not_done_again(folder, wattune):
+    before = (folder / "training.json").read_bytes()
+    code, out, _ = wattune(
+        "train", folder / "plan.json", SMALL, *DEVICE, "-o", folder / "training.json", "--resume", "--json"
+    )
+    assert (code, (folder / "training.json").read_bytes()) == (0, before)
+    assert json.loads(out) == json.loads(before)
+
+
+def test_unfinished_work_is_not_lost_to_a_second_start(folder, wattune, tmp_path):
+    (tmp_path / "t-checkpoint.safetensors").write_bytes(b"weeks of work")
+    code, _, err = wattune("train", folder / "plan.json", SMALL, *DEVICE, "-o", tmp_path / "t.json")
+    assert (code, len(err)) == (2, 1)
+    assert "--resume" in err[0]
+    assert (tmp_path / "t-checkpoint.safetensors").read_bytes() == b"weeks of work"
+
+
+def test_a_broken_checkpoint_is_one_line(folder, wattune, tmp_path):
+    (tmp_path / "t-checkpoint.safetensors").write_bytes(b"weeks of work")
+    code, _, err = wattune("train", folder / "plan.json", SMALL, *DEVICE, "-o", tmp_path / "t.json", "--resume")
+    assert (code, len(err)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        (["--device", "sim:jetson-tx2-nx"], "sim:jetson-tx2-nx"),
+        (["--device", "sim:jetson-nano:cpu"], "sim:jetson-nano:cpu"),
+    ],
+)
+def test_a_plan_of_another_device_is_refused(folder, wattune, tmp_path, extra, expected):
+    code, _, err = wattune("train", folder / "plan.json", SMALL, *extra, "-o", tmp_path / "t.json")
+    assert (code, len(err)) == (2, 1)
+    assert expected in err[0]
+
+
+def test_a_plan_of_another_model_is_refused(folder, wattune, tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_text(SMALL.read_text().replace("width = 8", "width = 4"))
+    code, _, err = wattune("train", folder / "plan.json", other, *DEVICE, "-o", tmp_path / "t.json")
+    assert (code, len(err)) == (2, 1)
+    assert "model" in err[0]
+
+
+def test_a_target_that_is_not_reached(folder, wattune, tmp_path):
+    hard = tmp_path / "hard.toml"
+    hard.write_text(SMALL.read_text().replace("target = 0.93", "target = 1.0").replace("3200", "320"))
+    arguments = ["train", folder / "plan.json", hard, *DEVICE]
+    path = tmp_path / "t.json"
+    code, out, err = wattune(*arguments, "-o", path)
+    assert code == 3
+    assert "target not reached" in err[-1]
+    assert "TARGET NOT REACHED" in out
+    kept = TrainingRecord.load(path)
+    assert (kept.reached, kept.ended, kept.samples) == (False, "budget used up", 320)
+    code, out, _ = wattune(*arguments, "--json")
+    assert code == 3
+    told = json.loads(out)
+    assert (told["record"], told["reached"]) == ("training", False)
+    assert told["error"]["type"] == "TargetNotReached"
+    assert told["error"]["exit_code"] == 3
+
+
+def test_a_cap_that_cannot_be_kept_stops_the_training(folder, wattune, tmp_path):
+    plan = json.loads((folder / "plan.json").read_text())
+    (tmp_path / "plan.json").write_text(json.dumps({**plan, "cap_w": 2.0}))
+    # Long enough that the guard has stepped down to the lowest clock.
+    slow = tmp_path / "slow.toml"
+    slow.write_text(SMALL.read_text().replace("target = 0.93", "target = 1.0").replace("3200", "320000"))
+    path = tmp_path / "t.json"
+    code, out, err = wattune("train", tmp_path / "plan.json", slow, *DEVICE, "-o", path, "--json")
+    assert code == 4
+    assert "stopped for safety" in err[-1]
+    assert json.loads(out)["error"]["type"] == "SafetyStop"
+    assert TrainingRecord.load(path).ended == "stopped for safety"
+
+
+def test_a_recorded_device_replays_the_profile(folder, wattune):
+    code, out, _ = wattune("profile", SMALL, "--device", f"recorded:{folder / 'profile.json'}", "--json")
+    assert code == 0
+    assert json.loads(out)["provenance"]["kind"] == "replayed"
+
+
+def test_devices_as_a_table_and_as_json(wattune):
+    code, out, err = wattune("devices")
+    assert (code, err) == (0, [])
+    lines = out.splitlines()
+    assert any(line.startswith("sim:jetson-nano ") and "921.6 MHz" in line and "simulated" in line for line in lines)
+    code, out, _ = wattune("devices", "--json")
+    assert {"sim:jetson-nano", "sim:jetson-tx2-nx"} <= {entry["spec"] for entry in json.loads(out)}
+
+
+@pytest.mark.parametrize("device", ["nonsense", "sim:nonsense", "none.toml", "recorded:none.json", "recorded:", ""])
+def test_an_unknown_device_lists_the_known(wattune, device):
+    code, out, err = wattune("profile", SMALL, "--device", device, "--json")
+    assert (code, len(err)) == (2, 1)
+    assert "error" in json.loads(out)
+    if device in ("nonsense", "sim:nonsense"):
+        assert "jetson-nano" in err[0]
+        assert "jetson-tx2-nx" in err[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("small-cnn", "large-cnn", "resnet8"),
+        ("small-cnn", "os:getcwd", "getcwd"),
+        ("[1, 16, 16]", "[3, 16, 16]", "shape"),
+        ("target = 0.93", "target = 1.1", "target"),
+        ("target = 0.93", "target = nan", "target"),
+        ("[8, 32]", "[32, 8]", "batch_sizes"),
+        ("[8, 32]", "[]", "batch_sizes"),
+        ("[5, 6, 7, 8, 9]", "[5, 6, 7, 8, 99]", "99"),
+        ("classes = 5", "classes = 4", "4"),
+        ('"adam"', '"adagrad"', "adam"),
+        ("= ", "", "TOML"),
+        ("[proxy.data]", "[proxy.dta]", "dta"),
+    ],
+)
+def test_a_workload_that_cannot_be_trained(wattune, tmp_path, old, new, expected):
+    text = SMALL.read_text()
+    assert old in text
+    path = tmp_path / "w.toml"
+    path.write_text(text.replace(old, new))
+    code, out, err = wattune("run", path, *DEVICE, "--cap", "4W", "-o", tmp_path / "out", "--json", "--processes", "1")
+    assert (code, len(err)) == (2, 1)
+    assert expected in err[0]
+    assert "error" in json.loads(out)
+    assert not (tmp_path / "out").exists()

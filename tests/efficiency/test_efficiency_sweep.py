@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tests.efficiency import efficiency_made as made
+
+from wattune.efficiency import CHECKPOINT_EVERY, sweep
+from wattune.efficiency.runs import Run
+from wattune.errors import InputError, Interrupted, OutputError, RecordError
+from wattune.records import LearningCurve
+
+SECONDS = 60
+ROOT = Path(__file__).parents[2]
+
+
+def without_wall_clock(curve):
+    return curve.model_copy(update={"provenance": curve.provenance.model_copy(update={"created_at": None})})
+
+
+def same(ones, others):
+    return [without_wall_clock(one) for one in ones] == [without_wall_clock(other) for other in others]
+
+
+@pytest.fixture(scope="module")
+def curves():
+    return sweep(made.workload(), seeds=[0, 1], folder=None, processes=1)
+
+
+def test_each_batch_size_and_seed_once(curves):
+    assert [(c.batch_size, c.seed) for c in curves] == [(b, s) for b in (8, 16, 32) for s in (0, 1)]
+    for curve in curves:
+        assert curve.reached
+        assert curve.samples == curve.evaluations[-1].samples
+        assert [e.samples for e in curve.evaluations] == list(range(64, curve.samples + 1, 64))
+        assert curve.evaluations[-1].metric >= 0.9 > max(e.metric for e in curve.evaluations[:-1])
+        assert curve.fingerprint == made.workload().fingerprint()
+        assert curve.provenance.kind == "measured"
+        assert curve.state_bytes > 3 * 4 * (12 * 32 + 32 * 4)
+
+
+def test_seeds_differ_and_the_same_seed_does_not(curves):
+    assert curves[0].evaluations != curves[1].evaluations
+    assert same(sweep(made.workload(), batch_sizes=[8], seeds=[0], folder=None), [curves[0]])
+
+
+def test_over_processes_the_curves_are_the_same(curves, tmp_path):
+    lines = []
+    got = sweep(made.workload(), seeds=[0, 1], folder=tmp_path, processes=2, progress=lambda *line: lines.append(line))
+    assert same(got, curves)
+    assert [line[:2] for line in lines] == [(n, 6) for n in range(1, 7)]
+    assert all("reached the target after" in line[2] for line in lines)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"b{b:03d}-s{s}.json" for b in (8, 16, 32) for s in (0, 1)]
+
+
+def test_this_process_keeps_its_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        sweep(made.workload(), batch_sizes=[32], seeds=[0], folder=None)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_is_finished_is_not_done_again(tmp_path, monkeypatch):
+    first = sweep(made.workload(), batch_sizes=[8, 32], seeds=[0], folder=tmp_path, processes=1)
+    monkeypatch.setattr(Run, "train", None)
+    lines = []
+    again = sweep(
+        made.workload(),
+        batch_sizes=[8, 32],
+        seeds=[0],
+        folder=tmp_path,
+        processes=1,
+        progress=lambda *line: lines.append(line),
+    )
+    assert again == first
+    assert lines == [(2, 2, "2 of 2 runs kept from before")]
+
+
+def test_only_what_is_missing_is_done(tmp_path):
+    first = sweep(made.workload(), batch_sizes=[8, 32], seeds=[0], folder=tmp_path, processes=1)
+    (tmp_path / "b008-s0.json").unlink()
+    lines = []
+    again = sweep(
+        made.workload(),
+        batch_sizes=[8, 32],
+        seeds=[0],
+        folder=tmp_path,
+        processes=1,
+        progress=lambda *line: lines.append(line),
+    )
+    assert same(again, first)
+    assert [line[:2] for line in lines] == [(1, 2), (2, 2)]
+
+
+def test_curves_of_another_workload_are_refused_and_left_alone(tmp_path):
+    sweep(made.workload(), batch_sizes=[8], seeds=[0], folder=tmp_path, processes=1)
+    before = (tmp_path / "b008-s0.json").read_bytes()
+    with pytest.raises(RecordError, match=r"b008-s0\.json is of another training"):
+        sweep(made.workload(target=0.8), batch_sizes=[8], seeds=[0], folder=tmp_path, processes=1)
+    assert (tmp_path / "b008-s0.json").read_bytes() == before
+
+
+def test_a_broken_curve_is_refused(tmp_path):
+    (tmp_path / "b008-s0.json").write_text('{"record": "curve", "vers')
+    with pytest.raises(RecordError, match="not valid JSON"):
+        sweep(made.workload(), batch_sizes=[8], seeds=[0], folder=tmp_path, processes=1)
+
+
+@pytest.mark.parametrize("stop", [1, 5, 6, 11])
+def test_a_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch, stop):
+    workload = made.workload(target=1.01, metric=made.Metric("accuracy", "max", made_accuracy))
+    (whole,) = sweep(workload, batch_sizes=[8], seeds=[0], folder=None)
+    evaluate, done = type(workload).evaluate, []
+
+    def failing(self, module):
+        if len(done) == stop:
+            raise KeyboardInterrupt
+        done.append(1)
+        return evaluate(self, module)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(workload), "evaluate", failing)
+        with pytest.raises(Interrupted):
+            sweep(workload, batch_sizes=[8], seeds=[0], folder=tmp_path, processes=1)
+    assert (tmp_path / "b008-s0.checkpoint").exists() == (stop >= CHECKPOINT_EVERY)
+    kept = stop // CHECKPOINT_EVERY * CHECKPOINT_EVERY
+    counted = []
+    monkeypatch.setattr(type(workload), "evaluate", lambda self, m: counted.append(1) or evaluate(self, m))
+    (resumed,) = sweep(workload, batch_sizes=[8], seeds=[0], folder=tmp_path, processes=1)
+    assert same([resumed], [whole])
+    assert len(counted) == len(whole.evaluations) - kept
+    assert [p.name for p in tmp_path.iterdir()] == ["b008-s0.json"]
+
+
+def made_accuracy(outputs, targets):
+    return (outputs.argmax(-1) == targets).float().mean().item()
+
+
+def test_a_run_that_does_not_reach_the_target_says_so(tmp_path):
+    lines = []
+    (curve,) = sweep(
+        made.workload(target=1.0, budget_samples=128),
+        batch_sizes=[8],
+        seeds=[0],
+        folder=tmp_path,
+        progress=lambda *line: lines.append(line),
+    )
+    assert (curve.reached, curve.samples) == (False, 128)
+    assert "did not reach the target in 128 samples" in lines[-1][2]
+
+
+def test_a_run_that_diverges_ends_and_counts_as_not_reached():
+    (curve,) = sweep(made.workload(metric=made.DIVERGING), batch_sizes=[8], seeds=[0], folder=None)
+    assert (curve.reached, curve.samples, curve.evaluations) == (False, 64, ())
+
+
+def test_a_workload_that_cannot_travel_is_trained_here():
+    lines = []
+    workload = made.workload(data=lambda: made.points())
+    got = sweep(
+        workload, batch_sizes=[8, 32], seeds=[0], folder=None, processes=2, progress=lambda *line: lines.append(line)
+    )
+    assert len(got) == 2
+    assert "cannot be sent" in lines[0][2]
+
+
+def test_nothing_to_train_and_no_processes_are_refused(tmp_path):
+    with pytest.raises(InputError, match="nothing to train"):
+        sweep(made.workload(), seeds=[], folder=None)
+    with pytest.raises(InputError, match="processes"):
+        sweep(made.workload(), seeds=[0], folder=None, processes=0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"):
+        sweep(made.workload(), seeds=[0], folder=tmp_path / "file" / "curves")
+
+
+def start(folder, processes=2):
+    script = Path(made.__file__)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, script, folder, str(processes)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def group(leader):
+    """Processes of the leader's session that still live."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def wait_until(condition, seconds=SECONDS):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def killed_once_under_way(folder, seconds):
+    process = start(folder)
+    with process:
+        wait_until(lambda: any(folder.glob("*.checkpoint")) or process.poll() is not None)
+        time.sleep(seconds)
+        process.kill()
+    wait_until(lambda: not group(process.pid), seconds=5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_a_killed_sweep_leaves_no_process_and_goes_on(tmp_path):
+    moments = random.Random(0)
+    for _ in range(2):
+        killed_once_under_way(tmp_path, moments.uniform(0, 1))
+        for path in tmp_path.glob("*.json"):
+            LearningCurve.load(path)
+    for says in ("6 6 batch size", "6 6 6 of 6 runs kept"):
+        process = start(tmp_path)
+        output, errors = process.communicate(timeout=SECONDS)
+        assert (process.returncode, errors) == (0, "")
+        assert says in output
+    for curve in sweep(made.slow(), batch_sizes=[8], seeds=[0, 1], folder=None, processes=2):
+        kept = LearningCurve.load(tmp_path / f"b008-s{curve.seed}.json")
+        assert kept.evaluations == curve.evaluations
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("everybody", [True, False])
+def test_ctrl_c_ends_it_at_once(tmp_path, everybody):
+    process = start(tmp_path)
+    with process:
+        wait_until(lambda: any(tmp_path.glob("*.checkpoint")))
+        begin = time.monotonic()
+        (os.killpg if everybody else os.kill)(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS)
+        assert time.monotonic() - begin < 3
+    assert "wattune.errors.Interrupted: interrupted after 0 of 6 runs" in errors
+    assert errors.count("Traceback") <= 2  # this process only: KeyboardInterrupt, and Interrupted from it
+    wait_until(lambda: not group(process.pid), seconds=5)

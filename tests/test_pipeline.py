@@ -1,0 +1,253 @@
+"""The whole run in this process: its folder, what it refuses, and going on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import wattune
+from wattune.errors import CapError, OutputError, RecordError, WorkloadError
+from wattune.folder import RunArguments, RunFolder, free_folder
+from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
+
+SMALL = Path(__file__).parent / "cli" / "small.toml"
+RECORDS = {"profile": ProfileTable, "efficiency": EfficiencyCurve, "plan": Plan, "training": TrainingRecord}
+
+
+class Stop(Exception):
+    """Stands for whatever ends a run in the middle."""
+
+
+def run(output, *, progress=None, **changes):
+    arguments = {"device": "sim:jetson-nano", "workload": SMALL, "cap_w": 4.2, "seeds": 2, "processes": 1, **changes}
+    return wattune.run(**arguments, output=output, progress=progress)
+
+
+def timeless(data):
+    """A record's content but for when it was made."""
+    if isinstance(data, dict):
+        return {key: timeless(value) for key, value in data.items() if key != "created_at"}
+    return [timeless(value) for value in data] if isinstance(data, list) else data
+
+
+def contents(folder):
+    return {path.name: timeless(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "one"
+    said = []
+    record = run(folder, compare=True, progress=lambda *what: said.append(what))
+    return folder, record, said
+
+
+@pytest.mark.slow
+def test_a_run_leaves_every_record(finished):
+    folder, record, said = finished
+    for name, kind in RECORDS.items():
+        assert kind.load(folder / f"{name}.json")
+    assert TrainingRecord.load(folder / "training.json") == record
+    assert record.reached
+    assert record.provenance.kind == "simulated"
+    assert Comparison.load(folder / "comparison.json").seeds == (0, 1)
+    assert sorted(entry.name for entry in folder.iterdir()) == [
+        "checkpoint",
+        "comparison.json",
+        "curves",
+        "efficiency.json",
+        "plan.json",
+        "profile.json",
+        "report.html",
+        "run.json",
+        "training.json",
+    ]
+    steps = list(dict.fromkeys(what.partition(":")[0] for _, _, what in said))
+    assert steps == ["profile", "estimate", "train", "compare"]
+
+
+@pytest.mark.slow
+def test_the_records_fit_together(finished):
+    folder, record, _ = finished
+    plan = Plan.load(folder / "plan.json")
+    assert record.plan == plan
+    assert plan == wattune.plan(folder / "profile.json", folder / "efficiency.json", cap_w=4.2).model_copy(
+        update={"provenance": plan.provenance}
+    )
+    rows = {row.rule: row for row in Comparison.load(folder / "comparison.json").rows}
+    assert rows["wattune"].batch_size == plan.batch_size
+    assert rows["wattune"].clock_mhz == plan.clock_mhz
+
+
+@pytest.mark.slow
+def test_resuming_a_finished_run_changes_nothing(finished):
+    folder, record, _ = finished
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.json")}
+    said = []
+    assert run(folder, compare=True, resume=True, progress=lambda *what: said.append(what)) == record
+    after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.json")}
+    assert {p: v for p, v in after.items() if p.name != "run.json"} == {
+        p: v for p, v in before.items() if p.name != "run.json"
+    }
+    assert said == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "moment", ["profile: small", "profile: done", "estimate: batch size 8", "train: ", "compare: "]
+)
+def test_a_run_goes_on_where_it_was_stopped(finished, tmp_path, moment):
+    whole, _, _ = finished
+    folder, seen = tmp_path / "run", 0
+
+    def stop(done, total, what):
+        nonlocal seen
+        seen += what.startswith(moment)
+        if seen == (1 if moment == "profile: done" else 2):
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(folder, compare=True, progress=stop)
+    said = []
+    run(folder, compare=True, resume=True, progress=lambda *what: said.append(what))
+    assert contents(folder) == contents(whole)
+    steps = list(dict.fromkeys(what.partition(":")[0] for _, _, what in said))
+    assert steps[0] == moment.partition(":")[0]
+    assert not (folder / "profile-partial.json").exists()
+
+
+@pytest.mark.slow
+def test_a_comparison_can_be_asked_for_afterwards(finished, tmp_path):
+    whole, _, _ = finished
+    run(tmp_path / "run")
+    assert not (tmp_path / "run" / "comparison.json").exists()
+    run(tmp_path / "run", compare=True, resume=True)
+    assert contents(tmp_path / "run") == contents(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"cap_w": 4.3}, "cap_w"),
+        ({"cap_w": None}, "cap_w"),
+        ({"device": "sim:jetson-tx2-nx"}, "device"),
+        ({"seeds": 3}, "seeds"),
+        ({"seed": 1}, "seed"),
+        ({"margin_w": 0.1}, "margin_w"),
+        ({"strategy": "full"}, "strategy"),
+    ],
+)
+def test_a_run_is_not_resumed_as_another(finished, changes, expected):
+    folder, _, _ = finished
+    before = contents(folder)
+    with pytest.raises(OutputError, match=expected):
+        run(folder, compare=True, resume=True, **changes)
+    assert contents(folder) == before
+
+
+@pytest.mark.slow
+def test_nor_with_a_workload_that_has_changed(tmp_path):
+    workload = tmp_path / "w.toml"
+    workload.write_text(SMALL.read_text())
+    with pytest.raises(Stop):
+        run(tmp_path / "run", workload=workload, progress=lambda *_: (_ for _ in ()).throw(Stop))
+    workload.write_text(SMALL.read_text().replace("target = 0.93", "target = 0.8"))
+    with pytest.raises(OutputError, match="changed"):
+        run(tmp_path / "run", workload=workload, resume=True)
+
+
+@pytest.mark.slow
+def test_a_foreign_profile_in_the_folder_is_refused(finished, tmp_path):
+    whole, _, _ = finished
+    RunFolder.open(tmp_path / "run", RunArguments.load(whole / "run.json"), resume=False)
+    profile = json.loads((whole / "profile.json").read_text())
+    profile["key"]["model"] = "another"
+    (tmp_path / "run" / "profile.json").write_text(json.dumps(profile))
+    with pytest.raises(RecordError, match="model"):
+        run(tmp_path / "run", compare=True, resume=True)
+
+
+@pytest.mark.slow
+def test_a_cap_that_nothing_keeps_is_found_before_the_proxy_trains(tmp_path):
+    with pytest.raises(CapError, match="lowest"):
+        run(tmp_path / "run", cap_w=1.0)
+    assert not (tmp_path / "run" / "curves").exists()
+    with pytest.raises(CapError, match="lowest measured"):
+        run(tmp_path / "full", cap_w=1.0, strategy="full")
+
+
+@pytest.mark.slow
+def test_an_open_device_is_used_and_left_open(finished, tmp_path):
+    whole, _, _ = finished
+    device = wattune.open_device("sim:jetson-nano")
+    run(tmp_path / "run", device=device)
+    assert device.now_s() > 0
+    device.wait(1.0)
+    mine, other = contents(tmp_path / "run"), contents(whole)
+    assert all(mine[f"{name}.json"] == other[f"{name}.json"] for name in RECORDS)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"cap_w": float("nan")}, {"cap_w": -1.0}, {"cap_w": "4"}, {"seeds": 0}, {"seed": -1}, {"margin_w": -0.1}]
+    + [{"strategy": "half"}],
+    ids=str,
+)
+def test_what_cannot_be_meant_leaves_no_folder(tmp_path, changes):
+    with pytest.raises(RecordError, match=next(iter(changes))):
+        run(tmp_path / "run", **changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_proxy_nothing_begins(tmp_path):
+    workload = tmp_path / "w.toml"
+    workload.write_text(SMALL.read_text().partition("[proxy.data]")[0])
+    with pytest.raises(WorkloadError, match="proxy"):
+        run(tmp_path / "run", workload=workload)
+    assert not (tmp_path / "run").exists()
+
+
+# -------------------------------------------------------------------------------------------------------- the folder
+
+ARGUMENTS = RunArguments(device="sim:jetson-nano", cap_w=4.2)
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    for resume in (False, True):
+        with pytest.raises(OutputError, match="not empty"):
+            RunFolder.open(tmp_path, ARGUMENTS, resume=resume)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_run_is_not_begun_twice_in_one_folder(tmp_path):
+    RunFolder.open(tmp_path / "run", ARGUMENTS, resume=False)
+    with pytest.raises(OutputError, match="--resume"):
+        RunFolder.open(tmp_path / "run", ARGUMENTS, resume=False)
+    assert RunFolder.open(tmp_path / "run", ARGUMENTS, resume=True).begun
+
+
+def test_an_empty_folder_and_what_a_kill_leaves_of_the_first_file_will_do(tmp_path):
+    (tmp_path / ".run.json.x81").write_text('{"record": "ru')
+    assert RunFolder.open(tmp_path, ARGUMENTS, resume=True).begun
+    (tmp_path / ".plan.json.x82").write_text('{"record": "pl')
+    RunFolder.open(tmp_path, ARGUMENTS, resume=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / ("long" * 100)):
+        with pytest.raises(OutputError):
+            RunFolder.open(path, ARGUMENTS, resume=False)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_first_free_folder(tmp_path):
+    assert free_folder(tmp_path).name == "wattune-run-1"
+    (tmp_path / "wattune-run-1").mkdir()
+    (tmp_path / "wattune-run-2").write_text("a file counts, too")
+    assert free_folder(tmp_path).name == "wattune-run-3"

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from tests.devices.devices_made import FileDevice
+from tests.training import training_made as made
+
+from wattune.devices import Fault, RecordedDevice
+from wattune.errors import InputError, Interrupted, RecordError, SensorError, WorkloadError
+from wattune.planning import plan as make_plan
+from wattune.profiling import profile, profile_key
+from wattune.records import (
+    Baseline,
+    EfficiencyCurve,
+    EfficiencyPoint,
+    Plan,
+    ProfileCell,
+    ProfileCost,
+    ProfileTable,
+    TrainingRecord,
+)
+from wattune.training import price, train
+
+
+def same(one: TrainingRecord, other: TrainingRecord) -> bool:
+    """But for the time of the wall clock."""
+    return without_wall_clock(one) == without_wall_clock(other)
+
+
+def without_wall_clock(record):
+    return record.model_copy(update={"provenance": record.provenance.model_copy(update={"created_at": None})})
+
+
+class Stop:
+    """Ctrl-C at the n-th evaluation."""
+
+    def __init__(self, at):
+        self.left = at
+
+    def __call__(self, done, total, what):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def test_a_training_to_the_target():
+    device, workload = made.nano(), made.workload()
+    found = device.current()
+    lines = []
+    record = train(device, workload, made.plan(), progress=lambda *line: lines.append(line))
+    assert (record.reached, record.ended) == (True, "target reached")
+    assert record.samples == record.evaluations[-1].samples <= workload.budget_samples
+    assert [e.samples for e in record.evaluations] == list(range(64, record.samples + 1, 64))
+    assert record.evaluations[-1].metric >= 0.9 > max(e.metric for e in record.evaluations[:-1])
+    times = [e.time_s for e in record.evaluations]
+    assert times == sorted(times)
+    assert record.time_s == pytest.approx(times[-1])
+    assert record.provenance.kind == "simulated"
+    assert record.provenance.seed == 0
+    assert record.guard == ()
+    assert {sample.setting for sample in record.trace} == {614.4}
+    assert len(lines) == len(record.evaluations)
+    assert "accuracy" in lines[-1][2]
+    assert device.current() == found
+    assert TrainingRecord.parse(record.dump()) == record
+
+
+def test_the_meter_agrees_with_what_was_really_used():
+    record = train(made.nano(faults=[made.spike()]), made.workload(target=None), made.plan(cap_w=4.3))
+    window_s = 0.43
+    assert record.exact.time_s == pytest.approx(record.time_s)
+    assert abs(record.energy_j - record.exact.energy_j) <= 0.01 * record.exact.energy_j + window_s * record.power_peak_w
+    assert record.exact.above_cap_s > 0
+    assert abs(record.above_cap_s - record.exact.above_cap_s) <= 0.01 * record.exact.above_cap_s + window_s
+
+
+def test_evaluations_take_time_on_the_device():
+    few, many = (train(made.nano(), made.workload(target=None, evaluate_every=n), made.plan()) for n in (1024, 64))
+    assert len(few.evaluations) == 2
+    assert len(many.evaluations) == 32
+    assert many.time_s > 1.1 * few.time_s
+    assert [e.metric for e in many.evaluations if e.samples % 1024 == 0] == [e.metric for e in few.evaluations]
+
+
+def test_checkpoints_take_time_on_a_simulated_board(tmp_path):
+    without = train(made.nano(), made.workload(), made.plan())
+    record = train(made.nano(), made.workload(), made.plan(), checkpoint=tmp_path / "c")
+    size = sum(p.numel() * 4 for p in made.perceptron().parameters()) * 3
+    written_s = record.time_s - without.time_s
+    assert record.samples == without.samples
+    assert written_s > len(record.evaluations) * size / 10e6
+    assert written_s < len(record.evaluations) * (size + 8000) / 10e6
+
+
+def test_a_budget_that_is_used_up_is_said_in_the_record():
+    record = train(made.nano(), made.workload(target=1.0, budget_samples=128), made.plan())
+    assert (record.reached, record.ended, record.samples) == (False, "budget used up", 128)
+
+
+def planned(device, workload, cap_w):
+    points = (EfficiencyPoint(batch_size=b, relative_samples=1.0) for b in workload.batch_sizes)
+    efficiency = EfficiencyCurve(workload="points", reference_batch_size=32, points=tuple(points))
+    return make_plan(profile(device, workload, cap_w=cap_w, reference=False), efficiency, cap_w=cap_w)
+
+
+@pytest.mark.parametrize("cap_w", [3.9, 4.1, 4.3, 4.6])
+def test_no_reading_above_the_cap_with_a_perfect_sensor(cap_w):
+    workload = made.workload(target=None)
+    plan = planned(made.nano(), workload, cap_w)
+    record = train(made.nano(), workload, plan)
+    assert record.readings_above_cap == 0
+    assert record.above_cap_s == record.exact.above_cap_s == 0
+    assert record.guard == ()
+    assert record.power_peak_w <= cap_w
+    assert record.readings > 50
+
+
+def test_a_spike_is_seen_answered_and_recorded():
+    device = made.nano(faults=[made.spike(time_s=3.0, duration_s=2.0, gain=1.2)])
+    record = price(made.long_curve(60), device, made.long_workload(), made.plan().point, cap_w=4.3)
+    downs = [event for event in record.guard if event.action == "down"]
+    ups = [event for event in record.guard if event.action == "up"]
+    assert 3.0 < downs[0].time_s < 3.0 + 2 * 0.43
+    assert all(event.power_w > 4.3 for event in downs)
+    assert 2 <= len(downs) <= 5
+    assert downs[-1].time_s < 5.0 + 2 * 0.43
+    assert record.power_peak_w > 4.3
+    assert 0 < record.above_cap_s < 3.5
+    assert len(ups) == len(downs)
+    assert ups[-1].setting == 614.4
+    assert {sample.setting for sample in record.trace} >= {614.4, downs[0].setting}
+    assert record.ended == "budget used up"
+
+
+def test_a_cap_that_no_setting_keeps_ends_the_training_for_safety(tmp_path):
+    device = made.nano()
+    record = train(device, made.workload(target=None, budget_samples=10**6), made.plan(cap_w=3.0))
+    assert (record.reached, record.ended) == (False, "stopped for safety")
+    assert record.guard[-1].action == "at lowest"
+    assert record.guard[-1].setting == device.settings[0]
+    assert 10 < record.time_s < 20
+    assert 0 < record.samples < 10**6
+    assert record.samples % 8 == 0
+    assert device.current() == device.settings[-1]
+
+
+FAULTY = {"noise_w": 0.03, "resolution_w": 0.0405, "faults": [made.spike(1.0, 0.5)]}
+
+
+@pytest.mark.parametrize("stops", [(1,), (2,), (7,), (3, 1, 4), (10, 10)])
+def test_a_resumed_training_ends_with_the_same_record(tmp_path, stops):
+    workload, plan = made.workload(target=None, budget_samples=1536), made.plan(cap_w=4.27)
+    whole = train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=tmp_path / "whole", seed=1)
+    assert whole.guard
+    path = tmp_path / "parts"
+    for stop in stops:
+        device = made.nano(**FAULTY, seed=3)
+        with pytest.raises(Interrupted):
+            train(device, workload, plan, checkpoint=path, resume=True, seed=1, progress=Stop(stop))
+        assert device.current() == device.settings[-1]
+    done = []
+    resumed = train(
+        made.nano(**FAULTY, seed=3),
+        made.workload(target=None, budget_samples=1536),
+        plan,
+        checkpoint=path,
+        resume=True,
+        seed=1,
+        progress=lambda samples, *_: done.append(samples),
+    )
+    assert same(resumed, whole)
+    assert done[0] == 64 * (sum(stops) + 1)  # nothing is done again
+
+
+def test_resuming_what_is_finished_does_nothing_and_gives_the_record(tmp_path):
+    path = tmp_path / "c"
+    first = train(made.nano(), made.workload(), made.plan(), checkpoint=path)
+    lines = []
+    again = train(
+        made.nano(),
+        made.workload(),
+        made.plan(),
+        checkpoint=path,
+        resume=True,
+        progress=lambda *line: lines.append(line),
+    )
+    assert lines == []
+    assert same(again, first)
+
+
+def test_a_kill_between_two_evaluations_repeats_less_than_an_interval(tmp_path, monkeypatch):
+    workload, path = made.workload(target=None, budget_samples=1024), tmp_path / "c"
+    whole = train(made.nano(), workload, made.plan(), checkpoint=tmp_path / "whole")
+    dying = made.nano()
+    step, left = dying.step, 100
+
+    def failing(work):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise RuntimeError("power failure")
+        return step(work)
+
+    monkeypatch.setattr(dying, "step", failing)
+    with pytest.raises(RuntimeError):
+        train(dying, workload, made.plan(), checkpoint=path)
+    assert dying.current() == dying.settings[-1]
+    assert same(train(made.nano(), workload, made.plan(), checkpoint=path, resume=True), whole)
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("seed", {"seed": 2}),
+        ("cap_w", {"plan": made.plan(cap_w=5.0)}),
+        ("point", {"plan": made.plan(batch_size=32)}),
+        ("workload", {"workload": made.workload(target=0.5)}),
+    ],
+)
+def test_a_checkpoint_of_another_training_is_refused(tmp_path, field, changes):
+    given = {"workload": made.workload(), "plan": made.plan(), "seed": 1}
+    with pytest.raises(Interrupted):
+        train(made.nano(), **given, checkpoint=tmp_path / "c", progress=Stop(1))
+    before = (tmp_path / "c").read_bytes()
+    with pytest.raises(RecordError, match=field):
+        train(made.nano(), **{**given, **changes}, checkpoint=tmp_path / "c", resume=True)
+    assert (tmp_path / "c").read_bytes() == before
+
+
+def test_a_plan_for_something_else_is_refused():
+    device, workload = made.nano(), made.workload()
+    key = profile_key(device, workload, "backprop")
+    plan = made.plan(key=key.model_copy(update={"data_type": "fp16"}))
+    with pytest.raises(RecordError, match=r"data_type \(fp32, not fp16\)"):
+        train(device, workload, plan, key=key)
+
+
+def test_a_plan_with_another_actuator_or_clock_is_refused():
+    with pytest.raises(InputError, match="power_limit_w"):
+        train(made.nano(), made.workload(), Plan(batch_size=8, power_limit_w=100.0))
+    with pytest.raises(InputError, match="no such clock_mhz"):
+        train(made.nano(), made.workload(), made.plan(clock_mhz=600.0))
+
+
+def test_a_metric_that_is_not_a_number_ends_the_training():
+    device = made.nano()
+    with pytest.raises(WorkloadError, match="diverged"):
+        train(device, made.workload(metric=made.DIVERGING, target=None), made.plan())
+    assert device.current() == device.settings[-1]
+
+
+def test_a_sensor_that_fails_ends_the_training_within_a_step():
+    device = made.nano(faults=[Fault(kind="dropout", time_s=2.0, duration_s=0.2)])
+    lines = []
+    workload = made.workload(target=None, evaluate_every=1024)
+    with pytest.raises(SensorError):
+        train(device, workload, made.plan(), progress=lambda *line: lines.append(line))
+    assert lines == []
+    assert device.now_s() < 2.5
+    assert device.current() == device.settings[-1]
+
+
+def test_a_training_shorter_than_the_first_reading_has_a_record():
+    workload = made.workload(
+        target=0.01, evaluate_every=32, host_s_per_sample=0.0, batch_sizes=(32,), budget_samples=32
+    )
+    device = made.nano(period_s=1.0, window_s=1.0)
+    record = train(device, workload, made.plan(batch_size=32, clock_mhz=921.6))
+    assert record.reached
+    assert record.time_s < 0.1
+    assert record.readings == 1
+
+
+def test_what_profiling_cost_against_this_training():
+    cost = ProfileCost(time_s=100.0, energy_j=400.0, above_cap_s=0.0, probes=12)
+    rule = Baseline(batch_size=32, clock_mhz=307.2, feasible=True, rule="largest batch, fixed clock", speed_up=1.5)
+    record = train(made.nano(), made.workload(), made.plan(profile_cost=cost, baselines=(rule,)))
+    assert record.profiling_share == pytest.approx(100 / record.time_s)
+    assert record.pays_after_trainings == math.ceil(100 / (0.5 * record.time_s))
+    for nothing_gained in (1.0, 0.9, None):
+        slower = rule.model_copy(update={"speed_up": nothing_gained})
+        record = train(made.nano(), made.workload(), made.plan(profile_cost=cost, baselines=(slower,)))
+        assert record.pays_after_trainings is None
+
+
+def test_on_a_recording_only_the_steps_count(tmp_path):
+    cells = [
+        ProfileCell(batch_size=8, power_limit_w=limit_w, step_s=0.1, power_mean_w=50.0, power_peak_w=60.0, steps=5)
+        for limit_w in (100.0, 150.0)
+    ]
+    device = RecordedDevice(ProfileTable(device="bench", workload="points", cells=tuple(cells)))
+    workload, plan = made.workload(target=None), Plan(batch_size=8, power_limit_w=150.0, cap_w=70.0)
+    record = train(device, workload, plan, checkpoint=tmp_path / "c")
+    assert record.time_s == pytest.approx(2048 / 8 * 0.1)
+    assert record.energy_j == pytest.approx(50.0 * record.time_s, rel=0.02)
+    assert record.provenance.kind == "replayed"
+    assert "evaluations" in record.provenance.model_dump()["left_out"]
+    assert record.exact is None
+
+
+def test_a_board_that_executes_steps_is_measured_in_real_time(tmp_path):
+    device = FileDevice(tmp_path)
+    workload = replace(made.workload(), target=None, budget_samples=512)
+    record = train(device, workload, made.plan(clock_mhz=100.0, cap_w=5.0), checkpoint=tmp_path / "c")
+    assert device.current() == 200.0
+    assert 0 < record.time_s <= device.now_s()
+    assert record.power_peak_w == pytest.approx(4.321)
+    assert record.provenance.kind == "measured"
+    assert record.exact is None

@@ -1,0 +1,88 @@
+"""The built-in example and the reference set."""
+
+import itertools
+
+import pytest
+import torch
+
+from wattune.workloads import REFERENCE_VERSION, example_workload, reference_workloads
+from wattune.workloads.example import PRETRAINING, pretrained
+
+
+def test_is_pretrained_once_when_the_weights_are_needed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    workload = example_workload()
+    assert workload.without_weights().model_fingerprint() == workload.model_fingerprint()
+    assert list(tmp_path.rglob("*")) == []
+    told = []
+    example_workload(lambda done, total, what: told.append((done, total)))
+    assert told == [(step, 60) for step in range(1, 61)]
+    (file,) = tmp_path.rglob("*.safetensors")
+    written = file.stat().st_mtime_ns
+    example_workload(lambda done, total, what: pytest.fail("it is there"))
+    assert workload.model(0)
+    assert file.stat().st_mtime_ns == written
+    assert [path.name for path in tmp_path.rglob("*")] == ["wattune", file.name]
+
+
+def test_is_kept_in_the_temporary_folder_where_the_cache_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file, not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert pretrained().is_relative_to(tmp_path)
+    assert pretrained() == pretrained()
+
+
+def test_knows_the_first_digits_and_not_yet_the_others():
+    workload = example_workload()
+    workload.check()
+    workload.proxy.check()
+    assert workload.check_proxy() == []
+    knowing = PRETRAINING.model(0)
+    new = workload.model(0)
+    assert workload.evaluate(new) < 0.5
+    assert not torch.equal(new.fc.weight, workload.model(1).fc.weight)
+    state = {name: tensor for name, tensor in new.state_dict().items() if not name.startswith("fc.")}
+    knowing.load_state_dict(state, strict=False)
+    x, y = next(PRETRAINING.batches(256, seed=1))
+    features = [knowing.stages(knowing.stem(x[y == digit])).mean((0, 2, 3)) for digit in range(5)]
+    apart = [(one - other).norm() for one, other in itertools.combinations(features, 2)]
+    assert min(apart) > 0.5  # features that tell the digits apart; without training they lie at one place
+
+
+@pytest.mark.slow
+def test_reaches_its_target_sooner_in_samples_with_a_smaller_batch():
+    proxy = example_workload().proxy
+    samples = {}
+    for batch_size, limit in ((16, proxy.budget_samples), (128, 2048)):
+        model = proxy.model(0).train()
+        optimizer = proxy.optimizer(model, batch_size)
+        for step, (x, y) in enumerate(proxy.batches(batch_size, seed=0), start=1):
+            optimizer.zero_grad()
+            proxy.loss(model(x), y).backward()
+            optimizer.step()
+            at = step * batch_size
+            if at % proxy.evaluate_every == 0:
+                reached = proxy.metric.reached(proxy.evaluate(model), proxy.target)
+                if reached or at >= limit:
+                    samples[batch_size] = at if reached else None
+                    break
+    assert samples[16] < 2048
+    assert samples[128] is None
+
+
+def test_the_reference_set_of_this_version_is_what_it_was():
+    # Another set needs another version: worst-case clocks are compared by it.
+    assert REFERENCE_VERSION == 1
+    found = {w.name: (sum(p.numel() for p in w.model(0).parameters()), w.batch_sizes) for w in reference_workloads()}
+    assert found == {
+        "reference-resnet20": (272474, (128,)),
+        "reference-transformer": (4804704, (128,)),
+        "reference-wide-mlp": (10512394, (128,)),
+        "reference-wide-cnn": (447626, (128,)),
+    }
+
+
+def test_the_reference_set_can_be_trained():
+    for workload in reference_workloads():
+        workload.check()
