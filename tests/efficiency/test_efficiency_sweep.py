@@ -14,7 +14,7 @@ from tests.efficiency import efficiency_made as made
 
 from wattune.efficiency import CHECKPOINT_EVERY, sweep
 from wattune.efficiency.runs import Run
-from wattune.errors import InputError, Interrupted, OutputError, RecordError
+from wattune.errors import InputError, Interrupted, OutputError, RecordError, UnknownName
 from wattune.records import LearningCurve
 
 SECONDS = 60
@@ -51,6 +51,7 @@ def test_seeds_differ_and_the_same_seed_does_not(curves):
     assert same(sweep(made.workload(), batch_sizes=[8], seeds=[0], folder=None), [curves[0]])
 
 
+@pytest.mark.slow
 def test_over_processes_the_curves_are_the_same(curves, tmp_path):
     lines = []
     got = sweep(made.workload(), seeds=[0, 1], folder=tmp_path, processes=2, progress=lambda *line: lines.append(line))
@@ -174,9 +175,11 @@ def test_a_workload_that_cannot_travel_is_trained_here():
     assert "cannot be sent" in lines[0][2]
 
 
-def test_nothing_to_train_and_no_processes_are_refused(tmp_path):
+def test_what_cannot_be_swept_is_refused(tmp_path):
     with pytest.raises(InputError, match="nothing to train"):
         sweep(made.workload(), seeds=[], folder=None)
+    with pytest.raises(UnknownName, match="backprop"):
+        sweep(made.workload(), seeds=[0], folder=None, algorithm="forwardprop")
     with pytest.raises(InputError, match="processes"):
         sweep(made.workload(), seeds=[0], folder=None, processes=0)
     (tmp_path / "file").write_text("")
@@ -234,7 +237,7 @@ def test_a_killed_sweep_leaves_no_process_and_goes_on(tmp_path):
         killed_once_under_way(tmp_path, moments.uniform(0, 1))
         for path in tmp_path.glob("*.json"):
             LearningCurve.load(path)
-    for says in ("6 6 batch size", "6 6 6 of 6 runs kept"):
+    for says in ("4 4 batch size", "4 4 4 of 4 runs kept"):
         process = start(tmp_path)
         output, errors = process.communicate(timeout=SECONDS)
         assert (process.returncode, errors) == (0, "")
@@ -255,6 +258,6 @@ def test_ctrl_c_ends_it_at_once(tmp_path, everybody):
         (os.killpg if everybody else os.kill)(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=SECONDS)
         assert time.monotonic() - begin < 3
-    assert "wattune.errors.Interrupted: interrupted after 0 of 6 runs" in errors
+    assert "wattune.errors.Interrupted: interrupted after 0 of 4 runs" in errors
     assert errors.count("Traceback") <= 2  # this process only: KeyboardInterrupt, and Interrupted from it
     wait_until(lambda: not group(process.pid), seconds=5)

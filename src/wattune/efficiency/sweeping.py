@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from wattune.algorithms import ALGORITHMS
 from wattune.efficiency.runs import Run
 from wattune.efficiency.workers import can_travel, train_here, train_in_processes
-from wattune.errors import InputError, Interrupted, OutputError
+from wattune.errors import InputError, Interrupted, OutputError, UnknownName
 from wattune.records import LearningCurve
 from wattune.workloads import Workload
 
@@ -43,6 +44,8 @@ def sweep(
         raise InputError("nothing to train", value=f"{len(sizes)} batch sizes, {len(seeds)} seeds", allowed="1 or more")
     if processes is not None and processes < 1:
         raise InputError("processes", value=processes, allowed="1 or more")
+    if algorithm not in ALGORITHMS:
+        raise UnknownName("algorithm", algorithm, ALGORITHMS)
     if folder is not None:
         _make(folder)
     # Small batches take the most steps, so they start first and the last process ends soonest.
