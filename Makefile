@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 CAP ?= 4.5W
+DEVICE ?= sim:jetson-nano
 DEMO := .demo
 
 .PHONY: demo test check format benchmarks clean
@@ -15,7 +16,9 @@ DEMO := .demo
 ## The whole job on a simulated Jetson Nano: profile, estimate, plan, train, compare, report.
 demo: .venv/installed
 	rm -rf $(DEMO)
-	$(BIN)/wattune run --device sim:jetson-nano --cap $(CAP) --strategy full --compare --output $(DEMO)
+	mkdir $(DEMO)
+	$(BIN)/wattune profile --device $(DEVICE) --output $(DEMO)/profile.json
+	$(BIN)/wattune run --device $(DEVICE) --cap $(CAP) --profile $(DEMO)/profile.json --compare --output $(DEMO)/run
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup

@@ -20,7 +20,9 @@ LARGEST, BEST = "largest batch, fixed clock", "best batch, fixed clock"
 
 def board(device: str, cap_w: float, folder: Path) -> dict[str, Any]:
     """One board's figures."""
-    wattune.run(device, cap_w=cap_w, output=folder, strategy="full", compare=True)
+    full = folder.with_suffix(".json")
+    wattune.profile(device).save(full)
+    wattune.run(device, cap_w=cap_w, output=folder, profile=full, compare=True)
     profile = ProfileTable.load(folder / "profile.json")
     efficiency = EfficiencyCurve.load(folder / "efficiency.json")
     plan = Plan.load(folder / "plan.json")

@@ -1,4 +1,4 @@
-"""Fills the README's figures from results/: what stands between `<!-- NAME -->` and `<!-- /NAME -->` is written here."""
+"""Fills the README's figures from results/, each between `<!-- NAME -->` and `<!-- /NAME -->`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def comparison() -> str:
                 continue
             lines.append(
                 f"| {row['rule']} | {row['batch_size']} | {row['clock_mhz']:g} MHz "
-                f"| {row['time_s']:.1f} ± {row['time_std_s']:.1f} s | {row['energy_j']:.0f} ± {row['energy_std_j']:.0f} J "
-                f"| {row['speed_up']:.2f} |"
+                f"| {row['time_s']:.1f} ± {row['time_std_s']:.1f} s "
+                f"| {row['energy_j']:.0f} ± {row['energy_std_j']:.0f} J | {row['speed_up']:.2f} |"
             )
         lines.append("")
     return "\n".join(lines)
@@ -72,8 +72,8 @@ def profiling_cost() -> str:
         profile, training = board["profile"], board["training"]
         pays = profile["pays_after_trainings"]
         lines.append(
-            f"- `{board['device']}`: profiling {profile['cells']} points takes {profile['time_s']:.0f} s of the board's "
-            f"time, the training {training['time_s']:.0f} s: {profile['share_of_this_training']:.1f} times as long. "
+            f"- `{board['device']}`: profiling {profile['cells']} points takes {profile['time_s']:.0f} s of the "
+            f"board's time, {profile['share_of_this_training']:.0f} times this training's {training['time_s']:.0f} s. "
             + (f"It has paid after {pays:.0f} such trainings." if pays else "It never pays for such trainings.")
         )
     return "\n".join(lines) + "\n"

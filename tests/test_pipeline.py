@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import wattune
-from wattune.errors import CapError, OutputError, RecordError, WorkloadError
+from wattune.errors import CapError, InputError, OutputError, RecordError, WorkloadError
 from wattune.folder import RunArguments, RunFolder, free_folder
 from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
 
@@ -171,6 +171,21 @@ def test_a_foreign_profile_in_the_folder_is_refused(finished, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_profile_that_is_there_is_not_measured_again(finished, tmp_path):
+    whole, _, _ = finished
+    said = []
+    run(tmp_path / "run", profile=whole / "profile.json", progress=lambda *what: said.append(what))
+    assert {what.partition(":")[0] for _, _, what in said} == {"estimate", "train"}
+    mine, other = contents(tmp_path / "run"), contents(whole)
+    assert all(mine[f"{name}.json"] == other[f"{name}.json"] for name in RECORDS)
+    with pytest.raises(RecordError, match="sim:jetson-tx2-nx"):
+        run(tmp_path / "other", profile=whole / "profile.json", device="sim:jetson-tx2-nx")
+    with pytest.raises(InputError, match="strategy"):
+        run(tmp_path / "other", profile=whole / "profile.json", strategy="full")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
 def test_a_cap_that_nothing_keeps_is_found_before_the_proxy_trains(tmp_path):
     with pytest.raises(CapError, match="lowest"):
         run(tmp_path / "run", cap_w=1.0)
@@ -192,12 +207,20 @@ def test_an_open_device_is_used_and_left_open(finished, tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"cap_w": float("nan")}, {"cap_w": -1.0}, {"cap_w": "4"}, {"seeds": 0}, {"seed": -1}, {"margin_w": -0.1}]
-    + [{"strategy": "half"}],
+    [
+        {"cap_w": float("nan")},
+        {"cap_w": -1.0},
+        {"cap_w": "4"},
+        {"seeds": 0},
+        {"seed": -1},
+        {"margin_w": -0.1},
+        {"margin_w": 4.2},
+        {"strategy": "half"},
+    ],
     ids=str,
 )
 def test_what_cannot_be_meant_leaves_no_folder(tmp_path, changes):
-    with pytest.raises(RecordError, match=next(iter(changes))):
+    with pytest.raises(InputError, match=next(iter(changes))):
         run(tmp_path / "run", **changes)
     assert list(tmp_path.iterdir()) == []
 

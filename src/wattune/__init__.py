@@ -31,15 +31,30 @@ if TYPE_CHECKING:
     from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
     from wattune.reporting import write_report
     from wattune.stages import compare, estimate, plan, profile, train
-    from wattune.workloads import OptimizerRule, Workload, example_workload, load_workload
+    from wattune.workloads import (
+        Augmentation,
+        Data,
+        Loaders,
+        Metric,
+        Model,
+        OptimizerRule,
+        Workload,
+        example_workload,
+        load_workload,
+    )
 
 __all__ = [
+    "Augmentation",
     "CapError",
     "Comparison",
+    "Data",
     "DeviceError",
     "EfficiencyCurve",
     "InputError",
     "Interrupted",
+    "Loaders",
+    "Metric",
+    "Model",
     "OptimizerRule",
     "OutOfDeviceMemory",
     "OutputError",
@@ -88,7 +103,17 @@ _HOMES = {
     "wattune.records": ("Comparison", "EfficiencyCurve", "Plan", "ProfileTable", "TrainingRecord"),
     "wattune.reporting": ("write_report",),
     "wattune.stages": ("compare", "estimate", "plan", "profile", "train"),
-    "wattune.workloads": ("OptimizerRule", "Workload", "example_workload", "load_workload"),
+    "wattune.workloads": (
+        "Augmentation",
+        "Data",
+        "Loaders",
+        "Metric",
+        "Model",
+        "OptimizerRule",
+        "Workload",
+        "example_workload",
+        "load_workload",
+    ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from wattune import comparison, efficiency, planning, profiling, reporting, training
 from wattune.devices import Device
+from wattune.errors import InputError
 from wattune.folder import RunArguments, RunFolder, free_folder
 from wattune.records import Comparison, EfficiencyCurve, EfficiencyPoint, Plan, ProfileTable, TrainingRecord
-from wattune.stages import as_workload, opened
+from wattune.stages import as_record, as_workload, opened
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
@@ -28,6 +29,7 @@ def run(
     seeds: int = 3,
     seed: int = 0,
     strategy: str | None = None,
+    profile: str | Path | ProfileTable | None = None,
     compare: bool = False,
     resume: bool = False,
     margin_w: float = 0.0,
@@ -38,8 +40,9 @@ def run(
 
     ``device`` is a spec such as ``"sim:jetson-nano"`` or an open device; ``workload`` an object, the path of a workload
     file, or None for the built-in example. ``output`` is a new or empty folder, by default the first free
-    ``wattune-run-N``; with ``resume`` the folder of a run that was interrupted. ``seeds`` is how often each batch size
-    is trained on the proxy (and with ``compare`` on the target), ``seed`` that of the training.
+    ``wattune-run-N``; with ``resume`` the folder of a run that was interrupted. ``profile`` is one that was measured
+    before with this device and model, under whatever cap; it is then not measured anew. ``seeds`` is how often each
+    batch size is trained on the proxy (and with ``compare`` on the target), ``seed`` that of the training.
 
     A target that was not reached raises nothing: the record's ``reached`` is False.
 
@@ -59,15 +62,23 @@ def run(
             compare=compare,
             fingerprint=work.fingerprint(),
         )
+        if cap_w is not None and margin_w >= cap_w:
+            raise InputError("margin_w", value=margin_w, allowed=f"less than the cap of {cap_w:g} W")
+        known = None if profile is None else as_record(ProfileTable, profile)
+        if known is not None and strategy is not None:
+            raise InputError("strategy", value=strategy, allowed="none where a profile is given")
+        if known is not None:
+            planning.check_profile(known, profiling.profile_key(board, work, known.algorithm))
         folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
         start = board.state_dict()
 
         table = folder.load(ProfileTable) or folder.save(
-            profiling.profile(
+            known
+            or profiling.profile(
                 board,
                 work,
                 strategy=strategy,
-                cap_w=cap_w,
+                cap_w=None if cap_w is None else cap_w - margin_w,
                 partial=folder.partial,
                 progress=_in(progress, "profile"),
             )

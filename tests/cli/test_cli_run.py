@@ -70,7 +70,7 @@ def watched(folder, writes=float("inf")):
     seen = set()
     while process.poll() is None and len(seen) < writes:
         seen |= written(folder)
-        time.sleep(0.002)
+        time.sleep(0.01)
     return process, len(seen)
 
 
@@ -134,8 +134,11 @@ def test_killed_at_any_moment_it_goes_on(whole, tmp_path, seed):
     assert not list(folder.rglob(".*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    ("number", "share"),
+    [(signal.SIGINT, 0.1), (signal.SIGTERM, 0.5), (signal.SIGINT, 0.9)],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_an_interrupted_run_names_the_command_that_goes_on(whole, tmp_path, number, share):
     expected, writes, _ = whole
     folder = tmp_path / "run"

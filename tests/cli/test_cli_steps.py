@@ -28,8 +28,7 @@ def folder(tmp_path_factory):
         ["estimate", str(SMALL), "--seeds", "2", "--processes", "1", "-o", name["efficiency"]],
         ["plan", *pair, "--cap", "4.2W", "-o", name["plan"]],
         ["train", name["plan"], str(SMALL), *DEVICE, "-o", name["training"]],
-        ["compare", *pair, str(SMALL), *DEVICE, "--cap", "4.2W", "--seeds", "2", "--processes", "1", "-o"]
-        + [name["comparison"]],
+        ["compare", *pair, str(SMALL), *DEVICE, "--cap", "4.2W", "--seeds", "2", "-o", name["comparison"]],
         ["report", str(folder)],
     ):
         assert main(arguments) == 0, arguments

@@ -1,9 +1,10 @@
 """The built-in example and the reference set."""
 
-import itertools
+from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from wattune.workloads import REFERENCE_VERSION, example_workload, reference_workloads
 from wattune.workloads.example import PRETRAINING, pretrained
@@ -11,43 +12,43 @@ from wattune.workloads.example import PRETRAINING, pretrained
 
 def test_is_pretrained_once_when_the_weights_are_needed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("wattune.workloads.example.PRETRAINING", replace(PRETRAINING, budget_samples=2 * 64))
     workload = example_workload()
     assert workload.without_weights().model_fingerprint() == workload.model_fingerprint()
     assert list(tmp_path.rglob("*")) == []
     told = []
     example_workload(lambda done, total, what: told.append((done, total)))
-    assert told == [(step, 60) for step in range(1, 61)]
+    assert told == [(1, 2), (2, 2)]
     (file,) = tmp_path.rglob("*.safetensors")
     written = file.stat().st_mtime_ns
     example_workload(lambda done, total, what: pytest.fail("it is there"))
     assert workload.model(0)
     assert file.stat().st_mtime_ns == written
-    assert [path.name for path in tmp_path.rglob("*")] == ["wattune", file.name]
+    assert {path.name for path in tmp_path.rglob("*")} == {"wattune", file.name}
 
 
 def test_is_kept_in_the_temporary_folder_where_the_cache_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file, not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("wattune.workloads.example.PRETRAINING", replace(PRETRAINING, budget_samples=2 * 64))
     assert pretrained().is_relative_to(tmp_path)
     assert pretrained() == pretrained()
 
 
+@pytest.mark.slow
 def test_knows_the_first_digits_and_not_yet_the_others():
     workload = example_workload()
     workload.check()
     workload.proxy.check()
     assert workload.check_proxy() == []
-    knowing = PRETRAINING.model(0)
     new = workload.model(0)
     assert workload.evaluate(new) < 0.5
     assert not torch.equal(new.fc.weight, workload.model(1).fc.weight)
-    state = {name: tensor for name, tensor in new.state_dict().items() if not name.startswith("fc.")}
-    knowing.load_state_dict(state, strict=False)
-    x, y = next(PRETRAINING.batches(256, seed=1))
-    features = [knowing.stages(knowing.stem(x[y == digit])).mean((0, 2, 3)) for digit in range(5)]
-    apart = [(one - other).norm() for one, other in itertools.combinations(features, 2)]
-    assert min(apart) > 0.5  # features that tell the digits apart; without training they lie at one place
+    knowing = PRETRAINING.model(0)
+    knowing.load_state_dict(load_file(pretrained()))
+    assert PRETRAINING.evaluate(knowing) > 0.95
+    assert torch.equal(knowing.stem[0].weight, new.stem[0].weight)
 
 
 @pytest.mark.slow

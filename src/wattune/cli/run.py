@@ -21,6 +21,9 @@ Folder = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="DIR", help="A new or empty folder. By default wattune-run-N."),
 ]
+Profile = Annotated[
+    Path | None, typer.Option("--profile", metavar="FILE", help="A profile record; it is then not measured anew.")
+]
 Compare = Annotated[bool, typer.Option("--compare", help="Afterwards train the picks of simpler rules as well.")]
 Seeds = Annotated[
     int | None, typer.Option("--seeds", metavar="N", min=1, help="Trainings per batch size. By default 3.")
@@ -39,6 +42,7 @@ def run(
     resume: Resume = False,
     compare: Compare = False,
     strategy: Strategy = None,
+    profile: Profile = None,
     seeds: Seeds = None,
     seed: Seed = None,
     margin: Margin = None,
@@ -73,7 +77,9 @@ def run(
     with resumable(["run", "--output", str(folder.path)], folder.arguments), shown() as progress:
         from wattune import pipeline
 
-        record = pipeline.run(**given, output=folder.path, resume=resume, processes=processes, progress=progress)
+        record = pipeline.run(
+            **given, profile=profile, output=folder.path, resume=resume, processes=processes, progress=progress
+        )
 
     from wattune.records import Comparison
     from wattune.reporting import summary

@@ -83,6 +83,7 @@ class Run:
             algorithm=self.algorithm,
             batch_size=self.batch_size,
             seed=self.seed,
+            metric=workload.metric.name,
             target=workload.target,
             reached=reached,
             samples=samples,

@@ -55,6 +55,7 @@ class TrainingRecord(Record):
     name = "training"
 
     plan: Plan
+    metric: str | None = None
     reached: bool
     ended: Ending | None = None
     samples: Samples
@@ -85,6 +86,7 @@ class LearningCurve(Record):
     algorithm: str = "backprop"
     batch_size: BatchSize
     seed: int
+    metric: str | None = None
     target: float | None = None
     reached: bool
     samples: Samples

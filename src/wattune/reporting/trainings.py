@@ -87,7 +87,7 @@ def evaluations(training: TrainingRecord) -> Figure | None:
     figure = spec(
         data,
         axis("samples", domain=[0, 0.46 if timed else 1], rangemode="tozero"),
-        axis("metric"),
+        axis(words.metric(training.metric)),
         **more,
     )
     return Figure("evaluations", "Metric during this training", origin, figure, height=320, wide=True, narrowest=480)
@@ -142,7 +142,9 @@ def _curves(curves: Sequence[LearningCurve], scale: Mapping[int, float], label: 
     more: Spec = {}
     targets = {curve.target for curve in curves}
     _add_target(more, targets.pop() if len(targets) == 1 else None)
-    figure = spec(data, axis(label, rangemode="tozero"), axis("metric"), showlegend=True, **more)
+    metrics = {curve.metric for curve in curves}
+    name = words.metric(metrics.pop() if len(metrics) == 1 else None)
+    figure = spec(data, axis(label, rangemode="tozero"), axis(name), showlegend=True, **more)
     figure["layout"]["legend"]["title"] = {"text": "batch size ", "font": {"size": 12}}
     return figure
 

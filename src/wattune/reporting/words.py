@@ -202,3 +202,8 @@ def baseline(plan: Plan) -> Baseline | None:
 
 def _digits(value: float) -> str:
     return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+
+
+def metric(name: str | None) -> str:
+    """The metric as an axis calls it; just "metric" where the record does not say."""
+    return "metric" if name is None else name.replace("_", " ")

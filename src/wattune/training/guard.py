@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from wattune.devices.base import Device, Setting
+from wattune.errors import DeviceError
 from wattune.records import GuardEvent
 
 UP_AFTER_S = 10.0
@@ -41,6 +42,7 @@ class Guard:
     def __init__(self, device: Device, setting: Setting, cap_w: float | None):
         self.cap_w = cap_w
         self.settle_s = device.sensor.settle_s
+        self.failure: DeviceError | None = None  # of the device, when its setting was to be changed
         self._setting = setting
         planned = setting.value
         self._settings = tuple(s for s in device.settings if planned is not None and s <= planned)
@@ -118,7 +120,11 @@ class Guard:
             self._change(target, time_s, power_w, down=False)
 
     def _change(self, value: float, time_s: float, power_w: float, *, down: bool) -> None:
-        self._setting.change(value)
+        try:
+            self._setting.change(value)
+        except DeviceError as error:
+            self.failure = error
+            raise
         self._changed_s, self._went_down = time_s, down
         self._below_since_s, self._over_s, self._told_lowest = None, 0.0, False
         action = "down" if down else "up"

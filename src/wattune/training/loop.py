@@ -81,7 +81,10 @@ class Loop:
         self.keep, self.progress = keep, progress
         self.samples = 0
         self.evaluations: list[Evaluation] = []
-        if kept and kept["device"] is not None:
+        if not kept:
+            # What the sensor still holds of the time before is no part of this training, nor the guard's business.
+            device.wait(device.sensor.settle_s)
+        elif kept["device"] is not None:
             device.load_state_dict(kept["device"])
         self.guard = Guard(device, setting, cap_w)
         self.meter = Meter(device, cap_w=cap_w, on_reading=self.guard)
@@ -136,6 +139,8 @@ class Loop:
 
     @contextmanager
     def _step(self) -> Iterator[None]:
+        if self.guard.failure is not None:
+            raise self.guard.failure  # on real time it happened in the thread that samples, which ended there
         if self.guard.has_read:
             self.meter.figures()  # raises where the sensor has failed: the guard is blind from then on
         if self.guard.stopped:

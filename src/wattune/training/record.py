@@ -23,6 +23,7 @@ def training_record(
     left_out = {} if counts_all(device) else {"left_out": "evaluations and checkpoints, which were not recorded"}
     return TrainingRecord(
         plan=plan,
+        metric=workload.metric.name,
         reached=outcome.ended == "target reached",
         ended=outcome.ended,
         samples=outcome.samples,

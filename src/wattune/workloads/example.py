@@ -47,6 +47,11 @@ def example_workload(progress: Progress | None = None) -> Workload:
     return _fine_tuning("resnet8-digits", inverted=True, proxy=_fine_tuning("resnet8-digits-proxy", inverted=False))
 
 
+# Why these numbers. Target: small batches go on to 0.95 and more, so 0.9 is reached by every seed (36 of 36 runs, 6
+# batch sizes and 6 seeds, on each data set), and late enough for batch sizes to differ: 8 needs a fifth of the samples
+# that 128 needs, 64 a half. Grid: no finer one is allowed at a largest batch of 128. Budget: the slowest run took
+# 5,504 samples. Learning rate: at 5e-4 a batch size of 128 was at 0.7 after 4,096 samples, where here it is at 0.9. A
+# sweep of 6 batch sizes and 3 seeds takes 70 s of one CPU core.
 def _fine_tuning(name: str, *, inverted: bool, proxy: Workload | None = None) -> Workload:
     return Workload(
         name,
