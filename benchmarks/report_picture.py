@@ -19,7 +19,7 @@ WIDTH, HEIGHT = 1280, 900
 
 def main(arguments: list[str] | None = None) -> None:
     report, picture = (*(arguments or []), *(None, None))[:2]
-    photograph(Path(report or ROOT / ".demo" / "report.html"), Path(picture or ROOT / "docs" / "report.png"))
+    photograph(Path(report or ROOT / ".demo" / "run" / "report.html"), Path(picture or ROOT / "docs" / "report.png"))
 
 
 def photograph(report: Path, picture: Path) -> None:

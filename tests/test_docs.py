@@ -20,7 +20,7 @@ def make_images(folder: Path) -> None:
     import numpy as np
 
     rng = np.random.default_rng(0)
-    for name, classes, each in (("tiny-imagenet-100", 100, 4), ("cifar10", 10, 40)):
+    for name, classes, each in (("pretraining", 100, 4), ("cifar10", 10, 80)):
         (folder / name).mkdir(parents=True)
         for part in ("train", "test"):
             labels = rng.permutation(np.repeat(np.arange(classes), each))
@@ -34,7 +34,7 @@ def make_images(folder: Path) -> None:
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_run(page, tmp_path):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    make_images(tmp_path / "data")
+    make_images(tmp_path / "examples" / "real-images")
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

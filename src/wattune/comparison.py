@@ -86,6 +86,8 @@ def compare(
                 if start is not None:
                     device.load_state_dict(start)
                 priced[point].append(training.price(run, device, workload, point, cap_w=cap_w))
+    if progress is not None:
+        progress(len(points), len(points), "priced")
     rows = [_row(rule, choice, priced) for rule, choice in picks.items()]
     return Comparison(
         device=device.name,

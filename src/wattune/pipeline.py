@@ -19,6 +19,9 @@ from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
 
+REST_S = 3600.0
+"""How long a simulated board rests before the pick is measured again."""
+
 
 def run(
     device: str | Device,
@@ -49,7 +52,7 @@ def run(
     Raises: InputError and its kinds for what cannot be done as asked, DeviceError.
     """
     with opened(device, seed=seed) as board:
-        work = as_workload(workload, _in(progress, "example"))
+        work = as_workload(workload, progress)
         _check(work)
         arguments = RunArguments.check(
             device=device if isinstance(device, str) else device.name,
@@ -97,7 +100,17 @@ def run(
                 progress=_in(progress, "estimate"),
             )
         )
-        plan = folder.load(Plan) or folder.save(planning.plan(table, curve, cap_w=cap_w, margin_w=margin_w))
+        plan = folder.load(Plan)
+        if plan is None:
+            if start is not None:
+                # Later than the training will be, whose noise would else be that which is seen here.
+                board.load_state_dict(start)
+                board.wait(REST_S)
+            table, plan = _confirmed(
+                board, work, table, curve, cap_w=cap_w, margin_w=margin_w, progress=_in(progress, "plan")
+            )
+            folder.save(table)
+            folder.save(plan)
 
         # A simulated board begins to train as it began to profile, so that a resumed run ends with the same figures.
         if start is not None:
@@ -153,8 +166,32 @@ def _check_cap(table: ProfileTable, *, cap_w: float | None, margin_w: float) -> 
     planning.plan(table, even, cap_w=cap_w, margin_w=margin_w)
 
 
+def _confirmed(
+    board: Device,
+    work: Workload,
+    table: ProfileTable,
+    curve: EfficiencyCurve,
+    *,
+    cap_w: float | None,
+    margin_w: float,
+    progress: Progress | None,
+) -> tuple[ProfileTable, Plan]:
+    """A plan whose pick keeps the cap also when it is measured again, for longer; and the table with what that gave."""
+    while True:
+        plan = planning.plan(table, curve, cap_w=cap_w, margin_w=margin_w)
+        if cap_w is None:
+            return table, plan
+        if progress is not None:
+            progress(0, 1, f"measuring batch size {plan.batch_size} again, for longer")
+        table = profiling.confirm(board, work, table, plan.point, cap_w=cap_w - margin_w)
+        confirmed = planning.plan(table, curve, cap_w=cap_w, margin_w=margin_w)
+        if confirmed.point == plan.point:
+            return table, confirmed
+
+
 def _in(progress: Progress | None, step: str) -> Progress | None:
-    """The same progress, its texts beginning with the step that they are of."""
+    """The same progress, its texts beginning with the step that they are of; it says at once that the step begins."""
     if progress is None:
         return None
+    progress(0, 0, f"{step}: begins")
     return lambda done, total, what: progress(done, total, f"{step}: {what}")

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import resource
 import shlex
 import signal
@@ -109,8 +110,8 @@ def state(folder):
 
 def first_count(stderr, step):
     """The first number of "step: DONE/TOTAL ..." in the lines of progress; None where the step is not in them."""
-    lines = [line for line in stderr.splitlines() if line.startswith(f"wattune: {step}: ")]
-    return int(lines[0].removeprefix(f"wattune: {step}: ").partition("/")[0]) if lines else None
+    counts = re.findall(rf"^wattune: {step}: (\d+)/", stderr, re.MULTILINE)
+    return int(counts[0]) if counts else None
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -136,7 +137,7 @@ def test_killed_at_any_moment_it_goes_on(whole, tmp_path, seed):
 
 @pytest.mark.parametrize(
     ("number", "share"),
-    [(signal.SIGINT, 0.1), (signal.SIGTERM, 0.5), (signal.SIGINT, 0.9)],
+    [(signal.SIGINT, 0.4), (signal.SIGTERM, 0.9)],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_an_interrupted_run_names_the_command_that_goes_on(whole, tmp_path, number, share):

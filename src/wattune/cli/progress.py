@@ -48,6 +48,8 @@ def shown() -> Iterator[Progress]:
                 console.print(f"wattune: {text}", markup=False, highlight=False)
                 return
             if step not in tasks:
+                for earlier in tasks.values():
+                    bars.stop_task(earlier)
                 tasks[step] = bars.add_task(text, step=step, total=total or None)
             bars.update(tasks[step], completed=done, total=total or None, description=text)
 
@@ -74,4 +76,4 @@ def lines(write: Callable[[str], None], clock: Callable[[], float] = time.monoto
 
 def _split(what: str) -> tuple[str, str]:
     step, colon, text = what.partition(": ")
-    return (step, text) if colon and step in ("example", "profile", "estimate", "train", "compare") else ("", what)
+    return (step, text) if colon and step in ("profile", "estimate", "train", "compare") else ("", what)

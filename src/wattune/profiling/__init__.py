@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from wattune.profiling.confirming import confirm
 from wattune.profiling.key import profile_key
 from wattune.profiling.profile import STRATEGIES, profile
 
-__all__ = ["STRATEGIES", "profile", "profile_key"]
+__all__ = ["STRATEGIES", "confirm", "profile", "profile_key"]

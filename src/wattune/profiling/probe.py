@@ -32,18 +32,28 @@ class Prober:
     weights of its own.
     """
 
-    def __init__(self, device: Device, workload: Workload, algorithm: str, *, steps: int, cap_w: float | None):
+    def __init__(
+        self,
+        device: Device,
+        workload: Workload,
+        algorithm: str,
+        *,
+        steps: int,
+        cap_w: float | None,
+        windows: int = WINDOWS,
+    ):
         self._device = device
         self._workload = workload
         self._algorithm = algorithm
         self._steps = steps
+        self._windows = windows
         self._cap_w = cap_w
         self._shape: Shape | None = None
         self._work: StepWork | None = None
         self._training: Iterator[Any] = itertools.repeat(None)
 
     def probe(self, shape: Shape, setting: float | None) -> Probe:
-        """Warm up, then measure for at least ``steps`` steps and three windows of the sensor.
+        """Warm up, then measure for at least ``steps`` steps and ``windows`` windows of the sensor.
 
         Stopped after the step in which a reading of this cell is above the cap. Raises: DeviceError, InputError.
         """
@@ -86,7 +96,7 @@ class Prober:
         spent = [warm_up.figures()]
         if not above:
             with Meter(device, cap_w=cap_w, on_reading=look) as meter:
-                times_s = self._run(work, self._steps, WINDOWS * window_s, above)
+                times_s = self._run(work, self._steps, self._windows * window_s, above)
             spent.append(meter.figures())
         cost = ProfileCost(
             time_s=sum(figures.time_s for figures in spent),

@@ -13,6 +13,7 @@ from wattune.records.efficiency import EfficiencyCurve, EfficiencyPoint
 from wattune.records.plan import Baseline, Candidate, CapGain, Plan
 from wattune.records.profile import (
     AbortedProbe,
+    Confirmation,
     ProfileCell,
     ProfileCost,
     ProfileKey,
@@ -38,6 +39,7 @@ __all__ = [
     "CapGain",
     "Comparison",
     "ComparisonRow",
+    "Confirmation",
     "EfficiencyCurve",
     "EfficiencyPoint",
     "Ending",

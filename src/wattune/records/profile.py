@@ -61,6 +61,17 @@ class AbortedProbe(Value):
     power_w: Positive
 
 
+class Confirmation(Value):
+    """A cell that was measured again, for longer, before a training relied on it: no more than that it was done."""
+
+    batch_size: BatchSize
+    micro_batch_size: BatchSize | None = None
+    clock_mhz: Positive | None = None
+    power_limit_w: Positive | None = None
+    cap_w: Positive
+    power_w: Positive
+
+
 class ReferencePower(Value):
     """Peak power of one reference workload at one clock: what a worst-case clock is chosen from.
 
@@ -123,6 +134,7 @@ class ProfileTable(Record):
     algorithm: str = "backprop"
     cells: tuple[ProfileCell, ...]
     aborted: tuple[AbortedProbe, ...] = ()
+    confirmed: tuple[Confirmation, ...] = ()
     reference: ReferenceSet | None = None
     key: ProfileKey | None = None
     cost: ProfileCost | None = None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
 from wattune.devices import Device
@@ -59,7 +63,7 @@ def train(
         step_work=algorithm.work(),
         evaluation_works=evaluation_works(algorithm, device, plan.point, workload.test_samples),
         batches=lambda samples: workload.batches(plan.batch_size, seed=seed, start=samples),
-        evaluate=workload.evaluate,
+        evaluate=_evaluate(device, workload, plan),
         budget_samples=workload.budget_samples,
         checkpoint_bytes=lambda: state_bytes(algorithm.state_dict()) if counted else None,
     )
@@ -88,6 +92,14 @@ def _check_actuator(device: Device, plan: Plan) -> None:
                 allowed=device.actuator or "nothing, it has no setting",
                 hint="profile this device and plan again",
             )
+
+
+def _evaluate(device: Device, workload: Workload, plan: Plan) -> Callable[[nn.Module], float]:
+    # On the device itself evaluations are as large as training's forward passes: larger ones would draw more power
+    # than was measured when the clock was chosen.
+    if not device.executes_steps:
+        return workload.evaluate
+    return partial(workload.evaluate, batch_size=plan.micro_batch_size or plan.batch_size)
 
 
 def _identity(device: Device, workload: Workload, plan: Plan, seed: int) -> dict[str, Any]:

@@ -212,15 +212,15 @@ class Workload:
             inputs, targets = prepare(x[picked], y[picked], self.task)
             yield self.augmentation.apply(inputs, seed=seed, start=position), targets
 
-    def test_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def test_batches(self, batch_size: int = EVALUATION_BATCH) -> Iterator[tuple[Tensor, Tensor]]:
         """The test part, each sample once. Raises: WorkloadError."""
         loaded = self.loaded
         if isinstance(loaded, Loaders):
             yield from loaded.test
             return
         x, y = loaded.test
-        for start in range(0, len(x), EVALUATION_BATCH):
-            part = slice(start, start + EVALUATION_BATCH)
+        for start in range(0, len(x), batch_size):
+            part = slice(start, start + batch_size)
             yield prepare(x[part], y[part], self.task)
 
     def example(self, batch_size: int) -> tuple[Tensor, Tensor]:
@@ -238,9 +238,10 @@ class Workload:
             return torch.randint(output[-1], (batch_size, *self.input_shape), generator=draws), y
         return torch.randn(batch_size, *self.input_shape, generator=draws), y
 
-    def evaluate(self, module: nn.Module) -> float:
+    def evaluate(self, module: nn.Module, *, batch_size: int = EVALUATION_BATCH) -> float:
         """The metric on the test part, without gradients and with ``module`` in evaluation mode meanwhile.
 
+        ``batch_size`` samples go through at a time; loaders of the user's own have their own.
         Raises: WorkloadError.
         """
         device = next(module.parameters()).device
@@ -249,7 +250,7 @@ class Workload:
         module.eval()
         try:
             with torch.no_grad():
-                for x, y in self.test_batches():
+                for x, y in self.test_batches(batch_size):
                     outputs.append(module(x.to(device)).float().cpu())
                     targets.append(y)
         finally:
