@@ -4,8 +4,9 @@ BIN := .venv/bin
 CAP ?= 4.5W
 DEVICE ?= sim:jetson-nano
 DEMO := .demo
+TORCHLESS := .venv-without-torch
 
-.PHONY: demo test check format benchmarks clean
+.PHONY: demo test test-without-torch check format benchmarks clean
 
 # The stamp, not the folder, says that the installation went through.
 .venv/installed: pyproject.toml constraints.txt
@@ -22,6 +23,16 @@ demo: .venv/installed
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+
+## The parts that need no torch, on another Python: make test-without-torch PYTHON=python3.13
+test-without-torch:
+	$(PYTHON) -m venv --clear $(TORCHLESS)
+	$(TORCHLESS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(TORCHLESS)/bin/pip install --quiet --disable-pip-version-check numpy plotly pydantic rich typer \
+		'tomli; python_version < "3.11"' hypothesis jsonschema pytest
+	$(TORCHLESS)/bin/pytest -m 'not slow' tests/test_records.py tests/planning tests/reporting tests/devices \
+		--ignore tests/devices/test_devices_believable.py
+	rm -rf $(TORCHLESS)
 
 check: .venv/installed
 	$(BIN)/ruff format --check src tests benchmarks examples

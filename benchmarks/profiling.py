@@ -13,6 +13,7 @@ import time
 import wattune
 from wattune.workloads import example_workload
 import wattune.algorithms, wattune.devices, wattune.profiling
+import torch._dynamo  # which torch imports itself with the first optimizer
 workload = example_workload()
 begin = time.perf_counter()
 table = wattune.profile("sim:jetson-nano", workload, strategy="full")

@@ -65,7 +65,7 @@ def test_a_run_leaves_every_record(finished):
         "training.json",
     ]
     steps = list(dict.fromkeys(what.partition(":")[0] for _, _, what in said))
-    assert steps == ["profile", "estimate", "train", "compare"]
+    assert steps == ["profile", "estimate", "plan", "train", "compare"]
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_a_profile_that_is_there_is_not_measured_again(finished, tmp_path):
     whole, _, _ = finished
     said = []
     run(tmp_path / "run", profile=whole / "profile.json", progress=lambda *what: said.append(what))
-    assert {what.partition(":")[0] for _, _, what in said} == {"estimate", "train"}
+    assert {what.partition(":")[0] for _, _, what in said} == {"estimate", "plan", "train"}
     mine, other = contents(tmp_path / "run"), contents(whole)
     assert all(mine[f"{name}.json"] == other[f"{name}.json"] for name in RECORDS)
     with pytest.raises(RecordError, match="sim:jetson-tx2-nx"):

@@ -28,11 +28,14 @@ def test_lines_are_sparse(told):
 def test_each_step_has_a_beginning_and_an_end(told):
     written, show, _ = told
     for step in ("profile", "estimate"):
+        show(0, 0, f"{step}: begins")
         for done in range(11):
             show(done, 10, f"{step}: batch size 8: something")
     assert written == [
+        "profile: begins",
         "profile: 0/10 batch size 8: something",
         "profile: 10/10 batch size 8: something",
+        "estimate: begins",
         "estimate: 0/10 batch size 8: something",
         "estimate: 10/10 batch size 8: something",
     ]

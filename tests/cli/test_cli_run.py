@@ -63,26 +63,26 @@ def written(folder):
     return found
 
 
-def watched(folder, writes=float("inf")):
+def watched(folder, arguments=RUN, writes=float("inf"), seen=frozenset()):
     """Start a run, and leave it as soon as so many writes have been seen: moments by what is done, not by the clock."""
     process = subprocess.Popen(
-        [*COMMAND, *RUN, "-o", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, *arguments, "-o", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    seen = set()
+    seen = set(seen)
     while process.poll() is None and len(seen) < writes:
         seen |= written(folder)
         time.sleep(0.01)
-    return process, len(seen)
+    return process, seen
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """An uninterrupted run: its records, how many writes were seen, and what it said."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    process, writes = watched(folder)
+    process, seen = watched(folder)
     out, err = process.communicate()
     assert process.returncode == 0, err
-    return contents(folder), writes, (out, err)
+    return contents(folder), len(seen), (out, err)
 
 
 def test_a_run_ends_with_a_table_and_the_report(whole):
@@ -104,7 +104,10 @@ def state(folder):
     partial, checkpoint = folder / "profile-partial.json", folder / "checkpoint" / "training.safetensors"
     probes = len(json.loads(partial.read_text())["notes"]) if partial.exists() else 0
     samples = load_checkpoint(checkpoint)[1]["so_far"]["samples"] if checkpoint.exists() else 0
-    passing = {"run.json", "profile-partial.json"}
+    # The plan's pick is measured again before the plan is written, and what that gave stands in the profile.
+    passing = {"run.json", "profile-partial.json"} | (
+        {"profile.json"} if not (folder / "plan.json").exists() else set()
+    )
     return {p: t for p, t in finished.items() if p.name not in passing}, probes, samples
 
 
@@ -114,24 +117,26 @@ def first_count(stderr, step):
     return int(counts[0]) if counts else None
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_killed_at_any_moment_it_goes_on(whole, tmp_path, seed):
+    """Five runs, each killed twice: one moment in every tenth of a run, the beginning as likely as the end."""
     expected, writes, _ = whole
-    folder = tmp_path / "run"
-    # One moment in each tenth of the run: the beginning is as likely as the end.
-    process, _ = watched(folder, writes * (seed + random.Random(seed).random()) / 10)
-    process.kill()
-    process.communicate()
-    begun = (folder / "run.json").exists()
-    finished, probes, samples = state(folder) if begun else ({}, 0, 0)
-    done = call(*(["run"] if begun else RUN), "-o", folder, "--resume")
+    folder, chance, seen, finished = tmp_path / "run", random.Random(seed), set(), {}
+    for tenth in (seed, seed + 5):
+        begun = (folder / "run.json").exists()
+        arguments = ["run", "--resume"] if begun else [*RUN, "--resume"]
+        process, seen = watched(folder, arguments, writes * (tenth + chance.random()) / 10, seen)
+        process.kill()
+        process.communicate()
+        before, (finished, probes, samples) = finished, state(folder) if folder.exists() else ({}, 0, 0)
+        assert before.items() <= finished.items()
+    done = call("run", "-o", folder, "--resume")
     assert done.returncode == 0, done.stderr
     assert contents(folder) == expected
     # Nothing that was finished was made again, and what was not went on from the last probe and the last evaluation.
     assert all(path.stat().st_mtime_ns == then for path, then in finished.items())
     assert first_count(done.stderr, "profile") in (None, probes)
-    if samples:
-        assert (first_count(done.stderr, "train") or samples) >= samples
+    assert (first_count(done.stderr, "train") or samples) >= samples
     assert not list(folder.rglob(".*"))
 
 
@@ -143,7 +148,7 @@ def test_killed_at_any_moment_it_goes_on(whole, tmp_path, seed):
 def test_an_interrupted_run_names_the_command_that_goes_on(whole, tmp_path, number, share):
     expected, writes, _ = whole
     folder = tmp_path / "run"
-    process, _ = watched(folder, writes * share)
+    process, _ = watched(folder, writes=writes * share)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err

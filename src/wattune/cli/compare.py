@@ -55,7 +55,6 @@ def compare(
     if record is None:
         folder = to.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:
-            progress(0, 0, "training the target")
             record = stages.compare(
                 device,
                 workload,

@@ -36,7 +36,6 @@ def estimate(
     if record is None:
         folder = to.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:
-            progress(0, 0, "training the proxy")
             record = stages.estimate(workload, seeds=seeds, folder=folder, processes=processes, progress=progress)
     to.deliver(record, _text(record))
 

@@ -66,7 +66,7 @@ def lines(write: Callable[[str], None], clock: Callable[[], float] = time.monoto
         ended = total > 0 and done >= total
         if not warning and not ended and clock() < due.get(step, float("-inf")):
             return
-        if not warning:
+        if total and not warning:
             due[step] = clock() + QUIET_S
         count = "" if warning or not total else f"{done}/{total} "
         write(f"{step}: {count}{text}" if step else f"{count}{text}")
@@ -76,4 +76,4 @@ def lines(write: Callable[[str], None], clock: Callable[[], float] = time.monoto
 
 def _split(what: str) -> tuple[str, str]:
     step, colon, text = what.partition(": ")
-    return (step, text) if colon and step in ("profile", "estimate", "train", "compare") else ("", what)
+    return (step, text) if colon and step in ("profile", "estimate", "plan", "train", "compare") else ("", what)

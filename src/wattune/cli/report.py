@@ -17,7 +17,10 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="The HTML file. By default report.html beside the records."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The HTML file. By default report.html beside the records, made anew.",
         ),
     ] = None,
     as_json: Json = False,

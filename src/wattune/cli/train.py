@@ -37,7 +37,6 @@ def train(
     if record is None:
         checkpoint = to.beside("-checkpoint.safetensors")
         with resumable(context.obj, checkpoint), shown() as progress:
-            progress(0, 0, "training")
             record = stages.train(
                 device, workload, plan, seed=seed, checkpoint=checkpoint, resume=resume, progress=progress
             )
