@@ -2,8 +2,8 @@
 
 A torch loop runs in pairs, with and without the meter, in random order; the sensor is a file that is read as
 sysfs is. What is compared is the processor time of the whole process, sampling thread included, which other processes
-disturb less than they do the wall's: median of the pairs' ratios, with quartiles that say how sure it is. Where
-these are wider than the figure, the second one counts: processor time of the sampling thread alone, per second of the loop.
+disturb less than they do the wall's: median of the pairs' ratios, with quartiles that say how sure it is. Where these
+are wider than the figure, the second one counts: processor time of the sampling thread alone, per second of the loop.
 """
 
 from __future__ import annotations

@@ -186,6 +186,15 @@ class DeviceContract:
             self.train(device, steps=1)
             self.train(another, steps=1)
 
+    def test_a_state_that_was_taken_stays_as_it_was(self, device):
+        if device.state_dict() is None:
+            pytest.skip("nothing to keep")
+        self.train(device)
+        state = device.state_dict()
+        then = json.dumps(state)
+        self.train(device)
+        assert json.dumps(state) == then
+
     def test_only_a_simulated_device_knows_the_truth(self, device):
         truth = device.truth(5.0)
         assert (truth is not None) == (device.kind == "simulated")

@@ -62,6 +62,7 @@ def sweep(
         if processes > 1 and not can_travel(workload):
             tell(len(done), len(runs), "this workload cannot be sent to other processes: training in this one")
             processes = 1
+        tell(len(done), len(runs), f"{len(left)} runs to train, {processes} at a time")
         results = train_here(workload, left) if processes == 1 else train_in_processes(workload, left, processes)
         try:
             with closing(results):

@@ -142,6 +142,13 @@ class ProfileTable(Record):
     strategy: str | None = None
 
     @model_validator(mode="after")
+    def _one_actuator(self) -> Self:
+        found = {(cell.clock_mhz is not None, cell.power_limit_w is not None) for cell in self.measured}
+        if len(found) > 1 or (True, True) in found:
+            raise ValueError("one actuator: clock_mhz in every cell, or power_limit_w in every cell, or neither")
+        return self
+
+    @model_validator(mode="after")
     def _unique(self) -> Self:
         seen = set()
         for cell in self.cells:
