@@ -1,4 +1,4 @@
-"""The real-images example on photographs of your own: `python -m benchmarks.real_images FOLDER`.
+"""The real-images example on photographs of your own: `python -m benchmarks real_images FOLDER`.
 
 FOLDER holds what examples/real-images/workload.toml names: pretraining/{train,test}.npz with many classes and
 cifar10/{train,test}.npz with ten. Samples to the target are those of real trainings; the board is simulated.
@@ -22,9 +22,9 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "real-images"
 DEVICE, CAP_W = "sim:jetson-nano", 4.5
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """Pre-train, run, compare and keep."""
-    source = Path((sys.argv[1:] if arguments is None else arguments)[0]).resolve()
+    source = Path(arguments[0]).resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "real-images"
         shutil.copytree(EXAMPLE, folder)
@@ -48,7 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
             "cap_w": CAP_W,
             "images": train,
             "seeds": len(comparison.seeds),
-            "target": efficiency.target,
+            "target": training.target,
+            "proxy_target": efficiency.target,
             "relative_samples": {str(p.batch_size): p.relative_samples for p in efficiency.points},
             "training": training.model_dump(mode="json", include={"reached", "samples", "time_s", "energy_j"}),
             "profiling_share": training.profiling_share,
@@ -56,7 +57,3 @@ def main(arguments: list[str] | None = None) -> None:
             "rows": [row.model_dump(mode="json") for row in comparison.rows],
         },
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
-from wattune import efficiency as proxy
 from wattune import planning, training
 from wattune.devices import Device
+from wattune.efficiency import curve as curve_of
+from wattune.efficiency import sweep
 from wattune.errors import InputError
 from wattune.records import (
     Candidate,
@@ -29,7 +30,8 @@ OURS, FASTEST = "wattune", "fastest"
 METHOD = (
     "Each batch size and seed was trained once, to the target, on the target's own data. How many samples that takes "
     "depends neither on the clock nor on the device, so that one training was priced at each clock that a rule chose: "
-    "every step, evaluation and checkpoint of it was given to the device anew, with the cap guarded."
+    "every step, evaluation and checkpoint of it was given to the device anew, with the cap guarded. Micro-batches are "
+    "taken to need as many samples as whole batches do, which batch normalisation may change."
 )
 
 
@@ -57,7 +59,7 @@ def compare(
             value=device.name,
             hint="on a real board, train each rule's point of the plan by itself",
         )
-    runs = proxy.sweep(
+    runs = sweep(
         workload,
         batch_sizes=profile.batch_sizes,
         seeds=seeds,
@@ -66,14 +68,16 @@ def compare(
         processes=processes,
         progress=progress,
     )
-    # Where no run reached the target, nobody can say what the fastest would be.
-    own = proxy.curve(runs, workload=workload.name) if any(run.reached for run in runs) else None
-    curves = dict.fromkeys(planning.RULES, efficiency) | {FASTEST: own}
     picks = {
-        rule: None if curve is None else planning.pick(rule, profile, curve, cap_w=cap_w, margin_w=margin_w)
-        for rule, curve in curves.items()
+        rule: planning.pick(rule, profile, efficiency, cap_w=cap_w, margin_w=margin_w)
+        for rule in planning.RULES
+        if rule != FASTEST
     }
-    points = {c.point: None for c in picks.values() if c is not None and c.feasible}  # each once, in order
+    chosen = [choice.point for choice in picks.values() if choice is not None and choice.feasible]
+    # Where no run reached the target, nobody can say what the fastest would be.
+    own = curve_of(runs, workload=workload.name) if any(run.reached for run in runs) else None
+    contenders = [] if own is None else _contenders(profile, own, cap_w=cap_w, margin_w=margin_w)
+    points = list(dict.fromkeys([*chosen, *contenders]))
     # A simulated board starts each training from the same state, cold: the order of the rules must not matter.
     start = device.state_dict()
     priced: dict[OperatingPoint, list[TrainingRecord]] = {}
@@ -82,13 +86,14 @@ def compare(
             progress(done, len(points), f"pricing batch size {point.batch_size}")
         priced[point] = []
         for run in runs:
-            if run.batch_size == point.batch_size:
+            if run.batch_size == point.batch_size and run.evaluations:
                 if start is not None:
                     device.load_state_dict(start)
                 priced[point].append(training.price(run, device, workload, point, cap_w=cap_w))
     if progress is not None:
         progress(len(points), len(points), "priced")
-    rows = [_row(rule, choice, priced) for rule, choice in picks.items()]
+    rows = [_row(rule, choice, priced, len(seeds)) for rule, choice in picks.items()]
+    rows.append(_fastest(priced, len(seeds)))
     return Comparison(
         device=device.name,
         workload=workload.name,
@@ -100,17 +105,21 @@ def compare(
     )
 
 
-def _row(rule: str, choice: Candidate | None, priced: dict[OperatingPoint, list[TrainingRecord]]) -> ComparisonRow:
+def _row(
+    rule: str, choice: Candidate | None, priced: dict[OperatingPoint, list[TrainingRecord]], seeds: int
+) -> ComparisonRow:
     if choice is None:
         return ComparisonRow(rule=rule, why_not="profile and runs do not tell what this rule would choose")
     point = choice.point
     if not choice.feasible:
         return ComparisonRow(rule=rule, **point.model_dump(), why_not=choice.why_not)
     runs = priced[point]
-    censored = sum(not run.reached for run in runs)
-    figures = {"runs": len(runs), "censored": censored, "power_peak_w": max(run.power_peak_w for run in runs)}
+    # A seed that diverged before its first evaluation could not be priced.
+    censored = seeds - sum(run.reached for run in runs)
+    peak_w = max((run.power_peak_w for run in runs), default=None)
+    figures = {"runs": seeds, "censored": censored, "power_peak_w": peak_w}
     if censored:
-        why_not = f"{censored} of {len(runs)} seeds did not reach the target"
+        why_not = f"{censored} of {seeds} seeds did not reach the target"
         return ComparisonRow(rule=rule, **point.model_dump(), **figures, why_not=why_not)
     times, energies = [run.time_s for run in runs], [run.energy_j for run in runs]
     return ComparisonRow(
@@ -122,6 +131,35 @@ def _row(rule: str, choice: Candidate | None, priced: dict[OperatingPoint, list[
         energy_j=mean(energies),
         energy_std_j=stdev(energies) if len(energies) > 1 else None,
     )
+
+
+def _contenders(
+    profile: ProfileTable, own: EfficiencyCurve, *, cap_w: float | None, margin_w: float
+) -> list[OperatingPoint]:
+    """Of each batch size the point that takes the least step time of those that keep the cap; one of them is the
+    fastest, which one only pricing says, since evaluations and checkpoints take time as well."""
+    if planning.pick(FASTEST, profile, own, cap_w=cap_w, margin_w=margin_w) is None:
+        return []
+    best: dict[int, Candidate] = {}
+    for candidate in planning.plan(profile, own, cap_w=cap_w, margin_w=margin_w).candidates:
+        if candidate.feasible and candidate.relative_time is not None:
+            best.setdefault(candidate.batch_size, candidate)
+            best[candidate.batch_size] = min(
+                best[candidate.batch_size], candidate, key=lambda c: c.relative_time or 0.0
+            )
+    return [candidate.point for candidate in best.values()]
+
+
+def _fastest(priced: dict[OperatingPoint, list[TrainingRecord]], seeds: int) -> ComparisonRow:
+    times = {
+        point: mean(run.time_s for run in runs)
+        for point, runs in priced.items()
+        if sum(run.reached for run in runs) == seeds
+    }
+    if not times:
+        return ComparisonRow(rule=FASTEST, why_not="no point reached the target with every seed")
+    point = min(times, key=lambda p: times[p])
+    return _row(FASTEST, Candidate(**point.model_dump(), feasible=True), priced, seeds)
 
 
 def _relative(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:

@@ -43,7 +43,7 @@ class RunArguments(Record):
 
 
 class RunFolder:
-    """A run's folder, claimed by ``open``; records appear in it whole and are never written twice."""
+    """A run's folder, claimed by ``open``; records appear in it whole and are replaced in one step."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -52,6 +52,7 @@ class RunFolder:
         self.checkpoint = path / "checkpoint" / "training.safetensors"
         self.proxy_curves = path / "curves" / "proxy"
         self.target_curves = path / "curves" / "target"
+        self.weights = path / "model.safetensors"
         self.report = path / "report.html"
 
     @classmethod

@@ -6,12 +6,13 @@ skips the records that are there and goes on inside the step that was not done.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 from wattune import comparison, efficiency, planning, profiling, reporting, training
 from wattune.devices import Device
-from wattune.errors import InputError
+from wattune.errors import InputError, RecordError
 from wattune.folder import RunArguments, RunFolder, free_folder
 from wattune.records import Comparison, EfficiencyCurve, EfficiencyPoint, Plan, ProfileTable, TrainingRecord
 from wattune.stages import as_record, as_workload, opened
@@ -63,7 +64,7 @@ def run(
             strategy=strategy,
             margin_w=margin_w,
             compare=compare,
-            fingerprint=work.fingerprint(),
+            fingerprint=_fingerprint(work),
         )
         if cap_w is not None and margin_w >= cap_w:
             raise InputError("margin_w", value=margin_w, allowed=f"less than the cap of {cap_w:g} W")
@@ -71,7 +72,7 @@ def run(
         if known is not None and strategy is not None:
             raise InputError("strategy", value=strategy, allowed="none where a profile is given")
         if known is not None:
-            planning.check_profile(known, profiling.profile_key(board, work, known.algorithm))
+            _check_known(known, board, work)
         folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
         start = board.state_dict()
 
@@ -124,6 +125,7 @@ def run(
                 checkpoint=folder.checkpoint,
                 resume=resume,
                 key=key,
+                weights=folder.weights,
                 progress=_in(progress, "train"),
             )
         )
@@ -154,6 +156,26 @@ def _check(work: Workload) -> None:
     for part in (work, work.proxy):
         if part is not None:
             part.check()
+
+
+def _fingerprint(work: Workload) -> str:
+    """Of all that a run depends on: what is trained, what its proxy is, and at which batch sizes."""
+    proxy = "" if work.proxy is None else work.proxy.fingerprint()
+    sizes = f"{work.batch_sizes} {work.micro_batch_sizes} {work.host_s_per_sample}"
+    return hashlib.sha256(f"{work.fingerprint()} {proxy} {sizes}".encode()).hexdigest()[:16]
+
+
+def _check_known(known: ProfileTable, board: Device, work: Workload) -> None:
+    """Whether a profile from before is of this device and workload, and of batch sizes that will be trained."""
+    planning.check_profile(known, profiling.profile_key(board, work, known.algorithm))
+    foreign = sorted(set(known.batch_sizes) - set(work.batch_sizes))
+    if foreign or not known.measured:
+        raise RecordError(
+            "the profile has batch sizes that the workload lacks" if foreign else "the profile has no measured cell",
+            value=", ".join(map(str, foreign)) or None,
+            allowed=", ".join(map(str, work.batch_sizes)),
+            hint="profile again",
+        )
 
 
 def _check_cap(table: ProfileTable, *, cap_w: float | None, margin_w: float) -> None:

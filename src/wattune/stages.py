@@ -109,12 +109,14 @@ def train(
     seed: int = 0,
     checkpoint: Path | None = None,
     resume: bool = False,
+    weights: Path | None = None,
     progress: Progress | None = None,
 ) -> TrainingRecord:
     """Train at the planned point until the target, and guard the plan's cap.
 
-    ``checkpoint`` is a file that is replaced after each evaluation, and that ``resume`` goes on from. A target that was
-    not reached raises nothing: the record's ``reached`` is False.
+    ``checkpoint`` is a file that is replaced after each evaluation, and that ``resume`` goes on from; ``weights`` a
+    safetensors file for the trained model. A target that was not reached raises nothing: the record's ``reached`` is
+    False.
 
     Raises: InputError and its kinds for what cannot be trained as asked, DeviceError.
     """
@@ -131,6 +133,7 @@ def train(
             checkpoint=checkpoint,
             resume=resume,
             key=profiling.profile_key(board, work, chosen.algorithm),
+            weights=weights,
             progress=progress,
         )
 
@@ -167,6 +170,14 @@ def compare(
             processes=processes,
             progress=progress,
         )
+
+
+def check_profile(profile: ProfileTable, device: str | Device, workload: str | Path | Workload | None) -> None:
+    """Refuse a profile of another device, model, ... Raises: RecordError; InputError and its kinds."""
+    from wattune import planning, profiling
+
+    with opened(device) as board:
+        planning.check_profile(profile, profiling.profile_key(board, as_workload(workload), profile.algorithm))
 
 
 @contextmanager

@@ -100,7 +100,8 @@ def test_only_what_is_missing_is_done(tmp_path):
         progress=lambda *line: lines.append(line),
     )
     assert same(again, first)
-    assert [line[:2] for line in lines] == [(1, 2), (2, 2)]
+    assert [line[:2] for line in lines] == [(1, 2), (1, 2), (2, 2)]
+    assert [line[2] for line in lines][1] == "1 runs to train, 1 at a time"
 
 
 def test_curves_of_another_workload_are_refused_and_left_alone(tmp_path):

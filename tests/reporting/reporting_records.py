@@ -90,7 +90,7 @@ def profile(*, strategy: str = "full", kind: str | None = "simulated") -> Profil
         cells=tuple(cells),
         aborted=tuple(aborted),
         reference=ReferenceSet(set_version=1, powers=powers),
-        cost=ProfileCost(time_s=118.0, energy_j=512.0, above_cap_s=6.4, probes=len(cells) + len(aborted)),
+        cost=ProfileCost(time_s=118.0, energy_j=512.0, above_cap_s=6.4, probes=len(cells) + len(aborted), cap_w=CAP_W),
         strategy=strategy,
         sensor_window_s=0.1,
         provenance=provenance(kind, device="sim:jetson-nano", seed=0) if kind else {},
@@ -177,6 +177,7 @@ def training(chosen: Plan, *, kind: str = "simulated", spike: bool = True) -> Tr
     ]
     return TrainingRecord(
         plan=chosen,
+        target=chosen.target,
         reached=True,
         ended="target reached",
         samples=evaluations[-1].samples,

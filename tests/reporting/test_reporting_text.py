@@ -37,7 +37,7 @@ fastest                        16  921.6 MHz  28.6 s +- 2.45 s  139 J +- 12.5 J 
 largest batch, own clock      128  307.2 MHz                 -                -  5.10 W          -              -  \
 1 of 3 runs did not reach the target
 
-Profiling took 118 s and 512 J on the device in 84 probes, 6.4 s of it above the cap. \
+Profiling took 118 s and 512 J on the device in 84 probes, 6.4 s of it above the cap of 5.2 W. \
 That is 4.2 times the time of this training. \
 It has not paid with one training: it pays after 3 trainings, against the largest batch at the fixed clock.
 """
@@ -119,18 +119,20 @@ def rival(chosen, speed_up):
 
 
 def test_when_profiling_has_paid_is_said_plainly(run):
-    cost = ProfileCost(time_s=run.plan.predicted_s / 2, energy_j=100, above_cap_s=0, probes=12)
+    cost = ProfileCost(time_s=run.plan.predicted_s / 2, energy_j=100, above_cap_s=0, probes=12, cap_w=4.5)
     pays = words.profiling_cost(cost, rival(run.plan, 1.6), None)
     assert pays.endswith(
-        "never above the cap. That is 50 % of the predicted time of one training. It has paid within one training, "
-        "by the predictions compared with the largest batch at the fixed clock."
+        "none of it above the cap of 4.5 W. That is 50 % of the predicted time of one training. It has paid within one "
+        "training, by the predictions compared with the largest batch at the fixed clock."
     )
     later = words.profiling_cost(cost, rival(run.plan, 1.1), None)
     assert "It has not paid with one training: by the predictions it pays after 5 trainings" in later
     never = words.profiling_cost(cost, rival(run.plan, 1.0), None)
     assert "It does not pay: by the predictions nothing is saved" in never
     alone = words.profiling_cost(cost, None, None)
-    assert alone.endswith("in 12 probes, never above the cap.")
+    assert alone.endswith("in 12 probes, none of it above the cap of 4.5 W.")
+    uncapped = words.profiling_cost(cost.model_copy(update={"cap_w": None}), None, None)
+    assert uncapped.endswith("in 12 probes.")  # where there was no cap, nothing was above or below it
 
 
 def test_the_record_decides_when_profiling_has_paid(run):

@@ -46,12 +46,17 @@ def compare(
     Example:  wattune compare profile.json efficiency.json --device sim:jetson-nano --cap 4.5W
     """
     from wattune import stages
+    from wattune.errors import RecordError
     from wattune.records import Comparison
-    from wattune.reporting import comparison_table
+    from wattune.reporting import comparison_table, words
 
     limit, below = cap_w(cap), margin_w(margin)
     to = claim(output, "comparison.json", as_json=as_json, resume=resume)
     record = to.load(Comparison)
+    if record is not None and record.cap_w != limit:
+        raise RecordError(
+            "the finished record is of another cap", value=words.under(record.cap_w), hint="give another -o FILE"
+        )
     if record is None:
         folder = to.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:

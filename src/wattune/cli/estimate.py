@@ -29,10 +29,18 @@ def estimate(
     Example:  wattune estimate workload.toml --seeds 3 -o efficiency.json
     """
     from wattune import stages
+    from wattune.errors import RecordError
     from wattune.records import EfficiencyCurve
 
     to = claim(output, "efficiency.json", as_json=as_json, resume=resume)
     record = to.load(EfficiencyCurve)
+    if record is not None and record.workload != (name := stages.as_workload(workload).name):
+        raise RecordError(
+            "the finished record is of another workload",
+            value=record.workload,
+            allowed=name,
+            hint="give another -o FILE",
+        )
     if record is None:
         folder = to.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:

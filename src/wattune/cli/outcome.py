@@ -17,7 +17,12 @@ def failure(record: TrainingRecord) -> WattuneError | None:
             f"stopped for safety: {record.power_peak_w:.4g} W read and {record.above_cap_s:.3g} s above the cap of "
             f"{record.plan.cap_w:g} W; the record is kept"
         )
+    if record.ended == "diverged":
+        return TargetNotReached(
+            f"training diverged after {record.samples:,} samples, its metric is no number any more; use a smaller "
+            "learning rate; the record is kept"
+        )
     if not record.reached:
-        last = f" ({record.evaluations[-1].metric:.4g}, not {record.plan.target})" if record.evaluations else ""
+        last = f" ({record.evaluations[-1].metric:.4g}, not {record.target})" if record.evaluations else ""
         return TargetNotReached(f"target not reached{last} after {record.samples:,} samples; the record is kept")
     return None

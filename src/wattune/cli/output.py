@@ -68,7 +68,7 @@ class Output:
         place = self.path.with_name(self.path.stem + suffix)
         if os.path.exists(place) and not self.resume:
             raise OutputError(
-                "unfinished work is there already",
+                "work of an earlier call is there already",
                 value=str(place),
                 hint="go on with it by --resume, remove it, or give another -o FILE",
             )

@@ -40,6 +40,8 @@ def profile(
     to = claim(output, "profile.json", as_json=as_json, resume=resume)
     partial = to.beside("-partial.json")
     record = to.load(ProfileTable)
+    if record is not None:
+        stages.check_profile(record, device, workload)
     if record is None:
         with resumable(context.obj, partial), shown() as progress:
             record = stages.profile(

@@ -29,15 +29,25 @@ def train(
     Example:  wattune train plan.json workload.toml --device sim:jetson-nano
     """
     from wattune import stages
-    from wattune.records import TrainingRecord
+    from wattune.errors import RecordError
+    from wattune.records import Plan, TrainingRecord
     from wattune.reporting import summary
 
     to = claim(output, "training.json", as_json=as_json, resume=resume)
     record = to.load(TrainingRecord)
+    if record is not None and record.plan != Plan.load(plan):
+        raise RecordError("the finished record is of another plan", value=str(to.path), hint="give another -o FILE")
     if record is None:
-        checkpoint = to.beside("-checkpoint.safetensors")
+        checkpoint, weights = to.beside("-checkpoint.safetensors"), to.beside("-model.safetensors")
         with resumable(context.obj, checkpoint), shown() as progress:
             record = stages.train(
-                device, workload, plan, seed=seed, checkpoint=checkpoint, resume=resume, progress=progress
+                device,
+                workload,
+                plan,
+                seed=seed,
+                checkpoint=checkpoint,
+                resume=resume,
+                weights=weights,
+                progress=progress,
             )
     to.deliver(record, summary(record.plan, record), failure(record))

@@ -62,6 +62,14 @@ class Truth(ABC):
     def figures(self) -> ExactFigures:
         """Exact energy, time, and time in which the power, averaged over the sensor's window, was above the cap."""
 
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """What a later truth needs to go on from here, as JSON values."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``, on a device that has loaded its own state of the same moment."""
+
 
 class Device(ABC):
     """A device that trains.

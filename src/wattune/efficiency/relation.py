@@ -36,10 +36,10 @@ def curve(runs: Sequence[LearningCurve], *, workload: str) -> EfficiencyCurve:
     """How many samples each batch size needs to the target, relative to the reference batch size.
 
     A run needs the samples up to the first evaluation at which it reached the target, as a training that stops
-    there does: nothing is interpolated between evaluations. ``relative_samples`` is the mean over seeds divided by
-    that at the reference, which is the largest batch size with a run that reached the target. A run that ended
-    before (censored) enters the mean with its budget, a lower bound, so the figure is one too: ``high`` is then
-    None. At other batch sizes ``low`` is None where the reference has censored runs.
+    there does: nothing is interpolated between evaluations. ``relative_samples`` is the mean over seeds, ``samples``,
+    divided by that at the reference, the largest batch size with a run that reached the target. A run that ended before
+    (censored) enters the mean with its budget, a lower bound, so the figures are that too: ``high`` is then None. At
+    other batch sizes ``low`` is None where the reference has censored runs.
 
     The 90 % band is that of a difference of means of ln N by Student's t, with one variance pooled over the
     batch sizes, widened by what the spacing of the evaluations leaves open (a uniform distribution over one
@@ -63,7 +63,7 @@ def curve(runs: Sequence[LearningCurve], *, workload: str) -> EfficiencyCurve:
                 relative_samples=relative,
                 low=low,
                 high=high,
-                samples=mean(arm.reached) if arm.reached else None,
+                samples=mean(arm.needed) if arm.reached else None,
                 samples_std=stdev(arm.reached) if len(arm.reached) > 1 else None,
                 runs=len(arm.needed),
                 censored=arm.censored,

@@ -31,6 +31,7 @@ def plan(profile: ProfileTable, efficiency: EfficiencyCurve, *, cap_w: float | N
         **figures(chosen, table.reference_samples),
         cap_w=limit.cap_w,
         margin_w=limit.margin_w,
+        notes=_notes(chosen.cell.batch_size, efficiency),
         candidates=candidates(table, limit, chosen),
         baselines=_baselines(table, limit, chosen),
         gain_over_caps=gain_over_caps(table, limit.margin_w),
@@ -79,6 +80,16 @@ def _baselines(table: Table, limit: Limit, chosen: Option) -> tuple[Baseline, ..
             Baseline(**fields(choice, table), rule=rule, feasible=choice.feasible, why_not=why_not, speed_up=speed_up)
         )
     return tuple(baselines)
+
+
+def _notes(batch_size: int, efficiency: EfficiencyCurve) -> tuple[str, ...]:
+    point = efficiency.at(batch_size)
+    if not point.censored:
+        return ()
+    return (
+        f"{point.censored} of {point.runs} proxy runs at batch size {batch_size} did not reach the target: it "
+        "needs more samples than this plan counts with",
+    )
 
 
 def _nothing(table: Table, limit: Limit) -> CapError | RecordError:

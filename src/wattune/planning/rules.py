@@ -20,7 +20,7 @@ RULES: dict[str, str] = {
     "best batch, fixed clock": "the batch that needs least samples, at a clock that keeps the cap for any workload",
     "best batch, then clock": "the batch that needs least samples, at its own fastest clock",
     "largest batch, own clock": "the largest batch that fits, at its own fastest clock",
-    "fastest": "batch size and clock chosen together, by the samples that the target itself needed",
+    "fastest": "batch size and clock chosen together, knowing the samples that the target itself needs",
 }
 """Name of each rule and what it chooses."""
 

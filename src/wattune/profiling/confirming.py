@@ -9,11 +9,12 @@ from wattune.profiling.probe import Prober
 from wattune.records import AbortedProbe, Confirmation, OperatingPoint, ProfileCell, ProfileCost, ProfileTable
 from wattune.workloads import Workload
 
-WINDOWS = 30
+WINDOWS = 100
 """Windows of the sensor that the second look takes.
 
-The next reading is above the largest of n with probability 1/(n + 1) if all are alike, and a pick is the highest clock
-whose few readings were below the cap: often one that was read low.
+The next reading is above the largest of n with probability 1/(n + 1) if all are alike: with 100, one in a hundred later
+readings at most is to be expected above the cap. A pick needs this more than other cells. It is the highest clock whose
+few readings were below the cap: often one that was read low.
 """
 
 
@@ -58,4 +59,10 @@ def _is_of(place: dict[str, Any], cap_w: float, done: Confirmation) -> bool:
 def _sum(before: ProfileCost | None, more: ProfileCost) -> ProfileCost | None:
     if before is None:
         return None
-    return ProfileCost(**{field: getattr(before, field) + getattr(more, field) for field in ProfileCost.model_fields})
+    return ProfileCost(
+        time_s=before.time_s + more.time_s,
+        energy_j=before.energy_j + more.energy_j,
+        above_cap_s=before.above_cap_s + (0.0 if before.cap_w is None else more.above_cap_s),
+        probes=before.probes + more.probes,
+        cap_w=before.cap_w,
+    )

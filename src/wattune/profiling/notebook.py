@@ -40,13 +40,15 @@ class Partial(Record):
     strategy: str
     cap_w: float | None = None
     steps: int
+    rows: tuple[Shape, ...]
+    host_s_per_sample: float
     notes: tuple[Note, ...] = ()
     device_state: dict[str, Any] | None = None
 
 
 class Notebook:
-    """Finished probes by their place. Those of a file with the same key, cap, strategy and steps are taken over, and
-    the device goes on from where it was; any other file is written anew.
+    """Finished probes by their place. Those of a file that was begun with the same key, cap, strategy, steps and rows
+    are taken over, and the device goes on from where it was; any other file is written anew.
 
     Raises: RecordError where the file is there but cannot be read.
     """
@@ -91,6 +93,7 @@ def total_cost(notes: Sequence[Note]) -> ProfileCost:
         energy_j=sum(note.cost.energy_j for note in notes),
         above_cap_s=sum(note.cost.above_cap_s for note in notes),
         probes=len(notes),
+        cap_w=notes[0].cost.cap_w if notes else None,
     )
 
 

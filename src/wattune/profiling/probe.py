@@ -67,7 +67,7 @@ class Prober:
                 return self._measure(self._prepared(shape), place)
         except OutOfDeviceMemory:
             self._shape = None
-            nothing = ProfileCost(time_s=0, energy_j=0, above_cap_s=0, probes=1)
+            nothing = ProfileCost(time_s=0, energy_j=0, above_cap_s=0, probes=1, cap_w=self._cap_w)
             return ProfileCell(**place, out_of_memory=True), nothing
 
     def _prepared(self, shape: Shape) -> StepWork:
@@ -103,6 +103,7 @@ class Prober:
             energy_j=sum(figures.energy_j for figures in spent),
             above_cap_s=sum(figures.above_cap_s for figures in spent),
             probes=1,
+            cap_w=cap_w,
         )
         if above:
             return AbortedProbe(**place, cap_w=cap_w, power_w=above[0]), cost

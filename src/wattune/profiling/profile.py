@@ -61,10 +61,17 @@ def profile(
     key = profile_key(device, workload, algorithm)
     if isinstance(device, RecordedDevice):
         return replayed(device, workload, key)
-    begin = Partial(key=key, strategy=strategy, cap_w=cap_w, steps=steps)
-    notebook = Notebook(partial, device, begin)
     settings = device.settings or (None,)
     rows = shapes(workload.batch_sizes, workload.micro_batch_sizes)
+    begin = Partial(
+        key=key,
+        strategy=strategy,
+        cap_w=cap_w,
+        steps=steps,
+        rows=tuple(rows),
+        host_s_per_sample=workload.host_s_per_sample,
+    )
+    notebook = Notebook(partial, device, begin)
     # A clock that suits any workload can only be chosen where there is one to set.
     others = references(workload.data_type) if reference and device.settings else ()
     cells = len(rows) * len(settings) if strategy == "full" else 2 * len(rows) + len(settings) - 1

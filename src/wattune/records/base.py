@@ -92,7 +92,9 @@ class Record(Value):
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"]) or "the whole record"
             raise RecordError(
-                f"{source}, field {place}", value=_shown(first.get("input")), allowed=first["msg"]
+                f"{source}, field {place}",
+                value=_shown(first.get("input")),
+                allowed=first["msg"].removeprefix("Value error, "),
             ) from error
 
     @classmethod

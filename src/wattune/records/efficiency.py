@@ -13,7 +13,8 @@ class EfficiencyPoint(Value):
     """How many samples one batch size needs to reach the target, relative to the reference batch size.
 
     ``relative_samples`` is None where every run was censored (ended before the target); ``low`` and ``high`` are
-    the 90 % band, None where unknown; ``samples`` is the mean over the runs that reached the target.
+    the 90 % band, None where unknown; ``samples`` is the mean over the runs, a run that
+    ended before the target (censored) counting with its budget; ``samples_std`` that of those which reached it.
     """
 
     batch_size: BatchSize

@@ -63,7 +63,8 @@ class Plan(Record):
     """The chosen point, what it was compared with, and what it is predicted to take.
 
     Selection is by ``step_s / batch_size * relative_samples`` among the points whose peak power plus ``margin_w``
-    is at most ``cap_w``. ``predicted_s`` is that times the samples of the reference batch size, None where unknown.
+    is at most ``cap_w``. ``predicted_s`` is that times the samples of the reference batch size, None where unknown;
+    ``target`` is that of the curve, so usually the proxy's; ``notes`` say what is not to be relied on.
     """
 
     name = "plan"
@@ -78,6 +79,7 @@ class Plan(Record):
     predicted_s: Positive | None = None
     predicted_j: Positive | None = None
     predicted_peak_w: Positive | None = None
+    notes: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     baselines: tuple[Baseline, ...] = ()
     gain_over_caps: tuple[CapGain, ...] = ()

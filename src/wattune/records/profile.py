@@ -87,12 +87,13 @@ class ReferencePower(Value):
 
 
 class ProfileCost(Value):
-    """What profiling cost on the device."""
+    """What profiling cost on the device; ``above_cap_s`` counts against ``cap_w`` and nothing where that is None."""
 
     time_s: NotNegative
     energy_j: NotNegative
     above_cap_s: NotNegative
     probes: Samples
+    cap_w: Positive | None = None
 
 
 class ReferenceSet(Value):

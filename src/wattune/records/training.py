@@ -43,7 +43,7 @@ class ExactFigures(Value):
     time_s: NotNegative
 
 
-Ending = Literal["target reached", "budget used up", "interrupted", "stopped for safety"]
+Ending = Literal["target reached", "budget used up", "diverged", "stopped for safety"]
 
 
 class TrainingRecord(Record):
@@ -56,6 +56,7 @@ class TrainingRecord(Record):
 
     plan: Plan
     metric: str | None = None
+    target: float | None = None
     reached: bool
     ended: Ending | None = None
     samples: Samples

@@ -16,7 +16,12 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
     The first line says whether this was simulated, recorded or measured, or that it is not known.
     """
     about = ", ".join(filter(None, (plan.workload, plan.device, words.under(plan.cap_w))))
-    parts = [f"{about}  [{_shouted(plan, training)}]", f"chosen: {words.point(plan.point)}", _figures(plan, training)]
+    parts = [
+        f"{about}  [{_shouted(plan, training)}]",
+        f"chosen: {words.point(plan.point)}",
+        *plan.notes,
+        _figures(plan, training),
+    ]
     if training:
         parts.append("\n".join(filter(None, (_ending(training), words.left_out(training)))))
     parts += [comparison_table(comparison)] if comparison else [_baselines(plan)] if plan.baselines else []
@@ -114,7 +119,7 @@ def _exactly(training: TrainingRecord) -> list[str]:
 
 
 def _ending(training: TrainingRecord) -> str:
-    target = training.plan.target
+    target = training.target
     last = training.evaluations[-1].metric if training.evaluations else None
     text = "target reached" if training.reached else "TARGET NOT REACHED"
     if target is not None:

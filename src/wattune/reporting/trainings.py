@@ -83,7 +83,7 @@ def evaluations(training: TrainingRecord) -> Figure | None:
         by_time = line([p.time_s for p in timed], [p.metric for p in timed], "this training", "var(--accent)", **style)
         data.append({**by_time, "xaxis": "x2", "hovertemplate": "%{y:.4g} after %{x:.4~g} s<extra></extra>"})
         more["xaxis2"] = axis("time on the device (s)", domain=[0.54, 1], rangemode="tozero")
-    _add_target(more, training.plan.target)
+    _add_target(more, training.target)
     figure = spec(
         data,
         axis("samples", domain=[0, 0.46 if timed else 1], rangemode="tozero"),

@@ -159,7 +159,9 @@ def profiling_cost(cost: ProfileCost, plan: Plan | None, training: TrainingRecor
     plan's predictions, and are called predicted.
     """
     text = f"Profiling took {seconds(cost.time_s)} and {joules(cost.energy_j)} on the device in {cost.probes} probes"
-    text += f", {seconds(cost.above_cap_s)} of it above the cap." if cost.above_cap_s else ", never above the cap."
+    if cost.cap_w is not None:
+        text += f", {seconds(cost.above_cap_s) if cost.above_cap_s else 'none'} of it above the cap of {cost.cap_w:g} W"
+    text += "."
     share = training.profiling_share if training else None
     if share is not None:
         text += f" That is {multiple(share)} the time of this training."

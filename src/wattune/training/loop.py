@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
 from wattune.algorithms import Batch, Progressed, TrainingAlgorithm, learn
 from wattune.devices import Device, Meter, MeterFigures, Setting
-from wattune.errors import SafetyStop, WorkloadError
+from wattune.errors import SafetyStop
 from wattune.records import Ending, Evaluation, ExactFigures, GuardEvent, Plan, PowerSample, StepWork
 from wattune.training.guard import Guard
 from wattune.workloads import Workload
@@ -88,8 +88,7 @@ class Loop:
             device.load_state_dict(kept["device"])
         self.guard = Guard(device, setting, cap_w)
         self.meter = Meter(device, cap_w=cap_w, on_reading=self.guard)
-        # A truth that can be kept is that of the simulated boards, the only ones that have one.
-        self.truth = cast(Any, device.truth(cap_w))
+        self.truth = device.truth(cap_w)
         if kept:
             self.samples = kept["samples"]
             self.evaluations = [Evaluation(**evaluation) for evaluation in kept["evaluations"]]
@@ -99,11 +98,11 @@ class Loop:
                 self.truth.load_state_dict(kept["truth"])
 
     def run(self) -> Outcome:
-        """Train until the target, the end of the budget or a safety stop.
+        """Train until the target, the end of the budget, a metric that is not finite, or a safety stop.
 
-        Raises: DeviceError, InputError, WorkloadError where the metric is no longer finite.
+        Raises: DeviceError, InputError.
         """
-        task = self.task
+        task, diverged = self.task, False
         with self.meter:
             try:
                 if not self._reached():
@@ -117,6 +116,9 @@ class Loop:
                         around_step=self._step,
                         around_evaluation=self._evaluation,
                     ):
+                        if not math.isfinite(at.metric):
+                            diverged = True
+                            break
                         self._evaluated(at)
                         if self._reached():
                             break
@@ -127,6 +129,8 @@ class Loop:
             ended = "target reached"
         elif self.guard.stopped:
             ended = "stopped for safety"
+        elif diverged:
+            ended = "diverged"
         return Outcome(
             ended=ended,
             samples=self.samples,
@@ -163,12 +167,6 @@ class Loop:
         yield
 
     def _evaluated(self, at: Progressed) -> None:
-        if not math.isfinite(at.metric):
-            raise WorkloadError(
-                f"training diverged: the metric after {at.samples} samples",
-                value=at.metric,
-                hint="use a smaller learning rate",
-            )
         # A training that is shorter than the sensor's first reading has no figures yet.
         figures = self.meter.figures() if self.guard.has_read else None
         time_s, energy_j = (figures.time_s, figures.energy_j) if figures else (None, None)

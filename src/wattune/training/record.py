@@ -24,6 +24,7 @@ def training_record(
     return TrainingRecord(
         plan=plan,
         metric=workload.metric.name,
+        target=workload.target,
         reached=outcome.ended == "target reached",
         ended=outcome.ended,
         samples=outcome.samples,
@@ -39,7 +40,7 @@ def training_record(
         trace=outcome.trace,
         exact=outcome.exact,
         profiling_share=cost.time_s / figures.time_s if cost is not None and figures.time_s else None,
-        pays_after_trainings=_pays_after(plan, figures.time_s),
+        pays_after_trainings=_pays_after(plan, figures.time_s) if outcome.ended == "target reached" else None,
         provenance=provenance(
             device.kind, device=device.name, model=workload.model_fingerprint(), data=data, seed=seed, **left_out
         ),

@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save
 from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
 from wattune.devices import Device
 from wattune.errors import InputError, Interrupted, RecordError
+from wattune.files import write_bytes
 from wattune.records import Plan, ProfileKey, TrainingRecord
 from wattune.training.loop import Loop, Progress, Task
 from wattune.training.record import training_record
@@ -28,6 +30,7 @@ def train(
     checkpoint: Path | None = None,
     resume: bool = False,
     key: ProfileKey | None = None,
+    weights: Path | None = None,
     progress: Progress | None = None,
 ) -> TrainingRecord:
     """Train at the plan's point on the device until the target, the end of the budget or a safety stop.
@@ -35,12 +38,16 @@ def train(
     ``checkpoint`` is a file that is replaced in one step after each evaluation; with ``resume`` training goes on from
     it (from the beginning where there is none yet) and ends with the record that an uninterrupted training gives.
     A simulated board takes time to write it, too. ``key``, where given, must be the key that the plan's profile
-    was measured with. A target that is not reached and a safety stop are said in the record, not raised.
+    was measured with. ``weights`` is a safetensors file for what was trained, by the names of the model's state dict.
+    A target that is not reached and a safety stop are said in the record, not raised.
 
     Raises: RecordError where plan or checkpoint belong to something else; Interrupted on Ctrl-C, which leaves the
     last checkpoint; WorkloadError, InputError, DeviceError, OutputError.
     """
-    if key is not None and plan.key is not None and (differences := plan.key.differences(key)):
+    differences = plan.key.differences(key) if key is not None and plan.key is not None else []
+    if plan.key is None and plan.device not in (None, device.name):
+        differences = [f"device ({device.name}, not {plan.device})"]
+    if differences:
         raise RecordError(
             "the plan was made for something else, it differs in",
             value=", ".join(differences),
@@ -79,6 +86,10 @@ def train(
     except KeyboardInterrupt as error:
         hint = "" if checkpoint is None else "; resuming goes on from the last evaluation"
         raise Interrupted(f"training was interrupted{hint}") from error
+    if weights is not None:
+        # Copies, since safetensors refuses tensors that share memory, as tied weights do.
+        tensors = {name: tensor.detach().cpu().clone() for name, tensor in algorithm.module.state_dict().items()}
+        write_bytes(weights, save(tensors))
     return training_record(device, workload, plan, outcome, seed=seed, data=identity["data"])
 
 
