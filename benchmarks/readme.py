@@ -50,8 +50,8 @@ def sweep() -> str:
             f"{board['different_points']} different points and is faster than both fixed-clock rules at "
             f"{board['beats_both']} of them (at {len(picks) - len(largest)} no clock is known at which the reference "
             f"workloads keep the cap, so there is nothing to compare with). It is {span(largest)} times as fast as the "
-            f"largest batch at the fixed clock, {span(best)} times as fast as the best batch at the fixed clock; at most "
-            f"{max(row['above_fastest'] for row in picks):.0%} slower than the fastest point there is."
+            f"largest batch at the fixed clock, {span(best)} times as fast as the best batch there; at most "
+            f"{max(row['above_fastest'] for row in picks):.0%} slower than the fastest."
         )
     return "\n".join(lines) + "\n"
 

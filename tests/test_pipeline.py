@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 import wattune
 from wattune.errors import CapError, InputError, OutputError, RecordError, WorkloadError
@@ -58,6 +59,7 @@ def test_a_run_leaves_every_record(finished):
         "comparison.json",
         "curves",
         "efficiency.json",
+        "model.safetensors",
         "plan.json",
         "profile.json",
         "report.html",
@@ -66,6 +68,78 @@ def test_a_run_leaves_every_record(finished):
     ]
     steps = list(dict.fromkeys(what.partition(":")[0] for _, _, what in said))
     assert steps == ["profile", "estimate", "plan", "train", "compare"]
+
+
+@pytest.mark.slow
+def test_the_trained_model_is_there_by_its_own_names(finished):
+    folder, record, _ = finished
+    workload = wattune.load_workload(SMALL)
+    model = workload.model(0)
+    before = workload.evaluate(model)
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    assert workload.evaluate(model) == pytest.approx(record.evaluations[-1].metric)
+    assert workload.evaluate(model) > before
+
+
+@pytest.mark.slow
+def test_the_pick_was_measured_again_before_it_was_trained_at(finished):
+    folder, record, _ = finished
+    profile = ProfileTable.load(folder / "profile.json")
+    assert profile.confirmed[-1].clock_mhz == record.plan.clock_mhz
+    assert profile.confirmed[-1].power_w <= 4.2
+
+
+@pytest.mark.slow
+def test_the_fastest_is_the_least_time_that_was_priced(finished):
+    folder, _, _ = finished
+    rows = Comparison.load(folder / "comparison.json").rows
+    times = {row.rule: row.time_s for row in rows if row.time_s is not None}
+    assert times["fastest"] == min(times.values())
+    assert all(row.above_fastest >= 0 for row in rows if row.time_s is not None)
+
+
+@pytest.mark.slow
+def test_a_profile_from_before_is_used_and_not_measured_anew(tmp_path):
+    wattune.profile("sim:jetson-nano", SMALL).save(tmp_path / "full.json")
+    said = []
+    record = run(tmp_path / "run", profile=tmp_path / "full.json", progress=lambda *what: said.append(what[2]))
+    assert not [text for text in said if text.startswith("profile")]
+    full, kept = ProfileTable.load(tmp_path / "full.json"), ProfileTable.load(tmp_path / "run" / "profile.json")
+    assert {c.point for c in kept.cells} == {c.point for c in full.cells}
+    assert record.plan.gain_over_caps[-1].cap_w > 4.2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"device": "sim:jetson-tx2-nx"}, "device"),
+        ({"cells": ()}, "no measured cell"),
+        ({"batch": 64}, "batch sizes that the workload lacks: 64"),
+    ],
+)
+def test_a_profile_that_does_not_fit_is_refused_before_anything_is_done(tmp_path, change, said):
+    profile = wattune.profile("sim:jetson-nano", SMALL, cap_w=4.2)
+    if "batch" in change:
+        profile = profile.model_copy(update={"cells": (profile.cells[0].model_copy(update={"batch_size": 64}),)})
+    elif "device" in change:
+        profile = profile.model_copy(update={"key": profile.key.model_copy(update=change)})
+    else:
+        profile = profile.model_copy(update=change)
+    profile.save(tmp_path / "profile.json")
+    with pytest.raises(RecordError, match=said):
+        run(tmp_path / "run", profile=tmp_path / "profile.json")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_profile_and_a_strategy_are_one_too_many(tmp_path):
+    profile = wattune.profile("sim:jetson-nano", SMALL, cap_w=4.2)
+    with pytest.raises(InputError, match="strategy"):
+        run(tmp_path / "run", profile=profile, strategy="full")
+
+
+def test_a_margin_as_large_as_the_cap_is_refused(tmp_path):
+    with pytest.raises(InputError, match="margin_w"):
+        run(tmp_path / "run", margin_w=4.2)
 
 
 @pytest.mark.slow

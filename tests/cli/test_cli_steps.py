@@ -60,6 +60,7 @@ def test_nothing_unfinished_stays_but_what_can_be_of_use(folder):
         "profile.json",
         "report.html",
         "training-checkpoint.safetensors",
+        "training-model.safetensors",
         "training.json",
     ]
 
@@ -193,3 +194,22 @@ def test_a_workload_that_cannot_be_trained(wattune, tmp_path, old, new, expected
     assert expected in err[0]
     assert "error" in json.loads(out)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_finished_is_not_taken_for_something_else(folder, tmp_path, capsys):
+    from wattune.cli import main
+
+    other = ["--device", "sim:jetson-tx2-nx"]
+    pair = [str(folder / "profile.json"), str(folder / "efficiency.json")]
+    assert main(["plan", *pair, "--cap", "4.6W", "-o", str(tmp_path / "plan.json")]) == 0
+    for arguments, said in (
+        (["profile", str(SMALL), *other, "-o", str(folder / "profile.json"), "--resume"], "device"),
+        (["train", str(tmp_path / "plan.json"), str(SMALL), *DEVICE, "-o", str(folder / "training.json"), "--resume"],
+         "another plan"),
+        (["estimate", "-o", str(folder / "efficiency.json"), "--resume"], "another workload"),
+        (["compare", *pair, str(SMALL), *DEVICE, "--cap", "4.6W", "-o", str(folder / "comparison.json"), "--resume"],
+         "another cap"),
+    ):  # fmt: skip
+        capsys.readouterr()
+        assert main(arguments) == 2, arguments
+        assert said in capsys.readouterr().err

@@ -341,3 +341,13 @@ def test_a_board_that_executes_steps_is_measured_in_real_time(tmp_path):
     assert record.power_peak_w == pytest.approx(4.321)
     assert record.provenance.kind == "measured"
     assert record.exact is None
+
+
+def test_a_plan_without_a_key_is_still_of_one_device():
+    with pytest.raises(RecordError, match="device"):
+        train(made.nano(), made.workload(), made.plan().model_copy(update={"key": None, "device": "some-other-board"}))
+
+
+def test_the_record_holds_the_target_of_the_training_and_not_the_proxys():
+    record = train(made.nano(), made.workload(), made.plan().model_copy(update={"target": 0.123}))
+    assert record.target == made.workload().target != 0.123
