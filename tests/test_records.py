@@ -85,6 +85,9 @@ def test_a_wrong_field_is_named_in_one_line(change, said):
         ({"points": [POINT, POINT]}, "once"),
         ({"points": [{**POINT, "relative_samples": 0.5}]}, "relative_samples of 1"),
         ({"reference_batch_size": 16}, "16"),
+        ({"points": [{**POINT, "low": 2, "high": 1}]}, "low at most high"),
+        ({"points": [{**POINT, "censored": 2}]}, "censored at most runs"),
+        ({"target": "0.8"}, "target"),
     ],
 )
 def test_an_efficiency_curve_does_not_contradict_itself(change, said):
@@ -97,7 +100,9 @@ def test_a_missing_batch_size_is_named_with_those_that_are_there():
         EfficiencyCurve.parse(EFFICIENCY).at(4)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null", '{"record": "profile"', "\x00", '{"a": NaN}', "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1, 2]", "null", '{"record": "profile"', "\x00", '{"a": NaN}', '{"a": "\\ud800"}', "9" * 5000]
+)
 def test_what_is_no_record_is_refused_in_one_line(tmp_path, text):
     path = tmp_path / "broken.json"
     path.write_text(text)

@@ -19,7 +19,10 @@ def read_json(path: str | Path) -> object:
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"cannot read {path}", value=str(error), allowed="a readable JSON file") from error
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        data = json.loads(text, parse_constant=_refuse_constant)
+        if "\\ud" in text or "\\uD" in text:  # half a character, which could be printed nowhere
+            json.dumps(data, ensure_ascii=False).encode()
+        return data
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not valid JSON", value=str(error), allowed="a whole JSON record") from error
 
@@ -42,12 +45,14 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
+        temporary = None
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise OutputError(
             f"cannot write {path}", value=error.strerror or str(error), hint="give another output folder"
         ) from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
     return path
 
 

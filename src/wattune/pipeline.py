@@ -55,6 +55,10 @@ def run(
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
         _check(work)
+        if work.data_type not in board.data_types:
+            raise InputError(
+                f"{board.name} cannot compute in", value=work.data_type, allowed=", ".join(sorted(board.data_types))
+            )
         arguments = RunArguments.check(
             device=device if isinstance(device, str) else device.name,
             workload=work.name if isinstance(workload, Workload) else workload and str(workload),

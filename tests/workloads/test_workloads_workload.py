@@ -309,3 +309,22 @@ class TestFingerprint:
 
 def an_optimizer(model, batch_size):
     return torch.optim.SGD(model.parameters(), lr=batch_size)
+
+
+def text_score(outputs, targets):
+    return "good"
+
+
+def failing_score(outputs, targets):
+    raise RuntimeError("no such thing")
+
+
+@pytest.mark.parametrize("score", [text_score, failing_score])
+def test_a_metric_that_cannot_be_computed_is_found_before_training(score):
+    with pytest.raises(WorkloadError, match="the metric mine cannot be computed"):
+        classification(metric=Metric("mine", "max", score)).check()
+
+
+def test_a_batch_larger_than_the_training_part_is_refused():
+    with pytest.raises(WorkloadError, match="at most the 40 training samples"):
+        classification(batch_sizes=(8, 64), evaluate_every=64, budget_samples=640).check()

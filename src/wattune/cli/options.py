@@ -23,8 +23,8 @@ File = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the training.")]
-Seeds = Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Trainings per batch size.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of the training.")]
+Seeds = Annotated[int, typer.Option("--seeds", metavar="N", min=1, max=1000, help="Trainings per batch size.")]
 Processes = Annotated[
     int | None, typer.Option("--processes", metavar="N", min=1, help="Trainings at a time; by default one a core.")
 ]

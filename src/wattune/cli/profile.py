@@ -22,8 +22,12 @@ def profile(
         str, typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W: probes stop above it.")
     ] = "none",
     strategy: Strategy = None,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps in a probe, at least.")] = 5,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of a simulated sensor.")] = 0,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", min=1, max=100_000, help="Steps in a probe, at least.")
+    ] = 5,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of a simulated sensor.")
+    ] = 0,
     output: File = None,
     resume: Resume = False,
     as_json: Json = False,

@@ -26,9 +26,11 @@ Profile = Annotated[
 ]
 Compare = Annotated[bool, typer.Option("--compare", help="Afterwards train the picks of simpler rules as well.")]
 Seeds = Annotated[
-    int | None, typer.Option("--seeds", metavar="N", min=1, help="Trainings per batch size. By default 3.")
+    int | None, typer.Option("--seeds", metavar="N", min=1, max=1000, help="Trainings per batch size. By default 3.")
 ]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Seed of the training. By default 0.")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of the training. By default 0.")
+]
 Margin = Annotated[
     str | None, typer.Option("--margin", metavar="WATTS", help="Stay this much below the limit. By default 0.")
 ]

@@ -157,8 +157,14 @@ def t95(degrees: int) -> float:
 def _never_reached(runs: Sequence[LearningCurve]) -> WorkloadError:
     metrics = [e.metric for run in runs for e in run.evaluations]
     seen = f"; the runs gave {min(metrics):.4g} to {max(metrics):.4g}" if metrics else ""
+    diverged = sum(run.samples < run.budget_samples for run in runs)
+    if diverged == len(runs):
+        return WorkloadError(
+            f"every run of {runs[0].workload} diverged: its loss or metric was no number any more",
+            hint="use a smaller learning rate",
+        )
     return WorkloadError(
         f"no run of {runs[0].workload} reached the target within {runs[0].budget_samples} samples{seen}",
         value=runs[0].target,
-        hint="give a target within reach, or more budget_samples",
+        hint="give a target within reach, or more budget_samples" + (f"; {diverged} diverged" if diverged else ""),
     )

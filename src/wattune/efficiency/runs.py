@@ -53,7 +53,7 @@ class Run:
     def train(self, workload: Workload) -> LearningCurve:
         """Train, going on from a checkpoint where there is one, and keep the curve.
 
-        A metric that is not finite ends the run: it has diverged and counts as one that used up its budget.
+        A metric or a loss that is not finite ends the run: it has diverged and counts as one that used up its budget.
 
         Raises: RecordError for a checkpoint of another training; OutputError; what the workload raises.
         """
@@ -70,7 +70,7 @@ class Run:
             start_samples=samples,
         ):
             samples = at.samples
-            if not math.isfinite(at.metric):
+            if at.loss is None or not math.isfinite(at.metric):
                 break
             evaluations.append(Evaluation(samples=samples, metric=at.metric, loss=at.loss))
             reached = workload.target is not None and workload.metric.reached(at.metric, workload.target)

@@ -6,7 +6,7 @@ from pydantic import model_validator
 from typing_extensions import Self
 
 from wattune.errors import RecordError
-from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Value
+from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
 
 
 class EfficiencyPoint(Value):
@@ -26,6 +26,14 @@ class EfficiencyPoint(Value):
     runs: Samples = 0
     censored: Samples = 0
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError("low at most high")
+        if self.runs and self.censored > self.runs:
+            raise ValueError("censored at most runs")
+        return self
+
 
 class EfficiencyCurve(Record):
     """Samples to the target per batch size, relative to the reference (largest) batch size."""
@@ -34,7 +42,7 @@ class EfficiencyCurve(Record):
 
     workload: str
     algorithm: str = "backprop"
-    target: float | None = None
+    target: Number | None = None
     reference_batch_size: BatchSize
     points: tuple[EfficiencyPoint, ...]
 

@@ -77,7 +77,7 @@ def cap_rows(plan: Plan, origin: str) -> Table:
     for index, gain in enumerate(sorted(plan.gain_over_caps, key=lambda gain: gain.cap_w)):
         where = words.place(gain)
         if where is None or not gain.feasible:
-            rows.append((words.watts(gain.cap_w), "-", "-", "-", "-", "no measured point keeps it"))
+            rows.append((words.watts(gain.cap_w), "-", "-", "-", "-", words.no_pick(gain)))
             continue
         over = (words.times(gain.over_largest_batch), words.times(gain.over_best_batch))
         rows.append((words.watts(gain.cap_w), words.batch(where), words.setting(where), *over, ""))

@@ -58,7 +58,7 @@ def cap_table(plan: Plan) -> str:
     for gain in plan.gain_over_caps:
         where = words.place(gain)
         if where is None or not gain.feasible:
-            rows.append((words.watts(gain.cap_w), "-", "-", "-", "-", "no measured point keeps it"))
+            rows.append((words.watts(gain.cap_w), "-", "-", "-", "-", words.no_pick(gain)))
             continue
         over = (words.times(gain.over_largest_batch), words.times(gain.over_best_batch))
         rows.append((words.watts(gain.cap_w), words.batch(where), words.setting(where), *over, ""))

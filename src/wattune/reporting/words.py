@@ -209,3 +209,8 @@ def _digits(value: float) -> str:
 def metric(name: str | None) -> str:
     """The metric as an axis calls it; just "metric" where the record does not say."""
     return "metric" if name is None else name.replace("_", " ")
+
+
+def no_pick(gain: CapGain) -> str:
+    """Why there is no pick under a cap."""
+    return "no proxy run reached the target there" if gain.feasible else "no measured point keeps it"

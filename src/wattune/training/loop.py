@@ -98,7 +98,7 @@ class Loop:
                 self.truth.load_state_dict(kept["truth"])
 
     def run(self) -> Outcome:
-        """Train until the target, the end of the budget, a metric that is not finite, or a safety stop.
+        """Train until the target, the end of the budget, a metric or a loss that is not finite, or a safety stop.
 
         Raises: DeviceError, InputError.
         """
@@ -116,7 +116,7 @@ class Loop:
                         around_step=self._step,
                         around_evaluation=self._evaluation,
                     ):
-                        if not math.isfinite(at.metric):
+                        if at.loss is None or not math.isfinite(at.metric):
                             diverged = True
                             break
                         self._evaluated(at)

@@ -44,11 +44,23 @@ def check(workload: Workload) -> None:
     else:
         _check_samples(workload, "training", *loaded.train)
         _check_samples(workload, "test", *loaded.test)
+    if workload.batch_sizes[-1] > workload.train_samples:
+        raise WorkloadError(
+            "batch_sizes",
+            value=workload.batch_sizes[-1],
+            allowed=f"at most the {workload.train_samples} training samples",
+        )
     model = workload.model(0)
     x, y = first[0][:4], first[1][:4]  # a few are enough to see
     loss = tried("the loss cannot be computed", lambda: workload.loss(model(x), y))
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not bool(loss.isfinite()):
         raise WorkloadError("the loss of the first batch", value=str(loss), allowed="one finite number")
+    score = workload.metric.score or workload.loss
+    metric = tried(
+        f"the metric {workload.metric.name} cannot be computed", lambda: float(score(model(x).detach().float(), y))
+    )
+    if math.isinf(metric):
+        raise WorkloadError(f"the metric {workload.metric.name} of the first samples", value=metric, allowed="a number")
     tried("the optimizer cannot be made", lambda: workload.optimizer(model, workload.batch_sizes[0]))
 
 
