@@ -30,10 +30,11 @@ from wattune.records.training import (
     PowerSample,
     TrainingRecord,
 )
-from wattune.records.work import OperatingPoint, Operation, PhaseWork, StepWork
+from wattune.records.work import AtPoint, OperatingPoint, Operation, PhaseWork, StepWork
 
 __all__ = [
     "AbortedProbe",
+    "AtPoint",
     "Baseline",
     "Candidate",
     "CapGain",

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 from wattune.records.base import BatchSize, NotNegative, Positive, Record, Value
 from wattune.records.profile import ProfileCost, ProfileKey
-from wattune.records.work import OperatingPoint
+from wattune.records.work import AtPoint
 
 
-class Candidate(Value):
+class Candidate(AtPoint):
     """One point that was considered. ``why_not`` is None for the chosen one."""
 
-    batch_size: BatchSize
-    micro_batch_size: BatchSize | None = None
-    clock_mhz: Positive | None = None
-    power_limit_w: Positive | None = None
     feasible: bool
     relative_time: Positive | None = None
     predicted_s: Positive | None = None
     predicted_j: Positive | None = None
     predicted_peak_w: Positive | None = None
     why_not: str | None = None
-
-    @property
-    def point(self) -> OperatingPoint:
-        """The batch sizes and the clock (or power limit) of this candidate."""
-        return OperatingPoint(
-            batch_size=self.batch_size,
-            micro_batch_size=self.micro_batch_size,
-            clock_mhz=self.clock_mhz,
-            power_limit_w=self.power_limit_w,
-        )
 
 
 class Baseline(Candidate):
@@ -59,7 +45,7 @@ class CapGain(Value):
     over_best_batch: Positive | None = None
 
 
-class Plan(Record):
+class Plan(AtPoint, Record):
     """The chosen point, what it was compared with, and what it is predicted to take.
 
     Selection is by ``step_s / batch_size * relative_samples`` among the points whose peak power plus ``margin_w``
@@ -69,10 +55,6 @@ class Plan(Record):
 
     name = "plan"
 
-    batch_size: BatchSize
-    micro_batch_size: BatchSize | None = None
-    clock_mhz: Positive | None = None
-    power_limit_w: Positive | None = None
     cap_w: Positive | None = None
     margin_w: NotNegative = 0.0
     relative_time: Positive | None = None
@@ -90,13 +72,3 @@ class Plan(Record):
     key: ProfileKey | None = None
     profile_cost: ProfileCost | None = None
     sensor_window_s: NotNegative | None = None
-
-    @property
-    def point(self) -> OperatingPoint:
-        """The chosen batch sizes and clock (or power limit)."""
-        return OperatingPoint(
-            batch_size=self.batch_size,
-            micro_batch_size=self.micro_batch_size,
-            clock_mhz=self.clock_mhz,
-            power_limit_w=self.power_limit_w,
-        )

@@ -6,19 +6,15 @@ from pydantic import model_validator
 from typing_extensions import Self
 
 from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Value
-from wattune.records.work import OperatingPoint
+from wattune.records.work import AtPoint
 
 
-class ProfileCell(Value):
+class ProfileCell(AtPoint):
     """One measured (batch size, clock). A cell that did not fit has ``out_of_memory`` and no figures.
 
     ``power_peak_w`` is the largest reading of the sensor; ``step_s`` the mean over ``steps`` steps.
     """
 
-    batch_size: BatchSize
-    micro_batch_size: BatchSize | None = None
-    clock_mhz: Positive | None = None
-    power_limit_w: Positive | None = None
     step_s: Positive | None = None
     step_std_s: NotNegative | None = None
     power_mean_w: Positive | None = None
@@ -39,35 +35,17 @@ class ProfileCell(Value):
             raise ValueError("micro_batch_size at most batch_size")
         return self
 
-    @property
-    def point(self) -> OperatingPoint:
-        """The batch sizes and the clock (or power limit) of this cell."""
-        return OperatingPoint(
-            batch_size=self.batch_size,
-            micro_batch_size=self.micro_batch_size,
-            clock_mhz=self.clock_mhz,
-            power_limit_w=self.power_limit_w,
-        )
 
-
-class AbortedProbe(Value):
+class AbortedProbe(AtPoint):
     """A probe that was stopped at the first reading above the cap: it says no more than that."""
 
-    batch_size: BatchSize
-    micro_batch_size: BatchSize | None = None
-    clock_mhz: Positive | None = None
-    power_limit_w: Positive | None = None
     cap_w: Positive
     power_w: Positive
 
 
-class Confirmation(Value):
+class Confirmation(AtPoint):
     """A cell that was measured again, for longer, before a training relied on it: no more than that it was done."""
 
-    batch_size: BatchSize
-    micro_batch_size: BatchSize | None = None
-    clock_mhz: Positive | None = None
-    power_limit_w: Positive | None = None
     cap_w: Positive
     power_w: Positive
 

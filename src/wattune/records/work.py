@@ -74,16 +74,31 @@ class StepWork(Value):
         return sum(p.kernels for p in self.phases)
 
 
-class OperatingPoint(Value):
-    """What the device and the training loop are set to.
+class AtPoint(Value):
+    """Whatever is said of one point: batch size of the optimizer step and of the forward pass, and the actuator.
 
-    ``clock_mhz`` is None on a device without a clock; ``power_limit_w`` stands in its place where that is the actuator.
+    ``micro_batch_size`` is None where it is the batch size. ``clock_mhz`` is None on a device without a clock;
+    ``power_limit_w`` stands in its place where that is the actuator.
     """
 
     batch_size: BatchSize
     micro_batch_size: BatchSize | None = None
     clock_mhz: Positive | None = None
     power_limit_w: Positive | None = None
+
+    @property
+    def point(self) -> OperatingPoint:
+        """The point alone."""
+        return OperatingPoint(
+            batch_size=self.batch_size,
+            micro_batch_size=self.micro_batch_size,
+            clock_mhz=self.clock_mhz,
+            power_limit_w=self.power_limit_w,
+        )
+
+
+class OperatingPoint(AtPoint):
+    """What the device and the training loop are set to."""
 
     @property
     def setting(self) -> float | None:
