@@ -6,15 +6,14 @@ skips the records that are there and goes on inside the step that was not done.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 from wattune import comparison, efficiency, planning, profiling, reporting, training
 from wattune.devices import Device
-from wattune.errors import InputError, RecordError
 from wattune.folder import RunArguments, RunFolder, free_folder
-from wattune.records import Comparison, EfficiencyCurve, EfficiencyPoint, Plan, ProfileTable, TrainingRecord
+from wattune.preflight import check_cap, check_choices, check_known, check_workload, fingerprint
+from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
 from wattune.stages import as_record, as_workload, opened
 from wattune.workloads import Workload
 
@@ -54,11 +53,11 @@ def run(
     """
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
-        _check(work)
-        if work.data_type not in board.data_types:
-            raise InputError(
-                f"{board.name} cannot compute in", value=work.data_type, allowed=", ".join(sorted(board.data_types))
-            )
+        check_workload(work, board)
+        known = None if profile is None else as_record(ProfileTable, profile)
+        check_choices(known, strategy=strategy, cap_w=cap_w, margin_w=margin_w)
+        if known is not None:
+            check_known(known, board, work)
         arguments = RunArguments.check(
             device=device if isinstance(device, str) else device.name,
             workload=work.name if isinstance(workload, Workload) else workload and str(workload),
@@ -68,15 +67,8 @@ def run(
             strategy=strategy,
             margin_w=margin_w,
             compare=compare,
-            fingerprint=_fingerprint(work),
+            fingerprint=fingerprint(work),
         )
-        if cap_w is not None and margin_w >= cap_w:
-            raise InputError("margin_w", value=margin_w, allowed=f"less than the cap of {cap_w:g} W")
-        known = None if profile is None else as_record(ProfileTable, profile)
-        if known is not None and strategy is not None:
-            raise InputError("strategy", value=strategy, allowed="none where a profile is given")
-        if known is not None:
-            _check_known(known, board, work)
         folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
         start = board.state_dict()
 
@@ -94,7 +86,7 @@ def run(
         folder.partial.unlink(missing_ok=True)
         key = profiling.profile_key(board, work, table.algorithm)
         planning.check_profile(table, key)
-        _check_cap(table, cap_w=cap_w, margin_w=margin_w)
+        check_cap(table, cap_w=cap_w, margin_w=margin_w)
 
         curve = folder.load(EfficiencyCurve) or folder.save(
             efficiency.estimate(
@@ -152,44 +144,6 @@ def run(
             )
     reporting.write_report(folder.path, folder.report)
     return record
-
-
-def _check(work: Workload) -> None:
-    """Try data and model, the proxy's too, before anything is written or measured."""
-    work.check_proxy()
-    for part in (work, work.proxy):
-        if part is not None:
-            part.check()
-
-
-def _fingerprint(work: Workload) -> str:
-    """Of all that a run depends on: what is trained, what its proxy is, and at which batch sizes."""
-    proxy = "" if work.proxy is None else work.proxy.fingerprint()
-    sizes = f"{work.batch_sizes} {work.micro_batch_sizes} {work.host_s_per_sample}"
-    return hashlib.sha256(f"{work.fingerprint()} {proxy} {sizes}".encode()).hexdigest()[:16]
-
-
-def _check_known(known: ProfileTable, board: Device, work: Workload) -> None:
-    """Whether a profile from before is of this device and workload, and of batch sizes that will be trained."""
-    planning.check_profile(known, profiling.profile_key(board, work, known.algorithm))
-    foreign = sorted(set(known.batch_sizes) - set(work.batch_sizes))
-    if foreign or not known.measured:
-        raise RecordError(
-            "the profile has batch sizes that the workload lacks" if foreign else "the profile has no measured cell",
-            value=", ".join(map(str, foreign)) or None,
-            allowed=", ".join(map(str, work.batch_sizes)),
-            hint="profile again",
-        )
-
-
-def _check_cap(table: ProfileTable, *, cap_w: float | None, margin_w: float) -> None:
-    """Whether any point keeps the cap does not depend on the proxy: say so before minutes are spent on it."""
-    sizes = table.batch_sizes or tuple(probe.batch_size for probe in table.aborted[:1])
-    points = tuple(EfficiencyPoint(batch_size=size, relative_samples=1.0) for size in sizes)
-    even = EfficiencyCurve(
-        workload=table.workload, algorithm=table.algorithm, reference_batch_size=sizes[-1], points=points
-    )
-    planning.plan(table, even, cap_w=cap_w, margin_w=margin_w)
 
 
 def _confirmed(

@@ -1,0 +1,70 @@
+"""What can be known to be wrong before a run has cost anything, and what a run depends on."""
+
+from __future__ import annotations
+
+import hashlib
+
+from wattune import planning, profiling
+from wattune.devices import Device
+from wattune.errors import InputError, RecordError
+from wattune.records import EfficiencyCurve, EfficiencyPoint, ProfileTable
+from wattune.workloads import Workload
+
+
+def check_workload(work: Workload, board: Device) -> None:
+    """Try data, model, loss and metric, the proxy's too, and whether the board can compute in the data type.
+
+    Raises: WorkloadError, InputError.
+    """
+    work.check_proxy()
+    for part in (work, work.proxy):
+        if part is not None:
+            part.check()
+    if work.data_type not in board.data_types:
+        raise InputError(
+            f"{board.name} cannot compute in", value=work.data_type, allowed=", ".join(sorted(board.data_types))
+        )
+
+
+def check_choices(known: ProfileTable | None, *, strategy: str | None, cap_w: float | None, margin_w: float) -> None:
+    """Whether the arguments of a run go together. Raises: InputError."""
+    if known is not None and strategy is not None:
+        raise InputError("strategy", value=strategy, allowed="none where a profile is given")
+    if cap_w is not None and 0 < cap_w <= margin_w:
+        raise InputError("margin_w", value=margin_w, allowed=f"less than the cap of {cap_w:g} W")
+
+
+def check_known(known: ProfileTable, board: Device, work: Workload) -> None:
+    """Whether a profile from before is of this device and workload, and of batch sizes that will be trained.
+
+    Raises: RecordError.
+    """
+    planning.check_profile(known, profiling.profile_key(board, work, known.algorithm))
+    foreign = sorted(set(known.batch_sizes) - set(work.batch_sizes))
+    if foreign or not known.measured:
+        raise RecordError(
+            "the profile has batch sizes that the workload lacks" if foreign else "the profile has no measured cell",
+            value=", ".join(map(str, foreign)) or None,
+            allowed=", ".join(map(str, work.batch_sizes)),
+            hint="profile again",
+        )
+
+
+def check_cap(table: ProfileTable, *, cap_w: float | None, margin_w: float) -> None:
+    """Whether any point keeps the cap, which does not depend on the proxy, before minutes are spent on that.
+
+    Raises: CapError, RecordError.
+    """
+    sizes = table.batch_sizes or tuple(probe.batch_size for probe in table.aborted[:1])
+    points = tuple(EfficiencyPoint(batch_size=size, relative_samples=1.0) for size in sizes)
+    even = EfficiencyCurve(
+        workload=table.workload, algorithm=table.algorithm, reference_batch_size=sizes[-1], points=points
+    )
+    planning.plan(table, even, cap_w=cap_w, margin_w=margin_w)
+
+
+def fingerprint(work: Workload) -> str:
+    """Of all that a run depends on: what is trained, what its proxy is, and at which batch sizes."""
+    proxy = "" if work.proxy is None else work.proxy.fingerprint()
+    sizes = f"{work.batch_sizes} {work.micro_batch_sizes} {work.host_s_per_sample}"
+    return hashlib.sha256(f"{work.fingerprint()} {proxy} {sizes}".encode()).hexdigest()[:16]
