@@ -54,10 +54,6 @@ def run(
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
         check_workload(work, board)
-        known = None if profile is None else as_record(ProfileTable, profile)
-        check_choices(known, strategy=strategy, cap_w=cap_w, margin_w=margin_w)
-        if known is not None:
-            check_known(known, board, work)
         arguments = RunArguments.check(
             device=device if isinstance(device, str) else device.name,
             workload=work.name if isinstance(workload, Workload) else workload and str(workload),
@@ -69,6 +65,10 @@ def run(
             compare=compare,
             fingerprint=fingerprint(work),
         )
+        known = None if profile is None else as_record(ProfileTable, profile)
+        check_choices(known, strategy=strategy, cap_w=cap_w, margin_w=margin_w)
+        if known is not None:
+            check_known(known, board, work)
         folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
         start = board.state_dict()
 

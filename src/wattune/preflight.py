@@ -30,7 +30,7 @@ def check_choices(known: ProfileTable | None, *, strategy: str | None, cap_w: fl
     """Whether the arguments of a run go together. Raises: InputError."""
     if known is not None and strategy is not None:
         raise InputError("strategy", value=strategy, allowed="none where a profile is given")
-    if cap_w is not None and 0 < cap_w <= margin_w:
+    if cap_w is not None and cap_w <= margin_w:
         raise InputError("margin_w", value=margin_w, allowed=f"less than the cap of {cap_w:g} W")
 
 
