@@ -56,8 +56,9 @@ def test_over_processes_the_curves_are_the_same(curves, tmp_path):
     lines = []
     got = sweep(made.workload(), seeds=[0, 1], folder=tmp_path, processes=2, progress=lambda *line: lines.append(line))
     assert same(got, curves)
-    assert [line[:2] for line in lines] == [(n, 6) for n in range(1, 7)]
-    assert all("reached the target after" in line[2] for line in lines)
+    assert [line[:2] for line in lines] == [(n, 6) for n in range(7)]
+    assert lines[0][2] == "6 runs to train, 2 at a time"
+    assert all("reached the target after" in line[2] for line in lines[1:])
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"b{b:03d}-s{s}.json" for b in (8, 16, 32) for s in (0, 1)]
 
 
