@@ -80,6 +80,8 @@ def _text(record: ProfileTable) -> str:
     parts.append(table(("batch", "setting", "step", "mean power", "peak power"), rows))
     if unfit := sorted({cell.batch_size for cell in record.cells if cell.out_of_memory}):
         parts.append(f"does not fit in memory: batch size {', '.join(map(str, unfit))}")
+    if not record.measured:
+        parts.append("No point could be measured to its end: every probe was stopped above the cap.")
     if record.cost:
         parts.append(words.profiling_cost(record.cost, None, None))
     return "\n\n".join(parts)
