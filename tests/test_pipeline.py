@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 import wattune
-from wattune.errors import CapError, InputError, OutputError, RecordError, WorkloadError
+from wattune.errors import CapError, InputError, OutputError, RecordError, WattuneError, WorkloadError
 from wattune.folder import RunArguments, RunFolder, free_folder
 from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
 
@@ -360,3 +361,14 @@ def test_a_noisy_sensor_hardly_ever_reads_more_than_the_cap(tmp_path, cap_w):
     assert bool(record.readings_above_cap) == bool(record.guard)  # each is answered
     assert record.exact.above_cap_s == 0
     assert record.energy_j == pytest.approx(record.exact.energy_j, rel=0.01, abs=record.power_peak_w * 0.422)
+
+
+def test_a_folder_in_which_nothing_was_done_is_given_back(tmp_path):
+    workload = dataclasses.replace(wattune.load_workload(SMALL), optimizer=no_optimizer)
+    with pytest.raises(WattuneError):
+        run(tmp_path / "run", workload=workload)
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").iterdir())
+
+
+def no_optimizer(model, batch_size):
+    return 3

@@ -87,6 +87,11 @@ class RunFolder:
         """The arguments that the run began with, as ``pipeline.run`` takes them. Raises: RecordError."""
         return RunArguments.load(self.arguments).model_dump(exclude={"version", "provenance", "fingerprint"})
 
+    def abandon(self) -> None:
+        """Give up a folder in which nothing has been done yet, so that the corrected command can have it."""
+        if [entry.name for entry in self.path.iterdir()] == [self.arguments.name]:
+            self.arguments.unlink()
+
     def load(self, kind: type[R]) -> R | None:
         """The record of this kind, None where it is not there yet. Raises: RecordError."""
         path = self.path / f"{kind.name}.json"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from wattune import comparison, efficiency, planning, profiling, reporting, training
 from wattune.devices import Device
+from wattune.errors import DeviceError, WorkloadError
 from wattune.folder import RunArguments, RunFolder, free_folder
 from wattune.preflight import check_cap, check_choices, check_known, check_workload, fingerprint
 from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
@@ -72,17 +73,21 @@ def run(
         folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
         start = board.state_dict()
 
-        table = folder.load(ProfileTable) or folder.save(
-            known
-            or profiling.profile(
-                board,
-                work,
-                strategy=strategy,
-                cap_w=None if cap_w is None else cap_w - margin_w,
-                partial=folder.partial,
-                progress=_in(progress, "profile"),
-            )
-        )
+        table = folder.load(ProfileTable)
+        if table is None:
+            try:
+                table = known or profiling.profile(
+                    board,
+                    work,
+                    strategy=strategy,
+                    cap_w=None if cap_w is None else cap_w - margin_w,
+                    partial=folder.partial,
+                    progress=_in(progress, "profile"),
+                )
+            except (DeviceError, WorkloadError):
+                folder.abandon()
+                raise
+            folder.save(table)
         folder.partial.unlink(missing_ok=True)
         key = profiling.profile_key(board, work, table.algorithm)
         planning.check_profile(table, key)

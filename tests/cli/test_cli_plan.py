@@ -39,11 +39,14 @@ def test_the_record_goes_to_the_file_and_is_never_overwritten(wattune, records, 
     assert path.read_bytes() == before
 
 
-def test_without_a_name_it_goes_to_the_current_folder(wattune, records, tmp_path, monkeypatch):
+def test_without_a_name_it_is_only_printed(wattune, records, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert wattune("plan", *records, "--cap", "none")[0] == 0
-    assert Plan.load("plan.json").cap_w is None
+    for cap in ("none", "4W"):
+        code, out, err = wattune("plan", *records, "--cap", cap)
+        assert (code, err) == (0, [])
+        assert "chosen: batch size" in out
+    assert not list((tmp_path / "here").iterdir())
 
 
 @pytest.mark.parametrize("text", ["4W", "4", " 4.0 W", "4000mW", "4e0", "4w"])

@@ -19,7 +19,13 @@ DeviceSpec = Annotated[
 ]
 Cap = Annotated[str, typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W, or none.")]
 File = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where the record goes; never overwritten.")
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Where the record goes, by default here by its own name; never overwritten.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")]

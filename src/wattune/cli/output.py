@@ -1,7 +1,7 @@
 """Where a command's record goes: to a file, to stdout as JSON, or both; never over a file that is there.
 
 ``-o FILE`` names the file. Without it the record goes to a file of its own name in the current folder, or with
-``--json`` to stdout alone.
+``--json`` to stdout alone; a plan is then only printed.
 """
 
 from __future__ import annotations

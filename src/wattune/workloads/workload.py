@@ -128,6 +128,8 @@ class Workload:
         micro = whole_numbers("micro_batch_sizes", micro_batch_sizes)
         if micro != tuple(sorted(set(micro))) or any(m > sizes[-1] for m in micro):
             raise WorkloadError("micro_batch_sizes", value=list(micro), allowed=f"ascending, at most {sizes[-1]}")
+        if useless := [m for m in micro if all(size % m for size in sizes)]:
+            raise WorkloadError("micro_batch_sizes", value=useless, allowed="divisors of at least one batch size")
         every = whole("evaluate_every", sizes[-1] if evaluate_every is None else evaluate_every)
         if every < sizes[-1]:
             raise WorkloadError("evaluate_every", value=every, allowed=f"at least the largest batch size, {sizes[-1]}")
