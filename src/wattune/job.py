@@ -1,0 +1,152 @@
+"""The steps of one run: each gives the record that is in the run's folder, and makes it where it is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattune import comparison, efficiency, planning, profiling, training
+from wattune.devices import Device
+from wattune.errors import DeviceError, WorkloadError
+from wattune.folder import RunArguments, RunFolder
+from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
+from wattune.workloads import Workload
+
+Progress = Callable[[int, int, str], None]
+
+REST_S = 3600.0
+"""How long a simulated board rests before the pick is measured again."""
+
+
+@dataclass
+class Job:
+    """A run: its device, what is trained there, the folder that its records go to, and what it was asked for."""
+
+    board: Device
+    work: Workload
+    folder: RunFolder
+    asked: RunArguments
+    processes: int | None = None
+    resume: bool = False
+    progress: Progress | None = None
+    start: dict[str, Any] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.board.state_dict()
+
+    def profile(self, known: ProfileTable | None) -> ProfileTable:
+        """Time and power per batch size and clock; ``known`` is taken where it is given.
+
+        Raises: InputError and its kinds, DeviceError; the folder is given back where nothing was done yet.
+        """
+        table = self.folder.load(ProfileTable)
+        if table is None:
+            try:
+                table = known or profiling.profile(
+                    self.board,
+                    self.work,
+                    strategy=self.asked.strategy,
+                    cap_w=self._limit_w,
+                    partial=self.folder.partial,
+                    progress=self._in("profile"),
+                )
+            except (DeviceError, WorkloadError):
+                self.folder.abandon()
+                raise
+            self.folder.save(table)
+        self.folder.partial.unlink(missing_ok=True)
+        planning.check_profile(table, profiling.profile_key(self.board, self.work, table.algorithm))
+        return table
+
+    def estimate(self) -> EfficiencyCurve:
+        """Samples needed per batch size, from the proxy."""
+        return self.folder.load(EfficiencyCurve) or self.folder.save(
+            efficiency.estimate(
+                self.work,
+                seeds=self.asked.seeds,
+                folder=self.folder.proxy_curves,
+                processes=self.processes,
+                progress=self._in("estimate"),
+            )
+        )
+
+    def plan(self, table: ProfileTable, curve: EfficiencyCurve) -> tuple[ProfileTable, Plan]:
+        """A plan whose pick keeps the cap also when it is measured again, for longer; and the table with what that
+        gave."""
+        plan = self.folder.load(Plan)
+        if plan is None:
+            # Later than the training will be, whose noise would else be that which is seen here.
+            self._from_start(rest_s=REST_S)
+            table, plan = self._confirmed(table, curve)
+            self.folder.save(table)
+            self.folder.save(plan)
+        return table, plan
+
+    def train(self, plan: Plan) -> TrainingRecord:
+        """The training at the planned point."""
+        self._from_start()
+        return self.folder.load(TrainingRecord) or self.folder.save(
+            training.train(
+                self.board,
+                self.work,
+                plan,
+                seed=self.asked.seed,
+                checkpoint=self.folder.checkpoint,
+                resume=self.resume,
+                key=profiling.profile_key(self.board, self.work, plan.algorithm),
+                weights=self.folder.weights,
+                progress=self._in("train"),
+            )
+        )
+
+    def compare(self, table: ProfileTable, curve: EfficiencyCurve) -> Comparison:
+        """Every rule's pick, trained on the target."""
+        self._from_start()
+        return self.folder.load(Comparison) or self.folder.save(
+            comparison.compare(
+                self.board,
+                self.work,
+                table,
+                curve,
+                cap_w=self.asked.cap_w,
+                margin_w=self.asked.margin_w,
+                seeds=range(self.asked.seeds),
+                folder=self.folder.target_curves,
+                processes=self.processes,
+                progress=self._in("compare"),
+            )
+        )
+
+    @property
+    def _limit_w(self) -> float | None:
+        """What no reading may be above: the cap less the margin."""
+        return None if self.asked.cap_w is None else self.asked.cap_w - self.asked.margin_w
+
+    def _confirmed(self, table: ProfileTable, curve: EfficiencyCurve) -> tuple[ProfileTable, Plan]:
+        cap_w, margin_w, tell = self.asked.cap_w, self.asked.margin_w, self._in("plan")
+        while True:
+            plan = planning.plan(table, curve, cap_w=cap_w, margin_w=margin_w)
+            if self._limit_w is None:
+                return table, plan
+            if tell is not None:
+                tell(0, 1, f"measuring batch size {plan.batch_size} again, for longer")
+            table = profiling.confirm(self.board, self.work, table, plan.point, cap_w=self._limit_w)
+            confirmed = planning.plan(table, curve, cap_w=cap_w, margin_w=margin_w)
+            if confirmed.point == plan.point:
+                return table, confirmed
+
+    def _from_start(self, rest_s: float = 0.0) -> None:
+        # A simulated board begins each step as it began the first, so that a resumed run ends with the same figures.
+        if self.start is not None:
+            self.board.load_state_dict(self.start)
+            if rest_s:
+                self.board.wait(rest_s)
+
+    def _in(self, step: str) -> Progress | None:
+        """The same progress, its texts beginning with the step that they are of; it says at once that it begins."""
+        progress = self.progress
+        if progress is None:
+            return None
+        progress(0, 0, f"{step}: begins")
+        return lambda done, total, what: progress(done, total, f"{step}: {what}")
