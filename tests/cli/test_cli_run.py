@@ -142,7 +142,7 @@ def test_killed_at_any_moment_it_goes_on(whole, tmp_path, seed):
 
 @pytest.mark.parametrize(
     ("number", "share"),
-    [(signal.SIGINT, 0.4), (signal.SIGTERM, 0.9)],
+    [(signal.SIGINT, 0.15), (signal.SIGTERM, 0.4)],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_an_interrupted_run_names_the_command_that_goes_on(whole, tmp_path, number, share):
@@ -175,9 +175,9 @@ def test_interrupted_steps_name_their_command(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    begun, err = err.splitlines()
-    assert begun == "wattune: 0/6 6 runs to train, 2 at a time"
-    assert shlex.split(err.partition("go on with: ")[2]) == ["wattune", *arguments, "--resume"]
+    first, *_, last = err.splitlines()  # on a busy machine there are lines of progress in between
+    assert first == "wattune: 0/6 6 runs to train, 2 at a time"
+    assert shlex.split(last.partition("go on with: ")[2]) == ["wattune", *arguments, "--resume"]
     assert json.loads(out)["error"]["type"] == "Interrupted"
     assert json.loads(out)["error"]["exit_code"] == 130
 
