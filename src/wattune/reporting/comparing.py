@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wattune.records import Baseline, Comparison, ComparisonRow, Plan
+from wattune.records import Comparison, ComparisonRow, Plan
 from wattune.reporting import words
 from wattune.reporting.charts import axis, spec
 from wattune.reporting.page import Figure, Spec, Table, plain
+from wattune.reporting.rows import compared, predicted, spread
 
 
 def bars(comparison: Comparison) -> Figure | None:
@@ -40,19 +41,7 @@ def bars(comparison: Comparison) -> Figure | None:
 
 def comparison_rows(comparison: Comparison) -> Table:
     """The comparison as a table, rules without a result included."""
-    rows = [
-        (
-            row.rule,
-            *_place(row),
-            _spread(words.seconds, row.time_s, row.time_std_s),
-            _spread(words.joules, row.energy_j, row.energy_std_j),
-            words.watts(row.power_peak_w),
-            words.times(row.speed_up),
-            words.percent(row.above_fastest),
-            words.remark(row),
-        )
-        for row in comparison.rows
-    ]
+    rows = compared(comparison)
     head = ("rule", "batch size", "setting", "time", "energy", "peak power", "speed-up over it", "above fastest", "")
     numeric = (False, True, True, True, True, True, True, True, False)
     marked = frozenset(i for i, row in enumerate(comparison.rows) if row.rule == words.OWN_RULE)
@@ -75,18 +64,7 @@ def baseline_rows(plan: Plan, origin: str) -> Table:
     )
     rows = [
         chosen,
-        *(
-            (
-                row.rule,
-                *_place(row),
-                words.seconds(row.predicted_s),
-                words.joules(row.predicted_j),
-                words.watts(row.predicted_peak_w),
-                words.times(row.speed_up),
-                words.remark(row),
-            )
-            for row in plan.baselines
-        ),
+        *predicted(plan),
     ]
     head = ("rule", "batch size", "setting", "time", "energy", "peak power", "speed-up over it", "")
     numeric = (False, True, True, True, True, True, True, False)
@@ -129,20 +107,11 @@ def _bars(
         "error_x": {"type": "data", "array": deviations, "color": "var(--muted)", "thickness": 1.5, "width": 4},
         "marker": {"color": ["var(--accent)" if row.rule == words.OWN_RULE else "var(--quiet)" for row in rows]},
         "hovertext": [
-            f"{name}<br>{_spread(unit, mean, deviation)}"
+            f"{name}<br>{spread(unit, mean, deviation)}"
             for name, mean, deviation in zip(names, means, deviations, strict=True)
         ],
         "hovertemplate": "%{hovertext}<extra></extra>",
     }
-
-
-def _place(row: ComparisonRow | Baseline) -> tuple[str, str]:
-    where = row.point if isinstance(row, Baseline) else words.place(row)
-    return ("-", "-") if where is None else (words.batch(where), words.setting(where))
-
-
-def _spread(unit: Callable[[float | None], str], mean: float | None, deviation: float | None) -> str:
-    return unit(mean) if mean is None or deviation is None else f"{unit(mean)} ± {unit(deviation)}"
 
 
 def _seeds(comparison: Comparison) -> str:

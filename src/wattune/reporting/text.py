@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wattune.records import Baseline, Comparison, ComparisonRow, Plan, TrainingRecord
+from wattune.records import Comparison, Plan, TrainingRecord
 from wattune.reporting import words
+from wattune.reporting.rows import compared, predicted
 
 _SHOUTED = {"simulated": "SIMULATED", "replayed": "RECORDED (replayed)", "recorded": "RECORDED", "measured": "MEASURED"}
 
@@ -33,19 +34,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
 def comparison_table(comparison: Comparison) -> str:
     """Every rule's pick, trained: time and energy with their spread over seeds, and as a multiple of wattune's."""
     head = ("rule", "batch", "setting", "time", "energy", "peak", "slower by", "above fastest")
-    rows = [
-        (
-            row.rule,
-            *_place(row),
-            _spread(words.seconds, row.time_s, row.time_std_s),
-            _spread(words.joules, row.energy_j, row.energy_std_j),
-            words.watts(row.power_peak_w),
-            words.times(row.speed_up),
-            words.percent(row.above_fastest),
-            words.remark(row),
-        )
-        for row in comparison.rows
-    ]
+    rows = compared(comparison, plus_minus="+-")
     seeds = f"mean over {len(comparison.seeds)} seeds" if len(comparison.seeds) != 1 else "one seed"
     origin = _SHOUTED.get(comparison.provenance.kind or "", "UNKNOWN ORIGIN")
     return f"compared {words.under(comparison.cap_w)}, {seeds}  [{origin}]\n{table(head, rows)}"
@@ -130,26 +119,4 @@ def _ending(training: TrainingRecord) -> str:
 
 def _baselines(plan: Plan) -> str:
     head = ("other rules, predicted", "batch", "setting", "time", "energy", "peak", "slower by")
-    rows = [
-        (
-            row.rule,
-            *_place(row),
-            words.seconds(row.predicted_s),
-            words.joules(row.predicted_j),
-            words.watts(row.predicted_peak_w),
-            words.times(row.speed_up),
-            words.remark(row),
-        )
-        for row in plan.baselines
-    ]
-    return table(head, rows)
-
-
-def _place(row: ComparisonRow | Baseline) -> tuple[str, str]:
-    where = row.point if isinstance(row, Baseline) else words.place(row)
-    return ("-", "-") if where is None else (words.batch(where), words.setting(where))
-
-
-def _spread(unit: object, mean: float | None, deviation: float | None) -> str:
-    assert callable(unit)
-    return unit(mean) if mean is None or deviation is None else f"{unit(mean)} +- {unit(deviation)}"
+    return table(head, predicted(plan))
