@@ -39,6 +39,7 @@ check: .venv/installed
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vermin --quiet --no-tips --violations -t=3.6- src/wattune_agent
 
 format: .venv/installed
 	$(BIN)/ruff format src tests benchmarks examples

@@ -1,0 +1,12 @@
+"""The part of wattune that touches a board: clock, sensors, guard, snapshot and restore.
+
+Standard library only, Python 3.6 and newer, so that the folder can be copied to a board alone:
+``python3 -m wattune_agent --help``. wattune's own backends use the same code in their process, or over its socket.
+"""
+
+from wattune_agent.errors import AgentError
+
+__all__ = ["PROTOCOL", "AgentError"]
+
+PROTOCOL = 1
+"""Version of what is said over the socket."""

@@ -1,0 +1,129 @@
+"""The files of a board: plain reads and single writes below a root, and the time that passes there.
+
+A root other than "/" is a folder with ``sys/...`` in it: a copy of a board for looking at, or a test's. Nothing outside
+it is ever touched. Time belongs to the tree so that a made-up board can run on time of its own.
+"""
+
+import errno
+import glob
+import os
+import time
+from typing import List, Optional
+
+from wattune_agent.errors import FileFailed, Forbidden
+
+__all__ = ["Tree"]
+
+
+class Tree:
+    """Files by their path as the board itself names them, such as ``/sys/class/devfreq``."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = os.path.realpath(root)
+
+    # ----------------------------------------------------------------------------------------------------------- time
+
+    def now_s(self) -> float:
+        """Seconds that never fall, from some beginning."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Let so much time pass."""
+        time.sleep(seconds)
+
+    # ---------------------------------------------------------------------------------------------------------- files
+
+    def read(self, path: str) -> str:
+        """The file's text, without the white space and NUL bytes around it. Raises: Forbidden, FileFailed."""
+        try:
+            with open(self.inside(path), "rb") as file:
+                return file.read().decode("utf-8", "replace").strip(" \t\r\n\0")
+        except OSError as error:
+            raise self._mapped(error, path, "read") from error
+
+    def read_number(self, path: str) -> float:
+        """The number in the file. Raises: Forbidden, FileFailed."""
+        text = self.read(path)
+        try:
+            return float(text)
+        except ValueError:
+            raise FileFailed("{} holds no number but {!r}".format(path, text[:40])) from None
+
+    def write(self, path: str, text: str) -> None:
+        """Write the text in one call, as the kernel's files want it; a file that is not there is not made.
+
+        Raises: Forbidden, FileFailed.
+        """
+        try:
+            descriptor = os.open(self.inside(path), os.O_WRONLY | os.O_TRUNC)
+            try:
+                os.write(descriptor, text.encode("utf-8"))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise self._mapped(error, path, "written") from error
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        return os.path.exists(self._joined(path))
+
+    def readable(self, path: str) -> bool:
+        """Whether this user may read the file."""
+        return os.access(self._joined(path), os.R_OK)
+
+    def writable(self, path: str) -> bool:
+        """Whether this user may write the file."""
+        return os.access(self._joined(path), os.W_OK)
+
+    def glob(self, pattern: str) -> List[str]:
+        """Paths that match, sorted, as the board names them."""
+        found = glob.glob(glob.escape(self.root.rstrip("/")) + pattern)
+        return sorted(path[len(self.root.rstrip("/")) :] for path in found)
+
+    def real(self, path: str) -> str:
+        """The path without links, as the board names it. Raises: FileFailed where a link leads out of the root."""
+        return self.inside(path)[len(self.root.rstrip("/")) :]
+
+    def program(self, name: str) -> Optional[str]:
+        """A program of the board's, as this machine finds it; None where there is none. One in the tree goes first."""
+        for folder in ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/vc/bin"):
+            path = self._joined(folder + "/" + name)
+            if os.access(path, os.X_OK):
+                return path
+        return None
+
+    @property
+    def is_real(self) -> bool:
+        """Whether what lies under ``/sys`` here is a running kernel's, and not a folder of files."""
+        where = self._joined("/sys")
+        best, kind = "", ""
+        try:
+            with open("/proc/self/mounts", encoding="utf-8") as mounts:
+                for line in mounts:
+                    fields = line.split()
+                    point = fields[1].replace("\\040", " ")
+                    inside = where == point or where.startswith(point.rstrip("/") + "/")
+                    if inside and len(point) >= len(best):
+                        best, kind = point, fields[2]
+        except OSError:
+            return self.root == "/"
+        return kind == "sysfs"
+
+    def inside(self, path: str) -> str:
+        """The path on this machine, links followed. Raises: FileFailed where it leads out of the root."""
+        real = os.path.realpath(self._joined(path))
+        if self.root != "/" and real != self.root and not real.startswith(self.root + "/"):
+            raise FileFailed("{} leads out of {}: not touched".format(path, self.root))
+        return real
+
+    def _joined(self, path: str) -> str:
+        return self.root.rstrip("/") + path
+
+    def _mapped(self, error: OSError, path: str, done: str) -> Exception:
+        shown = self._joined(path)
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return Forbidden(
+                "{} may not be {} by this user; run the agent as root (wattune-agent serve) and use --device agent, or "
+                "install the udev rule of wattune and join the group wattune".format(shown, done)
+            )
+        return FileFailed("{} cannot be {}: {}".format(shown, done, error.strerror or error))
