@@ -1,0 +1,253 @@
+"""The ``wattune-agent`` command: ``python3 -m wattune_agent`` where only this folder was copied to the board.
+
+Exit codes: 0 done, 2 what was asked for has to be changed, 4 stopped for safety, 130 interrupted, 1 anything else;
+``guard`` ends with the exit code of its program.
+"""
+
+import argparse
+import grp
+import json
+import os
+import sys
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from wattune_agent.client import Client
+from wattune_agent.controller import Controller, restore_left_behind
+from wattune_agent.discovery import families, find_board
+from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, NotThere
+from wattune_agent.guarded import Report, run_guarded
+from wattune_agent.keeper import LEASE_S
+from wattune_agent.protocol import SOCKET
+from wattune_agent.server import serve
+from wattune_agent.tree import Tree
+
+__all__ = ["main"]
+
+GROUP = "wattune"
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run the command and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    given, program = _split(given)
+    parser = _parser()
+    options = parser.parse_args(given)
+    if program is not None and options.act is not _guard:
+        parser.error("only guard runs a program")
+    options.program = program
+    try:
+        return int(options.act(options))
+    except (BadRequest, NotThere, Forbidden, Busy) as error:
+        print("wattune-agent: {}".format(error), file=sys.stderr)
+        return 2
+    except AgentError as error:
+        print("wattune-agent: {}".format(error), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _split(given: List[str]) -> Tuple[List[str], Optional[List[str]]]:
+    """Options, and the program behind ``--``: its options are none of ours."""
+    if "--" not in given:
+        return given, None
+    place = given.index("--")
+    return given[:place], given[place + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="wattune-agent", description=__doc__.splitlines()[0] if __doc__ else None)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    # Python 3.6 knows no required=True here.
+    parser.set_defaults(act=lambda _: parser.error("a command is needed: serve, guard, restore or devices"))
+
+    def add(name: str, act: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(act=act)
+        command.add_argument("--sysfs-root", metavar="DIR", default="/", help="a folder with sys/... in it")
+        return command
+
+    serving = add("serve", _serve, "Hold the board for others, over a Unix socket, until SIGTERM.")
+    serving.add_argument("--device", choices=["jetson", "cpu"], help="the board; without it, what is found")
+    serving.add_argument("--socket", metavar="PATH", default=SOCKET)
+    serving.add_argument(
+        "--group",
+        help="members of this group may connect; without it those of {}, if root runs this and there is such a group, "
+        "else only this user".format(GROUP),
+    )
+    serving.add_argument("--lease", type=_seconds, default=LEASE_S, help="silence after which a client loses the board")
+
+    guarding = add("guard", _guard, "Run a program: pin, meter, guard, restore. It stands after --.")
+    guarding.add_argument("--device", metavar="NAME", help="jetson, cpu or agent[:SOCKET]; without it, what is found")
+    guarding.add_argument("--clock", type=_quantity("MHz"), metavar="612MHz", help="pin the clock there")
+    guarding.add_argument("--cap", type=_quantity("W"), metavar="10W", help="lower the clock where power is above this")
+    guarding.add_argument("--max-temp", type=_quantity("C"), metavar="80C", help="... or where the board is hotter")
+    guarding.add_argument("-o", "--output", metavar="FILE", help="write the report there, as JSON")
+
+    add("restore", _restore, "Bring a board back that a killed process left changed.")
+    listing = add("devices", _devices, "What is there: clocks, power, mode and problems.")
+    listing.add_argument("--json", action="store_true")
+    return parser
+
+
+def _serve(options: Any) -> int:
+    tree = Tree(options.sysfs_root)
+    controller = Controller(find_board(tree, options.device or _found(tree)))
+    try:
+        serve(
+            controller,
+            options.socket,
+            options.group or _usual_group(),
+            options.lease,
+            lambda: restore_left_behind(tree),
+        )
+    finally:
+        controller.close()
+    return 0
+
+
+def _usual_group() -> Optional[str]:
+    try:
+        return grp.getgrnam(GROUP).gr_name if os.geteuid() == 0 else None
+    except KeyError:
+        return None
+
+
+def _guard(options: Any) -> int:
+    if not options.program:
+        raise BadRequest("no program: wattune-agent guard --cap 10W -- COMMAND...")
+    with _controller(options) as controller:
+        board = controller.describe()
+        report = run_guarded(
+            controller,
+            options.program,
+            clock_mhz=_listed(board, options.clock),
+            cap_w=options.cap,
+            max_temp_c=options.max_temp,
+            say=lambda text: print("wattune-agent: " + text, file=sys.stderr, flush=True),
+        )
+    print(_told(report, board, options.cap), file=sys.stderr)
+    if options.output:
+        _write(options.output, dict(report._asdict(), command=options.program, device=board["name"]))
+    return report.exit_code
+
+
+def _restore(options: Any) -> int:
+    said = restore_left_behind(Tree(options.sysfs_root))
+    print("\n".join(said) or "nothing was left behind")
+    return 0
+
+
+def _devices(options: Any) -> int:
+    tree = Tree(options.sysfs_root)
+    found = [_device(tree, family) for family in families(tree)]
+    if options.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    for device in found:
+        print("{}  {}".format(device["backend"], device["name"]))
+        clocks = device["clocks_mhz"]
+        if clocks:
+            print("  clocks   {} MHz".format(" ".join("{:g}".format(mhz) for mhz in clocks)))
+        if device["power_w"] is not None:
+            rails = ", ".join("{} {:.2f}".format(name, watts) for name, watts in device["rails_w"].items())
+            print("  power    {:.2f} W ({})".format(device["power_w"], rails))
+        if device["mode"]:
+            print("  mode     {}".format(", ".join("{} {}".format(*item) for item in device["mode"].items())))
+        for problem in device["problems"]:
+            print("  problem  {}".format(problem))
+    if not found:
+        print("no board found in {}".format(tree.root))
+    return 0
+
+
+def _device(tree: Tree, family: str) -> Dict[str, Any]:
+    board = find_board(tree, family)
+    controller = Controller(board)
+    said = controller.describe()
+    problems = list(said["problems"])
+    power_w, rails_w = None, {}
+    if board.sensor is not None:
+        try:
+            reading = controller.read()
+            power_w, rails_w = reading["power_w"], reading["rails_w"]
+        except AgentError as error:
+            problems.append(str(error))
+    return {
+        "backend": family,
+        "name": said["name"],
+        "clocks_mhz": said["settings_mhz"],
+        "power_w": power_w,
+        "rails_w": rails_w,
+        "mode": said["mode"],
+        "problems": problems,
+    }
+
+
+def _controller(options: Any) -> Any:
+    device = options.device
+    if device is not None and device.partition(":")[0] == "agent":
+        return Client(device.partition(":")[2] or SOCKET)
+    tree = Tree(options.sysfs_root)
+    return Controller(find_board(tree, device or _found(tree)))
+
+
+def _found(tree: Tree) -> str:
+    found = families(tree)
+    if not found:
+        raise NotThere("no board found in {}".format(tree.root))
+    return found[0]
+
+
+def _listed(board: Dict[str, Any], clock_mhz: Optional[float]) -> Optional[float]:
+    """The clock that is meant; it may be given rounded, as 115MHz for 114.75."""
+    near = [mhz for mhz in board["settings_mhz"] if clock_mhz is not None and abs(mhz - clock_mhz) < 1.0]
+    return min(near, key=lambda mhz: abs(mhz - (clock_mhz or 0.0))) if near else clock_mhz
+
+
+def _told(report: Report, board: Dict[str, Any], cap_w: Optional[float]) -> str:
+    text = "wattune-agent: {}: {:.4g} J in {:.1f} s, mean {:.2f} W, peak {:.2f} W of {} ({})".format(
+        report.ended,
+        report.energy_j,
+        report.time_s,
+        report.power_mean_w,
+        report.power_peak_w,
+        board["rail"],
+        board["covers"],
+    )
+    if cap_w is not None:
+        text += ", {:.1f} s above the cap of {:g} W".format(report.above_cap_s, cap_w)
+    return text
+
+
+def _write(path: str, content: Dict[str, Any]) -> None:
+    beside = "{}.{}.part".format(path, os.getpid())
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=1) + "\n")
+        os.replace(beside, path)
+    except OSError as error:
+        raise AgentError("the report cannot be written to {}: {}".format(path, error.strerror or error)) from error
+
+
+def _quantity(unit: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        number = text.strip()
+        if number.lower().endswith(unit.lower()):
+            number = number[: -len(unit)]
+        try:
+            value = float(number)
+        except ValueError:
+            value = -1.0
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError("{!r} is not a number of {}".format(text, unit))
+        return value
+
+    return parse
+
+
+_seconds = _quantity("s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

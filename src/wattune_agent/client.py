@@ -1,0 +1,253 @@
+"""A board behind an agent's socket, with the methods of an in-process Controller."""
+
+import os
+import socket
+import threading
+import weakref
+from typing import Any, Dict, List, Optional
+
+from wattune_agent import PROTOCOL
+from wattune_agent.errors import AgentError, BadRequest, Busy, FileFailed, Forbidden, Gone, NotThere
+from wattune_agent.protocol import ANSWER_LIMIT, SOCKET, Lines, read_answer
+
+__all__ = ["Client"]
+
+TIMEOUT_S = 15.0
+"""Time that the agent has for an answer; it waits a few seconds itself for a clock to follow."""
+
+RENEWALS = 4
+"""Renewals within one lease."""
+
+
+class Client:
+    """One connection to an agent. May be used from several threads, but not from a fork of this process.
+
+    Once it has pinned or guarded, a thread tells the agent that this process is still there. When the process ends,
+    whatever its end, the connection ends with it and the agent brings the board back.
+    """
+
+    def __init__(self, path: str = SOCKET, timeout_s: float = TIMEOUT_S) -> None:
+        """Connect. Raises: NotThere, Forbidden, Gone, Busy."""
+        self._path = path
+        self._timeout_s = timeout_s
+        self._lock = threading.RLock()
+        self._events: List[Dict[str, Any]] = []
+        self._mhz: Optional[float] = None
+        self._number = 0
+        self._holds = False
+        self._pid = os.getpid()
+        self._ended = threading.Event()
+        self._renewing: Optional[threading.Thread] = None
+        self._socket: Optional[socket.socket] = None
+        self._connect()
+        _open.add(self)
+        try:
+            self._board = self._ask("discover")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        try:
+            self.restore()
+        finally:
+            self.close()
+
+    # ---------------------------------------------------------------------------------------- as a Controller has them
+
+    def describe(self) -> Dict[str, Any]:
+        """The board: as Controller.describe, with ``lease_s``."""
+        return dict(self._board)
+
+    def read(self) -> Dict[str, Any]:
+        """A reading, as Controller.read. Raises: NoReading, NotThere, Forbidden, FileFailed, Gone."""
+        return self._ask("read")
+
+    def pin(self, mhz: float) -> Dict[str, Any]:
+        """Hold the clock there. ``mhz`` in the answer is lower where the agent's guard does not allow more.
+
+        Raises: Busy, BadRequest, Gone, and what the board raises.
+        """
+        self._holds = True  # also where the answer is lost
+        said = self._ask("pin", mhz=mhz)
+        self._keep_renewing()
+        return said
+
+    def guard(self, cap_w: Optional[float], max_temp_c: Optional[float] = None) -> None:
+        """Let the agent hold the cap as well, for when this process does not; two None end that.
+
+        Raises: Busy, NotThere, NoReading, Gone.
+        """
+        self._holds = True
+        self._ask("guard", cap_w=cap_w, max_temp_c=max_temp_c)
+        self._keep_renewing()
+
+    def check(self) -> List[Dict[str, Any]]:
+        """What the agent did or noticed since the last call. Raises: Gone."""
+        self._ask("renew")
+        with self._lock:
+            events, self._events = self._events, []
+        return events
+
+    def restore(self) -> None:
+        """Bring the board back; nothing where this client does not hold it. Where the agent went away meanwhile, the
+        one that follows it is asked.
+
+        Raises: NotRestored, Gone.
+        """
+        if self._is_forked or not self._holds:
+            return
+        try:
+            self._ask("restore")
+        except Busy:  # somebody else holds the board by now: the agent has restored ours before that
+            pass
+        except Gone:
+            with self._lock:
+                self._hang_up()
+                try:
+                    self._connect()
+                    self._ask("restore")
+                except Busy:
+                    pass
+                except AgentError as error:
+                    text = "{}; when it starts again, or with `wattune restore`, the board is restored"
+                    raise Gone(text.format(error)) from error
+        self._holds = False
+        self._stop_renewing()
+
+    def close(self) -> None:
+        """End the connection; the agent then restores what this client held."""
+        if self._is_forked:
+            return
+        self._stop_renewing()
+        with self._lock:
+            self._hang_up()
+        _open.discard(self)
+
+    @property
+    def mhz(self) -> Optional[float]:
+        """What the agent held the clock at when it last answered; None: nothing."""
+        return self._mhz
+
+    # ------------------------------------------------------------------------------------------------------ the socket
+
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._pid
+
+    def _connect(self) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(self._timeout_s)
+        try:
+            connection.connect(self._path)
+        except OSError as error:
+            connection.close()
+            raise _unreachable(error, self._path) from error
+        self._lines = Lines(connection, ANSWER_LIMIT)
+        self._socket = connection
+
+    def _ask(self, request: str, **fields: Optional[float]) -> Dict[str, Any]:
+        if self._is_forked:  # looked at first: another thread may have held the lock when this process began
+            raise Gone("the connection to the agent belongs to process {}".format(self._pid))
+        with self._lock:
+            if self._socket is None:
+                raise Gone("no connection to the agent at {}".format(self._path))
+            self._number += 1
+            message = dict(fields, wattune=PROTOCOL, id=self._number, request=request)
+            try:
+                reply = self._exchange(message)
+            except socket.timeout as error:
+                self._hang_up()
+                raise Gone("no answer from the agent within {:g} s".format(self._timeout_s)) from error
+            except OSError as error:
+                self._hang_up()
+                raise Gone("the agent at {} went away: {}".format(self._path, error.strerror or error)) from error
+            except FileFailed:  # what was asked for is no number: nothing was sent
+                raise BadRequest("{} needs finite numbers".format(request)) from None
+            except BadRequest as error:
+                self._hang_up()
+                raise Gone("what listens at {} is no wattune-agent: {}".format(self._path, error)) from error
+            self._mhz = reply.get("mhz")
+            self._events.extend(reply.get("events") or [])
+            del self._events[:-1000]
+            return read_answer(reply)
+
+    def _exchange(self, message: Dict[str, Any]) -> Dict[str, Any]:
+        sent = False
+        try:
+            self._lines.send(message, self._timeout_s)
+            sent = True
+            while True:
+                reply = self._lines.receive(self._timeout_s)
+                if reply is None:
+                    raise ConnectionResetError("it closed the connection")
+                # An answer to a request that was interrupted here, by Ctrl-C say, is passed over.
+                if reply.get("id") in (message["id"], None):
+                    return reply
+        except KeyboardInterrupt:
+            if not sent:  # perhaps half a line: the other side could not make sense of the next one
+                self._hang_up()
+            raise
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    # ------------------------------------------------------------------------------------------------------- the lease
+
+    def _keep_renewing(self) -> None:
+        with self._lock:
+            if self._renewing is None:
+                self._ended = threading.Event()
+                period_s = self._board["lease_s"] / RENEWALS
+                self._renewing = threading.Thread(
+                    target=self._renew, args=(self._ended, period_s), name="wattune-lease", daemon=True
+                )
+                self._renewing.start()
+
+    def _renew(self, ended: threading.Event, period_s: float) -> None:
+        while not ended.wait(period_s):
+            try:
+                self._ask("renew")
+            except AgentError:  # the next request of somebody who waits for its answer says so
+                return
+
+    def _stop_renewing(self) -> None:
+        self._ended.set()
+        self._renewing = None
+
+
+_open: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+def _unreachable(error: OSError, path: str) -> AgentError:
+    if isinstance(error, PermissionError):
+        return Forbidden(
+            "{} may not be used by this user; join its group (sudo usermod -aG wattune $USER, then log in again), or "
+            "run as root".format(path)
+        )
+    why = {
+        FileNotFoundError: "there is no such socket",
+        ConnectionRefusedError: "nobody listens there",
+        socket.timeout: "it does not answer",
+    }.get(type(error), str(error.strerror or error))
+    return NotThere(
+        "no wattune-agent at {}: {}; start it: sudo wattune-agent serve, or sudo systemctl start wattune-agent; in a "
+        "container, mount the socket's folder".format(path, why)
+    )
+
+
+def _close_in_child() -> None:
+    """A fork, such as a data loader's worker, must not keep its parent's connection open."""
+    for client in list(_open):
+        if client._socket is not None:
+            client._socket.close()
+
+
+_register_at_fork = getattr(os, "register_at_fork", None)
+if _register_at_fork is not None:  # Python 3.7; before that, the agent looks whether the process is there
+    _register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,200 @@
+"""How a board is: its hottest zone, what clamps its clocks now, and how often its supply's limits were met.
+
+Zones and cooling devices are found by their type, never by their number, which differs from boot to boot.
+Sources: kernel Documentation/driver-api/thermal/sysfs-api.rst; L4T drivers/thermal (the "...-throttle-alert" devices)
+and drivers/hwmon tegra234-oc-event (oc*_event_cnt); rbonghi/jetson_stats jtop/core/temperature.py.
+"""
+
+import os
+import re
+import threading
+import weakref
+from typing import Dict, List, Optional, Tuple
+
+from wattune_agent.board import Conditions
+from wattune_agent.errors import AgentError
+from wattune_agent.pmic import ask, is_raspberry, vcgencmd
+from wattune_agent.reads import number, real, text
+from wattune_agent.tree import Tree
+
+__all__ = ["conditions"]
+
+COLDEST_C = -40.0
+HOTTEST_C = 130.0
+"""Outside of these a zone is switched off (-256 C on a Jetson) or broken."""
+
+# Not the chip: a constant (PMIC-Die says 100 C on a Nano), a mean made for the fan, radios, disks, batteries.
+_NOT_THE_CHIP = re.compile(r"pmic|fan|wifi|nvme|bat|charg|int34|pch|b0d4|tskn", re.I)
+_CHIP_MONITORS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})
+
+# What lowers a clock. Left out are T210's "gpu_scaling", "vts", "cap" and "floor" devices: those follow the
+# temperature at all times to choose a voltage.
+_ALERT = re.compile(r"alert|heavy", re.I)
+_CLAMP = re.compile(r"^(?:cpufreq|devfreq|thermal-cpufreq|thermal-devfreq|processor|intel_powerclamp)|balanced$", re.I)
+
+# vcgencmd get_throttled: what is so now; the same bits 16 higher say what was so since the boot.
+_PI_BITS = ("under-voltage", "frequency capped", "throttled", "soft temperature limit")
+_PI_FILE = "/sys/devices/platform/soc/soc:firmware/get_throttled"
+
+
+class _Watch:
+    """The files of one tree, found once, and what they showed at first."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.lock = threading.Lock()
+        self.temperatures = _temperatures(tree)
+        self.cooling = _cooling(tree)
+        self.alarms = _alarms(tree)
+        self.counters = _event_counters(tree)
+        self.throttle_counts = _throttle_counters(tree)
+        self.program = vcgencmd(tree) if is_raspberry(tree) else None
+        alerts = " ".join(kind.lower() for kind, _ in self.cooling if _ALERT.search(kind))
+        # Where an alert speaks for the unit, its frequency device may rest above 0, held there by a power mode's cap.
+        self.rest: Dict[str, float] = {
+            path: (number(tree, path) or 0.0) if _unit(kind) in alerts else 0.0
+            for kind, path in self.cooling
+            if not _ALERT.search(kind)
+        }
+        self.counted = {path: number(tree, path) for path in self.throttle_counts}
+        self.alarmed = {path: number(tree, path) == 1.0 for path in self.alarms}
+        self.alarms_seen = 0
+
+
+_WATCHES: "weakref.WeakKeyDictionary[Tree, _Watch]" = weakref.WeakKeyDictionary()
+_WATCHES_LOCK = threading.Lock()
+
+
+def conditions(tree: Tree) -> Conditions:
+    """How the board is now. What it does not tell is None or empty; nothing here raises.
+
+    ``throttled`` names each thing that clamps: a cooling device above where it rests, a processor's own counter that
+    rose since the call before, a Raspberry Pi's firmware. ``over_current``: the supply's events since the board
+    booted, and alarms of the power monitors since the first call.
+    """
+    with _WATCHES_LOCK:
+        watch = _WATCHES.get(tree)
+        if watch is None:
+            watch = _WATCHES[tree] = _Watch(tree)
+    with watch.lock:
+        throttled = _clamped(tree, watch) + _counted(tree, watch) + _pi_throttled(tree, watch)
+        hottest_c = _hottest_c(tree, watch)
+        if hottest_c is None and watch.temperatures:
+            _WATCHES.pop(tree, None)  # a driver was loaded anew and its files have other numbers: look again
+        return Conditions(hottest_c, tuple(throttled), _over_current(tree, watch))
+
+
+def _hottest_c(tree: Tree, watch: _Watch) -> Optional[float]:
+    hottest_c: Optional[float] = None
+    for path in watch.temperatures:
+        value = number(tree, path)
+        if value is None:
+            continue
+        celsius = value * 1e-3
+        if COLDEST_C < celsius < HOTTEST_C and (hottest_c is None or celsius > hottest_c):
+            hottest_c = celsius
+    return hottest_c
+
+
+def _clamped(tree: Tree, watch: _Watch) -> List[str]:
+    found: List[str] = []
+    for kind, path in watch.cooling:
+        state = number(tree, path)
+        if state is None or state <= 0.0:  # intel_powerclamp says -1 where it does nothing
+            state = 0.0
+        if path in watch.rest:
+            if state > watch.rest[path]:
+                found.append("{} at {:g}".format(kind, state))
+            watch.rest[path] = min(watch.rest[path], state)
+        elif state > 0.0:
+            found.append("{} at {:g}".format(kind, state))
+    return found
+
+
+def _counted(tree: Tree, watch: _Watch) -> List[str]:
+    rose = False
+    for path in watch.throttle_counts:
+        count, before = number(tree, path), watch.counted.get(path)
+        rose = rose or (count is not None and before is not None and count > before)
+        watch.counted[path] = count
+    return ["the processor's thermal throttle"] if rose else []
+
+
+def _pi_throttled(tree: Tree, watch: _Watch) -> List[str]:
+    bits = text(tree, _PI_FILE)
+    if not bits and watch.program is not None:
+        try:
+            bits = ask(watch.program, "get_throttled").partition("throttled=")[2].strip()
+        except AgentError:
+            return []
+    try:
+        value = int(bits, 16)
+    except ValueError:
+        return []
+    return [name for place, name in enumerate(_PI_BITS) if value >> place & 1]
+
+
+def _over_current(tree: Tree, watch: _Watch) -> Optional[int]:
+    counts = [number(tree, path) for path in watch.counters]
+    known = [int(count) for count in counts if count is not None]
+    for path in watch.alarms:
+        alarmed = number(tree, path) == 1.0
+        if alarmed and not watch.alarmed[path]:
+            watch.alarms_seen += 1
+        watch.alarmed[path] = alarmed
+    if not known and not watch.alarms:
+        return None
+    return sum(known) + watch.alarms_seen
+
+
+# ----------------------------------------------------------------------------------------------------------- the files
+
+
+def _temperatures(tree: Tree) -> List[str]:
+    found: List[str] = []
+    for kind, folder in _thermal(tree, "thermal_zone"):
+        if not _NOT_THE_CHIP.search(kind):
+            found.append(folder + "/temp")
+    for name in tree.glob("/sys/class/hwmon/*/name"):  # an AMD processor has no zone of its own
+        if text(tree, name) in _CHIP_MONITORS:
+            found += tree.glob(os.path.dirname(name) + "/temp*_input")
+    return found
+
+
+def _cooling(tree: Tree) -> List[Tuple[str, str]]:
+    found = _thermal(tree, "cooling_device")
+    return [(kind, folder + "/cur_state") for kind, folder in found if _ALERT.search(kind) or _CLAMP.search(kind)]
+
+
+def _thermal(tree: Tree, name: str) -> List[Tuple[str, str]]:
+    """(type, folder) of each, once, wherever it shows itself."""
+    folders: Dict[str, str] = {}
+    for base in ("/sys/class/thermal", "/sys/devices/virtual/thermal"):
+        for path in tree.glob("{}/{}[0-9]*/type".format(base, name)):
+            folder = os.path.dirname(path)
+            folders.setdefault(os.path.basename(folder), real(tree, folder))
+    return [(text(tree, folder + "/type"), folder) for _, folder in sorted(folders.items())]
+
+
+def _alarms(tree: Tree) -> List[str]:
+    found: List[str] = []
+    for name in tree.glob("/sys/class/hwmon/*/name"):
+        if "ina3221" in text(tree, name):
+            found += tree.glob(os.path.dirname(name) + "/curr[1-3]_crit_alarm")
+            found += tree.glob(os.path.dirname(name) + "/curr[1-3]_max_alarm")
+    return found
+
+
+def _event_counters(tree: Tree) -> List[str]:
+    found: Dict[str, str] = {}
+    for pattern in ("/sys/class/hwmon/*", "/sys/devices/platform/soctherm-oc-event/hwmon/hwmon*", "/sys/devices/*/oc"):
+        for path in tree.glob(pattern + "/oc[0-9]*_event_cnt"):
+            found.setdefault("/".join(path.split("/")[-2:]), path)
+    return sorted(found.values())
+
+
+def _throttle_counters(tree: Tree) -> List[str]:
+    return tree.glob("/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/*_throttle_count")
+
+
+def _unit(kind: str) -> str:
+    return "gpu" if re.search(r"gpu|gv11b|gp10b|ga10b|gb10b|devfreq", kind, re.I) else "cpu"

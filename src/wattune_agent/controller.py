@@ -1,0 +1,303 @@
+"""The controller of one board in this process: it pins the clock, reads, and leaves the board as it was found.
+
+The order of things is what keeps that promise. Before the first write: the lock, then what a killed process left
+behind is brought back, then the snapshot goes to the disk, then the signals are taken over. After the last: every file
+is compared with the snapshot, which only then is deleted, and only then the lock is let go. So a process can be killed
+at any moment: either nothing is changed yet, or the snapshot is there.
+"""
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
+
+from wattune_agent.board import Board, Clock, Conditions
+from wattune_agent.conditions import conditions
+from wattune_agent.errors import AgentError, BadRequest, Busy, FileFailed, NotKept, NotRestored, NotTaken, NotThere
+from wattune_agent.leftover import busy_with, give_back, left_behind, lock_path, restore_left_behind
+from wattune_agent.lock import Lock
+from wattune_agent.mode import mode_id, switch_mode
+from wattune_agent.signals import call_before_end, ending, forget, held, waiting
+from wattune_agent.snapshot import Snapshot
+from wattune_agent.watch import ANSWERS, HIGHER, Watch, event
+
+__all__ = ["Controller", "left_behind", "restore_left_behind"]
+
+SETTLE_S = 2.0
+"""Time in which a clock goes to what its limits say; half a second is what was seen on boards."""
+
+POLL_S = 0.005
+
+CONDITIONS_S = 1.0
+"""Time between two looks at temperatures and counters, which change slowly and are many files."""
+
+PATIENCE_S = 10.0
+"""Time that a signal waits for another thread to be done with the board."""
+
+
+class Controller:
+    """One board. It may be called from several threads; a forked child of the process does not control the board."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self._tree = board.tree
+        self._turn = threading.RLock()
+        self._lock: Optional[Lock] = None
+        self._snapshot: Optional[Snapshot] = None
+        self._watch: Optional[Watch] = None
+        self._answers = ANSWERS
+        self._pid = os.getpid()
+        self._events: List[Dict[str, Any]] = []
+        self._conditions: Optional[Tuple[float, Conditions]] = None
+
+    def __enter__(self) -> "Controller":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    # --------------------------------------------------------------------------------------------------------- reading
+
+    def describe(self) -> Dict[str, Any]:
+        """What the board is; without a sensor ``rail`` is empty, without a clock ``settings_mhz`` is."""
+        board, clock, sensor = self.board, self.board.clock, self.board.sensor
+        return {
+            "family": board.family,
+            "name": board.name,
+            "mode": dict(board.mode),
+            "unit": clock.unit if clock is not None else "",
+            "settings_mhz": list(clock.settings_mhz) if clock is not None else [],
+            "rail": sensor.rail if sensor is not None else "",
+            "covers": sensor.covers if sensor is not None else "",
+            "resolution_w": sensor.resolution_w if sensor is not None else 0.0,
+            "period_s": sensor.period_s if sensor is not None else 0.0,
+            "window_s": sensor.window_s if sensor is not None else 0.0,
+            "lag_s": sensor.lag_s if sensor is not None else 0.0,
+            "problems": list(board.problems),
+            "real": self._tree.is_real,
+        }
+
+    def read(self) -> Dict[str, Any]:
+        """Power, temperature, what throttles, and the clock of this moment (None where it cannot be read).
+
+        Raises: NotThere without a sensor, NoReading, Forbidden.
+        """
+        if self.board.sensor is None:
+            raise NotThere("no power sensor: " + ("; ".join(self.board.problems) or "none was found"))
+        reading = self.board.sensor.read()
+        now = self._now_conditions()
+        try:
+            clock_mhz = self.board.clock.now_mhz() if self.board.clock is not None else None
+        except AgentError:
+            clock_mhz = None
+        return {
+            "power_w": reading.power_w,
+            "rails_w": dict(reading.rails_w),
+            "temperature_c": now.temperature_c,
+            "throttled": list(now.throttled),
+            "over_current": now.over_current,
+            "clock_mhz": clock_mhz,
+        }
+
+    def check(self) -> List[Dict[str, Any]]:
+        """What happened to the board since the last call; meant for about once a second while it is pinned.
+
+        Limits that another writer changed are written again, a few times.
+        """
+        with self._alone():
+            if self._watch is not None and self._is_ours():
+                self._events += self._watch.look()
+                self._answers = self._watch.answers
+            events, self._events = self._events, []
+        return events
+
+    # --------------------------------------------------------------------------------------------------------- changes
+
+    def pin(self, mhz: float) -> Dict[str, Any]:
+        """Put the clock at one of its settings and see that it is there.
+
+        Raises: BadRequest, NotThere without a clock, Busy, NotKept, NotTaken, Forbidden, FileFailed; whatever fails
+        once something was written, the board is brought back first. NotRestored where that failed too.
+        """
+        clock = self._clock()
+        if mhz not in clock.settings_mhz:
+            listed = ", ".join("{:g}".format(setting) for setting in clock.settings_mhz)
+            raise BadRequest("{} has no {:g} MHz; it has {} MHz".format(self.board.name, mhz, listed))
+        with self._alone():
+            self._take()
+            with self._or_back():
+                self._watch = None
+                clock.pin(mhz)
+                self._settle(clock, mhz)
+                self._watch = Watch(self._tree, clock, mhz, self._answers)
+        return {"mhz": mhz}
+
+    def switch_mode(self, number: int) -> None:
+        """Switch to another power mode until ``restore``. A pin is lost by it: pin again.
+
+        Raises: NotThere, BadRequest, Forbidden, NotTaken; Busy, NotKept, NotRestored as ``pin``.
+        """
+        before = mode_id(self._tree)
+        if before == number:
+            return
+        if before is None:
+            raise NotThere("the mode that the board is in is not known, so it could not be brought back: not switched")
+        with self._alone():
+            self._take()
+            with self._or_back():
+                assert self._snapshot is not None
+                if self._snapshot.mode_id is None:
+                    noted = self._snapshot._replace(mode_id=before)
+                    noted.save()
+                    self._snapshot = noted
+                self._watch = None
+                switch_mode(self._tree, number)
+
+    def restore(self) -> None:
+        """Bring the board back to how it was found; nothing where nothing is changed.
+
+        Raises: NotRestored; what could be brought back is, the snapshot stays, and it can be tried again.
+        """
+        if self._snapshot is None or not self._is_ours():
+            return
+        with self._alone():
+            if self._snapshot is None:
+                return
+            self._watch = None
+            try:
+                said = give_back(self._tree, self._snapshot)
+            except NotKept:
+                self._let_go()
+                raise
+            self._let_go()
+            self._events += [event(self._tree, "clamped", text) for text in said]
+
+    def close(self) -> None:
+        """Restore, and let go of the board whatever comes of it. Raises: NotRestored; ``restore_left_behind`` then has
+        what is needed to try again."""
+        if not self._is_ours():
+            return
+        with self._alone():
+            try:
+                self.restore()
+            finally:
+                if self._snapshot is not None:
+                    try:
+                        self._snapshot._replace(pid=0).save()  # nobody's any more: others need not wait for our end
+                    except NotKept:
+                        pass
+                self._let_go()
+
+    # --------------------------------------------------------------------------------------------------------- private
+
+    def _clock(self) -> Clock:
+        if self.board.clock is None:
+            raise NotThere("no clock that can be set: " + ("; ".join(self.board.problems) or "none was found"))
+        return self.board.clock
+
+    def _take(self) -> None:
+        """Everything that has to be so before the first write. What fails here leaves nothing behind."""
+        if self._snapshot is not None:
+            if not self._is_ours():
+                raise Busy("process {} controls the board; a forked child of it cannot".format(self._pid))
+            return
+        if ending():
+            raise NotTaken("the process is at its end: the board is not changed any more")
+        files = self._clock().files()
+        lock = Lock(self._tree, lock_path(files))
+        if not lock.acquire():
+            raise busy_with(self._tree, self.board.family)
+        try:
+            for text in restore_left_behind(self._tree, lock, self.board.family):
+                self._events.append(event(self._tree, "left behind", text))
+            snapshot = Snapshot.of_now(self._tree, self.board.family, files, self.board.mode)
+            snapshot.save()
+            for clamp in conditions(self._tree).throttled:
+                text = "{} clamps the board as it is found: the limits to come back to may be the clamp's".format(clamp)
+                self._events.append(event(self._tree, "clamped", text))
+        except BaseException:
+            lock.release()
+            raise
+        self._pid = os.getpid()
+        self._lock, self._snapshot, self._answers = lock, snapshot, ANSWERS
+        call_before_end(self._end)
+
+    def _let_go(self) -> None:
+        forget(self._end)
+        self._snapshot = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _settle(self, clock: Clock, mhz: float) -> None:
+        """Wait until the clock is there. One that idles may stay lower, one that stays higher is not pinned."""
+        end_s = self._tree.now_s() + SETTLE_S
+        while True:
+            failure: Optional[FileFailed] = None
+            now_mhz: Optional[float] = None
+            try:
+                now_mhz = clock.now_mhz()
+            except FileFailed as error:
+                failure = error
+            if failure is None and (now_mhz is None or mhz / HIGHER <= now_mhz <= mhz * HIGHER):
+                return
+            if self._tree.now_s() >= end_s or waiting():
+                break
+            self._tree.sleep(POLL_S)
+        if failure is not None:
+            raise failure
+        if now_mhz is not None and now_mhz > mhz * HIGHER:
+            raise NotTaken(
+                "the limits are at {:g} MHz, but the clock is still at {:g} MHz after {:g} s".format(
+                    mhz, now_mhz, SETTLE_S
+                )
+            )
+
+    def _now_conditions(self) -> Conditions:
+        now_s, known = self._tree.now_s(), self._conditions
+        if known is None or now_s - known[0] >= CONDITIONS_S:
+            known = self._conditions = (now_s, conditions(self._tree))
+        return known[1]
+
+    def _is_ours(self) -> bool:
+        return self._pid == os.getpid()
+
+    def _end(self) -> None:
+        """A signal, or the end of the process. There is nobody to raise to."""
+        if not self._is_ours():
+            return
+        if not self._turn.acquire(timeout=PATIENCE_S):
+            sys.stderr.write("wattune: the board could not be brought back; its snapshot stays\n")
+            return
+        try:
+            self.restore()
+        except AgentError as error:
+            sys.stderr.write("wattune: {}\n".format(error))
+        finally:
+            self._turn.release()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread at a time, and no signal half-way."""
+        with held():
+            with self._turn:
+                yield
+
+    @contextmanager
+    def _or_back(self) -> Iterator[None]:
+        """Whatever fails inside: the board is brought back before it is raised."""
+        try:
+            yield
+        except BaseException as error:
+            try:
+                self.restore()
+            except NotRestored as second:
+                raise NotRestored("{}; and before that: {}".format(second, error)) from error
+            raise

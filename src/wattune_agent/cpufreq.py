@@ -1,0 +1,182 @@
+"""The clock of the CPU, by the kernel's cpufreq: one or several policies, and boost off while they are pinned.
+
+Frequencies are in kHz here and become MHz on reading the list. On a chip with several kinds of cores the settings are
+those of the policy that goes highest; the others follow at their highest listed value that is not above.
+
+Sources: kernel ``Documentation/admin-guide/pm/cpufreq.rst``, ``intel_pstate.rst``, ``amd-pstate.rst``;
+``Documentation/ABI/testing/sysfs-devices-system-cpu``.
+"""
+
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from wattune_agent.board import Clock
+from wattune_agent.errors import AgentError, BadRequest, FileFailed, NotRestored, NotTaken
+from wattune_agent.limits import Limits, bring_back, whole
+from wattune_agent.tree import Tree
+
+__all__ = ["CpuClock", "find_cpu_clock"]
+
+KHZ_PER_MHZ = 1000
+
+STEP_KHZ = 100000
+"""Between two settings where the driver lists none: intel_pstate and amd_pstate count in steps of 100 MHz or less."""
+
+BASE = "/sys/devices/system/cpu"
+
+_BOOSTS = ((BASE + "/intel_pstate/no_turbo", "1"), (BASE + "/cpufreq/boost", "0"))
+"""The switch of boost, and the text that means off. With boost on, the clock goes where it likes above the base."""
+
+Policy = NamedTuple("Policy", [("folder", str), ("limits", Limits), ("listed_khz", Tuple[int, ...])])
+Policy.__doc__ = """Cores that share a clock."""
+
+
+class CpuClock(Clock):
+    """The clock of all cores that are online."""
+
+    unit = "cpu"
+
+    def __init__(self, tree: Tree, policies: List[Policy]) -> None:
+        self._tree = tree
+        self._policies = sorted(policies, key=lambda policy: -policy.listed_khz[-1])  # stable: the first goes highest
+        self.folder = self._policies[0].folder
+        self._khz: Dict[float, int] = {khz / KHZ_PER_MHZ: khz for khz in self._policies[0].listed_khz}
+        self.settings_mhz = tuple(sorted(self._khz))
+        self._boosts = _boosts(tree, [policy.folder for policy in policies])
+
+    def files(self) -> List[str]:
+        """Boost first: limits above the base are taken only while it is on. Then both limits of each policy."""
+        paths = [path for path, _ in self._boosts]
+        for policy in self._policies:
+            paths += [policy.limits.low_path, policy.limits.high_path]
+        return paths
+
+    def pin(self, mhz: float) -> None:
+        """Boost off, then each policy at this. Raises: BadRequest, NotTaken, Forbidden, FileFailed."""
+        if mhz not in self._khz:
+            listed = ", ".join("{:g}".format(setting) for setting in self.settings_mhz)
+            raise BadRequest("the CPU has no {:g} MHz; it has {} MHz".format(mhz, listed))
+        for path, off in self._boosts:
+            if self._tree.read(path) != off:
+                self._tree.write(path, off)
+                now = self._tree.read(path)
+                if now != off:
+                    raise NotTaken("{} was written {}, but reads {}".format(path, off, now[:40]))
+        for policy in self._policies:
+            policy.limits.pin(_not_above(policy.listed_khz, self._khz[mhz]))
+
+    def pinned_mhz(self) -> Optional[float]:
+        """The setting that every policy is at; None where one leaves room. Raises: Forbidden, FileFailed."""
+        first = self._policies[0].limits
+        khz = first.pinned()
+        for mhz, listed in self._khz.items():
+            if khz is None or abs(listed - khz) > first.tolerance:
+                continue
+            for policy in self._policies[1:]:
+                now = policy.limits.pinned()
+                if now is None or abs(now - _not_above(policy.listed_khz, listed)) > first.tolerance:
+                    return None
+            return mhz
+        return None
+
+    def now_mhz(self) -> Optional[float]:
+        """The clock of the policy that goes highest; None where the driver does not tell."""
+        path = self.folder + "/scaling_cur_freq"
+        if not self._tree.exists(path) or self._tree.read(path).startswith("<"):  # "<unknown>" while it sleeps
+            return None
+        return whole(self._tree, path) / KHZ_PER_MHZ
+
+    def restore(self, saved: Dict[str, str]) -> None:
+        """Bring back boost, then the limits. Raises: NotRestored, after all that can be brought back is."""
+        failures = bring_back(self._tree, saved)
+        if failures:
+            raise NotRestored("; ".join(failure.text for failure in failures))
+
+
+def find_cpu_clock(tree: Tree) -> Tuple[Optional[CpuClock], List[str]]:
+    """The CPU's clock in this tree and what is wrong with it; None where there is none that can be used."""
+    policies: List[Policy] = []
+    problems: List[str] = []
+    for folder in _folders(tree):
+        try:
+            if _is_online(tree, folder):
+                policies.append(_policy(tree, folder))
+        except AgentError as error:
+            problems.append("a clock of the CPU in {} is left out: {}".format(folder, error))
+    if not policies:
+        problems.append(
+            "no CPU clock: no {}/cpufreq/policy* with limits (is the cpufreq driver loaded? a virtual machine has "
+            "none; in a container, is /sys the board's?)".format(BASE)
+        )
+        return None, problems
+    return CpuClock(tree, policies), problems
+
+
+def _folders(tree: Tree) -> List[str]:
+    found = tree.glob(BASE + "/cpufreq/policy*") or tree.glob(BASE + "/cpu[0-9]*/cpufreq")
+    folders: List[str] = []
+    for path in sorted(found, key=lambda path: (len(path), path)):  # policy10 behind policy9
+        try:
+            real = tree.real(path)
+        except FileFailed:
+            continue
+        if real not in folders:
+            folders.append(real)
+    return folders
+
+
+def _is_online(tree: Tree, folder: str) -> bool:
+    """A policy without cores stays in the tree on some kernels, and refuses everything."""
+    path = folder + "/affected_cpus"
+    cores = tree.read(path).replace(",", " ").split() if tree.exists(path) else None
+    if cores is None:
+        name = folder.rsplit("/", 2)[1] if folder.endswith("/cpufreq") else "cpu" + folder.rpartition("policy")[2]
+        cores = [name[len("cpu") :]]
+    for core in cores:
+        switch = "{}/cpu{}/online".format(BASE, core)  # cpu0 often has none: it cannot be switched off
+        if not tree.exists(switch) or tree.read(switch) != "0":
+            return True
+    return False
+
+
+def _policy(tree: Tree, folder: str) -> Policy:
+    limits = Limits(tree, folder + "/scaling_min_freq", folder + "/scaling_max_freq", KHZ_PER_MHZ)
+    for needed in (limits.low_path, limits.high_path):
+        if not tree.exists(needed):
+            raise FileFailed("there is no {}".format(needed))
+    path = folder + "/scaling_available_frequencies"
+    texts = tree.read(path).split() if tree.exists(path) else []
+    listed = sorted({int(text) for text in texts if text.isdigit() and int(text) > 0})
+    return Policy(folder, limits, tuple(listed or _steps(tree, folder)))
+
+
+def _steps(tree: Tree, folder: str) -> List[int]:
+    """Steps for a driver that takes any frequency: from its lowest to the highest that needs no boost."""
+    low = whole(tree, folder + "/cpuinfo_min_freq")
+    high = min(_base(tree, folder), whole(tree, folder + "/cpuinfo_max_freq"))
+    if not 0 < low <= high:
+        raise FileFailed("{} says that it goes from {} to {} kHz".format(folder, low, high))
+    between = range((low // STEP_KHZ + 1) * STEP_KHZ, high, STEP_KHZ)
+    return sorted({low, high, *between})
+
+
+def _base(tree: Tree, folder: str) -> int:
+    """The highest frequency without boost: intel_pstate's own file, else what the firmware calls nominal (in MHz)."""
+    if tree.exists(folder + "/base_frequency"):
+        return whole(tree, folder + "/base_frequency")
+    core = folder.rpartition("policy")[2]
+    nominal = "{}/cpu{}/acpi_cppc/nominal_freq".format(BASE, core)
+    if core.isdigit() and tree.exists(nominal):
+        mhz = whole(tree, nominal)
+        if mhz > 0:
+            return mhz * KHZ_PER_MHZ
+    return whole(tree, folder + "/cpuinfo_max_freq")
+
+
+def _boosts(tree: Tree, folders: List[str]) -> List[Tuple[str, str]]:
+    """The switch for all cores; the policies' own where there is none for all."""
+    found = [(path, off) for path, off in _BOOSTS if tree.exists(path)]
+    return found or [(folder + "/boost", "0") for folder in folders if tree.exists(folder + "/boost")]
+
+
+def _not_above(listed_khz: Tuple[int, ...], khz: int) -> int:
+    return max([value for value in listed_khz if value <= khz] or [listed_khz[0]])

@@ -1,0 +1,125 @@
+"""The clock of a Jetson's GPU, by the kernel's devfreq.
+
+It is found by the name of its node in the device tree, never by its address: the address, the folder and the links to
+it differ from one JetPack to the next. Frequencies are in Hz here and become MHz on reading the list.
+
+Sources: rbonghi/jetson_stats ``jtop/core/gpu.py``, KernelTuner/kernel_tuner ``observers/tegra.py`` (names, railgating),
+kernel ``Documentation/ABI/testing/sysfs-class-devfreq``.
+"""
+
+from typing import Dict, List, Optional, Tuple
+
+from wattune_agent.board import Clock
+from wattune_agent.errors import AgentError, BadRequest, NotRestored, NotTaken
+from wattune_agent.limits import Limits, bring_back, whole
+from wattune_agent.tree import Tree
+
+__all__ = ["GpuClock", "find_gpu_clock"]
+
+HZ_PER_MHZ = 1000000
+
+NAMES = ("gv11b", "gp10b", "ga10b", "gb10b", "gpu")
+"""Names of the GPU's node: Xavier, TX2, Orin, Thor; Nano and TX1, and Orin since JetPack 6."""
+
+DEPTH = 5
+"""Folders below /sys/devices down to which a tree without class links is searched."""
+
+
+class GpuClock(Clock):
+    """The GPU's clock: both limits at one listed frequency; the governor is left alone."""
+
+    unit = "gpu"
+
+    def __init__(self, tree: Tree, folder: str) -> None:
+        """``folder``: the devfreq folder. Raises: Forbidden, FileFailed, BadRequest where it lists no frequency."""
+        self.folder = folder
+        self._tree = tree
+        self._limits = Limits(tree, folder + "/min_freq", folder + "/max_freq", HZ_PER_MHZ)
+        listed = sorted({int(text) for text in tree.read(folder + "/available_frequencies").split() if text.isdigit()})
+        self._hz: Dict[float, int] = {hz / HZ_PER_MHZ: hz for hz in listed if hz > 0}
+        if not self._hz:
+            raise BadRequest("{}/available_frequencies lists no frequency".format(folder))
+        self.settings_mhz = tuple(sorted(self._hz))
+        railgate = _device(tree, folder) + "/railgate_enable"
+        self._railgate = railgate if tree.exists(railgate) else None
+
+    def files(self) -> List[str]:
+        """Both limits, and the switch of railgating where there is one."""
+        limits = [self._limits.low_path, self._limits.high_path]
+        return limits + ([self._railgate] if self._railgate is not None else [])
+
+    def pin(self, mhz: float) -> None:
+        """Railgating off, then both limits at this. Raises: BadRequest, NotTaken, Forbidden, FileFailed."""
+        if mhz not in self._hz:
+            raise BadRequest("the GPU has no {:g} MHz; it has {}".format(mhz, _listed(self.settings_mhz)))
+        if self._railgate is not None and self._tree.read(self._railgate) != "0":
+            # A GPU without power takes a limit, but follows it only later, and draws 0 W meanwhile.
+            self._tree.write(self._railgate, "0")
+            now = self._tree.read(self._railgate)
+            if now != "0":
+                raise NotTaken("{} was written 0, but reads {}".format(self._railgate, now[:40]))
+        self._limits.pin(self._hz[mhz])
+
+    def pinned_mhz(self) -> Optional[float]:
+        """The listed frequency that both limits are at; None where they leave room or are at none that is listed."""
+        hz = self._limits.pinned()
+        if hz is None:
+            return None
+        near = min(self.settings_mhz, key=lambda mhz: abs(self._hz[mhz] - hz))
+        return near if abs(self._hz[near] - hz) <= self._limits.tolerance else None
+
+    def now_mhz(self) -> Optional[float]:
+        """The clock at this moment, as the driver says."""
+        return whole(self._tree, self.folder + "/cur_freq") / HZ_PER_MHZ
+
+    def restore(self, saved: Dict[str, str]) -> None:
+        """Bring back the limits, then railgating. Raises: NotRestored, after all that can be brought back is."""
+        failures = bring_back(self._tree, saved)
+        if failures:
+            raise NotRestored("; ".join(failure.text for failure in failures))
+
+
+def find_gpu_clock(tree: Tree) -> Tuple[Optional[GpuClock], List[str]]:
+    """The clock of the GPU in this tree and what is wrong with it; None where there is none that can be used."""
+    folders = [path for path in tree.glob("/sys/class/devfreq/*") if _is_gpu(tree, path)]
+    if not folders:
+        patterns = ["/sys/devices/" + "*/" * depth + "devfreq/*" for depth in range(1, DEPTH)]
+        folders = [path for pattern in patterns for path in tree.glob(pattern) if _is_gpu(tree, path)]
+    problems: List[str] = []
+    for folder in folders:
+        try:
+            return GpuClock(tree, tree.real(folder)), problems
+        except AgentError as error:
+            problems.append("the GPU's clock in {} cannot be used: {}".format(folder, error))
+    if not folders:
+        problems.append(
+            "no GPU clock: no device under /sys/class/devfreq or /sys/devices whose of_node/name is one of {} (is this "
+            "a Jetson, and is the GPU's driver loaded? in a container, is /sys the board's?)".format(", ".join(NAMES))
+        )
+    return None, problems
+
+
+def _is_gpu(tree: Tree, folder: str) -> bool:
+    name = folder.rsplit("/", 1)[-1]
+    if name.startswith("gpu-"):  # JetPack 7 names its clocks so; gpc is the one that computes, nvd the video engine
+        return name.startswith("gpu-gpc")
+    node = _device(tree, folder) + "/of_node/name"
+    if tree.exists(node):
+        try:
+            name = tree.read(node)
+        except AgentError:
+            return False
+    else:
+        name = name.rpartition(".")[2]  # the driver's folder is called ADDRESS.NAME
+    return name in NAMES or "gpu" in name
+
+
+def _device(tree: Tree, folder: str) -> str:
+    """The folder of the device that this clock belongs to: a link in it, or two folders up where links are missing."""
+    if tree.exists(folder + "/device"):
+        return folder + "/device"
+    return folder.rsplit("/", 2)[0]
+
+
+def _listed(settings_mhz: Tuple[float, ...]) -> str:
+    return ", ".join("{:g}".format(mhz) for mhz in settings_mhz) + " MHz"

@@ -1,0 +1,123 @@
+"""Which boards there are in a tree, and what each has: a clock, a power sensor, a name, a mode."""
+
+import re
+from typing import List, Optional, Tuple
+
+from wattune_agent.board import Board, Clock, PowerSensor
+from wattune_agent.cpufreq import find_cpu_clock
+from wattune_agent.devfreq import find_gpu_clock
+from wattune_agent.errors import AgentError, BadRequest, NotThere
+from wattune_agent.ina3221 import find_rails
+from wattune_agent.mode import mode
+from wattune_agent.pmic import find_pmic, is_raspberry
+from wattune_agent.rapl import find_rapl
+from wattune_agent.reads import first_text, text
+from wattune_agent.tree import Tree
+
+__all__ = ["FAMILIES", "board_name", "families", "find_board", "is_tegra"]
+
+FAMILIES = ("jetson", "cpu")
+"""What can be asked for: a Jetson by its GPU, or any computer by its CPU."""
+
+_DEVICE_TREES = ("/proc/device-tree", "/sys/firmware/devicetree/base")
+_DMI = "/sys/class/dmi/id/"
+_NOTHING = re.compile(r"^(?:|none|default string|to be filled by o\.e\.m\.|system product name|system version)$", re.I)
+
+
+def find_board(tree: Tree, family: str) -> Board:
+    """The board of this family. What it lacks is None, and ``problems`` say what was looked for and what would help.
+
+    Raises: BadRequest for a family that does not exist, NotThere where nothing of it is in the tree.
+    """
+    if family not in FAMILIES:
+        raise BadRequest("no such family of boards: {!r}; there are {}".format(family, ", ".join(FAMILIES)))
+    clock, problems = find_gpu_clock(tree) if family == "jetson" else find_cpu_clock(tree)
+    sensor, more = find_rails(tree) if family == "jetson" else _cpu_sensor(tree)
+    if clock is None and sensor is None and not _is_there(tree, family):
+        raise NotThere("{}: {}".format(_missing(family, tree), "; ".join([*problems, *more]) or "nothing is here"))
+    return Board(
+        tree,
+        family=family,
+        name=board_name(tree) or family,
+        clock=clock,
+        sensor=sensor,
+        mode=mode(tree, family),
+        problems=[*problems, *more],
+    )
+
+
+def families(tree: Tree) -> List[str]:
+    """The families of which there is anything in the tree."""
+    found: List[str] = []
+    if is_tegra(tree) or (not _other_vendor(tree) and _has_jetson_parts(tree)):
+        found.append("jetson")
+    if _is_there(tree, "cpu"):
+        found.append("cpu")
+    return found
+
+
+def board_name(tree: Tree) -> str:
+    """The board's own name: the device tree's model, else the product by DMI, else the CPU's model; may be empty."""
+    name = first_text(tree, [base + "/model" for base in _DEVICE_TREES])
+    if not name:
+        parts = [text(tree, _DMI + field) for field in ("sys_vendor", "product_name")]
+        if parts[0] and parts[1].startswith(parts[0].split()[0]):
+            del parts[0]
+        name = " ".join(part for part in parts if not _NOTHING.match(part))
+    if not name:
+        match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", text(tree, "/proc/cpuinfo"), re.M)
+        name = match.group(1) if match else ""
+    return re.sub(r"\s+", " ", name.replace("\0", " ")).strip()
+
+
+def is_tegra(tree: Tree) -> bool:
+    """Whether the tree says that it is one of NVIDIA's boards."""
+    said = " ".join(text(tree, base + "/" + name) for base in _DEVICE_TREES for name in ("compatible", "model"))
+    if re.search(r"nvidia|tegra|jetson", said, re.I) or tree.exists("/etc/nv_tegra_release"):
+        return True
+    return "jetson" in text(tree, _DMI + "product_name").lower()
+
+
+# ------------------------------------------------------------------------------------------------------------- private
+
+
+def _cpu_sensor(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
+    """The nearest to the whole board first: its own monitors, the regulators of a Raspberry Pi 5, then the package."""
+    if is_raspberry(tree):
+        return find_pmic(tree)
+    rails, why_not = find_rails(tree)
+    if rails is not None:
+        return rails, why_not
+    package, problems = find_rapl(tree)
+    if package is not None or not is_tegra(tree):
+        return package, problems
+    return None, why_not
+
+
+def _has_jetson_parts(tree: Tree) -> bool:
+    clock: Optional[Clock] = None
+    try:
+        clock, _ = find_gpu_clock(tree)
+    except AgentError:
+        return False
+    return clock is not None or find_rails(tree)[0] is not None
+
+
+def _other_vendor(tree: Tree) -> bool:
+    """Other vendors' boards have a GPU in devfreq too: those say whose they are."""
+    said = first_text(tree, [base + "/compatible" for base in _DEVICE_TREES])
+    return bool(said) or tree.exists(_DMI + "product_name")
+
+
+def _is_there(tree: Tree, family: str) -> bool:
+    if family == "jetson":
+        return is_tegra(tree)
+    if tree.exists("/sys/devices/system/cpu") or tree.exists("/proc/cpuinfo") or is_raspberry(tree):
+        return True
+    return bool(tree.glob("/sys/class/powercap/intel-rapl:*"))
+
+
+def _missing(family: str, tree: Tree) -> str:
+    if family == "jetson":
+        return "no Jetson here ({})".format(board_name(tree) or "no name")
+    return "no CPU to be found in {}".format(tree.root)

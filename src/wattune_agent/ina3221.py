@@ -1,0 +1,232 @@
+"""The power monitors of a Jetson: INA3221 chips (three rails each), behind NVIDIA's iio driver up to JetPack 4 and the
+kernel's hwmon driver since JetPack 5; and the single-rail INA chips of carrier boards (INA238 on the AGX Thor kit).
+
+Sources: L4T driver drivers/iio/meter/ina3221.c, kernel Documentation/hwmon/ina3221.rst and ina238.rst,
+rbonghi/jetson_stats jtop/core/power.py, energymon/energymon jetson/JetsonPowerRails.md.
+"""
+
+import os
+import re
+from typing import Dict, Iterator, List, Optional, Tuple
+
+from wattune_agent.board import PowerSensor
+from wattune_agent.errors import AgentError
+from wattune_agent.rails import Rail, RailSensor, whole_rail
+from wattune_agent.reads import first_text, real, text
+from wattune_agent.reads import number as number_in
+from wattune_agent.tree import Tree
+
+__all__ = ["find_rails"]
+
+SHUNT_STEP_V = 40e-6
+"""One step of the shunt's converter (datasheet of the INA3221)."""
+
+USUAL_SHUNT_OHM = 0.005
+"""Where the driver does not tell: on the Jetson Nano, power moves in steps of 40 mW at 5 V."""
+
+USUAL_V = 5.0
+
+CONTINUOUS_S = 0.422
+"""The iio driver's continuous mode: 64 averages of three channels of 1.1 ms for each of two voltages."""
+
+TRIGGERED_S = 0.001
+"""... and its triggered mode: one conversion of 140 us for each voltage on each reading."""
+
+HWMON_S = 0.0066
+"""The hwmon driver where it does not tell its interval: one sample, three channels of 1.1 ms for each voltage."""
+
+_I2C_ID = re.compile(r"^\d+-00[0-9a-f]{2}$")
+_SINGLE = re.compile(r"^ina2(?:09|19|20|26|28|30|31|37|38|60)$")
+_LOOKED = "/sys/bus/i2c/devices, /sys/bus/i2c/drivers/ina3221*, /sys/class/hwmon, /sys/bus/iio/devices"
+
+_Channel = Tuple[int, str]
+
+
+def find_rails(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
+    """The board's rails as one sensor, and what is wrong; without any rail, what was looked for and what would help."""
+    rails: List[Rail] = []
+    problems: List[str] = []
+    seen = False
+    for chip, folder in sorted(_folders(tree).items()):
+        seen = True
+        found, unnamed = _rails(tree, chip, folder)
+        problems += unnamed
+        taken = {rail.name for rail in rails}
+        for rail in found:
+            if rail.name in taken:
+                rail.name = "{} ({})".format(rail.name, chip)
+        rails += found
+    if not rails:
+        return None, [_missing(seen)]
+    sensor = RailSensor(tree, rails, whole_rail(rails))
+    problems += sensor.check()
+    try:
+        sensor.read()
+    except AgentError as error:
+        problems.append(str(error))
+    return sensor, problems
+
+
+def _missing(seen: bool) -> str:
+    if seen:
+        return (
+            "an INA power monitor is there, but none of its channels can be read: the driver's files are missing or "
+            "every channel is marked as not connected; use external:... with a meter instead"
+        )
+    return (
+        "no power sensor: looked for an INA3221 in {}; load its driver (modprobe ina3221), give the container /sys, or "
+        "use external:... with a meter (a Jetson Nano 2GB and some carrier boards have none)".format(_LOOKED)
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- chips
+
+
+def _folders(tree: Tree) -> Dict[str, str]:
+    """Chip -> the folder with its channels. A chip that shows itself in several places is taken once; where both
+    drivers' files are there, the folder with more channels, and iio's of two equal ones as it holds the power."""
+    found: Dict[str, Dict[str, None]] = {}
+    ids: Dict[str, str] = {}
+    for folder in _candidates(tree):
+        path = real(tree, folder)
+        leaf = os.path.basename(path)
+        chip = _i2c_id(path) or _i2c_id(folder) or _i2c_id(real(tree, folder + "/device"))
+        if chip:
+            ids.setdefault(leaf, chip)
+        # A copy of a tree without links holds a chip twice: the kernel gives each hwmonN and iio:deviceN only once.
+        found.setdefault(chip or ids.get(leaf, leaf), {}).setdefault(path, None)
+    best: Dict[str, str] = {}
+    for chip, folders in found.items():
+        ranked = [(len(list(_channels(tree, f))), "/iio" in f, f) for f in folders]
+        best[chip] = max(ranked, key=lambda entry: entry[:2])[2]
+    return best
+
+
+def _candidates(tree: Tree) -> Iterator[str]:
+    for device in tree.glob("/sys/bus/i2c/devices/*"):
+        if _is_monitor(tree, device):
+            for leaf in _leaves(tree, device):
+                yield leaf
+    for chip in tree.glob("/sys/bus/i2c/drivers/ina3221*/*-00*"):
+        for leaf in _leaves(tree, chip):
+            yield leaf
+    for pattern in ("/sys/class/hwmon/*", "/sys/bus/iio/devices/*"):
+        for folder in tree.glob(pattern):
+            if _is_monitor(tree, folder):
+                yield folder
+    if not tree.is_real and not tree.exists("/sys/bus/i2c") and not tree.exists("/sys/class/hwmon"):
+        # A copy without links: the devices themselves. Never on a running kernel, where this would take long.
+        for depth in range(1, 6):
+            for device in tree.glob("/sys/devices" + "/*" * depth + "/*-00*"):
+                if _is_monitor(tree, device):
+                    for leaf in _leaves(tree, device):
+                        yield leaf
+
+
+def _leaves(tree: Tree, chip: str) -> List[str]:
+    escaped = chip.replace("[", "[[]")
+    leaves: List[str] = []
+    for pattern in ("/hwmon/hwmon*", "/hwmon[0-9]*", "/iio:device*", "/iio/iio:device*", "/iio_device/iio:device*"):
+        leaves += tree.glob(escaped + pattern)
+    return [leaf for leaf in leaves if any(_channels(tree, leaf))] or [chip]
+
+
+def _is_monitor(tree: Tree, folder: str) -> bool:
+    """By the chip's name; in a copy of a tree without it, by what only a power monitor has."""
+    name = text(tree, folder + "/name").lower()
+    if name:
+        return "ina3221" in name or bool(_SINGLE.match(name))
+    for leaf in ("", "/hwmon/hwmon*", "/hwmon[0-9]*", "/iio:device*"):
+        for label in ("/in[1-3]_label", "/rail_name_[0-2]"):
+            if tree.glob(folder.replace("[", "[[]") + leaf + label):
+                return True
+    return False
+
+
+def _i2c_id(path: str) -> str:
+    for part in reversed(path.split("/")):
+        if _I2C_ID.match(part):
+            return part
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------------------ channels
+
+
+def _channels(tree: Tree, folder: str) -> Iterator[_Channel]:
+    """(number, kind) of each channel with the files for its power: "power", "product" (iio) or "hwmon", "single"."""
+    single = bool(_SINGLE.match(text(tree, folder + "/name").lower()))
+    for number in range(4):
+        if tree.exists("{}/in_power{}_input".format(folder, number)):
+            yield number, "power"
+        elif _has(tree, folder, "in_voltage{}_input", "in_current{}_input", number):
+            yield number, "product"
+    if single:
+        if tree.exists(folder + "/power1_input") or tree.exists(folder + "/curr1_input"):
+            yield 1, "single"
+        return
+    # in4 to in6 are shunt voltages, in7 is their sum (Documentation/hwmon/ina3221.rst).
+    for number in range(1, 4):
+        if _has(tree, folder, "in{}_input", "curr{}_input", number):
+            yield number, "hwmon"
+
+
+def _has(tree: Tree, folder: str, volts: str, current: str, number: int) -> bool:
+    return all(tree.exists(folder + "/" + name.format(number)) for name in (volts, current))
+
+
+def _rails(tree: Tree, chip: str, folder: str) -> Tuple[List[Rail], List[str]]:
+    rails: List[Rail] = []
+    unnamed = False
+    for number, kind in _channels(tree, folder):
+        name = _label(tree, folder, number, kind)
+        if name.upper() in ("NC", "N/C", "NOT CONNECTED", "NOT_CONNECTED"):
+            continue
+        if text(tree, "{}/in{}_enable".format(folder, number)) == "0":
+            continue  # a channel that is switched off answers with an error
+        if not name and kind == "single":
+            continue  # nobody knows what it measures
+        unnamed = unnamed or not name
+        rails.append(_rail(tree, name or "{} channel {}".format(chip, number), folder, number, kind))
+    if not unnamed:
+        return rails, []
+    return rails, ["{}: channels without labels, so that a rail may be counted twice in the sum".format(folder)]
+
+
+def _rail(tree: Tree, name: str, folder: str, number: int, kind: str) -> Rail:
+    shunt_ohm = (number_in(tree, "{}/shunt{}_resistor".format(folder, number)) or 0.0) * 1e-6
+    volts = "{}/{}{}_input".format(folder, "in" if kind in ("hwmon", "single") else "in_voltage", number)
+    step_w = SHUNT_STEP_V / (shunt_ohm or USUAL_SHUNT_OHM) * (number_in(tree, volts) or 1e3 * USUAL_V) * 1e-3
+    window_s = _window_s(tree, folder)
+    if kind == "power":  # mW
+        power = "{}/in_power{}_input".format(folder, number)
+        return Rail(name, [power], 1e-3, resolution_w=step_w, window_s=window_s)
+    if kind == "single" and tree.exists(folder + "/power1_input"):  # uW
+        return Rail(name, [folder + "/power1_input"], 1e-6, window_s=window_s, module=False)
+    if kind == "single":
+        return Rail(name, [volts, folder + "/curr1_input"], 1e-6, window_s=window_s, module=False)
+    current = "{}/{}{}_input".format(folder, "curr" if kind == "hwmon" else "in_current", number)
+    return Rail(name, [volts, current], 1e-6, resolution_w=step_w, window_s=window_s)  # mV x mA
+
+
+def _label(tree: Tree, folder: str, number: int, kind: str) -> str:
+    if kind in ("power", "product"):
+        places = ["{}/rail_name_{}", "{}/device/of_node/channel@{}/ti,rail-name", "{}/of_node/channel@{}/ti,rail-name"]
+        return first_text(tree, [place.format(folder, number) for place in places])
+    if kind == "single":
+        return first_text(tree, [folder + "/in1_label", folder + "/power1_label", folder + "/label"])
+    places = ["{}/in{}_label".format(folder, number), "{}/curr{}_label".format(folder, number)]
+    # The kernel's device tree counts inputs from 0, hwmon counts from 1.
+    for node in ("/device/of_node", "/of_node", "/../../of_node"):
+        places.append("{}{}/input@{}/label".format(folder, node, number - 1))
+    return first_text(tree, places)
+
+
+def _window_s(tree: Tree, folder: str) -> float:
+    """Over how long the chip averages, which is also how often it has a fresh value."""
+    if "/iio" in folder or tree.exists(folder + "/rail_name_0"):
+        return TRIGGERED_S if text(tree, folder + "/running_mode") == "0" else CONTINUOUS_S
+    interval_ms = number_in(tree, folder + "/update_interval") or 0.0
+    if 0.0 < interval_ms < 60e3:
+        return interval_ms * 1e-3
+    return HWMON_S * max(1.0, number_in(tree, folder + "/samples") or 1.0)

@@ -1,0 +1,200 @@
+"""The mode a board is in: what a measured table depends on and what training does not set itself.
+
+Read from files that every user may read, so that the agent and a plain user see the same. Sources: NVIDIA Jetson Linux
+Developer Guide, "Supported Modes and Power Efficiency" and nvpmodel.conf; rbonghi/jetson_stats jtop/core/nvpmodel.py.
+"""
+
+import os
+import re
+import subprocess
+from typing import Dict, List, Optional, Union
+
+from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotTaken, NotThere
+from wattune_agent.reads import first_text, number, text
+from wattune_agent.tree import Tree
+
+__all__ = ["mode", "mode_id", "modes", "switch_mode"]
+
+PATIENCE_S = 30.0
+"""A switch stops and starts cores and services; it takes seconds."""
+
+_CONF = "/etc/nvpmodel.conf"
+_STATUS = "/var/lib/nvpmodel/status"
+_EMC_CAPS = ("/sys/kernel/nvpmodel_clk_cap/emc", "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap")
+_CPU = "/sys/devices/system/cpu"
+
+
+def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
+    """What the mode consists of, in words, in an order that stays. What the board does not tell is left out.
+
+    The clock that is pinned is not part of it: the GPU's on a Jetson, the CPU's on a board that trains on its CPU.
+    """
+    found: Dict[str, str] = {}
+    number_now = mode_id(tree)
+    if number_now is not None:
+        name = modes(tree).get(number_now, "")
+        found["nvpmodel"] = "{} (ID {})".format(name, number_now) if name else "ID {}".format(number_now)
+    _add(found, "online cores", text(tree, _CPU + "/online") or _online(tree))
+    if family == "jetson":
+        _add(found, "CPU limit", _cpu_limits(tree))
+        _add(found, "jetson_clocks", _jetson_clocks(tree))
+    _add(found, "memory clock limit", _emc_cap(tree))
+    _add(found, "fan", _fan(tree))
+    release = _l4t(tree)
+    _add(found, "L4T", release)
+    if not release:
+        _add(found, "kernel", text(tree, "/proc/sys/kernel/osrelease").partition("-")[0])
+        match = re.search(r"^NVRM version:.*?\s(\d+\.\d[\d.]*)\s", text(tree, "/proc/driver/nvidia/version"), re.M)
+        _add(found, "driver", match.group(1) if match else "")
+    return found
+
+
+def mode_id(tree: Tree) -> Optional[int]:
+    """The power mode as nvpmodel numbers it: the one it keeps, else the one that it starts with; None without any."""
+    match = re.search(r"pmode:\s*(\d+)", text(tree, _STATUS))
+    if match is None:
+        match = re.search(r"^\s*<\s*PM_CONFIG\s+DEFAULT=(\d+)", text(tree, _CONF), re.M)
+    return int(match.group(1)) if match else None
+
+
+def modes(tree: Tree) -> Dict[int, str]:
+    """The power modes that the board has, by nvpmodel's numbers."""
+    found: Dict[int, str] = {}
+    for line in re.findall(r"^\s*<\s*POWER_MODEL\s+([^>]*)>", text(tree, _CONF), re.M):
+        fields = dict(field.partition("=")[::2] for field in line.split())
+        if fields.get("ID", "").isdigit():
+            found[int(fields["ID"])] = fields.get("NAME", "")
+    return found
+
+
+def switch_mode(tree: Tree, wanted: Union[int, str]) -> int:
+    """Have nvpmodel switch to this mode, by number or name, and see that it did; the number of the mode before.
+
+    Raises: NotThere without nvpmodel, or where the present mode is unknown and could not be brought back; BadRequest
+    for a mode that the board does not have; Forbidden, NotTaken.
+    """
+    before = mode_id(tree)
+    if before is None:
+        raise NotThere("the mode cannot be switched: {} and {} tell none, to be brought back".format(_STATUS, _CONF))
+    number_wanted = _number_of(tree, wanted)
+    if before == number_wanted:
+        return before
+    program = tree.program("nvpmodel")
+    if program is None:
+        raise NotThere("the mode cannot be switched: there is no nvpmodel here (looked in /usr/sbin and /usr/bin)")
+    said = _run([program, "-m", str(number_wanted)])
+    if re.search(r"permission|must be root|not permitted|root privilege", said, re.I):
+        raise Forbidden("nvpmodel needs root to switch the mode: run the agent as root (wattune-agent serve): " + said)
+    if mode_id(tree) != number_wanted:
+        raise NotTaken(
+            "the board did not go to mode {}: nvpmodel said {!r}; a mode that needs a restart has to be set by hand "
+            "(sudo nvpmodel -m {}), and nvpmodel does nothing inside a container".format(
+                number_wanted, said, number_wanted
+            )
+        )
+    return before
+
+
+def _number_of(tree: Tree, wanted: Union[int, str]) -> int:
+    known = modes(tree)
+    for number_known, name in known.items():
+        if str(wanted).strip() == str(number_known) or str(wanted).strip().upper() == name.upper():
+            return number_known
+    if not known and str(wanted).strip().isdigit():
+        return int(wanted)
+    listed = ", ".join("{} {}".format(*pair) for pair in sorted(known.items())) or "none that {} lists".format(_CONF)
+    raise BadRequest("this board has no mode {}: it has {}".format(wanted, listed))
+
+
+def _run(command: List[str]) -> str:
+    """What it said, on one line. With its input closed, so that a question about a restart is answered by no one."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            universal_newlines=True,
+            timeout=PATIENCE_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NotTaken("{} did not end within {:g} s".format(" ".join(command), PATIENCE_S)) from error
+    except OSError as error:
+        raise FileFailed("{} cannot be run: {}".format(command[0], error.strerror or error)) from error
+    return " ".join(done.stdout.split())[:200]
+
+
+def _add(found: Dict[str, str], name: str, value: str) -> None:
+    if value:
+        found[name] = value
+
+
+def _policies(tree: Tree) -> List[str]:
+    return tree.glob(_CPU + "/cpufreq/policy[0-9]*") or tree.glob(_CPU + "/cpu[0-9]*/cpufreq")
+
+
+def _cpu_limits(tree: Tree) -> str:
+    """The highest clock that each cluster may go to, each value once: "1510.4 MHz", or "2035.2 + 345.6 MHz"."""
+    limits: List[str] = []
+    for policy in _policies(tree):
+        khz = number(tree, policy + "/scaling_max_freq")
+        if khz is not None and "{:g}".format(khz * 1e-3) not in limits:
+            limits.append("{:g}".format(khz * 1e-3))
+    return " + ".join(limits) + " MHz" if limits else ""
+
+
+def _jetson_clocks(tree: Tree) -> str:
+    """Whether the CPU is held at its highest clock, which is what jetson_clocks does beside the GPU."""
+    pairs = [
+        (number(tree, policy + "/scaling_min_freq"), number(tree, policy + "/scaling_max_freq"))
+        for policy in _policies(tree)
+    ]
+    if not pairs or any(None in pair for pair in pairs):
+        return ""
+    return "on" if all(low == high for low, high in pairs) else "off"
+
+
+def _online(tree: Tree) -> str:
+    """Which cores run, where the kernel's own list is not there; core 0 often has no switch."""
+    cores = []
+    for folder in tree.glob(_CPU + "/cpu[0-9]*"):
+        digits = os.path.basename(folder)[3:]
+        if digits.isdigit() and text(tree, folder + "/online") != "0":
+            cores.append(int(digits))
+    return ",".join(str(core) for core in sorted(cores))
+
+
+def _emc_cap(tree: Tree) -> str:
+    for path in _EMC_CAPS:
+        hz = number(tree, path)
+        if hz is not None:
+            return "{:g} MHz".format(hz * 1e-6) if hz > 0.0 else "none"
+    return ""
+
+
+def _fan(tree: Tree) -> str:
+    """The profile of NVIDIA's fan service, else whether the fan is on its own; its speed only where it is fixed."""
+    # Written by the service while it runs; the file's other fields move with the temperature.
+    match = re.search(r"FAN_PROFILE[:=\s]+([A-Za-z]\w*)", text(tree, "/var/lib/nvfancontrol/status"))
+    if match is None:
+        match = re.search(r"^\s*FAN_DEFAULT_PROFILE\s+(\w+)", text(tree, "/etc/nvfancontrol.conf"), re.M)
+    if match is not None:
+        return "profile " + match.group(1)
+    control = text(tree, "/sys/devices/pwm-fan/temp_control")
+    if control:
+        target = text(tree, "/sys/devices/pwm-fan/target_pwm")
+        return "automatic" if control != "0" else "fixed at {} of 255".format(target or "?")
+    for name in tree.glob("/sys/class/hwmon/*/name"):
+        if text(tree, name) in ("pwmfan", "pwm-fan", "cooling_fan"):
+            folder = os.path.dirname(name)
+            # Not its speed: under "1" a service of the system's sets that as it gets warmer.
+            switch = text(tree, folder + "/pwm1_enable")
+            return "pwm1_enable " + switch if switch else ""
+    return ""
+
+
+def _l4t(tree: Tree) -> str:
+    """The release: "# R36 (release), REVISION: 4.3, ..." is 36.4.3."""
+    said = first_text(tree, ["/etc/nv_tegra_release", "/usr/lib/nv_tegra_release"])
+    match = re.search(r"R(\d+)\D+REVISION:\s*([\d.]+)", said)
+    return "{}.{}".format(match.group(1), match.group(2)) if match else ""

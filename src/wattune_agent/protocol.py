@@ -1,0 +1,175 @@
+"""What is said over the socket: one JSON object a line, a few requests, nothing else.
+
+    -> {"wattune": 1, "id": 7, "request": "pin", "mhz": 612.0}
+    <- {"wattune": 1, "id": 7, "answer": {"mhz": 612.0}, "mhz": 612.0, "events": []}
+    <- {"wattune": 1, "id": 7, "error": {"code": "busy", "message": "..."}, "mhz": 918.0, "events": []}
+
+========  =====================================  ===================================================================
+discover                                         the board: its clock, sensor, mode and problems
+read                                             power, rails, temperature, throttling and the present clock
+pin       ``mhz``                                take control and hold the clock there; a silent client loses it
+guard     ``cap_w`` and ``max_temp_c`` or null   take control; the agent itself lowers the clock where nobody answers
+renew                                            still here
+restore                                          the board as it was found; gives up control
+========  =====================================  ===================================================================
+
+Every answer carries ``mhz``, what the agent holds the clock at now (null: nothing), and the ``events`` that the client
+was not told of yet: ``{"time_s", "kind", "text"}``, in seconds of the machine's monotonic clock.
+"""
+
+import json
+import math
+import socket
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from wattune_agent import PROTOCOL
+from wattune_agent.errors import AgentError, BadRequest, FileFailed, Gone, error_of
+
+__all__ = [
+    "ANSWER_LIMIT",
+    "REQUESTS",
+    "REQUEST_LIMIT",
+    "SOCKET",
+    "Lines",
+    "answer",
+    "check_request",
+    "failure",
+    "read_answer",
+]
+
+SOCKET = "/run/wattune/agent.sock"
+"""Where the agent listens, unless told otherwise."""
+
+REQUEST_LIMIT = 4096
+"""Most bytes in the line of a request."""
+
+ANSWER_LIMIT = 1 << 20
+"""Most bytes in the line of an answer."""
+
+REQUESTS: Dict[str, Dict[str, bool]] = {
+    "discover": {},
+    "read": {},
+    "pin": {"mhz": False},
+    "guard": {"cap_w": True, "max_temp_c": True},
+    "renew": {},
+    "restore": {},
+}
+"""Each request with its fields, all of them numbers, and whether a field may be null."""
+
+
+class Lines:
+    """The lines of one socket, each a JSON object. Not for several threads at once."""
+
+    def __init__(self, connection: socket.socket, limit: int) -> None:
+        self._socket = connection
+        self._limit = limit
+        self._rest = b""
+
+    def send(self, message: Dict[str, Any], timeout_s: Optional[float] = None) -> None:
+        """Send one message; None waits without end. Raises: OSError (``socket.timeout`` when it is over),
+        FileFailed for a number that JSON has no word for."""
+        try:
+            line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+        except ValueError as error:
+            raise FileFailed("the board's files hold a value that is no number: {}".format(error)) from None
+        self._socket.settimeout(timeout_s)
+        self._socket.sendall(line)
+
+    def receive(self, timeout_s: Optional[float] = None) -> Optional[Dict[str, Any]]:
+        """The next message; None where the other side closed. A line that was begun stays for the next call.
+
+        Raises: BadRequest for what is not one JSON object a line; OSError (``socket.timeout`` when it is over).
+        """
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while b"\n" not in self._rest:
+            if len(self._rest) > self._limit:
+                raise BadRequest("a line of more than {} bytes".format(self._limit))
+            if end_s is None:
+                self._socket.settimeout(None)
+            else:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    raise socket.timeout("timed out")
+                self._socket.settimeout(left_s)
+            more = self._socket.recv(65536)
+            if not more:
+                return None
+            self._rest += more
+        line, self._rest = self._rest.split(b"\n", 1)
+        if len(line) > self._limit:
+            raise BadRequest("a line of more than {} bytes".format(self._limit))
+        return _decoded(line)
+
+
+def check_request(message: Dict[str, Any]) -> Tuple[int, str, Dict[str, Optional[float]]]:
+    """The request's id, name and fields. Raises: BadRequest, Gone for another version of the protocol."""
+    if message.get("wattune") != PROTOCOL:
+        raise Gone("this agent speaks version {} of its protocol, not {!r}".format(PROTOCOL, message.get("wattune")))
+    number = message.get("id")
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise BadRequest("a request needs an id that is a whole number")
+    name = message.get("request")
+    if not isinstance(name, str) or name not in REQUESTS:
+        raise BadRequest("no such request: {!r:.40}; known are {}".format(name, ", ".join(REQUESTS)))
+    fields = {key: value for key, value in message.items() if key not in ("wattune", "id", "request")}
+    if set(fields) != set(REQUESTS[name]):
+        wanted = ", ".join(REQUESTS[name]) or "no fields"
+        raise BadRequest("{} takes {}, not {:.80}".format(name, wanted, ", ".join(sorted(fields)) or "none"))
+    return number, name, {key: _number(key, value, REQUESTS[name][key]) for key, value in fields.items()}
+
+
+def answer(
+    number: Optional[int], said: Dict[str, Any], mhz: Optional[float], events: List[Dict[str, Any]]
+) -> Dict[str, Any]:
+    """The line that answers request ``number``."""
+    return {"wattune": PROTOCOL, "id": number, "answer": said, "mhz": mhz, "events": events}
+
+
+def failure(
+    number: Optional[int], error: AgentError, mhz: Optional[float], events: List[Dict[str, Any]]
+) -> Dict[str, Any]:
+    """The line that says why request ``number`` came to nothing; None where it could not even be read."""
+    said = {"code": error.code, "message": str(error)}
+    return {"wattune": PROTOCOL, "id": number, "error": said, "mhz": mhz, "events": events}
+
+
+def read_answer(message: Dict[str, Any]) -> Dict[str, Any]:
+    """What an answer says. Raises: the error that it carries; Gone for what no agent of this version says."""
+    error = message.get("error")
+    if isinstance(error, dict):
+        raise error_of(str(error.get("code")), str(error.get("message")))
+    said = message.get("answer")
+    if message.get("wattune") != PROTOCOL or not isinstance(said, dict):
+        version = message.get("wattune")
+        raise Gone("the agent speaks version {!r} of the protocol, and this is {}".format(version, PROTOCOL))
+    return said
+
+
+def _decoded(line: bytes) -> Dict[str, Any]:
+    try:
+        # Deep nesting ends in a RecursionError.
+        message = json.loads(line.decode("utf-8"), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise BadRequest("not a line of JSON: {!r}".format(line[:40])) from None
+    if not isinstance(message, dict):
+        raise BadRequest("not a JSON object: {!r}".format(line[:40]))
+    return message
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)
+
+
+def _number(name: str, value: Any, may_be_null: bool) -> Optional[float]:
+    if value is None and may_be_null:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadRequest("{} must be a number".format(name))
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or number <= 0:
+        raise BadRequest("{} must be above zero and finite".format(name))
+    return number

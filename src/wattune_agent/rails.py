@@ -1,0 +1,169 @@
+"""Power rails, and which of them stands for the whole board."""
+
+import math
+import re
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from wattune_agent.board import PowerSensor, Reading
+from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
+from wattune_agent.tree import Tree
+
+__all__ = ["Rail", "RailSensor", "largest", "whole_rail"]
+
+HIGHEST_W = 1000.0
+"""More than this no board here can draw: such a value is an error of the sensor's."""
+
+SHORT = 0.95
+"""The input may read this much less than its parts together: two readings are never of the same moment."""
+
+# What carries the input of a module or board. "VDD_M2_IN" (one slot of a carrier) and "VIN_SYS_5V0" (one of three
+# inputs of an AGX) are parts. Source: rbonghi/jetson_stats jtop/core/power.py, energymon JetsonPowerRails.md.
+_INPUT = re.compile(r"^(?:(?:VDD|POM|SYS|DC)_)?(?:5V0?_)?(?:VDD_)?IN$")
+_CARRIER_INPUT = re.compile(r"^(?:VIN|DC_IN|VIN_TOTAL)$")
+_PROCESSORS = frozenset({"CPU", "GPU"})
+_PARTS = frozenset({"CPU", "GPU", "CV", "SOC", "DDR", "VDDRQ", "DDRQ", "MSS", "SRAM", "CORE"})
+
+
+class Rail:
+    """One rail: its name, and the files whose numbers, multiplied and scaled, are its watts.
+
+    ``module``: whether it is on the module; a carrier board's rail is never summed with the module's. ``window_s``:
+    over how long its chip averages.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        files: Sequence[str],
+        to_w: float,
+        *,
+        resolution_w: float = 0.0,
+        window_s: float = 0.0,
+        module: bool = True,
+    ) -> None:
+        self.name = name
+        self.files = tuple(files)
+        self.to_w = to_w
+        self.resolution_w = resolution_w
+        self.window_s = window_s
+        self.module = module
+        words = set(re.split(r"[^A-Z0-9]+", name.upper()))
+        self.of_processors = bool(words & _PROCESSORS)
+        """Whether it feeds the CPU or the GPU."""
+        self.is_part = module and bool(words & _PARTS)
+        """Whether it is fed from the module's input."""
+
+    def read_w(self, tree: Tree) -> float:
+        """Watts. Raises: Forbidden, NoReading."""
+        watts = self.to_w
+        for path in self.files:
+            try:
+                # "4912", or "32760 ma" as the L4T 4.9 driver writes limits.
+                watts *= float(tree.read(path).split(None, 1)[0])
+            except Forbidden:
+                raise
+            except (FileFailed, ValueError, IndexError) as error:
+                text = str(error) if isinstance(error, FileFailed) else path + " holds no number"
+                raise NoReading("no reading of {}: {}".format(self.name, text)) from error
+        if not math.isfinite(watts) or abs(watts) > HIGHEST_W:
+            raise NoReading("{}: {} reads {:g} W, which cannot be".format(self.files[0], self.name, watts))
+        return watts
+
+
+class RailSensor(PowerSensor):
+    """Several rails, and the whole board by one of them or by their sum.
+
+    The input's name alone is not believed: some images label the channels in another order, so that the GPU "draws"
+    more than the board. A reading in which the input is less than its parts is given by the largest of them.
+    """
+
+    def __init__(self, tree: Tree, rails: Sequence[Rail], whole: Optional[Rail]) -> None:
+        self._tree = tree
+        self._rails = list(rails)
+        self._whole = whole
+        self._summed = [rail for rail in self._rails if rail.module] or self._rails
+        # A chip shows one cycle's mean when it is over, and holds it for the next cycle.
+        self.window_s = whole.window_s if whole is not None else max(rail.window_s for rail in self._summed)
+        self.period_s = self.window_s
+        self.lag_s = 0.0
+        if whole is not None:
+            self.rail = whole.name
+            self.covers = "the module" if whole.module else "the module and its carrier board"
+            self.resolution_w = whole.resolution_w
+        else:
+            self.rail = " + ".join(rail.name for rail in self._summed)
+            self.covers = "the module, as the sum of {} rails".format(len(self._summed))
+            self.resolution_w = max(rail.resolution_w for rail in self._summed)
+
+    def read(self) -> Reading:
+        """Raises: NoReading, Forbidden."""
+        rails_w, failures = self._rails_w()
+        if self._whole is None:
+            for rail in self._summed:
+                if rail.name in failures:
+                    raise failures[rail.name]  # a sum without one of its parts would be too low
+            power_w = sum(rails_w[rail.name] for rail in self._summed)
+        else:
+            if self._whole.name in failures:
+                raise failures[self._whole.name]
+            if rails_w[self._whole.name] <= 0.0 and self.rail == self._whole.name:
+                # A sensor that has failed, and no label that is wrong: its parts must not stand for it.
+                raise NoReading("{} reads {:g} W on a board that runs".format(self.rail, rails_w[self.rail]))
+            power_w = largest(self._whole, self._rails, rails_w)[1]
+        if not 0.0 < power_w <= HIGHEST_W:
+            raise NoReading("{} reads {:g} W, which cannot be of a board that runs".format(self.rail, power_w))
+        return Reading(power_w, rails_w)
+
+    def check(self) -> List[str]:
+        """Compare the labels with the readings; what is wrong, if anything: the sensor then names the rail that it goes
+        by. A change of load may fall between two rails' readings, so that only three in a row count."""
+        if self._whole is None:
+            return []
+        for _ in range(3):
+            rails_w, failures = self._rails_w()
+            if self._whole.name in failures:
+                return []
+            name, most_w = largest(self._whole, self._rails, rails_w)
+            if name == self._whole.name:
+                return []
+            self._tree.sleep(max(0.1, self.window_s))
+        self.rail = name
+        self.covers = "the module, by its largest rail"
+        return [
+            "the labels of the power rails contradict each other: {} reads {:.2f} W, less than what it feeds; "
+            "{}, the largest at {:.2f} W, stands for the module: compare it with an external meter".format(
+                self._whole.name, rails_w[self._whole.name], name, most_w
+            )
+        ]
+
+    def _rails_w(self) -> Tuple[Dict[str, float], Dict[str, AgentError]]:
+        rails_w: Dict[str, float] = {}
+        failures: Dict[str, AgentError] = {}
+        for rail in self._rails:
+            try:
+                rails_w[rail.name] = rail.read_w(self._tree)
+            except (NoReading, Forbidden) as error:
+                failures[rail.name] = error
+        return rails_w, failures
+
+
+def whole_rail(rails: Sequence[Rail]) -> Optional[Rail]:
+    """The rail that carries the whole module by its name, else the one that carries the carrier board too, else None
+    (the rails are summed then)."""
+    for pattern in (_INPUT, _CARRIER_INPUT):
+        for rail in rails:
+            if pattern.match(re.sub(r"[^A-Z0-9]+", "_", rail.name.upper()).strip("_")):
+                return rail
+    return None
+
+
+def largest(whole: Rail, rails: Sequence[Rail], rails_w: Dict[str, float]) -> Tuple[str, float]:
+    """Name and watts of what stands for the whole: ``whole``, or the largest of its parts where it reads less than
+    they do."""
+    parts = [rail for rail in rails if rail is not whole and rail.is_part and rail.name in rails_w]
+    whole_w = rails_w[whole.name]
+    together_w = sum(rails_w[rail.name] for rail in parts if rail.of_processors)
+    name, most_w = max([(r.name, rails_w[r.name]) for r in parts], key=lambda pair: pair[1], default=(whole.name, 0.0))
+    if whole_w >= SHORT * max(together_w, most_w):
+        return whole.name, whole_w
+    return (name, most_w) if most_w > whole_w else (whole.name, whole_w)

@@ -1,0 +1,172 @@
+"""RAPL: energy counters of x86 processors, as power over the time between two reads.
+
+Zones: packages are summed, with the memory (dram) zones that stand beside them; core and uncore are inside a package;
+psys, the whole platform, counts only where it is not less than the packages (on many laptops it is not wired).
+
+Sources: kernel Documentation/power/powercap/powercap.rst; drivers/powercap/intel_rapl_common.c; since Linux 5.10
+energy_uj is readable by root alone (commit 949dd0104c49, CVE-2020-8694).
+"""
+
+import threading
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+
+from wattune_agent.board import PowerSensor, Reading
+from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
+from wattune_agent.rails import HIGHEST_W
+from wattune_agent.reads import number, real, text
+from wattune_agent.tree import Tree
+
+__all__ = ["RaplSensor", "find_rapl"]
+
+FIRST_WAIT_S = 0.02
+"""How long the first read waits between its two looks at the counters, which move about every millisecond."""
+
+SHORTEST_S = 0.002
+"""Two reads closer than this give the same reading: the counter may not have moved."""
+
+LONGEST_S = 2.5
+"""After this long without a read the mean since then says little of now: the read begins anew."""
+
+PERIOD_S = 0.001
+
+Zone = NamedTuple(
+    "Zone", [("name", str), ("energy", str), ("range_uj", float), ("package", bool), ("added", bool), ("psys", bool)]
+)
+Zone.__doc__ = (
+    """One counter. ``range_uj``: where it begins anew; 0 where that is unknown. ``added``: part of the sum."""
+)
+
+
+class RaplSensor(PowerSensor):
+    """The processor's packages and, where there is a counter for it, the memory."""
+
+    period_s = PERIOD_S
+
+    def __init__(self, tree: Tree, zones: List[Zone]) -> None:
+        self._tree = tree
+        self._zones = zones
+        self._lock = threading.Lock()
+        self._before: Optional[Tuple[float, Dict[str, float]]] = None
+        self._latest: Optional[Reading] = None
+        added = [zone.name for zone in zones if zone.added]
+        self.rail = " + ".join(added)
+        self.covers = "the CPU package, not the whole board"
+        if any(not zone.package for zone in zones if zone.added):
+            self.covers = "the CPU package and the memory, not the whole board"
+        self.window_s = 0.1  # of a meter that reads ten times a second: each reading is the mean since the one before
+        self.lag_s = 0.0
+
+    def read(self) -> Reading:
+        """The mean power since the read before. Raises: NoReading, Forbidden."""
+        with self._lock:
+            now_s = self._tree.now_s()
+            if self._before is None or now_s - self._before[0] > LONGEST_S:
+                self._look()
+                self._tree.sleep(FIRST_WAIT_S)
+            elif self._latest is not None and now_s - self._before[0] < SHORTEST_S:
+                return self._latest
+            assert self._before is not None
+            (then_s, then_uj), (now_s, now_uj) = self._before, self._look()
+            self._latest = None  # a reading that fails is not answered with the one before
+            rails_w = {zone.name: self._power_w(zone, then_uj, now_uj, now_s - then_s) for zone in self._zones}
+            power_w = sum(rails_w[zone.name] for zone in self._zones if zone.added)
+            for zone in self._zones:
+                if zone.psys and rails_w[zone.name] >= power_w:
+                    power_w = rails_w[zone.name]
+            if not 0.0 < power_w <= HIGHEST_W * sum(zone.package for zone in self._zones):
+                raise NoReading("{} gives {:g} W, which cannot be: its counter stands still".format(self.rail, power_w))
+            self._latest = Reading(power_w, rails_w)
+            return self._latest
+
+    def check(self) -> Tuple[str, str]:
+        """Rail and coverage by one reading's counters: psys where it stands for the whole. Raises: AgentError."""
+        reading = self.read()
+        for zone in self._zones:
+            if zone.psys and reading.power_w == reading.rails_w[zone.name]:
+                self.rail, self.covers = zone.name, "the platform as its firmware counts it"
+        return self.rail, self.covers
+
+    def _look(self) -> Tuple[float, Dict[str, float]]:
+        self._before, energies = None, {}
+        for zone in self._zones:
+            try:
+                energies[zone.name] = self._tree.read_number(zone.energy)
+            except Forbidden:
+                raise
+            except FileFailed as error:
+                raise NoReading(str(error)) from error
+        self._before = (self._tree.now_s(), energies)
+        return self._before
+
+    def _power_w(self, zone: Zone, then_uj: Dict[str, float], now_uj: Dict[str, float], seconds: float) -> float:
+        gone_uj = now_uj[zone.name] - then_uj[zone.name]
+        if gone_uj < 0.0:
+            gone_uj += zone.range_uj  # the counter began anew
+        power_w = gone_uj * 1e-6 / seconds if seconds > 0.0 else 0.0
+        if not 0.0 <= power_w <= HIGHEST_W:
+            raise NoReading(
+                "{} jumped by {:g} J in {:g} s, which cannot be".format(zone.energy, gone_uj / 1e6, seconds)
+            )
+        return power_w
+
+
+def find_rapl(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
+    """The processor's energy counters, and what is wrong; without any, what was looked for and what would help."""
+    zones = _zones(tree)
+    if not any(zone.added for zone in zones):
+        return None, [
+            "no power sensor: looked for package counters in /sys/class/powercap/intel-rapl:*; load the driver "
+            "(modprobe intel_rapl_msr), give the container /sys/class/powercap, or use external:... with a meter (a "
+            "virtual machine has none)"
+        ]
+    sensor = RaplSensor(tree, zones)
+    try:
+        sensor.check()
+    except Forbidden as error:
+        return sensor, ["{} (the kernel lets only root read it since Linux 5.10)".format(error)]
+    except AgentError as error:
+        return sensor, [str(error)]
+    return sensor, []
+
+
+def _zones(tree: Tree) -> List[Zone]:
+    zones: List[Zone] = []
+    taken: Set[str] = set()
+    for folder in _folders(tree):
+        name = text(tree, folder + "/name")
+        place = folder.rsplit("/", 1)[-1].split(":")  # "intel-rapl:0", or "intel-rapl:0:2" inside of it
+        top = len(place) == 2
+        if not name or not tree.exists(folder + "/energy_uj"):
+            continue
+        package = top and name.startswith("package")
+        if name in taken and (top or "mmio" in place[0]):
+            continue  # the same once more, through the memory-mapped registers
+        label = "{}-{}".format(name, place[1]) if name in taken else name  # each of two packages has its own "core"
+        taken.add(name)
+        zones.append(
+            Zone(
+                name=label,
+                energy=folder + "/energy_uj",
+                range_uj=number(tree, folder + "/max_energy_range_uj") or 0.0,
+                package=package,
+                added=package or (not top and name.startswith("dram")),
+                psys=name.startswith("psys"),
+            )
+        )
+    return zones
+
+
+def _folders(tree: Tree) -> List[str]:
+    """Folders of zones: those of the processor's own registers before the memory-mapped ones."""
+    found: Dict[str, str] = {}
+    for pattern in (
+        "/sys/class/powercap/intel-rapl:*",
+        "/sys/class/powercap/intel-rapl:*/intel-rapl:*",
+        "/sys/devices/virtual/powercap/intel-rapl/intel-rapl:*",
+        "/sys/devices/virtual/powercap/intel-rapl/intel-rapl:*/intel-rapl:*",
+        "/sys/class/powercap/intel-rapl-mmio:*",
+    ):
+        for folder in tree.glob(pattern):
+            # A zone's name is the kernel's own, the same wherever it shows.
+            found.setdefault(folder.rsplit("/", 1)[-1], real(tree, folder))
+    return [found[name] for name in sorted(found, key=lambda name: ("mmio" in name, name.count(":"), name))]

@@ -1,0 +1,332 @@
+"""The agent's Unix socket: who may connect, and a thread for each who does."""
+
+import errno
+import fcntl
+import grp
+import os
+import signal
+import socket
+import stat
+import struct
+import threading
+import traceback
+from typing import Any, Callable, Dict, List, Optional, Set
+
+from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, NotThere
+from wattune_agent.keeper import LEASE_S, Keeper, Party, say
+from wattune_agent.protocol import REQUEST_LIMIT, SOCKET, Lines, answer, check_request, failure
+from wattune_agent.snapshot import started_at
+
+__all__ = ["Server", "serve"]
+
+MOST = 32
+"""Most connections at once."""
+
+EVENTS = 50
+"""Most events in one answer; the others follow with the next."""
+
+SEND_S = 5.0
+"""Time after which a client that does not take its answer is cut off."""
+
+TICK_S = 0.2
+SAMPLE_S = 0.1
+
+
+class Server:
+    """Listens on ``path`` and answers for ``keeper``. Members of ``group`` may connect; without one, only this user.
+
+    Raises, when it is made: Busy where another agent listens there; BadRequest for a path that cannot be one;
+    Forbidden; NotThere for an unknown group.
+    """
+
+    def __init__(self, keeper: Keeper, path: str = SOCKET, group: Optional[str] = None) -> None:
+        self._keeper = keeper
+        self._path = path
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._peers: Set[_Peer] = set()
+        self._claim = _claim(path)
+        try:
+            keeper.open()  # before anybody can connect
+            self._listener = _listen(path, group)
+            self._inode = os.stat(path).st_ino
+        except BaseException:
+            os.close(self._claim)
+            raise
+
+    def stop(self) -> None:
+        """Let ``run`` come to its end; may be called from a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Serve until ``stop``; then bring the board back. Raises: NotRestored."""
+        threads = [
+            threading.Thread(target=self._repeat, args=(TICK_S, self._keeper.tick), name="tick", daemon=True),
+            threading.Thread(target=self._repeat, args=(SAMPLE_S, self._keeper.sample), name="sample", daemon=True),
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            while not self._stop.is_set():
+                self._accept()
+        finally:
+            self._stop.set()
+            self._end()
+
+    # ------------------------------------------------------------------------------------------------- connections
+
+    def _accept(self) -> None:
+        try:
+            self._listener.settimeout(TICK_S)
+            connection, _ = self._listener.accept()
+        except socket.timeout:
+            return
+        except OSError:  # out of file descriptors, or the client has gone again
+            self._stop.wait(TICK_S)
+            return
+        peer = _Peer(connection)
+        with self._lock:
+            full = len(self._peers) >= MOST
+            if not full:
+                self._peers.add(peer)
+        act = self._refuse if full else self._attend
+        threading.Thread(target=act, args=(peer,), name=peer.name, daemon=True).start()
+
+    def _refuse(self, peer: "_Peer") -> None:
+        try:
+            peer.lines.receive(1.0)  # an answer that comes before the question would be lost
+            peer.tell(failure(None, Busy("{} connections are open already".format(MOST)), self._keeper.mhz, []))
+        except (AgentError, OSError):
+            pass
+        finally:
+            peer.close()
+
+    def _attend(self, peer: "_Peer") -> None:
+        try:
+            while not self._stop.is_set():
+                number = None
+                try:
+                    message = peer.lines.receive()
+                    if message is None:
+                        return
+                    number = _number_of(message)
+                    reply = self._reply(peer, message)
+                except AgentError as error:
+                    reply = failure(number, error, self._keeper.mhz, peer.take())
+                    if number is None:  # not the protocol: where the next request begins nobody knows
+                        peer.tell(reply)
+                        return
+                if not peer.tell(reply):
+                    return
+        except OSError:  # the connection broke
+            pass
+        finally:
+            try:
+                self._keeper.leave(peer)
+            finally:
+                with self._lock:
+                    self._peers.discard(peer)
+                peer.close()
+
+    def _reply(self, peer: "_Peer", message: Dict[str, Any]) -> Dict[str, Any]:
+        number, name, fields = check_request(message)
+        keeper = self._keeper
+        try:
+            if name == "discover":
+                said = keeper.describe()
+            elif name == "read":
+                said = keeper.read(peer)
+            elif name == "pin":
+                said = keeper.pin(peer, fields["mhz"] or 0.0)
+            elif name == "guard":
+                said = keeper.guard(peer, fields["cap_w"], fields["max_temp_c"])
+            elif name == "renew":
+                said = keeper.renew(peer)
+            else:
+                said = keeper.restore(peer)
+        except AgentError:
+            raise
+        except Exception as error:
+            # A door: a mistake of ours must not end the guard of a client.
+            say(traceback.format_exc())
+            raise AgentError("the agent failed: {}: {}".format(type(error).__name__, error)) from error
+        return answer(number, said, keeper.mhz, peer.take())
+
+    # ---------------------------------------------------------------------------------------------------- the rest
+
+    def _repeat(self, period_s: float, act: Callable[[], None]) -> None:
+        while not self._stop.wait(period_s):
+            try:
+                act()
+            except Exception:  # noqa: BLE001 - a door: the guard goes on
+                say(traceback.format_exc())
+
+    def _end(self) -> None:
+        self._listener.close()
+        try:
+            if os.stat(self._path).st_ino == self._inode:
+                os.unlink(self._path)
+        except OSError:
+            pass
+        try:
+            self._keeper.close()
+        finally:
+            with self._lock:
+                peers = list(self._peers)
+            for peer in peers:
+                peer.shut()
+            os.close(self._claim)
+
+
+def serve(
+    controller: Any,
+    path: str = SOCKET,
+    group: Optional[str] = None,
+    lease_s: float = LEASE_S,
+    recover: Optional[Callable[[], List[str]]] = None,
+) -> None:
+    """Serve until SIGTERM, SIGINT or SIGHUP, then bring the board back. In the main thread.
+
+    Raises: as Server, and NotRestored.
+    """
+    keeper = Keeper(controller, lease_s=lease_s, recover=recover)
+    server = Server(keeper, path, group)
+    before = {}
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            before[number] = signal.signal(number, lambda *_: server.stop())
+        say("{} at {}".format(controller.describe()["name"], path))
+        server.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Peer(Party):
+    """The other side of one connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        pid, uid = _credentials(connection)
+        super().__init__("process {} of user {}".format(pid or "?", "?" if uid is None else uid))
+        self.lines = Lines(connection, REQUEST_LIMIT)
+        self._socket = connection
+        self._pid = pid
+        self._started = None if pid is None else started_at(pid)
+
+    def is_gone(self) -> bool:
+        # A connection outlives its process where a fork of it, such as a data loader's worker, still has it open.
+        return self._pid is not None and self._started is not None and started_at(self._pid) != self._started
+
+    def take(self) -> List[Dict[str, Any]]:
+        """Events for the next answer."""
+        return [self.events.popleft() for _ in range(min(EVENTS, len(self.events)))]
+
+    def tell(self, message: Dict[str, Any]) -> bool:
+        """Send an answer; whether the other side took it."""
+        try:
+            self.lines.send(message, SEND_S)
+        except AgentError as error:  # a value that JSON cannot carry
+            self.lines.send(failure(message["id"], error, None, []), SEND_S)
+        except OSError:
+            return False
+        return True
+
+    def shut(self) -> None:
+        """Wake the thread that waits for this side."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._socket.close()
+
+
+def _number_of(message: Dict[str, Any]) -> Optional[int]:
+    number = message.get("id")
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def _claim(path: str) -> int:
+    """A lock beside the socket that ends with this process, however it ends. Raises: Busy, Forbidden, NotThere."""
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        if not os.path.isdir(folder):
+            os.mkdir(folder, 0o755)
+        descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _mapped(error, path) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise Busy("another wattune-agent listens at {}; stop it, or choose another --socket".format(path)) from None
+    return descriptor
+
+
+def _listen(path: str, group: Optional[str]) -> socket.socket:
+    """A socket at the path, with its permissions set before anybody can connect."""
+    try:
+        number = -1 if group is None else grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise NotThere("no group {}; make it: sudo groupadd --system {}".format(group, group)) from None
+    _clear(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(path)
+        os.chown(path, -1, number)
+        os.chmod(path, 0o600 if group is None else 0o660)
+        listener.listen(8)
+    except OSError as error:
+        listener.close()
+        raise _mapped(error, path) from error
+    finally:
+        os.umask(mask)
+    return listener
+
+
+def _clear(path: str) -> None:
+    """Take away the socket of an agent that ended without a word; nothing else."""
+    try:
+        kind = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _mapped(error, path) from error
+    if not stat.S_ISSOCK(kind):
+        raise BadRequest("{} is there and is no socket; it is not touched: choose another --socket".format(path))
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    probe.settimeout(1.0)
+    try:
+        probe.connect(path)
+    except OSError as error:
+        if error.errno not in (errno.ECONNREFUSED, errno.ENOENT):
+            raise _mapped(error, path) from error
+    else:
+        raise Busy("somebody listens at {} already; choose another --socket".format(path))
+    finally:
+        probe.close()
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _mapped(error, path) from error
+
+
+def _mapped(error: OSError, path: str) -> AgentError:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return Forbidden("{} may not be made by this user; run the agent as root, or choose a --socket".format(path))
+    return BadRequest("cannot listen at {}: {}".format(path, error.strerror or error))
+
+
+def _credentials(connection: socket.socket) -> Any:
+    """Process and user of the other side, as the kernel saw them connect; None for what it does not say."""
+    form = struct.Struct("3i")
+    try:
+        pid, uid, _ = form.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size))
+    except (OSError, AttributeError):
+        return None, None
+    return pid or None, uid

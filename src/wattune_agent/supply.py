@@ -1,0 +1,89 @@
+"""Power at the supply from that of the module, (module + what else hangs on it) / efficiency: kept in a small file."""
+
+import json
+import os
+from typing import Any, Dict, List, Optional, Tuple
+
+from wattune_agent.errors import BadRequest, NotKept
+from wattune_agent.tree import Tree
+
+__all__ = ["load_supply", "save_supply", "supply_files"]
+
+SYSTEM_FILE = "/etc/wattune/supply.json"
+
+
+def load_supply(tree: Tree, board_name: str) -> Optional[Tuple[float, float]]:
+    """(watts of what is not the module, efficiency of the supply) of this board, or None where it was never measured.
+
+    The user's file goes before the system's. Raises: NotKept where a file holds something else.
+    """
+    for path in supply_files(tree):
+        entry = _entries(path).get(board_name)
+        if entry is None:
+            continue
+        try:
+            other_w, efficiency = float(entry["other_w"]), float(entry["efficiency"])
+            _check(other_w, efficiency)
+        except (TypeError, KeyError, ValueError, BadRequest) as error:
+            raise NotKept("{}: no usable figures for {!r}: {}".format(path, board_name, error)) from error
+        return other_w, efficiency
+    return None
+
+
+def save_supply(tree: Tree, board_name: str, other_w: float, efficiency: float) -> str:
+    """Keep the figures for this board: where it has some, else in the system's file, else (not root) in the user's.
+
+    Returns the file. Raises: BadRequest for figures that cannot be, NotKept.
+    """
+    _check(other_w, efficiency)
+    failure: Optional[OSError] = None
+    files = supply_files(tree)[::-1]
+    for path in sorted(files, key=lambda path: board_name not in _entries(path)):
+        entries = _entries(path)
+        entries[board_name] = {"other_w": other_w, "efficiency": efficiency}
+        try:
+            _write(path, json.dumps(entries, indent=2, sort_keys=True) + "\n")
+        except OSError as error:
+            failure = error
+            continue
+        return path
+    raise NotKept("the supply's figures cannot be kept: {}".format(failure)) from failure
+
+
+def supply_files(tree: Tree) -> List[str]:
+    """Where figures may be, on this machine, the first that has them counts."""
+    if tree.root != "/":
+        return [tree.root + SYSTEM_FILE]
+    configured = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return [os.path.join(configured, "wattune", "supply.json"), SYSTEM_FILE]
+
+
+def _check(other_w: float, efficiency: float) -> None:
+    if not 0.0 <= other_w <= 1000.0 or not 0.0 < efficiency <= 1.0:
+        raise BadRequest(
+            "a supply of {!r} W beside the module and an efficiency of {!r} cannot be: 0 W or more, and above 0 up to "
+            "1".format(other_w, efficiency)
+        )
+
+
+def _entries(path: str) -> Dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            entries = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise NotKept("{} cannot be read: {}".format(path, error)) from error
+    if not isinstance(entries, dict):
+        raise NotKept("{} does not hold figures by the board's name".format(path))
+    return entries
+
+
+def _write(path: str, content: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    fresh = path + ".new"
+    with open(fresh, "w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)

@@ -1,0 +1,159 @@
+"""The rule by which a clock follows a cap."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wattune_agent.cap_guard import COOL_BY_C, HEAT_PATIENCE_S, HEAT_WAIT_S, PATIENCE_S, CapGuard
+
+CLOCKS = (100.0, 200.0, 300.0, 400.0, 500.0)
+
+
+class Clock:
+    def __init__(self):
+        self.mhz = None
+
+    def __call__(self, mhz):
+        self.mhz = mhz
+
+
+def made(value=500.0, cap_w=4.5, settle_s=0.0, max_temp_c=None, clocks=CLOCKS):
+    clock = Clock()
+    clock.mhz = value
+    return CapGuard(clocks, value, clock, cap_w, settle_s, max_temp_c), clock
+
+
+def feed(guard, readings, start_s=0.0, temperature_c=None):
+    for i, power_w in enumerate(readings):
+        guard(start_s + i / 10, power_w, temperature_c)
+
+
+def actions(guard):
+    return [event["action"] for event in guard.events]
+
+
+def test_quiet_at_the_cap_and_without_one():
+    guard, clock = made()
+    feed(guard, [4.5] * 1000)
+    unlimited, _ = made(cap_w=None)
+    feed(unlimited, [100.0] * 1000, temperature_c=200.0)
+    assert guard.events == unlimited.events == []
+    assert guard.has_read
+    assert unlimited.has_read
+    assert clock.mhz == guard.value == 500.0
+
+
+def test_one_noisy_reading_costs_one_step_and_what_lasts_one_each_time_the_sensor_has_settled():
+    guard, clock = made(settle_s=0.25)
+    feed(guard, [4.4, 4.6, 4.6, 4.2, 4.2])
+    assert guard.events == [{"time_s": 0.1, "power_w": 4.6, "action": "down", "setting": 400.0}]
+    assert clock.mhz == guard.value == 400.0
+    guard, _ = made(settle_s=0.25)
+    feed(guard, [5.0] * 10)
+    assert [e["time_s"] for e in guard.events] == pytest.approx([0.0, 0.3, 0.6, 0.9])
+
+
+def test_up_again_step_by_step_but_never_beyond_the_first_setting():
+    guard, clock = made(400.0)
+    feed(guard, [5.0, 5.0, *[3.0] * 1000])
+    assert actions(guard) == ["down", "down", "up", "up"]
+    assert clock.mhz == 400.0
+    close, _ = made()
+    feed(close, [4.6, *[0.98 * 4.5] * 1000])
+    assert actions(close) == ["down"]
+
+
+def test_a_setting_that_failed_is_tried_twice_as_late_each_time():
+    guard, clock = made()
+    for i in range(40_000):
+        guard(i / 10, 4.6 if clock.mhz == 500.0 else 4.0)
+    downs = [e["time_s"] for e in guard.events if e["action"] == "down"]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(downs)]
+    assert len(gaps) >= 6
+    assert all(later == pytest.approx(2 * earlier, rel=0.05) for earlier, later in itertools.pairwise(gaps))
+
+
+@pytest.mark.parametrize(
+    ("value", "clocks", "lowest"), [(100.0, CLOCKS, 100.0), (None, (), None), (None, CLOCKS, None)]
+)
+def test_at_the_lowest_the_work_has_to_stop_after_the_patience(value, clocks, lowest):
+    guard, _ = made(value, clocks=clocks)
+    feed(guard, [5.0] * int(10 * PATIENCE_S))
+    assert not guard.stopped
+    feed(guard, [5.0] * 3, PATIENCE_S)
+    assert guard.stopped
+    assert actions(guard) == ["at lowest"]
+    assert guard.events[0]["setting"] == lowest
+
+
+def test_too_hot_is_answered_in_the_times_that_heat_needs():
+    guard, clock = made(max_temp_c=80.0)
+    feed(guard, [1.0] * 250, temperature_c=80.5)
+    assert [e["time_s"] for e in guard.events] == pytest.approx([0.0, HEAT_WAIT_S, 2 * HEAT_WAIT_S])
+    assert guard.events[0]["temperature_c"] == 80.5
+    assert clock.mhz == 200.0
+    # Power above the cap is answered as ever meanwhile.
+    guard(25.1, 5.0, 80.5)
+    assert clock.mhz == 100.0
+
+
+def test_not_up_again_before_it_is_cool_nor_while_nobody_knows():
+    guard, clock = made(max_temp_c=80.0)
+    guard(0.0, 1.0, 81.0)
+    feed(guard, [1.0] * 1000, 0.1, 80.0 - COOL_BY_C)
+    feed(guard, [1.0] * 1000, 100.1, None)
+    assert clock.mhz == 400.0
+    feed(guard, [1.0] * 120, 200.1, 80.0 - COOL_BY_C - 0.1)
+    assert clock.mhz == 500.0
+
+
+def test_heat_alone_at_the_lowest_has_the_longer_patience():
+    guard, _ = made(100.0, max_temp_c=80.0)
+    feed(guard, [1.0] * int(10 * HEAT_PATIENCE_S), temperature_c=90.0)
+    assert not guard.stopped
+    feed(guard, [1.0] * 5, HEAT_PATIENCE_S, 90.0)
+    assert guard.stopped
+
+
+def test_a_board_that_fails_to_change_is_kept_as_the_failure():
+    def fail(mhz):
+        raise OSError("gone")
+
+    guard = CapGuard(CLOCKS, 500.0, fail, 4.5, 0.0)
+    with pytest.raises(OSError, match="gone"):
+        guard(0.0, 5.0)
+    assert isinstance(guard.failure, OSError)
+    assert guard.value == 500.0
+    assert guard.events == []
+
+
+def test_it_goes_on_from_where_somebody_else_brought_the_board():
+    guard, clock = made()
+    guard.follow(300.0)
+    guard(0.0, 5.0)
+    assert clock.mhz == guard.value == 200.0
+    feed(guard, [1.0] * 1000, 0.1)
+    assert clock.mhz == 500.0
+
+
+@given(st.integers(0, 2**32), st.integers(1, 399))
+@settings(max_examples=30, deadline=None)
+def test_a_guard_goes_on_from_its_state(seed, cut):
+    noise = random.Random(seed)
+    readings = [(4.3 + noise.gauss(0, 0.3), 78 + noise.gauss(0, 2)) for _ in range(400)]
+    whole, clock = made(settle_s=0.2, max_temp_c=80.0)
+    first, _ = made(settle_s=0.2, max_temp_c=80.0)
+    second, later = made(settle_s=0.2, max_temp_c=80.0)
+    for i, (power_w, temperature_c) in enumerate(readings):
+        whole(i / 10, power_w, temperature_c)
+        if i < cut:
+            first(i / 10, power_w, temperature_c)
+            continue
+        if i == cut:
+            second.load_state_dict(first.state_dict())
+        second(i / 10, power_w, temperature_c)
+    assert later.mhz == clock.mhz
+    assert second.state_dict() == whole.state_dict()

@@ -1,0 +1,908 @@
+"""A pinned board always comes back: whatever fails, whoever else writes, and whenever the process is ended."""
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.agent.agent_trees_made import (
+    HIGH,
+    LISTED_MHZ,
+    LOW,
+    NOW,
+    RAILGATE,
+    MadeTree,
+    board_in,
+    cpu_tree,
+    gpu_tree,
+    put,
+    texts,
+)
+from tests.live.tree import LiveTree, disk_full
+
+from wattune_agent.board import Board
+from wattune_agent.controller import Controller, left_behind, restore_left_behind
+from wattune_agent.discovery import find_board
+from wattune_agent.errors import (
+    AgentError,
+    BadRequest,
+    Busy,
+    FileFailed,
+    Forbidden,
+    NotKept,
+    NotRestored,
+    NotTaken,
+    NotThere,
+)
+from wattune_agent.snapshot import Snapshot, snapshots, started_at
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return MadeTree(gpu_tree(tmp_path))
+
+
+@pytest.fixture
+def controller(tree):
+    with Controller(board_in(tree, mode={"nvpmodel": "MAXN"})) as controller:
+        yield controller
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """No test leaves a handler behind."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def kinds(events):
+    return [event["kind"] for event in events]
+
+
+# -------------------------------------------------------------------------------------------------- pin and come back
+
+
+def test_the_snapshot_is_on_the_disk_before_the_first_write(tree, controller, tmp_path):
+    before, seen = texts(tmp_path), []
+    tree.before_write = lambda path, text: seen.append(Snapshot.load(snapshots(tree)[0]).files)
+    assert controller.pin(612.0) == {"mhz": 612.0}
+    assert len(seen) == 3
+    assert all(files == seen[0] for files in seen)
+    assert seen[0][LOW] == "306000000\n"
+    assert (tree.read(LOW), tree.read(HIGH), tree.read(RAILGATE)) == ("612000000", "612000000", "0")
+    controller.restore()
+    assert texts(tmp_path) == before
+    assert snapshots(tree) == []
+
+
+def test_later_pins_keep_the_first_snapshot(tree, controller, tmp_path):
+    before = texts(tmp_path)
+    for mhz in LISTED_MHZ:
+        controller.pin(mhz)
+        assert Snapshot.load(snapshots(tree)[0]).files[HIGH] == "1020000000\n"
+        assert tree.read(LOW) == tree.read(HIGH) == f"{round(mhz * 1e6)}"
+    controller.restore()
+    controller.restore()
+    assert texts(tmp_path) == before
+    controller.pin(306.0)
+    controller.restore()
+    assert texts(tmp_path) == before
+
+
+def test_an_exception_inside_brings_it_back(tree, tmp_path):
+    before = texts(tmp_path)
+    with pytest.raises(ZeroDivisionError), Controller(board_in(tree)) as controller:
+        controller.read = 1 / controller.pin(612.0)["mhz"] / 0.0
+    assert texts(tmp_path) == before
+
+
+def test_nothing_is_written_for_a_frequency_that_is_not_listed(tree, controller):
+    with pytest.raises(BadRequest, match="made board has no 950 MHz; it has 306, "):
+        controller.pin(950.0)
+    assert tree.written == []
+    assert snapshots(tree) == []
+
+
+def test_without_a_clock_there_is_no_pin_and_restore_is_nothing(tmp_path):
+    tree = MadeTree(tmp_path)
+    with Controller(board_in(tree)) as controller:
+        with pytest.raises(NotThere, match="no GPU clock"):
+            controller.pin(612.0)
+        controller.restore()
+        assert controller.check() == []
+
+
+@pytest.mark.parametrize("family", ["orin-nano", "nano", "cpu-laptop"])
+def test_live_boards_pin_everywhere_and_come_back(family, tmp_path):
+    tree = LiveTree(tmp_path, family)
+    board = find_board(tree, "cpu" if family.startswith("cpu") else "jetson")
+    before, bytes_before = tree.state(), texts(tmp_path)
+    settings = board.clock.settings_mhz
+    with Controller(board) as controller:
+        for mhz in (settings[0], settings[-1], settings[2], settings[1], settings[-2]):
+            begin_s = tree.now_s()
+            controller.pin(mhz)
+            assert tree.board.clock_mhz == pytest.approx(mhz)
+            assert tree.now_s() - begin_s < 1.0
+            assert controller.read()["clock_mhz"] == pytest.approx(mhz)
+            assert controller.check() == []
+    assert tree.state() == before
+    assert texts(tmp_path) == bytes_before
+
+
+def test_what_is_said_of_a_board(tmp_path):
+    tree = LiveTree(tmp_path, "orin-nano")
+    board = find_board(tree, "jetson")
+    said = Controller(board).describe()
+    assert said["family"] == "jetson"
+    assert said["unit"] == "gpu"
+    assert said["settings_mhz"] == list(board.clock.settings_mhz)
+    assert said["rail"] == board.sensor.rail
+    assert said["real"] is False
+    assert said["mode"] == board.mode
+    assert json.loads(json.dumps(said)) == said
+
+
+def test_a_reading(tmp_path):
+    tree = LiveTree(tmp_path, "orin-nano")
+    reading = Controller(find_board(tree, "jetson")).read()
+    assert reading["power_w"] == pytest.approx(tree.board.power_w(), rel=0.05)
+    assert set(reading) == {"power_w", "rails_w", "temperature_c", "throttled", "over_current", "clock_mhz"}
+    assert json.loads(json.dumps(reading)) == reading
+
+
+def test_no_sensor_is_an_error_and_no_zero(controller):
+    with pytest.raises(NotThere, match="no power sensor"):
+        controller.read()
+    assert controller.describe()["rail"] == ""
+
+
+# ------------------------------------------------------------------------------------------------------------- settling
+
+
+def test_a_clock_that_settles_late_is_waited_for(tmp_path):
+    tree = LiveTree(tmp_path, "orin-nano", settle_s=0.8)
+    with Controller(find_board(tree, "jetson")) as controller:
+        controller.pin(1020.0)
+        assert tree.board.clock_mhz == 1020.0
+
+
+def test_a_clock_that_stays_higher_is_not_pinned(tree, controller, tmp_path):
+    put(tmp_path, NOW, "1020000000\n")
+    before = texts(tmp_path)
+    tree.follows = False
+    with pytest.raises(NotTaken, match="but the clock is still at 1020 MHz after 2 s"):
+        controller.pin(612.0)
+    assert 2.0 <= tree.time_s < 2.5
+    assert texts(tmp_path) == before
+    assert snapshots(tree) == []
+
+
+def test_a_clock_that_idles_lower_is_pinned(tree, controller):
+    tree.follows = False
+    controller.pin(612.0)
+    assert tree.read(NOW) == "306000000"
+
+
+def test_a_clock_that_cannot_be_read_fails_after_a_while(tree, controller, tmp_path):
+    before = texts(tmp_path)
+    put(tmp_path, NOW, "\x7fELF\n")
+    tree.follows = False
+    with pytest.raises(FileFailed, match="cur_freq"):
+        controller.pin(612.0)
+    assert texts(tmp_path) == before
+
+
+def test_a_clock_that_cannot_be_read_for_a_moment_is_read_again(tree, controller, tmp_path):
+    put(tmp_path, NOW, "\n")
+    tree.follows = False
+    tree.actions.append((0.5, lambda: put(tmp_path, NOW, "612000000\n")))
+    controller.pin(612.0)
+    assert tree.time_s < 1.0
+
+
+# --------------------------------------------------------------------------------------------------- faults at a write
+
+
+@pytest.mark.parametrize("error", [Forbidden("not allowed"), FileFailed("input/output error")], ids=["EACCES", "EIO"])
+@pytest.mark.parametrize("path", [LOW, HIGH, RAILGATE])
+@pytest.mark.parametrize("pin", [1, 2])
+def test_a_write_that_fails_brings_all_back(tree, controller, tmp_path, error, path, pin):
+    """For so long as the pin tries; the way back finds the file well again."""
+    before = texts(tmp_path)
+    if pin == 2:
+        controller.pin(408.0)
+        tree.write(RAILGATE, "1")  # so that it is to be written again
+    pinning = [True]
+
+    def before_write(written, text):
+        if pinning and path.rsplit("/")[-1] == written.rsplit("/")[-1]:
+            raise error
+
+    real = controller.restore
+
+    def restore():
+        pinning.clear()
+        real()
+
+    tree.before_write, controller.restore = before_write, restore
+    with pytest.raises(type(error), match=str(error)):
+        controller.pin(816.0)
+    controller.restore = real
+    assert texts(tmp_path) == before
+    assert snapshots(tree) == []
+
+
+@pytest.mark.parametrize("count", range(1, 4))
+def test_a_board_that_can_be_written_no_more_keeps_its_snapshot(tree, tmp_path, count):
+    before, controller = texts(tmp_path), Controller(board_in(tree))
+
+    def before_write(path, text):
+        if len(tree.written) > count:
+            raise Forbidden(f"{path} may not be written any more")
+
+    tree.before_write = before_write
+    with pytest.raises((Forbidden, NotRestored)) if count < 3 else pytest.raises(NotRestored):
+        controller.pin(612.0)
+        controller.restore()
+    if texts(tmp_path) != before:
+        with pytest.raises(NotRestored, match="may not be written any more"):
+            controller.close()
+        tree.before_write = lambda path, text: None
+        assert left_behind(tree) is not None
+        assert len(restore_left_behind(tree)) == 1
+    assert texts(tmp_path) == before
+    assert snapshots(tree) == []
+
+
+def test_a_failed_return_can_be_tried_again(tree, controller, tmp_path):
+    before = texts(tmp_path)
+    controller.pin(612.0)
+
+    def fails(path, text):
+        if path == HIGH:
+            raise FileFailed("gone")
+
+    tree.before_write = fails
+    for _ in range(2):
+        with pytest.raises(NotRestored, match=r"gone \(all else is as it was; .*board-jetson.json keeps"):
+            controller.restore()
+    assert tree.read(LOW) == "306000000"
+    assert left_behind(tree) is None  # still ours
+    tree.before_write = lambda path, text: None
+    controller.restore()
+    assert texts(tmp_path) == before
+
+
+def test_a_disk_that_is_full_changes_nothing(tree, controller, tmp_path):
+    before = texts(tmp_path)
+    with disk_full(), pytest.raises(NotKept, match="nothing is changed"):
+        controller.pin(612.0)
+    assert tree.written == []
+    assert texts(tmp_path) == before
+    controller.pin(612.0)
+
+
+def test_a_file_that_cannot_be_read_changes_nothing(tree, controller, tmp_path):
+    def before_read(path):
+        if path.endswith("/min_freq"):
+            raise FileFailed("min_freq is gone")
+
+    tree.before_read = before_read
+    with pytest.raises(FileFailed, match="min_freq is gone"):
+        controller.pin(612.0)
+    assert tree.written == []
+    assert snapshots(tree) == []
+    tree.before_read = lambda path: None
+    controller.pin(612.0)
+
+
+@pytest.mark.parametrize("fault", ["forbidden", "eio", "vanished", "refused", "ignored"])
+@pytest.mark.parametrize("name", ["min_freq", "max_freq", "railgate_enable"])
+@pytest.mark.parametrize("family", ["orin-nano", "nano"])
+def test_a_live_board_whose_files_fail_for_good_comes_back_later(family, name, fault, tmp_path):
+    tree = LiveTree(tmp_path, family)
+    board = find_board(tree, "jetson")
+    before, settings = tree.state(), board.clock.settings_mhz
+    controller = Controller(board)
+    controller.pin(settings[1])
+    tree.fault("*/" + name, fault)
+    failures = []
+    for change in (lambda: controller.pin(settings[3]), controller.close):
+        try:
+            change()
+        except AgentError as error:
+            failures.append(type(error))
+    assert set(failures) <= {Forbidden, FileFailed, NotTaken, NotRestored}
+    assert failures or name == "railgate_enable"  # which need not be written again, or was off before
+    tree.faults.clear()
+    restore_left_behind(tree)
+    assert tree.state() == before
+    assert snapshots(tree) == []
+
+
+# ------------------------------------------------------------------------------------------------------- other writers
+
+
+def test_another_writer_is_answered_five_times_and_then_only_told(tree, controller):
+    controller.pin(612.0)
+    assert controller.check() == []
+    for _ in range(5):
+        tree.write(HIGH, "1020000000")
+        (event,) = controller.check()
+        assert event["kind"] == "another writer"
+        assert "max_freq reads 1020000000 where 612000000 was pinned; it was written again" in event["text"]
+        assert tree.read(HIGH) == "612000000"
+    tree.write(HIGH, "1020000000")
+    (event,) = controller.check()
+    assert "answered 5 times and is left now" in event["text"]
+    assert tree.read(HIGH) == "1020000000"
+    assert controller.check() == []
+    tree.write(LOW, "306000000")
+    assert kinds(controller.check()) == ["another writer"]
+    assert controller.check() == []
+
+
+def test_railgating_is_held_as_well(tree, controller):
+    controller.pin(612.0)
+    tree.write(RAILGATE, "1")
+    assert kinds(controller.check()) == ["another writer"]
+    assert tree.read(RAILGATE) == "0"
+
+
+def test_a_new_pin_does_not_begin_the_fight_anew(tree, controller):
+    controller.pin(612.0)
+    for mhz in (612.0, 714.0) * 3:
+        tree.write(HIGH, "1020000000")
+        controller.check()
+        controller.pin(mhz)
+    tree.write(HIGH, "1020000000")
+    assert "is left now" in controller.check()[0]["text"]
+
+
+def test_a_clamp_is_told_once_and_its_end(tree, controller):
+    controller.pin(816.0)
+    tree.clamp_mhz = 510.0
+    events = controller.check()
+    assert kinds(events) == ["clamped"]
+    assert "reads 510000000 where 816000000 was pinned, and it stays so when it is written again" in events[0]["text"]
+    for _ in range(10):
+        assert controller.check() == []
+    tree.clamp_mhz = None
+    assert kinds(controller.check()) == ["as pinned"]
+    assert controller.check() == []
+    assert tree.read(HIGH) == "816000000"
+
+
+def test_a_clamp_by_heat_does_not_keep_the_board_from_coming_back(tmp_path):
+    """The limits are written, but read lower for as long as the kernel cools the board."""
+    tree = LiveTree(tmp_path, "orin-nano")
+    before = tree.state()
+    with Controller(find_board(tree, "jetson")) as controller:
+        controller.read()
+        controller.pin(1020.0)
+        tree.board.clamp(510.0)
+        controller.restore()
+        assert kinds(controller.check()) == ["clamped"]
+    assert snapshots(tree) == []
+    assert tree.state() != before
+    tree.board.clamp(None)
+    assert tree.state() == before
+
+
+def test_a_board_that_is_clamped_when_it_is_found_is_told(tmp_path):
+    tree = LiveTree(tmp_path, "orin-nano")
+    with Controller(find_board(tree, "jetson")) as controller:
+        controller.read()
+        tree.board.clamp(816.0)
+        controller.pin(612.0)
+        (event,) = controller.check()
+        assert "as it is found" in event["text"]
+
+
+def test_a_file_that_cannot_be_read_while_pinned_is_told_once(tree, controller):
+    controller.pin(612.0)
+
+    def before_read(path):
+        if path == HIGH:
+            raise FileFailed("max_freq is gone")
+
+    tree.before_read = before_read
+    (event,) = controller.check()
+    assert (event["kind"], event["text"]) == ("unreadable", "max_freq is gone")
+    assert controller.check() == []
+    tree.before_read = lambda path: None
+    assert controller.check() == []
+
+
+def test_an_answer_that_is_not_allowed_is_told(tree, controller):
+    controller.pin(612.0)
+    tree.write(HIGH, "1020000000")
+
+    def forbidden(path, text):
+        raise Forbidden("not allowed")
+
+    tree.before_write = forbidden
+    (event,) = controller.check()
+    assert event["kind"] == "unanswered"
+    assert "cannot be written again: not allowed" in event["text"]
+    tree.before_write = lambda path, text: None
+
+
+def test_a_clock_above_its_limits_is_told_once(tree, controller, tmp_path):
+    controller.pin(612.0)
+    put(tmp_path, NOW, "1020000000\n")
+    assert controller.check() == []
+    (event,) = controller.check()
+    assert event["kind"] == "above the pin"
+    assert event["time_s"] == tree.time_s
+    assert controller.check() == []
+
+
+# -------------------------------------------------------------------------------------------------------- one at a time
+
+
+def test_two_controllers_of_one_process(tree, controller):
+    controller.pin(612.0)
+    with Controller(board_in(tree)) as second:
+        with pytest.raises(Busy, match=f"process {os.getpid()}"):
+            second.pin(408.0)
+    assert tree.read(HIGH) == "612000000"
+    controller.restore()
+    second.pin(408.0)
+    second.close()
+
+
+def test_gpu_and_cpu_of_a_board_are_two(tree, controller, tmp_path):
+    cpu_tree(tmp_path)
+    before = texts(tmp_path)
+    controller.pin(612.0)
+    with Controller(board_in(tree, "cpu")) as second:
+        second.pin(800.0)
+        assert [Path(path).name for path in snapshots(tree)] == ["board-cpu.json", "board-jetson.json"]
+        controller.restore()
+        assert tree.read("/sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq") == "800000"
+    assert texts(tmp_path) == before
+
+
+CHILD = """
+import sys, time
+from tests.agent.agent_trees_made import MadeTree, board_in
+from wattune_agent.controller import Controller
+controller = Controller(board_in(MadeTree(sys.argv[1])))
+{before}
+controller.pin(612.0)
+print("pinned", flush=True)
+{after}
+"""
+
+
+def child(root, before="", after="time.sleep(60)"):
+    """A process that has pinned the board."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD.format(before=before, after=after), str(root)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+    )
+    assert process.stdout.readline() == "pinned\n"
+    return process
+
+
+def ended(process, number=None):
+    """Its exit code, what it said, and what it said of errors."""
+    if number is not None:
+        process.send_signal(number)
+    said, errors = process.communicate(timeout=20)
+    return process.returncode, said, errors
+
+
+def test_two_processes(tree, controller, tmp_path):
+    before = texts(tmp_path)
+    process = child(tmp_path)
+    with pytest.raises(Busy, match=f"another controller has the jetson clock: process {process.pid} "):
+        controller.pin(408.0)
+    assert ended(process, signal.SIGTERM)[0] == -signal.SIGTERM
+    assert texts(tmp_path) == before
+    controller.pin(408.0)
+
+
+def test_a_living_process_whose_lock_is_not_seen(tree, controller):
+    """A container with a /sys of its own, or a file that was replaced: the snapshot says so as well."""
+    snapshot = Snapshot.of_now(tree, "jetson", [LOW, HIGH], {})
+    snapshot._replace(pid=os.getppid(), started=started_at(os.getppid())).save()
+    with pytest.raises(Busy, match=f"process {os.getppid()}"):
+        controller.pin(408.0)
+    assert tree.written == []
+    snapshot.remove()
+
+
+def test_two_threads(tree, tmp_path):
+    before, errors = texts(tmp_path), []
+    with Controller(board_in(tree)) as controller:
+
+        def use():
+            try:
+                for mhz in LISTED_MHZ * 2:
+                    controller.pin(mhz)
+                    controller.check()
+            except AgentError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=use) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    assert texts(tmp_path) == before
+
+
+# ------------------------------------------------------------------------------------------------------- being ended
+
+
+def test_what_a_killed_process_left_is_brought_back_and_told(tree, controller, tmp_path):
+    before = texts(tmp_path)
+    process = child(tmp_path)
+    assert ended(process, signal.SIGKILL)[0] == -signal.SIGKILL
+    assert tree.read(HIGH) == "612000000"
+    assert left_behind(tree).pid == process.pid
+    controller.pin(408.0)
+    (event,) = controller.check()
+    assert event["kind"] == "left behind"
+    assert f"as it was before process {process.pid}" in event["text"]
+    controller.restore()
+    assert texts(tmp_path) == before
+
+
+def test_a_snapshot_that_is_cut_off_keeps_from_pinning(tree, controller, tmp_path):
+    put(tmp_path, "/var/lib/wattune/board-jetson.json", '{"record": "snap')
+    with pytest.raises(NotKept, match="not a whole snapshot"):
+        controller.pin(408.0)
+    assert tree.written == []
+    (tmp_path / "var/lib/wattune/board-jetson.json").unlink()
+    controller.pin(408.0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("how", ["default", "handled", "exits"])
+def test_signals_bring_it_back_and_then_do_what_they_did(tmp_path, number, how):
+    before = texts(gpu_tree(tmp_path))
+    handler = {
+        "default": "import signal; signal.signal({n}, signal.SIG_DFL)",
+        "handled": "import signal; signal.signal({n}, lambda n, f: print('told', n, flush=True) or sys.exit(7))",
+        "exits": "import signal; signal.signal({n}, lambda n, f: (_ for _ in ()).throw(KeyboardInterrupt))",
+    }[how].format(n=int(number))
+    code, said, errors = ended(child(tmp_path, before=handler), number)
+    assert texts(tmp_path) == before
+    assert snapshots(MadeTree(tmp_path)) == []
+    if how == "default":
+        assert (code, said, errors) == (-number, "", "")
+    elif how == "handled":
+        assert (code, said) == (7, f"told {int(number)}\n")
+    else:
+        assert code in (1, 130, -signal.SIGINT)
+        assert "KeyboardInterrupt" in errors
+
+
+def test_a_handler_that_goes_on_finds_the_board_as_it_was_and_can_pin_again(tmp_path):
+    before = texts(gpu_tree(tmp_path))
+    process = child(
+        tmp_path,
+        before="import signal; hits = []; signal.signal(15, lambda n, f: hits.append(n))",
+        after="""
+while not hits: time.sleep(0.01)
+print(open(sys.argv[1] + "%s").read().strip(), signal.getsignal(15).__name__, flush=True)
+controller.pin(408.0)
+controller.close()
+"""
+        % HIGH,
+    )
+    assert ended(process, signal.SIGTERM) == (0, "1020000000 <lambda>\n", "")
+    assert texts(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [
+        ("", 0),
+        ("sys.exit(3)", 3),
+        ("raise RuntimeError('no')", 1),
+        ("import threading; threading.Timer(0.1, print).start()", 0),
+    ],
+)
+def test_the_end_of_the_interpreter_brings_it_back(tmp_path, after, code):
+    before = texts(gpu_tree(tmp_path))
+    assert ended(child(tmp_path, after=after))[0] == code
+    assert texts(tmp_path) == before
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    gpu_tree(tmp_path)
+    ignore = "import signal; signal.signal(1, signal.SIG_IGN)"
+    process = child(tmp_path, before=ignore, after="sys.stdin.readline(); print('on', flush=True)")
+    process.send_signal(signal.SIGHUP)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert ended(process)[:2] == (0, "on\n")
+
+
+def test_a_forked_child_leaves_the_board_to_its_parent(tree, controller):
+    controller.pin(612.0)
+    pid = os.fork()
+    if pid == 0:
+        controller.restore()
+        controller.close()
+        code = 0
+        try:
+            controller.pin(408.0)
+        except Busy:
+            code = 7
+        os.kill(os.getpid(), signal.SIGTERM) if code == 7 else os._exit(1)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGTERM
+    assert tree.read(HIGH) == "612000000"
+    assert len(snapshots(tree)) == 1
+
+
+def test_children_do_not_hold_the_lock_of_a_killed_parent(tree, controller, tmp_path):
+    process = child(
+        tmp_path,
+        before="import os, subprocess",
+        after="""
+if os.fork() == 0:
+    time.sleep(60)
+other = subprocess.Popen(["sleep", "60"])
+print(other.pid, flush=True)
+time.sleep(60)
+""",
+    )
+    other = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    try:
+        controller.pin(408.0)
+        assert kinds(controller.check()) == ["left behind"]
+    finally:
+        os.kill(other, signal.SIGKILL)
+        for pid in _children_of_nobody(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def _children_of_nobody(root):
+    """Processes that were started with this tree and live on."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if str(root).encode() in line and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return found
+
+
+def test_a_pin_from_another_thread_takes_no_signals_over(tree, tmp_path):
+    before, controller = texts(tmp_path), Controller(board_in(tree))
+    thread = threading.Thread(target=controller.pin, args=(612.0,))
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    controller.close()
+    assert texts(tmp_path) == before
+
+
+def test_handlers_are_there_only_while_pinned(tree, controller):
+    python = signal.getsignal(signal.SIGINT)
+    controller.pin(612.0)
+    assert callable(signal.getsignal(signal.SIGTERM))
+    assert callable(signal.getsignal(signal.SIGHUP))
+    assert signal.getsignal(signal.SIGINT) == python
+    controller.restore()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_handler_that_was_put_over_ours_stays(tree, controller):
+    called = []
+    controller.pin(612.0)
+    ours = signal.getsignal(signal.SIGTERM)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: called.append(number))
+    assert before == ours
+    controller.pin(408.0)
+    controller.restore()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert called == [signal.SIGTERM]
+    signal.signal(signal.SIGTERM, before)  # as whoever put his own there does in the end
+    controller.pin(408.0)
+    controller.restore()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_ctrl_c_half_way_waits_until_the_files_are_whole(tree, controller, tmp_path):
+    before = texts(tmp_path)
+    controller.pin(612.0)
+    seen = []
+
+    def interrupt(path, text):
+        seen.append(path)
+        if len(seen) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    tree.before_write = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        controller.restore()
+    assert len(seen) == 3
+    assert texts(tmp_path) == before
+    assert snapshots(tree) == []
+
+
+def test_a_signal_while_another_thread_pins(tmp_path):
+    before = texts(gpu_tree(tmp_path))
+    process = child(
+        tmp_path,
+        before="""
+import threading
+slow = controller.board.tree
+slow.before_write = lambda path, text: time.sleep(0.02)
+""",
+        after="""
+def pins():
+    while True:
+        controller.pin(408.0)
+        controller.pin(816.0)
+threading.Thread(target=pins, daemon=True).start()
+print("pinning", flush=True)
+time.sleep(60)
+""",
+    )
+    process.stdout.readline()
+    time.sleep(0.1)
+    assert ended(process, signal.SIGTERM)[0] == -signal.SIGTERM
+    assert texts(tmp_path) == before
+    assert snapshots(MadeTree(tmp_path)) == []
+
+
+def test_nothing_is_installed_on_import():
+    code = """
+import signal, atexit
+before = [signal.getsignal(n) for n in (1, 2, 15)], atexit._ncallbacks()
+import wattune_agent.controller
+assert ([signal.getsignal(n) for n in (1, 2, 15)], atexit._ncallbacks()) == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_nothing_is_left_at_the_end(tree, controller):
+    controller.pin(612.0)
+    controller.restore()
+    count, files = atexit._ncallbacks(), len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        controller.pin(612.0)
+        controller.restore()
+    assert atexit._ncallbacks() == count
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_board_comes_back_whenever_the_process_is_ended(tmp_path, number):
+    """The signal just before every single call that touches a file."""
+    gpu_tree(tmp_path)
+    command = [sys.executable, "-m", "tests.agent.agent_trees_made", str(tmp_path), str(int(number))]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, universal_newlines=True, check=True)
+    stages = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(stages) >= 40
+    assert sum(stage["signal"] == number for stage in stages) >= 40
+    assert all(stage["back"] for stage in stages)
+    assert all(set(stage["left_after"]) <= {"board-jetson.json.part"} for stage in stages)
+    if number == signal.SIGKILL:
+        assert all(stage["left"] for stage in stages if stage["changed"])
+        assert any(stage["changed"] for stage in stages)
+    else:
+        assert not any(stage["changed"] or stage["left"] for stage in stages)
+
+
+# ------------------------------------------------------------------------------------------------------- the power mode
+
+NVPMODEL = """#!/bin/sh
+[ "$1" = -m ] || exit 1
+echo "pmode:000$2" > {root}/var/lib/nvpmodel/status
+if [ "$2" = 1 ]; then echo 612000000 > {root}{high}; else echo 1020000000 > {root}{high}; fi
+"""
+
+
+@pytest.fixture
+def moded(tree, tmp_path):
+    """A board with two power modes, of which the second allows less."""
+    put(tmp_path, "/var/lib/nvpmodel/status", "pmode:0000\n")
+    put(tmp_path, "/etc/nvpmodel.conf", "< POWER_MODEL ID=0 NAME=MAXN >\n< POWER_MODEL ID=1 NAME=7W >\n")
+    put(tmp_path, "/usr/sbin/nvpmodel", NVPMODEL.format(root=tmp_path, high=HIGH))
+    (tmp_path / "usr/sbin/nvpmodel").chmod(0o755)
+    return tree
+
+
+def test_a_mode_that_was_switched_comes_back(moded, controller, tmp_path):
+    before = texts(tmp_path)
+    controller.switch_mode(1)
+    assert "0001" in (tmp_path / "var/lib/nvpmodel/status").read_text()
+    assert Snapshot.load(snapshots(moded)[0]).mode_id == 0
+    controller.pin(408.0)
+    controller.restore()
+    assert "0000" in (tmp_path / "var/lib/nvpmodel/status").read_text()
+    assert texts(tmp_path) == before
+
+
+def test_the_mode_of_a_killed_process_comes_back_also_after_a_power_cut(moded, controller, tmp_path):
+    class Real(MadeTree):
+        is_real = True
+
+    controller.switch_mode(1)
+    Snapshot.load(snapshots(moded)[0])._replace(pid=0, boot="the start before").save()
+    left = Snapshot.load(snapshots(moded)[0])
+    controller.close()
+    left.save()
+    put(tmp_path, "/var/lib/nvpmodel/status", "pmode:0001\n")
+    restore_left_behind(Real(moded.root))
+    assert "0000" in (tmp_path / "var/lib/nvpmodel/status").read_text()
+    assert snapshots(moded) == []
+
+
+def test_a_mode_that_does_not_come_back_is_told_and_the_files_are_back(moded, controller, tmp_path):
+    before = texts(tmp_path)
+    controller.switch_mode(1)
+    program = tmp_path / "usr/sbin/nvpmodel"
+    text = program.read_text()
+    program.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(NotRestored, match="the power mode is not 0 again"):
+        controller.restore()
+    assert texts(tmp_path) == before
+    program.write_text(text)
+    controller.restore()
+
+
+def test_a_mode_that_is_not_taken_leaves_all_as_it_was(moded, controller, tmp_path):
+    before = texts(tmp_path)
+    (tmp_path / "usr/sbin/nvpmodel").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(NotTaken):
+        controller.switch_mode(1)
+    assert texts(tmp_path) == before
+    assert snapshots(moded) == []
+    controller.switch_mode(0)
+    assert snapshots(moded) == []
+
+
+def test_a_mode_that_is_not_known_is_not_left(tree, controller):
+    with pytest.raises(NotThere, match="could not be brought back"):
+        controller.switch_mode(1)
+
+
+# ------------------------------------------------------------------------------------------------------------- the last
+
+
+def test_a_sensor_of_the_board_is_asked_each_time_and_the_conditions_once_a_second(tmp_path):
+    tree = LiveTree(tmp_path, "orin-nano")
+    board = find_board(tree, "jetson")
+    reads = []
+    real = tree.read
+    tree.read = lambda path: reads.append(path) or real(path)
+    controller = Controller(board)
+    controller.read()
+    first = sum("thermal" in path for path in reads)
+    for _ in range(5):
+        controller.read()
+    assert sum("thermal" in path for path in reads) == first
+    tree.sleep(1.0)
+    controller.read()
+    assert sum("thermal" in path for path in reads) > first
+    assert isinstance(controller.board, Board)

@@ -1,0 +1,149 @@
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.agent.agent_sensors_made import TimedTree, hwmon_chip, iio_chip, link, put
+
+from wattune_agent.capture import materialise
+from wattune_agent.discovery import board_name, families, find_board, is_tegra
+from wattune_agent.errors import BadRequest, NoReading, NotThere
+from wattune_agent.tree import Tree
+
+RECORDS = Path(__file__).parent.parent / "boards"
+
+
+def gpu(root: Path, address: str = "17000000.gpu", node: str = "gpu") -> None:
+    device = f"/sys/devices/platform/bus@0/{address}"
+    folder = f"{device}/devfreq/{address}"
+    for name, text in (
+        ("available_frequencies", "306000000 612000000 1020000000"),
+        ("min_freq", "306000000"),
+        ("max_freq", "1020000000"),
+        ("cur_freq", "306000000"),
+        ("governor", "nvhost_podgov"),
+    ):
+        put(root, f"{folder}/{name}", text + "\n")
+    put(root, f"{device}/of_node/name", f"{node}\0")
+    link(root, f"/sys/class/devfreq/{address}", folder)
+    link(root, f"{folder}/device", device)
+
+
+def test_an_orin_nano(tmp_path: Path) -> None:
+    put(tmp_path, "/proc/device-tree/model", "NVIDIA Jetson Orin Nano Developer Kit\0")
+    gpu(tmp_path)
+    hwmon_chip(tmp_path, [("VDD_IN", 5000, 900), ("VDD_CPU_GPU_CV", 5000, 200), ("VDD_SOC", 5000, 300)])
+    tree = TimedTree(tmp_path)
+    assert families(tree) == ["jetson"]
+    board = find_board(tree, "jetson")
+    assert (board.family, board.name, board.problems) == ("jetson", "NVIDIA Jetson Orin Nano Developer Kit", [])
+    assert board.clock is not None
+    assert board.clock.settings_mhz == (306.0, 612.0, 1020.0)
+    assert board.sensor is not None
+    assert board.sensor.read().power_w == pytest.approx(4.5)
+
+
+def test_a_jetson_by_its_parts_alone(tmp_path: Path) -> None:
+    gpu(tmp_path, "57000000.gpu")
+    iio_chip(tmp_path, [("POM_5V_IN", 3000), ("POM_5V_GPU", 100), ("POM_5V_CPU", 400)])
+    assert families(TimedTree(tmp_path)) == ["jetson"]
+    assert find_board(TimedTree(tmp_path), "jetson").name == "jetson"
+
+
+def test_what_a_jetson_lacks_is_a_problem_and_no_error(tmp_path: Path) -> None:
+    put(tmp_path, "/sys/firmware/devicetree/base/compatible", "nvidia,p3448-0003\0nvidia,tegra210\0")
+    board = find_board(TimedTree(tmp_path), "jetson")
+    assert board.clock is None
+    assert board.sensor is None
+    assert len(board.problems) == 2
+    assert "INA3221" in board.problems[1]
+
+
+def test_another_vendors_gpu_is_no_jetson(tmp_path: Path) -> None:
+    put(tmp_path, "/proc/device-tree/compatible", "radxa,rock5b\0rockchip,rk3588\0")
+    gpu(tmp_path, "fb000000.gpu")
+    assert families(TimedTree(tmp_path)) == []
+
+
+def test_nothing_of_the_family(tmp_path: Path) -> None:
+    with pytest.raises(NotThere, match="no Jetson here"):
+        find_board(TimedTree(tmp_path), "jetson")
+    with pytest.raises(NotThere, match="no CPU"):
+        find_board(TimedTree(tmp_path), "cpu")
+    with pytest.raises(BadRequest, match="jetson, cpu"):
+        find_board(TimedTree(tmp_path), "tpu")
+    assert families(TimedTree(tmp_path)) == []
+
+
+def test_a_cpu_board_takes_the_nearest_to_the_whole(tmp_path: Path) -> None:
+    put(tmp_path, "/proc/cpuinfo", "processor\t: 0\nmodel name\t: A Processor  @ 2 GHz\n")
+    put(tmp_path, "/sys/class/powercap/intel-rapl:0/name", "package-0")
+    put(tmp_path, "/sys/class/powercap/intel-rapl:0/energy_uj", "5")
+    board = find_board(TimedTree(tmp_path), "cpu")
+    assert board.name == "A Processor @ 2 GHz"
+    assert board.sensor is not None
+    assert board.sensor.rail == "package-0"
+    iio_chip(tmp_path, [("VDD_IN", 3000), ("VDD_CPU_GPU", 100), ("VDD_SOC", 400)])
+    board = find_board(TimedTree(tmp_path), "cpu")
+    assert board.sensor is not None
+    assert board.sensor.rail == "VDD_IN"
+
+
+def test_names(tmp_path: Path) -> None:
+    tree = TimedTree(tmp_path)
+    put(tmp_path, "/sys/class/dmi/id/sys_vendor", "LENOVO\n")
+    put(tmp_path, "/sys/class/dmi/id/product_name", "System Product Name\n")
+    assert board_name(tree) == "LENOVO"
+    put(tmp_path, "/sys/class/dmi/id/product_name", "20L7CTO1WW\n")
+    assert board_name(tree) == "LENOVO 20L7CTO1WW"
+    put(tmp_path, "/sys/class/dmi/id/product_name", "LENOVO 20L7CTO1WW\n")
+    assert board_name(tree) == "LENOVO 20L7CTO1WW"
+    assert not is_tegra(tree)
+    put(tmp_path, "/sys/class/dmi/id/product_name", "NVIDIA Jetson AGX Thor Developer Kit\n")
+    assert is_tegra(tree)
+
+
+@pytest.mark.parametrize("record", sorted(RECORDS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_recorded_board_reads_the_same_however_its_tree_was_copied(record: Path, tmp_path: Path) -> None:
+    for name in ("links", "plain", "devices"):
+        (tmp_path / name).mkdir()
+    materialise(json.loads(record.read_text()), str(tmp_path / "links"))
+    materialise(json.loads(record.read_text()), str(tmp_path / "devices"))
+    for folder in ("sys/class/hwmon", "sys/class/devfreq", "sys/bus"):
+        shutil.rmtree(tmp_path / "devices" / folder, ignore_errors=True)
+    copy_plain(str(tmp_path / "links"), str(tmp_path / "plain"))
+    seen = shown(tmp_path / "links")
+    assert seen
+    assert shown(tmp_path / "plain") == seen
+    assert shown(tmp_path / "devices") == seen
+
+
+def shown(root: Path) -> list[object]:
+    """What each family's board is, and what it reads."""
+    tree = Tree(str(root))
+    found: list[object] = []
+    for family in families(tree):
+        board = find_board(tree, family)
+        assert board.sensor is not None, board.problems
+        found += [board.name, board.clock and board.clock.settings_mhz, board.sensor.rail]
+        with suppress(NoReading):  # the counters of a laptop's copy stand still
+            found.append(board.sensor.read())
+    return found
+
+
+def copy_plain(source: str, target: str, inside: tuple[str, ...] = ()) -> None:
+    """As ``cp -rL`` does it: folders where there were links, and each loop of links once."""
+    os.makedirs(target, exist_ok=True)
+    for name in os.listdir(source):
+        path, real = os.path.join(source, name), os.path.realpath(os.path.join(source, name))
+        if os.path.isdir(path):
+            if real not in inside:
+                copy_plain(path, os.path.join(target, name), (*inside, real))
+        elif os.path.exists(path):
+            shutil.copy(path, os.path.join(target, name))
+
+
+def test_on_this_machine_it_only_looks() -> None:
+    assert set(families(Tree())) <= {"jetson", "cpu"}

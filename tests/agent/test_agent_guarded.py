@@ -1,0 +1,359 @@
+"""Any program under a pinned clock, a cap and a meter: real programs, mostly of the shell."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from agent_socket_made import ENVIRONMENT, wait_for
+
+from wattune_agent import guarded
+from wattune_agent.errors import BadRequest, Busy, FileFailed, NoReading, NotRestored, NotThere
+from wattune_agent.guarded import run_guarded
+from wattune_agent.joules import Joules
+
+
+class Board:
+    """A controller in this process; its power is 10 mW a MHz, in real time."""
+
+    def __init__(self, settings=(100.0, 200.0, 300.0, 400.0, 500.0)):
+        self.settings = list(settings)
+        self.mhz = None
+        self.free_mhz = 500.0
+        self.fails = {}
+        self.temperature_c = 50.0
+        self.pins = []
+        self.restored = 0
+        self.noticed = []
+        self.watts = None
+
+    def describe(self):
+        return {"name": "board", "settings_mhz": self.settings, "window_s": 0.0, "lag_s": 0.0, "period_s": 0.0}
+
+    def read(self):
+        if "read" in self.fails:
+            raise self.fails["read"]
+        at = self.mhz or self.free_mhz
+        watts = at / 100 if self.watts is None else self.watts
+        return {"power_w": watts, "temperature_c": self.temperature_c, "clock_mhz": at}
+
+    def pin(self, mhz):
+        if "pin" in self.fails:
+            raise self.fails["pin"]
+        if mhz not in self.settings:
+            raise BadRequest("no such clock")
+        self.pins.append(mhz)
+        self.mhz = mhz
+
+    def check(self):
+        noticed, self.noticed = self.noticed, []
+        return noticed
+
+    def restore(self):
+        if "restore" in self.fails:
+            raise self.fails["restore"]
+        self.restored += 1
+        self.mhz = None
+
+
+@pytest.fixture
+def board():
+    return Board()
+
+
+@pytest.fixture(autouse=True)
+def no_signal_is_kept():
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def kinds(report):
+    return [event["kind"] for event in report.events]
+
+
+def test_a_program_is_pinned_metered_and_the_board_restored(board, tmp_path):
+    report = run_guarded(board, ["sh", "-c", "sleep 0.5; echo done > $0", str(tmp_path / "out")], clock_mhz=200.0)
+    assert (tmp_path / "out").read_text() == "done\n"
+    assert board.pins == [200.0]
+    assert board.restored == 1
+    assert (report.ended, report.exit_code, report.events) == ("finished", 0, [])
+    assert 0.5 <= report.time_s < 1.5
+    assert report.energy_j == pytest.approx(2.0 * report.time_s, rel=1e-3)
+    assert report.power_mean_w == report.power_peak_w == pytest.approx(2.0)
+    assert 4 <= report.readings <= 16
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143), (":", 0)])
+def test_the_exit_code_is_the_programs_however_short_it_is(board, script, code):
+    report = run_guarded(board, ["sh", "-c", script])
+    assert (report.exit_code, report.ended) == (code, "finished")
+    assert report.readings >= 1
+    assert report.energy_j >= 0
+    assert board.pins == []
+
+
+def test_what_a_program_says_and_reads_is_its_own(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from test_agent_guarded import Board\n"
+        "from wattune_agent.guarded import run_guarded\n"
+        "sys.exit(run_guarded(Board(), ['cat']).exit_code)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code, os.path.dirname(__file__)]
+    done = subprocess.run(command, input=b"through\n", stdout=subprocess.PIPE, env=ENVIRONMENT)
+    assert (done.returncode, done.stdout) == (0, b"through\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "error"),
+    [
+        ([], {}, BadRequest),
+        (["no-such-program-anywhere"], {}, BadRequest),
+        (["true"], {"clock_mhz": 250.0}, BadRequest),
+    ],
+)
+def test_what_cannot_be_run_is_refused_and_the_board_untouched(board, command, options, error):
+    with pytest.raises(error):
+        run_guarded(board, command, **options)
+    assert board.mhz is None
+
+
+def test_a_program_that_is_none_is_refused_and_the_board_restored(board, tmp_path):
+    program = tmp_path / "program"
+    program.write_text("\x00\x01")
+    program.chmod(0o755)
+    with pytest.raises(BadRequest, match="cannot be run"):
+        run_guarded(board, [str(program)], clock_mhz=200.0)
+    assert board.restored == 1
+
+
+def test_nothing_runs_blind_or_on_a_board_of_somebody_else(board, tmp_path):
+    marker = tmp_path / "ran"
+    for name, error in (("read", NoReading("no sensor")), ("pin", Busy("process 7"))):
+        board.fails = {name: error}
+        with pytest.raises(type(error)):
+            run_guarded(board, ["touch", str(marker)], clock_mhz=200.0)
+    board.fails, board.temperature_c = {}, None
+    with pytest.raises(NotThere, match="temperature"):
+        run_guarded(board, ["touch", str(marker)], max_temp_c=80.0)
+    assert not marker.exists()
+
+
+# ----------------------------------------------------------------------------------------------------------- the guard
+
+
+def test_the_cap_is_kept_by_lower_clocks(board):
+    said = []
+    report = run_guarded(board, ["sleep", "0.8"], clock_mhz=500.0, cap_w=2.5, say=said.append)
+    assert board.pins == [500.0, 400.0, 300.0, 200.0]
+    assert kinds(report) == ["guard"] * 3
+    assert report.events[0]["action"] == "down"
+    assert report.events[-1]["setting"] == 200.0
+    assert len(said) == 3
+    assert "guard" in said[0]
+    assert 0.1 < report.above_cap_s < 0.7
+    assert report.ended == "finished"
+    assert board.restored == 1
+
+
+def test_without_a_clock_the_board_is_left_alone_until_the_cap_is_broken(board):
+    board.free_mhz = 400.0
+    quiet = run_guarded(board, ["sleep", "0.3"], cap_w=4.5)
+    assert board.pins == quiet.events == []
+    run_guarded(board, ["sleep", "0.5"], cap_w=3.5)
+    assert board.pins == [300.0]  # down from where the board was itself, not from the top
+
+
+def test_a_controller_that_guards_by_itself_is_told_the_cap(board):
+    told = []
+    board.guard = lambda *limits: told.append(limits)
+    run_guarded(board, ["true"], clock_mhz=200.0, cap_w=3.0)
+    run_guarded(board, ["true"], clock_mhz=200.0)
+    assert told == [(3.0, None)]
+
+
+SLEEPER = "trap 'echo ended > {0}; exit 0' TERM; echo started > {0}; while :; do sleep 0.05; done"
+
+
+def test_a_cap_that_cannot_be_kept_ends_the_program_and_all_it_started(board, tmp_path, monkeypatch):
+    monkeypatch.setattr("wattune_agent.cap_guard.PATIENCE_S", 0.5)
+    board.watts = 9.0
+    out = tmp_path / "out"
+    script = "sh -c 'echo $$ > {0}.child; exec sleep 60' & {1}".format(out, SLEEPER.format(out))
+    report = run_guarded(board, ["sh", "-c", script], clock_mhz=200.0, cap_w=2.5)
+    assert (report.exit_code, report.ended) == (4, "stopped for safety")
+    assert out.read_text() == "ended\n"
+    assert kinds(report) == ["guard", "guard", "stopped for safety"]
+    child = int((tmp_path / "out.child").read_text())
+    assert wait_for(lambda: not os.path.exists("/proc/{}".format(child)) or "Z" in _state(child))
+
+
+def _state(pid):
+    try:
+        with open("/proc/{}/stat".format(pid)) as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_a_program_that_does_not_end_is_killed(board, monkeypatch):
+    monkeypatch.setattr(guarded, "KILL_S", 0.5)
+    board.fails["pin"] = FileFailed("max_freq cannot be written")
+    began_s = time.monotonic()
+    report = run_guarded(board, ["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], cap_w=2.5)
+    assert (report.exit_code, report.ended) == (4, "stopped for safety")
+    assert time.monotonic() - began_s < 5
+    assert "cannot be changed" in report.events[0]["text"]
+
+
+def test_a_program_that_stands_still_is_ended_too(board, tmp_path):
+    board.fails["pin"] = FileFailed("max_freq cannot be written")
+    out = tmp_path / "out"
+    threading.Timer(0.2, lambda: setattr(board, "watts", 9.0)).start()
+    board.watts = 1.0
+    script = "trap 'echo ended > {0}; exit 0' TERM; kill -STOP $$; sleep 60".format(out)
+    report = run_guarded(board, ["sh", "-c", script], cap_w=2.5)
+    assert report.ended == "stopped for safety"
+    assert out.read_text() == "ended\n"
+    assert report.time_s < 5
+
+
+@pytest.mark.parametrize("cap_w", [9.0, None])
+def test_a_sensor_that_is_gone_ends_the_program_at_the_lowest_clock(board, cap_w, monkeypatch):
+    monkeypatch.setattr(guarded, "BLIND_S", 0.5)
+    threading.Timer(0.3, lambda: board.fails.update(read=NoReading("i2c timed out"))).start()
+    report = run_guarded(board, ["sleep", "60"], clock_mhz=300.0, cap_w=cap_w)
+    assert (report.exit_code, report.ended) == (4, "stopped for safety")
+    assert 0.7 < report.time_s < 3.0
+    assert "i2c timed out" in report.events[0]["text"]
+    assert board.pins == [300.0, 100.0]
+    assert board.mhz is None
+
+
+def test_a_sensor_that_fails_for_a_moment_ends_nothing(board):
+    threading.Timer(0.2, lambda: board.fails.update(read=NoReading("i2c timed out"))).start()
+    threading.Timer(0.6, board.fails.clear).start()
+    report = run_guarded(board, ["sleep", "1"], clock_mhz=300.0, cap_w=9.0)
+    assert (report.exit_code, report.events) == (0, [])
+    assert report.energy_j == pytest.approx(3.0 * report.time_s, rel=0.01)
+
+
+def test_a_sensor_that_hangs_ends_the_program(board, monkeypatch):
+    monkeypatch.setattr(guarded, "HANG_S", 0.6)
+    read, free = board.read, threading.Event()
+
+    def hang():
+        if board.hangs:
+            free.wait(20)
+        return read()
+
+    board.hangs, board.read = False, hang
+    threading.Timer(0.3, lambda: setattr(board, "hangs", True)).start()
+    report = run_guarded(board, ["sleep", "60"], clock_mhz=500.0, cap_w=2.5)
+    assert (report.exit_code, report.ended) == (4, "stopped for safety")
+    assert board.mhz is None
+    pins = list(board.pins)
+    board.hangs = False
+    free.set()  # what comes late does not pin again
+    time.sleep(0.3)
+    assert board.pins == pins
+    assert board.mhz is None
+
+
+def test_a_mistake_of_ours_ends_the_program_rather_than_leave_it_unguarded(board):
+    read = board.read
+    answers = iter([read(), {}, {}, {}, {}, {}])
+    board.read = lambda: next(answers, {})
+    report = run_guarded(board, ["sleep", "60"], cap_w=9.0)
+    assert report.ended == "stopped for safety"
+    assert "KeyError" in report.events[0]["text"]
+
+
+def test_what_the_board_notices_is_in_the_report_in_its_time(board, monkeypatch):
+    monkeypatch.setattr(guarded, "CHECK_S", 0.1)
+    event = {"kind": "another writer", "text": "max_freq reads 5"}
+    threading.Timer(0.3, lambda: board.noticed.append(dict(event, time_s=time.monotonic()))).start()
+    report = run_guarded(board, ["sleep", "0.8"], clock_mhz=300.0)
+    assert kinds(report) == ["another writer"]
+    assert 0.1 < report.events[0]["time_s"] < 0.8
+
+
+def test_a_board_that_is_not_restored_is_in_the_report(board):
+    board.fails["restore"] = NotRestored("min_freq cannot be written")
+    report = run_guarded(board, ["true"], clock_mhz=300.0)
+    assert kinds(report) == ["not restored"]
+    assert (report.exit_code, report.ended) == (1, "finished")
+    assert run_guarded(board, ["sh", "-c", "exit 9"], clock_mhz=300.0).exit_code == 9
+
+
+# ----------------------------------------------------------------------------------------------------------- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_go_to_the_program_which_ends_in_its_own_way(board, tmp_path, number):
+    out = tmp_path / "out"
+    script = "trap 'sleep 0.2; echo saved > {0}; exit 3' INT TERM HUP; echo started > {0}; while :; do sleep 0.05; done"
+
+    def send():
+        wait_for(lambda: out.exists() and out.read_text() == "started\n")
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=send).start()
+    report = run_guarded(board, ["sh", "-c", script.format(out)], clock_mhz=300.0)
+    assert out.read_text() == "saved\n"
+    assert (report.exit_code, report.ended) == (3, "interrupted")
+    assert board.restored == 1
+
+
+def test_a_program_that_does_not_mind_a_signal_goes_on(board):
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    report = run_guarded(board, ["sh", "-c", "trap '' TERM; sleep 0.8"])
+    assert (report.exit_code, report.ended) == (0, "interrupted")
+
+
+PAUSED = """
+import sys; sys.path.insert(0, sys.argv[1])
+from test_agent_guarded import Board
+from wattune_agent.guarded import run_guarded
+report = run_guarded(Board(), ["sh", "-c", "while :; do echo x >> " + sys.argv[2] + "; sleep 0.02; done"], cap_w=9.0)
+print(report.exit_code, report.ended)
+"""
+
+
+def test_the_program_stands_still_while_its_guard_does(tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-W", "ignore", "-c", PAUSED, os.path.dirname(__file__), str(out)]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert wait_for(lambda: out.exists() and out.stat().st_size > 10)
+        process.send_signal(signal.SIGTSTP)
+        assert wait_for(lambda: _state(process.pid) == "T")
+        size = out.stat().st_size
+        time.sleep(0.4)
+        assert out.stat().st_size == size
+        process.send_signal(signal.SIGCONT)
+        assert wait_for(lambda: out.stat().st_size > size)
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "143 interrupted\n"
+
+
+# ------------------------------------------------------------------------------------------------------------ joules
+
+
+def test_joules_leave_out_what_was_before_and_let_the_last_reading_stand_for_the_end():
+    joules = Joules(None, 0.5)
+    for i in range(20):  # the sensor shows 2 W of before for half a second, then 6 W
+        joules.add(i / 10, 2.0 if i < 5 else 6.0)
+    assert joules.energy_j(2.0) == pytest.approx(12.0)
+    assert (joules.peak_w, joules.readings, joules.above_s(2.0)) == (6.0, 20, 0.0)
+
+
+def test_joules_count_the_time_above_the_cap():
+    joules = Joules(5.0, 0.0)
+    for time_s, power_w in ((0.0, 4.0), (1.0, 6.0), (1.5, 5.0), (2.0, 6.0)):
+        joules.add(time_s, power_w)
+    assert joules.above_s(2.25) == pytest.approx(0.75)
+    assert joules.energy_j(2.25) == pytest.approx(4.0 + 3.0 + 2.5 + 1.5)

@@ -1,0 +1,205 @@
+"""Limits take on old and new kernels, and come back whatever happens to one of the files."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.agent.agent_trees_made import HIGH, LISTED_MHZ, LOW, RAILGATE, MadeTree, gpu_tree, put
+
+from wattune_agent.errors import FileFailed, Forbidden, NotTaken
+from wattune_agent.limits import TRIES, Limits, bring_back, same_text
+
+HZ = [round(mhz * 1e6) for mhz in LISTED_MHZ]
+
+
+class OldKernel(MadeTree):
+    refuses = True
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return MadeTree(gpu_tree(tmp_path))
+
+
+def limits_of(tree):
+    return Limits(tree, LOW, HIGH, 1000000)
+
+
+def fails_at(tree, path, error, *, times=10**9):
+    left = [times]
+
+    def before(written, text):
+        if written == path and left[0] > 0:
+            left[0] -= 1
+            raise error
+
+    tree.before_write = before
+
+
+@pytest.mark.parametrize("kind", [MadeTree, OldKernel])
+@settings(max_examples=25)
+@given(found=st.tuples(st.sampled_from(HZ), st.sampled_from(HZ)), values=st.lists(st.sampled_from(HZ), max_size=5))
+def test_the_minimum_is_never_above_the_maximum_and_both_come_back(kind, found, values, tmp_path_factory):
+    low, high = min(found), max(found)
+    tree = kind(gpu_tree(tmp_path_factory.mktemp("tree"), low_mhz=low / 1e6, high_mhz=high / 1e6, links=False))
+    limits = limits_of(tree)
+    real_write = tree.write
+
+    def write(path, text):
+        real_write(path, text)
+        now_low, now_high = limits.read()
+        assert now_low <= now_high
+
+    tree.write = write
+    for value in values:
+        limits.pin(value)
+        assert limits.read() == (value, value)
+        assert limits.pinned() == value
+    assert limits.restore(f"{low}\n", f"{high}\n") == []
+    assert limits.read() == (low, high)
+    assert len(tree.written) == 2 * len(values) + 2  # each order was right the first time
+
+
+def test_raising_writes_the_maximum_first_and_lowering_the_minimum(tree):
+    limits = limits_of(tree)
+    limits.pin(HZ[2])
+    assert tree.written == [LOW, HIGH]
+    tree.written.clear()
+    limits.pin(HZ[5])
+    assert tree.written == [HIGH, LOW]
+
+
+def test_a_kernel_that_keeps_khz_is_within_the_tolerance(tmp_path):
+    class Rounding(MadeTree):
+        def write(self, path, text):
+            khz = int(text) // 1000 + (1 if path == HIGH and int(text) % 1000 else 0)
+            super().write(path, str(khz * 1000))
+
+    put(tmp_path, LOW, "76800500\n")
+    put(tmp_path, HIGH, "921600500\n")
+    limits = limits_of(Rounding(tmp_path))
+    limits.pin(460800500)
+    assert limits.read() == (460800000, 460801000)
+    assert limits.pinned() == 460801000
+    assert limits.restore("76800500\n", "921600500\n") == []
+
+
+def test_limits_that_leave_room_pin_nothing(tree):
+    assert limits_of(tree).pinned() is None
+
+
+def test_a_silent_clamp_is_noticed(tree):
+    tree.clamp_mhz = 510.0
+    with pytest.raises(NotTaken, match="were written 1020000000, but read 510000000 and 510000000"):
+        limits_of(tree).pin(HZ[-1])
+
+
+def test_another_writer_between_look_and_write_is_tried_again(tmp_path):
+    tree = OldKernel(gpu_tree(tmp_path))
+    others = [True]
+
+    def before(path, text):
+        if others and path == LOW:
+            others.clear()
+            put(tmp_path, HIGH, "408000000\n")  # so that the minimum is refused now
+
+    tree.before_write = before
+    limits_of(tree).pin(HZ[4])
+    assert limits_of(tree).read() == (HZ[4], HZ[4])
+
+
+def test_limits_that_a_clamp_hides_are_reached_by_the_other_order(tmp_path):
+    """An old kernel whose maximum reads lower than what it compares with: the usual order is refused each time."""
+    tree = OldKernel(gpu_tree(tmp_path, low_mhz=1020.0, high_mhz=1020.0))
+    real = tree.read
+    tree.read = lambda path: "306000000" if path == HIGH and tree.written.count(HIGH) < TRIES else real(path)
+    limits_of(tree).pin(HZ[3])
+    assert tree.written[:2] == [HIGH, HIGH]  # refused twice, then the minimum goes first
+    assert tree.written[2:] == [LOW, HIGH]
+    assert real(LOW) == real(HIGH) == str(HZ[3])
+
+
+def test_a_file_that_may_not_be_written_says_so_at_once(tree):
+    fails_at(tree, LOW, Forbidden("min_freq may not be written"))
+    with pytest.raises(Forbidden, match="min_freq"):
+        limits_of(tree).pin(HZ[3])
+    assert tree.written == [LOW]
+
+
+@pytest.mark.parametrize("text", ["", "\x7fELF", "nan", "inf", "6e8", "0x10"])
+def test_nonsense_in_a_limit_is_an_error_that_names_the_file(tree, tmp_path, text):
+    put(tmp_path, HIGH, text)
+    with pytest.raises(FileFailed, match="max_freq holds no whole number"):
+        limits_of(tree).read()
+
+
+# ----------------------------------------------------------------------------------------------------- bringing back
+
+
+SAVED = {LOW: "408000000\n", HIGH: "918000000\n", RAILGATE: "1\n"}
+
+
+@pytest.mark.parametrize("kind", [MadeTree, OldKernel])
+@pytest.mark.parametrize("mhz", LISTED_MHZ)
+def test_everything_comes_back_from_any_pin(kind, mhz, tmp_path):
+    tree = kind(gpu_tree(tmp_path, low_mhz=mhz, high_mhz=mhz, railgate="0\n"))
+    assert bring_back(tree, SAVED) == []
+    assert {path: (tmp_path / path[1:]).read_text() for path in SAVED} == SAVED
+
+
+@pytest.mark.parametrize("path", list(SAVED))
+@pytest.mark.parametrize("error", [FileFailed("gone"), Forbidden("not allowed")], ids=["vanished", "forbidden"])
+def test_one_file_that_fails_does_not_keep_the_others(tmp_path, path, error):
+    tree = MadeTree(gpu_tree(tmp_path, low_mhz=612.0, high_mhz=612.0, railgate="0\n"))
+    fails_at(tree, path, error)
+    failures = bring_back(tree, SAVED)
+    assert [(failure.path, failure.text, failure.clamped) for failure in failures] == [(path, str(error), False)]
+    for other in set(SAVED) - {path}:
+        assert (tmp_path / other[1:]).read_text() == SAVED[other]
+
+
+def test_a_file_that_cannot_be_written_but_holds_the_text_is_no_failure(tmp_path):
+    tree = MadeTree(gpu_tree(tmp_path, low_mhz=612.0, high_mhz=612.0, railgate="1\n"))
+    fails_at(tree, RAILGATE, Forbidden("not allowed"))
+    assert bring_back(tree, SAVED) == []
+
+
+def test_a_file_that_is_gone_is_one_failure(tmp_path):
+    tree = MadeTree(gpu_tree(tmp_path, low_mhz=612.0, high_mhz=612.0))
+    (tmp_path / HIGH[1:]).unlink()
+    tree.follows = False
+    assert [failure.path for failure in bring_back(tree, SAVED)] == [HIGH]
+    assert tree.read(LOW) == "408000000"
+
+
+def test_a_write_that_fails_for_a_moment_is_tried_again(tmp_path):
+    tree = MadeTree(gpu_tree(tmp_path, low_mhz=612.0, high_mhz=612.0, railgate="0\n"))
+    fails_at(tree, RAILGATE, FileFailed("busy"), times=2)
+    assert bring_back(tree, SAVED) == []
+
+
+def test_what_a_clamp_holds_down_is_told_apart(tmp_path):
+    tree = MadeTree(gpu_tree(tmp_path, low_mhz=408.0, high_mhz=408.0))
+    tree.clamp_mhz = 510.0
+    failures = bring_back(tree, SAVED)
+    assert [(failure.path, failure.clamped) for failure in failures] == [(HIGH, True)]
+    assert "reads 510000000 where 918000000 was found" in failures[0].text
+
+
+def test_a_write_that_is_ignored_is_noticed(tmp_path):
+    tree = MadeTree(gpu_tree(tmp_path, low_mhz=1020.0, high_mhz=1020.0, railgate="0\n"))
+    tree.write = lambda path, text: None
+    assert [failure.path for failure in bring_back(tree, SAVED)] == [LOW, HIGH, RAILGATE]
+
+
+def test_a_text_that_is_no_number_is_brought_back_too(tmp_path):
+    tree = MadeTree(gpu_tree(tmp_path))
+    tree.follows = False
+    assert bring_back(tree, {LOW: "unset\n", HIGH: "unset\n"}) == []
+    assert (tmp_path / LOW[1:]).read_text() == "unset\n"
+
+
+def test_texts_are_the_same_within_a_tolerance():
+    assert same_text("1\n", "1")
+    assert same_text("612000000", "612000999", 1000)
+    assert not same_text("612000000", "612001001", 1000)
+    assert not same_text("on", "off", 1000)

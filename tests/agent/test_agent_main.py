@@ -1,0 +1,289 @@
+"""The command of the agent, as a process, on a live board made of files."""
+
+import fnmatch
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from agent_socket_made import ENVIRONMENT, REPOSITORY, Holder, agent, live_board, serving, wait_for
+
+from wattune_agent.__main__ import main
+from wattune_agent.capture import materialise
+from wattune_agent.discovery import families, find_board
+from wattune_agent.tree import Tree
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with live_board(tmp_path_factory.mktemp("live") / "board") as board:
+        yield board
+
+
+@pytest.fixture
+def board(running):
+    """The board, as it was found after each test."""
+    before = running.state()
+    running.load(0.0)
+    yield running
+    assert wait_for(lambda: running.state() == before), (before, running.state())
+    assert running.snapshots() == []
+
+
+def run(*arguments):
+    with agent(*arguments) as process:
+        out, said = process.communicate(timeout=30)
+    return process.returncode, out, said
+
+
+def on(board):
+    return ["--device", "jetson", "--sysfs-root", board.root]
+
+
+def test_devices_as_text_and_as_json(board, capsys):
+    assert main(["devices", "--sysfs-root", str(board.root), "--json"]) == 0
+    device = json.loads(capsys.readouterr().out)[0]
+    assert device["backend"] == "jetson"
+    assert device["clocks_mhz"][0] == 306.0
+    assert device["power_w"] > 1.0
+    assert "VDD_IN" in device["rails_w"]
+    assert main(["devices", "--sysfs-root", str(board.root)]) == 0
+    assert "306 408" in capsys.readouterr().out
+
+
+def test_an_empty_tree_has_no_board(tmp_path, capsys):
+    assert main(["devices", "--sysfs-root", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main(["guard", "--sysfs-root", str(tmp_path), "--", "true"]) == 2
+    assert "no board found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nothing"],
+        ["serve", "--", "true"],
+        ["serve", "--lease", "-1"],
+        ["guard", "--cap", "ten", "--", "true"],
+        ["guard", "--cap", "10V", "--", "true"],
+        ["guard", "--clock", "nan", "--", "true"],
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_exit_code_2(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "wattune-agent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ([], "no program"),
+        (["--"], "no program"),
+        (["--", "no-such-program-anywhere"], "no program no-such"),
+        (["--clock", "333MHz", "--", "true"], "306, 408"),
+    ],
+)
+def test_guard_refuses_in_one_line(board, options, text, capsys):
+    assert main(["guard", *map(str, on(board)), *options]) == 2
+    said = capsys.readouterr().err
+    assert text in said
+    assert said.count("\n") == 1
+
+
+def test_guard_runs_a_program_that_is_not_python_and_reports(board, tmp_path):
+    report = tmp_path / "report.json"
+    options = [*on(board), "--clock", "612MHz", "--cap", "50W", "--max-temp", "99C", "-o", report]
+    script = "cat {}/sys/class/devfreq/17000000.gpu/max_freq; exit 7".format(board.root)
+    code, out, said = run("guard", *options, "--", "sh", "-c", script)
+    assert (code, out.strip()) == (7, "612000000")
+    assert "finished" in said
+    assert "VDD_IN" in said
+    kept = json.loads(report.read_text(encoding="utf-8"))
+    assert kept["exit_code"] == 7
+    assert kept["energy_j"] > 0
+    assert kept["command"] == ["sh", "-c", script]
+
+
+def test_guard_through_an_agent(board, tmp_path):
+    socket = tmp_path / "agent.sock"
+    with serving(board, socket):
+        options = ["--device", "agent:{}".format(socket), "--clock", "408", "--cap", "50W"]
+        script = "cat {}/sys/class/devfreq/17000000.gpu/max_freq".format(board.root)
+        code, out, said = run("guard", *options, "--", "sh", "-c", script)
+    assert (code, out.strip()) == (0, "408000000"), said
+
+
+def test_guard_lowers_the_clock_of_a_program_above_its_cap(board):
+    board.load(1.0)
+    command = ["guard", *on(board), "--clock", "1020", "--cap", "9W", "--", "sleep", "3"]
+    code, _, said = run(*command)
+    assert code == 0
+    assert "down to" in said
+    assert "s above the cap of 9 W" in said
+
+
+def test_guard_interrupted_leaves_the_board_as_it_was(board, tmp_path):
+    marker = tmp_path / "runs"
+    script = "touch {}; exec sleep 60".format(marker)
+    with agent("guard", *on(board), "--clock", "408", "--", "sh", "-c", script) as process:
+        assert wait_for(marker.exists)
+        assert board.is_at(408.0)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert not board.is_at(408.0)
+
+
+def test_restore_after_a_kill(board, tmp_path):
+    marker = tmp_path / "runs"
+    script = "echo $$ > {}; exec sleep 60 > /dev/null 2>&1".format(marker)
+    with agent("guard", *on(board), "--clock", "408", "--", "sh", "-c", script) as process:
+        assert wait_for(lambda: marker.exists() and marker.read_text().endswith("\n"))
+        process.kill()
+        process.communicate(timeout=10)
+        os.kill(int(marker.read_text()), signal.SIGKILL)
+    assert board.is_at(408.0)
+    code, out, _ = run("restore", "--sysfs-root", board.root)
+    assert code == 0
+    assert "as it was before" in out
+    assert not board.is_at(408.0)
+    code, out, _ = run("restore", "--sysfs-root", board.root)
+    assert (code, out) == (0, "nothing was left behind\n")
+
+
+def test_restore_leaves_a_living_controller_alone(board, tmp_path):
+    socket = tmp_path / "agent.sock"
+    with serving(board, socket):
+        holder = Holder(socket, ["pin", 408.0])
+        try:
+            code, _, said = run("restore", "--sysfs-root", board.root)
+            assert code == 2
+            assert "another controller" in said
+            assert board.is_at(408.0)
+        finally:
+            holder.end()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_serve_ends_with_the_board_as_it_was(board, tmp_path, number):
+    socket = tmp_path / "agent.sock"
+    with serving(board, socket) as process:
+        holder = Holder(socket, ["pin", 408.0], ["guard", 50.0])
+        process.send_signal(number)
+        assert process.wait(10) == 0
+        holder.end()
+    assert not board.is_at(408.0)
+    assert not socket.exists()
+
+
+def test_serve_refuses_a_socket_that_is_taken(board, tmp_path):
+    socket = tmp_path / "agent.sock"
+    with serving(board, socket):
+        code, _, said = run("serve", *on(board), "--socket", socket)
+        assert code == 2
+        assert "another wattune-agent" in said
+
+
+@pytest.mark.skipif(not os.path.exists("/root/.pyenv/versions/3.6.15/bin/python"), reason="there is no Python 3.6 here")
+def test_a_copied_folder_serves_and_guards_with_the_python_of_jetpack_4(board, tmp_path):
+    python = "/root/.pyenv/versions/3.6.15/bin/python"
+    (tmp_path / "wattune_agent").symlink_to(REPOSITORY / "src" / "wattune_agent")
+    environment = {**ENVIRONMENT, "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    socket = tmp_path / "agent.sock"
+    command = [python, "-m", "wattune_agent", "serve", *map(str, on(board)), "--socket", str(socket)]
+    with subprocess.Popen(command, cwd=str(tmp_path), env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert wait_for(socket.exists)
+            script = "cat {}/sys/class/devfreq/17000000.gpu/max_freq".format(board.root)
+            guard = ["guard", "--device", "agent:{}".format(socket), "--clock", "408", "--cap", "50"]
+            done = subprocess.run(
+                [python, "-m", "wattune_agent", *guard, "--", "sh", "-c", script],
+                cwd=str(tmp_path),
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=30,
+            )
+            assert (done.returncode, done.stdout.strip()) == (0, "408000000"), done.stderr
+        finally:
+            process.terminate()
+            _, said = process.communicate(timeout=10)
+        assert process.returncode == 0, said
+
+
+def test_the_newest_python_too():
+    done = subprocess.run([sys.executable, "-m", "wattune_agent", "--help"], env=ENVIRONMENT, stdout=subprocess.PIPE)
+    assert done.returncode == 0
+    assert b"serve" in done.stdout
+
+
+# ------------------------------------------------------------------------------------------------------ the deploy files
+
+
+def unit():
+    lines = (REPOSITORY / "deploy" / "wattune-agent.service").read_text(encoding="utf-8").splitlines()
+    return [line.split("=", 1) for line in lines if "=" in line and not line.startswith("#")]
+
+
+def test_the_units_commands_are_ones_that_the_agent_takes(monkeypatch):
+    commands = [value.split(" -m wattune_agent ")[1].split() for _, value in unit() if " -m wattune_agent " in value]
+    asked = []
+    for name in ("_serve", "_restore"):
+        monkeypatch.setattr("wattune_agent.__main__." + name, lambda options: asked.append(vars(options)) or 0)
+    assert [main(command) for command in commands] == [0, 0]
+    assert asked[0]["socket"] == "/run/wattune/agent.sock"
+    assert asked[0]["group"] == "wattune"
+    assert ["RuntimeDirectory", "wattune"] in unit()
+
+
+def test_the_units_python_path_finds_a_folder_and_a_zip(tmp_path):
+    (path,) = [value.split("=", 1)[1].split()[0] for key, value in unit() if key == "Environment"]
+    with zipfile.ZipFile(str(tmp_path / "wattune-agent.pyz"), "w") as archive:
+        for file in (REPOSITORY / "src" / "wattune_agent").glob("*.py"):
+            archive.write(str(file), "wattune_agent/" + file.name)
+    environment = {**ENVIRONMENT, "PYTHONPATH": path.replace("/opt/wattune", str(tmp_path))}
+    command = [sys.executable, "-S", "-m", "wattune_agent", "devices", "--sysfs-root", str(tmp_path)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, cwd=str(tmp_path), text=True)
+    assert (done.returncode, done.stdout[:14]) == (0, "no board found")
+
+
+@pytest.mark.parametrize("record", ["orin-nano-jp6", "laptop-intel", "laptop-amd"])
+def test_the_permissions_are_for_every_file_that_is_written(record, tmp_path):
+    text = (REPOSITORY / "tests" / "boards" / (record + ".json")).read_text(encoding="utf-8")
+    tree = Tree(materialise(json.loads(text), str(tmp_path)))
+    board = find_board(tree, families(tree)[0])
+    rules = (REPOSITORY / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
+    lines = (REPOSITORY / "deploy" / "wattune-tmpfiles.conf").read_text(encoding="utf-8").splitlines()
+    patterns = [line.split()[1] for line in lines if line.startswith("z ")]
+    for path in board.clock.files():
+        by_udev = "devfreq" in path or "railgate" in path
+        assert (
+            os.path.basename(path) in rules if by_udev else any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
+        )
+
+
+def test_the_rules_run_in_a_shell(tmp_path):
+    rules = (REPOSITORY / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
+    scripts = re.findall(r"sh -c '([^']+)'", rules)
+    assert len(scripts) == 2
+    folder = tmp_path / "sys" / "clock"
+    (folder / "device").mkdir(parents=True)
+    names = ["min_freq", "max_freq", "device/railgate_enable", "energy_uj"]
+    for name in names:
+        (folder / name).write_text("1")
+        (folder / name).chmod(0o600)
+    group = __import__("grp").getgrgid(os.getgid()).gr_name
+    for script in scripts:
+        # As udev replaces them: %p is the device's path, $$ one dollar sign.
+        script = script.replace("/sys%p", str(folder)).replace("$$", "$").replace("wattune", group)
+        subprocess.run(["/bin/sh", "-c", script], check=True)
+    assert [(folder / name).stat().st_mode & 0o777 for name in names] == [0o620, 0o620, 0o620, 0o640]

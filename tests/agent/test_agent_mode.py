@@ -1,0 +1,167 @@
+import time
+from pathlib import Path
+
+import pytest
+from tests.agent.agent_sensors_made import TimedTree, put, script
+
+from wattune_agent import mode as mode_module
+from wattune_agent.errors import BadRequest, Forbidden, NotTaken, NotThere
+from wattune_agent.mode import mode, mode_id, modes, switch_mode
+
+CONF = """\
+# a comment with < POWER_MODEL ID=9 NAME=NOT_ONE >
+< PARAM TYPE=FILE NAME=CPU_ONLINE >
+CORE_0 /sys/devices/system/cpu/cpu0/online
+< POWER_MODEL ID=0 NAME=15W >
+CPU_ONLINE CORE_1 1
+GPU MAX_FREQ 612000000
+< POWER_MODEL ID=1 NAME=25W >
+< POWER_MODEL NAME=MAXN_SUPER ID=2 >
+< PM_CONFIG DEFAULT=1 >
+"""
+
+NVPMODEL = """\
+[ "$1" = -m ] || exit 2
+if read answer; then echo "$answer" > "$root/asked"; fi
+printf 'pmode:%04d\\n' "$2" > "$root/var/lib/nvpmodel/status"
+"""
+
+
+def orin(root: Path, status: str = "pmode:0002\n") -> TimedTree:
+    put(root, "/etc/nvpmodel.conf", CONF)
+    put(root, "/var/lib/nvpmodel/status", status)
+    put(root, "/sys/devices/system/cpu/online", "0-5\n")
+    for policy, khz in ((0, 1728000), (4, 1728000)):
+        folder = f"/sys/devices/system/cpu/cpufreq/policy{policy}"
+        put(root, f"{folder}/scaling_min_freq", "729600\n")
+        put(root, f"{folder}/scaling_max_freq", f"{khz}\n")
+    put(root, "/sys/kernel/nvpmodel_clk_cap/emc", "2133000000\n")
+    put(root, "/etc/nvfancontrol.conf", "<FAN 1>\n\tFAN_DEFAULT_PROFILE quiet\n")
+    put(root, "/etc/nv_tegra_release", "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic\n")
+    return TimedTree(root)
+
+
+def test_a_jetsons_mode_in_words_and_in_order(tmp_path: Path) -> None:
+    assert list(mode(orin(tmp_path)).items()) == [
+        ("nvpmodel", "MAXN_SUPER (ID 2)"),
+        ("online cores", "0-5"),
+        ("CPU limit", "1728 MHz"),
+        ("jetson_clocks", "off"),
+        ("memory clock limit", "2133 MHz"),
+        ("fan", "profile quiet"),
+        ("L4T", "36.4.3"),
+    ]
+
+
+def test_each_change_shows(tmp_path: Path) -> None:
+    tree = orin(tmp_path)
+    before = mode(tree)
+    for path, text, name, value in (
+        ("/var/lib/nvpmodel/status", "pmode:0000", "nvpmodel", "15W (ID 0)"),
+        ("/sys/devices/system/cpu/online", "0-3", "online cores", "0-3"),
+        ("/sys/devices/system/cpu/cpufreq/policy4/scaling_max_freq", "1190400", "CPU limit", "1728 + 1190.4 MHz"),
+        ("/sys/kernel/nvpmodel_clk_cap/emc", "0", "memory clock limit", "none"),
+        ("/var/lib/nvfancontrol/status", "FAN1:FAN_PROFILE:cool:FAN_CONTROL:close_loop", "fan", "profile cool"),
+        ("/etc/nv_tegra_release", "# R35 (release), REVISION: 3.1, GCID", "L4T", "35.3.1"),
+    ):
+        put(tmp_path, path, text)
+        after = mode(tree)
+        assert after[name] == value
+        assert {key for key in after if after[key] != before.get(key)} == {name}
+        before = after
+
+
+def test_jetson_clocks_hold_the_cpu_at_its_limit(tmp_path: Path) -> None:
+    tree = orin(tmp_path)
+    for policy in (0, 4):
+        put(tmp_path, f"/sys/devices/system/cpu/cpufreq/policy{policy}/scaling_min_freq", "1728000")
+    assert mode(tree)["jetson_clocks"] == "on"
+
+
+def test_a_board_that_trains_on_its_cpu_leaves_its_clock_out(tmp_path: Path) -> None:
+    found = mode(orin(tmp_path), "cpu")
+    assert "CPU limit" not in found
+    assert "jetson_clocks" not in found
+
+
+def test_the_mode_that_a_board_starts_with_and_one_without_a_name(tmp_path: Path) -> None:
+    tree = orin(tmp_path)
+    (tmp_path / "var/lib/nvpmodel/status").unlink()
+    assert mode(tree)["nvpmodel"] == "25W (ID 1)"
+    put(tmp_path, "/var/lib/nvpmodel/status", "pmode:0007")
+    assert mode(tree)["nvpmodel"] == "ID 7"
+
+
+def test_an_empty_tree_has_no_mode(tmp_path: Path) -> None:
+    assert mode(TimedTree(tmp_path)) == {}
+    assert mode_id(TimedTree(tmp_path)) is None
+
+
+def test_other_computers_tell_their_kernel_and_driver(tmp_path: Path) -> None:
+    put(tmp_path, "/proc/sys/kernel/osrelease", "6.8.0-45-generic\n")
+    line = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
+    put(tmp_path, "/proc/driver/nvidia/version", line)
+    for core in (0, 1, 2):
+        put(tmp_path, f"/sys/devices/system/cpu/cpu{core}/topology/core_id", "0")
+    put(tmp_path, "/sys/devices/system/cpu/cpu2/online", "0\n")
+    found = mode(TimedTree(tmp_path), "cpu")
+    assert found == {"online cores": "0,1", "kernel": "6.8.0", "driver": "550.54.15"}
+
+
+@pytest.mark.parametrize(
+    ("files", "fan"),
+    [
+        ({"/sys/devices/pwm-fan/temp_control": "1", "/sys/devices/pwm-fan/target_pwm": "80"}, "automatic"),
+        ({"/sys/devices/pwm-fan/temp_control": "0", "/sys/devices/pwm-fan/target_pwm": "255"}, "fixed at 255 of 255"),
+        ({"/sys/class/hwmon/hwmon0/name": "pwmfan", "/sys/class/hwmon/hwmon0/pwm1_enable": "1"}, "pwm1_enable 1"),
+    ],
+)
+def test_the_fan(tmp_path: Path, files: dict[str, str], fan: str) -> None:
+    for path, text in files.items():
+        put(tmp_path, path, text)
+    assert mode(TimedTree(tmp_path)) == {"fan": fan}
+
+
+def test_modes_by_number(tmp_path: Path) -> None:
+    assert modes(orin(tmp_path)) == {0: "15W", 1: "25W", 2: "MAXN_SUPER"}
+
+
+@pytest.mark.parametrize("wanted", [0, "0", "15W", "15w"])
+def test_a_switch_says_the_mode_before_and_can_be_taken_back(tmp_path: Path, wanted: object) -> None:
+    tree = orin(tmp_path)
+    script(tmp_path, "nvpmodel", NVPMODEL)
+    before = switch_mode(tree, wanted)
+    assert (before, mode_id(tree)) == (2, 0)
+    assert switch_mode(tree, before) == 0
+    assert mode_id(tree) == 2
+    assert not (tmp_path / "asked").exists()  # its input was closed
+
+
+def test_no_switch_where_there_is_nothing_to_switch(tmp_path: Path) -> None:
+    assert switch_mode(orin(tmp_path), 2) == 2  # there is no nvpmodel to be called
+
+
+def test_what_a_switch_needs(tmp_path: Path) -> None:
+    tree = orin(tmp_path)
+    with pytest.raises(BadRequest, match="0 15W, 1 25W, 2 MAXN_SUPER"):
+        switch_mode(tree, 5)
+    with pytest.raises(NotThere, match="no nvpmodel"):
+        switch_mode(tree, 0)
+    script(tmp_path, "nvpmodel", 'echo "NVPM ERROR: root privileges needed: permission denied"; exit 1')
+    with pytest.raises(Forbidden, match="root"):
+        switch_mode(tree, 0)
+    script(tmp_path, "nvpmodel", 'echo "REBOOT REQUIRED: (YES/NO)?"; read answer || exit 1')
+    with pytest.raises(NotTaken, match="REBOOT REQUIRED"):
+        switch_mode(tree, 0)
+    with pytest.raises(NotThere, match="brought back"):
+        switch_mode(TimedTree(tmp_path / "nothing"), 0)
+
+
+def test_a_switch_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = orin(tmp_path)
+    script(tmp_path, "nvpmodel", "exec sleep 60")
+    monkeypatch.setattr(mode_module, "PATIENCE_S", 0.2)
+    begin_s = time.monotonic()
+    with pytest.raises(NotTaken, match="did not end"):
+        switch_mode(tree, 0)
+    assert time.monotonic() - begin_s < 10.0

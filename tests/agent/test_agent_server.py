@@ -1,0 +1,442 @@
+"""The agent behind its socket: real processes, a real socket, a live board made of files."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from agent_socket_made import ENVIRONMENT, SETTINGS, Holder, live_board, serving, wait_for
+
+from wattune_agent.client import Client
+from wattune_agent.controller import Controller
+from wattune_agent.discovery import find_board
+from wattune_agent.errors import BadRequest, Busy, Forbidden, Gone, NotThere
+from wattune_agent.keeper import Keeper
+from wattune_agent.server import MOST, Server
+from wattune_agent.tree import Tree
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with live_board(tmp_path_factory.mktemp("live") / "board") as board:
+        yield board
+
+
+@pytest.fixture
+def board(running):
+    """The board, as it was found after each test."""
+    before = running.state()
+    running.load(0.0)
+    yield running
+    assert wait_for(lambda: running.state() == before), (before, running.state())
+    assert running.snapshots() == []
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "agent.sock"
+
+
+@pytest.fixture
+def server(board, path):
+    """An agent with a short lease, in a process of its own."""
+    with serving(board, path, "--lease", "1") as process:
+        yield process
+
+
+@pytest.fixture
+def holders():
+    made = []
+
+    def hold(*arguments):
+        made.append(Holder(*arguments))
+        return made[-1]
+
+    yield hold
+    for holder in made:
+        holder.end()
+
+
+# ------------------------------------------------------------------------------------------------------ what is asked
+
+
+def test_a_client_has_the_methods_of_a_controller(board, server, path):
+    with Client(str(path)) as client:
+        said = client.describe()
+        assert tuple(said["settings_mhz"]) == SETTINGS
+        assert said["rail"] == "VDD_IN"
+        assert said["lease_s"] == 1.0
+        assert said["real"] is False
+        assert client.read()["power_w"] > 1.0
+        assert client.pin(612.0) == {"mhz": 612.0}
+        assert board.is_at(612.0)
+        assert client.mhz == 612.0
+        assert client.read()["clock_mhz"] == 612.0
+        with pytest.raises(BadRequest, match="allowed"):
+            client.pin(600.0)
+        assert board.is_at(612.0)
+        assert client.check() == []
+        client.restore()
+        client.restore()
+        assert client.mhz is None
+        assert not board.is_at(612.0)
+        client.pin(306.0)
+
+
+def test_two_clients_one_holds_both_read(board, server, path, holders):
+    holder = holders(path, ["pin", 510.0])
+    with Client(str(path)) as other:
+        with pytest.raises(Busy, match="process {} of user".format(holder.process.pid)):
+            other.pin(306.0)
+        with pytest.raises(Busy):
+            other.guard(10.0)
+        assert other.read()["clock_mhz"] == 510.0
+        other.restore()  # nothing is held: nothing to do
+        assert board.is_at(510.0)
+        holder.end()
+        assert wait_for(lambda: not board.is_at(510.0))
+        assert other.pin(306.0) == {"mhz": 306.0}
+
+
+def test_a_client_that_lives_keeps_its_lease(board, server, path, holders):
+    holder = holders(path, ["pin", 510.0])
+    time.sleep(2.5)
+    assert board.is_at(510.0)
+    assert holder.ask() == {"mhz": 510.0, "events": []}
+
+
+# --------------------------------------------------------------------------------------------------- clients that end
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None])
+def test_a_client_that_ends_leaves_the_board_as_it_was(board, server, path, holders, how):
+    holder = holders(path, ["pin", 306.0], ["guard", 12.0])
+    assert board.is_at(306.0)
+    holder.process.stdin.close() if how is None else holder.process.send_signal(how)
+    assert wait_for(lambda: not board.is_at(306.0), 2.0)
+
+
+def test_a_client_that_stands_still_loses_the_board_until_it_goes_on(board, server, path, holders):
+    holder = holders(path, ["pin", 510.0])
+    holder.process.send_signal(signal.SIGSTOP)
+    assert wait_for(lambda: not board.is_at(510.0), 4.0)
+    holder.process.send_signal(signal.SIGCONT)
+    assert wait_for(lambda: board.is_at(510.0), 4.0)
+    assert [event["kind"] for event in holder.ask()["events"]] == ["lease lapsed", "lease renewed"]
+
+
+def test_a_client_that_stands_still_under_a_cap_is_at_the_lowest_clock_until_it_is_killed(board, server, path, holders):
+    holder = holders(path, ["pin", 510.0], ["guard", 50.0])
+    holder.process.send_signal(signal.SIGSTOP)
+    assert wait_for(lambda: board.is_at(306.0), 4.0)
+    holder.end()
+    assert wait_for(lambda: not board.is_at(306.0), 2.0)
+
+
+FORKING = """
+import os, sys, time
+from wattune_agent.client import Client
+client = Client(sys.argv[1])
+if sys.argv[2] == "leak":
+    os.set_inheritable(client._socket.fileno(), True)
+    os.dup2(client._socket.fileno(), 9, inheritable=True)
+client.pin(510.0)
+if os.fork() == 0:
+    try:
+        client.pin(306.0)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+    with client:
+        pass
+    time.sleep(60)
+    os._exit(0)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["closes", "leak"])
+def test_a_fork_of_a_killed_client_does_not_hold_the_board(board, server, path, how):
+    command = [sys.executable, "-W", "ignore", "-c", FORKING, str(path), how]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert process.stdout.readline() == "Gone\n"
+        assert board.is_at(510.0)
+        process.kill()
+        process.wait()
+        assert wait_for(lambda: not board.is_at(510.0), 2.0)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+# ---------------------------------------------------------------------------------------------------------- the guard
+
+
+def test_a_trainer_that_does_not_answer_is_capped_all_the_same(board, server, path, holders):
+    board.load(1.0)
+    holder = holders(path, ["pin", 1020.0])
+    with Client(str(path)) as reader:
+        assert wait_for(lambda: reader.read()["power_w"] > 8.0)
+        top_w = reader.read()["power_w"]
+        holder.end()
+        cap_w = top_w - 1.0
+        holder = holders(path, ["pin", 1020.0], ["guard", cap_w])
+        began_s = time.monotonic()
+        assert wait_for(lambda: reader.read()["power_w"] <= cap_w)
+        assert 1.5 < time.monotonic() - began_s < 5.0
+    said = holder.ask()
+    assert said["mhz"] < 1020.0
+    assert "guard" in [event["kind"] for event in said["events"]]
+
+
+# ------------------------------------------------------------------------------------------------- agents that end
+
+
+def test_an_agent_that_is_terminated_restores_and_takes_its_socket_away(board, path, holders):
+    with serving(board, path) as process:
+        client = Client(str(path))
+        client.pin(510.0)
+        process.terminate()
+        assert process.wait(5) == 0
+        assert not board.is_at(510.0)
+        assert not path.exists()
+        with pytest.raises(Gone):
+            client.read()
+        with pytest.raises(Gone, match="wattune restore"):
+            client.restore()
+    with serving(board, path):
+        client.restore()
+        client.close()
+    assert not path.exists()
+
+
+def test_an_agent_that_is_killed_is_made_good_by_the_next_one_which_says_so(board, path):
+    client = None
+    with serving(board, path) as process:
+        client = Client(str(path))
+        client.pin(510.0)
+        process.kill()
+        process.wait()
+    assert board.is_at(510.0)
+    assert len(board.snapshots()) == 1
+    client.close()
+    with serving(board, path) as process:
+        assert not board.is_at(510.0)
+        assert "as it was before" in process.said()
+        with Client(str(path)) as client:
+            client.pin(408.0)
+            assert [event["kind"] for event in client.check()] == ["left behind"]
+
+
+def test_the_socket_of_a_killed_agent_says_that_nobody_is_there(board, path):
+    with serving(board, path) as process:
+        process.kill()
+        process.wait()
+    assert path.exists()
+    with pytest.raises(NotThere, match="nobody listens"):
+        Client(str(path))
+
+
+def test_a_second_agent_at_the_same_socket_is_refused(board, server, path):
+    with pytest.raises(Busy, match="another wattune-agent"):
+        Server(Keeper(None), str(path))
+    with Client(str(path)) as client:
+        client.pin(306.0)
+
+
+def test_a_second_controller_of_the_same_board_is_refused(board, server, path):
+    tree = Tree(str(board.root))
+    with Client(str(path)) as client:
+        client.pin(510.0)
+        with pytest.raises(Busy):
+            Controller(find_board(tree, "jetson")).pin(306.0)
+        client.restore()
+        with Controller(find_board(tree, "jetson")) as controller:
+            controller.pin(306.0)
+            with pytest.raises(Busy):
+                client.pin(510.0)
+            assert board.is_at(306.0)
+        client.pin(510.0)
+
+
+# ------------------------------------------------------------------------------------------------------------ garbage
+
+
+def test_garbage_is_answered_and_cut_off_and_hurts_nobody(board, server, path, holders):
+    holder = holders(path, ["pin", 510.0])
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x00\xff\n", b"[[[[\n", b"x" * 10_000, b'{"id": 1}', b""):
+        with socket.socket(socket.AF_UNIX) as raw:
+            raw.connect(str(path))
+            raw.sendall(garbage)
+            raw.shutdown(socket.SHUT_WR)
+            raw.settimeout(5)
+            said = b""
+            while True:
+                try:
+                    more = raw.recv(4096)
+                except ConnectionResetError:  # it did not even read the rest
+                    break
+                if not more:
+                    break
+                said += more
+            if b"\n" in garbage:
+                assert json.loads(said)["error"]["code"] in ("bad-request", "gone")
+    assert holder.ask() == {"mhz": 510.0, "events": []}
+
+
+def test_unknown_requests_are_answered_and_the_connection_goes_on(board, server, path):
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(str(path))
+        file = raw.makefile("rw", encoding="utf-8")
+
+        def ask(**message):
+            file.write(json.dumps({"wattune": 1, "id": 5, **message}) + "\n")
+            file.flush()
+            return json.loads(file.readline())
+
+        assert ask(request="write", path="/etc/passwd")["error"]["code"] == "bad-request"
+        assert ask(request="pin")["error"]["code"] == "bad-request"
+        assert ask(request="renew", wattune=2)["error"]["code"] == "gone"
+        assert ask(request="read")["answer"]["power_w"] > 0
+        file.close()
+
+
+def test_the_holder_that_sends_garbage_loses_the_board(board, server, path):
+    client = Client(str(path))
+    client.pin(510.0)
+    client._socket.sendall(b"garbage\n")
+    assert wait_for(lambda: not board.is_at(510.0), 2.0)
+    client.close()
+
+
+def test_a_client_that_takes_no_answers_does_not_keep_the_agent_from_others(board, server, path, holders):
+    holder = holders(path, ["pin", 510.0])
+    raw = socket.socket(socket.AF_UNIX)
+    raw.connect(str(path))
+    raw.settimeout(0.5)
+    try:
+        while True:
+            raw.sendall(b'{"wattune": 1, "id": 1, "request": "discover"}\n')
+    except OSError:
+        pass
+    assert holder.ask()["mhz"] == 510.0
+    raw.close()
+
+
+def test_more_connections_than_there_are_places_are_told_so(board, server, path, holders):
+    holder = holders(path, ["pin", 510.0])
+    others = []
+    try:
+        while len(others) < MOST - 1:
+            others.append(Client(str(path)))
+        with pytest.raises(Busy, match="connections"):
+            Client(str(path))
+        assert holder.ask()["mhz"] == 510.0
+    finally:
+        for other in others:
+            other.close()
+    assert wait_for(lambda: _connects(path))
+
+
+def _connects(path):
+    try:
+        Client(str(path)).close()
+    except Busy:
+        return False
+    return True
+
+
+# ------------------------------------------------------------------------------------------------------- the socket
+
+
+def test_only_the_group_may_connect(board, path):
+    group = __import__("grp").getgrgid(os.getgid()).gr_name
+    with serving(board, path, "--group", group):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        assert path.stat().st_gid == os.getgid()
+    Server(Keeper(None), str(path))._listener.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_who_may_not_connect_is_told_the_way(board, server, path):
+    os.chmod(path.parent, 0o755)
+    code = (
+        "import os, sys; from wattune_agent.client import Client; from wattune_agent.errors import AgentError\n"
+        "os.setuid(65534)\n"
+        "try: Client(sys.argv[1])\n"
+        "except AgentError as error: print(type(error).__name__, error)"
+    )
+    for folder in (path.parent, *path.parent.parents):
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    said = subprocess.run([sys.executable, "-c", code, str(path)], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    assert said.stdout.startswith("Forbidden")
+    assert "usermod" in said.stdout
+
+
+def test_no_agent_is_told_with_what_would_help(path):
+    with pytest.raises(NotThere, match="wattune-agent serve"):
+        Client(str(path))
+
+
+def test_a_path_that_is_something_else_is_not_touched(path):
+    path.write_text("mine", encoding="utf-8")
+    with pytest.raises(BadRequest, match="not touched"):
+        Server(Keeper(None), str(path))
+    assert path.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_socket_that_somebody_else_listens_at_is_not_touched(path):
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(path))
+        theirs.listen(1)
+        with pytest.raises(Busy, match="listens at"):
+            Server(Keeper(None), str(path))
+        assert path.exists()
+
+
+@pytest.mark.parametrize("name", ["a" * 200 + ".sock", "no/such/folder/agent.sock"])
+def test_a_path_that_cannot_be_is_refused_in_one_line(tmp_path, name):
+    with pytest.raises((BadRequest, Forbidden)) as caught:
+        Server(Keeper(None), str(tmp_path / name))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_group_is_refused_with_the_command_that_makes_it(path):
+    with pytest.raises(NotThere, match="groupadd --system nobody-has-this"):
+        Server(Keeper(None), str(path), "nobody-has-this")
+    Server(Keeper(None), str(path))._listener.close()
+
+
+def test_something_else_at_the_socket_is_no_agent(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+
+        def greet():
+            connection, _ = listener.accept()
+            connection.sendall(b"SSH-2.0-OpenSSH\n")
+            connection.recv(1000)
+            connection.close()
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(Gone, match="no wattune-agent"):
+            Client(str(path))
+        thread.join()
+
+
+def test_an_agent_that_does_not_answer_is_gone(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        with pytest.raises(Gone, match=r"within 0\.1 s"):
+            Client(str(path), timeout_s=0.1)

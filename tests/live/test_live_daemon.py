@@ -1,0 +1,118 @@
+"""The live board as plain files on real time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.live.board import LiveBoard
+
+from wattune_agent.discovery import find_board
+from wattune_agent.tree import Tree
+
+REPOSITORY = Path(__file__).parent.parent.parent
+CLASS = "/sys/class/devfreq/17000000.gpu"
+COUNTER = """
+import os, sys, time
+count = 0
+while True:
+    end = time.process_time() + 0.005
+    while time.process_time() < end:
+        pass
+    count += 1
+    with open(sys.argv[1] + ".part", "w") as file:
+        file.write(str(count))
+    os.replace(sys.argv[1] + ".part", sys.argv[1])
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    root = tmp_path / "board"
+    command = [sys.executable, "-m", "tests.live.daemon", str(root), "--throttle-pid-file", str(tmp_path / "pids")]
+    with subprocess.Popen([*command, "--seconds", "60"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("live orin-nano")
+            yield root
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    assert not (root / "ready").exists()
+
+
+def wait_for(is_so: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Whether it came true in time."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        if is_so():
+            return True
+        time.sleep(0.005)
+    return is_so()
+
+
+def test_clock_rails_and_clamp_follow_what_is_written(root: Path) -> None:
+    tree = Tree(str(root))
+    board = find_board(tree, "jetson")
+    assert not board.problems
+    assert board.clock is not None
+    assert board.sensor is not None
+    truth = LiveBoard("orin-nano")
+    truth.load = 1.0
+
+    def reads(at_mhz: float) -> bool:
+        truth.clocks[0].now = round(1e6 * at_mhz)
+        assert board.sensor is not None
+        return abs(board.sensor.read().power_w - truth.power_w()) < 0.1
+
+    (root / "load_fraction").write_text("1", encoding="utf-8")
+    assert wait_for(lambda: tree.read(CLASS + "/cur_freq") == "1020000000")
+    assert wait_for(lambda: reads(1020.0))
+    board.clock.pin(510.0)
+    assert wait_for(lambda: board.clock is not None and board.clock.now_mhz() == 510.0)
+    assert wait_for(lambda: reads(510.0))
+
+    (root / "clamp_mhz").write_text("306", encoding="utf-8")
+    assert wait_for(lambda: tree.read(CLASS + "/max_freq") == "306000000")
+    (root / "clamp_mhz").unlink()
+    assert wait_for(lambda: tree.read(CLASS + "/max_freq") == "510000000")
+
+    tree.write(CLASS + "/max_freq", "nonsense")
+    assert wait_for(lambda: tree.read(CLASS + "/max_freq") == "510000000")
+
+
+def test_a_file_is_never_seen_half_written(root: Path) -> None:
+    (root / "load_fraction").write_text("0.5", encoding="utf-8")
+    place = Path(os.path.realpath(f"{root}/sys/class/hwmon/hwmon1/curr1_input"))
+    end_s = time.monotonic() + 0.5
+    while time.monotonic() < end_s:
+        assert place.read_text(encoding="utf-8").strip().isdigit()
+
+
+def test_work_is_held_back_in_proportion_to_the_clock(root: Path, tmp_path: Path) -> None:
+    tree = Tree(str(root))
+    board = find_board(tree, "jetson")
+    assert board.clock is not None
+    counted = tmp_path / "count"
+    with subprocess.Popen([sys.executable, "-c", COUNTER, str(counted)]) as worker:
+        try:
+            (tmp_path / "pids").write_text(str(worker.pid), encoding="utf-8")
+            (root / "load").write_text(str(worker.pid), encoding="utf-8")
+            rates = {}
+            for mhz in (1020.0, 306.0):
+                board.clock.pin(mhz)
+                time.sleep(0.5)
+                assert wait_for(counted.exists)
+                before, begin_s = int(counted.read_text()), time.monotonic()
+                time.sleep(1.0)
+                rates[mhz] = (int(counted.read_text()) - before) / (time.monotonic() - begin_s)
+            # At the lower clock it is as busy as ever: the board does not mistake standing still for rest.
+            assert wait_for(lambda: board.sensor is not None and board.sensor.read().power_w > 5.0)
+        finally:
+            worker.kill()
+    assert rates[306.0] / rates[1020.0] == pytest.approx(0.3, abs=0.15)
