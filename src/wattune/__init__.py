@@ -13,6 +13,7 @@ from wattune.version import __version__
 if TYPE_CHECKING:
     from wattune.devices import open_device
     from wattune.errors import (
+        BoardUnusable,
         CapError,
         DeviceError,
         InputError,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Augmentation",
+    "BoardUnusable",
     "CapError",
     "Comparison",
     "Data",
@@ -85,6 +87,7 @@ __all__ = [
 _HOMES = {
     "wattune.devices": ("open_device",),
     "wattune.errors": (
+        "BoardUnusable",
         "CapError",
         "DeviceError",
         "InputError",

@@ -8,6 +8,7 @@
     |   |-- WorkloadError       model, data or workload file that cannot be trained as given
     |   `-- OutputError         an output folder that is full, not empty or not writable
     |-- DeviceError             exit code 1: the board did not do what it was asked
+    |   |-- BoardUnusable       exit code 2: no such board or sensor, not permitted, or busy; says what would help
     |   |-- OutOfDeviceMemory   the step does not fit in the device's memory
     |   `-- SensorError         the power sensor gave no reading
     |-- TargetNotReached        exit code 3: the record is kept, marked
@@ -73,6 +74,12 @@ class OutputError(InputError):
 
 class DeviceError(WattuneError):
     """The board did not do what it was asked to do."""
+
+
+class BoardUnusable(DeviceError):
+    """The board is not there, lacks a sensor, is forbidden or busy: says what would help."""
+
+    exit_code = 2
 
 
 class OutOfDeviceMemory(DeviceError):

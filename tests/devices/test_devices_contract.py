@@ -2,6 +2,7 @@
 
 import pytest
 from tests.devices.contract import DeviceContract
+from tests.devices.devices_live import agent, live
 from tests.devices.devices_made import FileDevice, make_table
 
 from wattune.devices import RecordedDevice, open_device
@@ -10,6 +11,7 @@ from wattune.devices import RecordedDevice, open_device
 class TestSimulatedNano(DeviceContract):
     spec = "sim:jetson-nano"
     too_large = 4096
+    knows_the_truth = True
 
     @pytest.fixture
     def device(self):
@@ -59,3 +61,65 @@ class TestRealTime(DeviceContract):
     @pytest.fixture
     def another(self, tmp_path):
         return FileDevice(tmp_path)
+
+
+@pytest.fixture(scope="class")
+def root(request, tmp_path_factory):
+    """A live board as files; one for all tests of a class, so that each finds what the one before left."""
+    with live(tmp_path_factory.mktemp("board"), request.cls.family) as root:
+        yield root
+
+
+@pytest.fixture(scope="class")
+def socket(root, tmp_path_factory):
+    """Of an agent that holds it."""
+    with agent(root, tmp_path_factory.mktemp("agent") / "agent.sock") as socket:
+        yield socket
+
+
+class LiveBoard(DeviceContract):
+    """A live board in this process, on real time."""
+
+    family, name = "orin-nano", "jetson"
+
+    @pytest.fixture
+    def device(self, root):
+        device = open_device(f"{self.name}?root={root}")
+        yield device
+        device.close()
+
+    @pytest.fixture
+    def another(self, root):
+        device = open_device(f"{self.name}?root={root}")
+        yield device
+        device.close()
+
+
+class TestOrinNano(LiveBoard):
+    pass
+
+
+@pytest.mark.slow
+class TestNano(LiveBoard):
+    family = "nano"
+
+
+@pytest.mark.slow
+class TestLaptop(LiveBoard):
+    family, name = "cpu-laptop", "cpu"
+
+
+class TestAgent(LiveBoard):
+    """The same board, touched by an agent in another process."""
+
+    @pytest.fixture
+    def device(self, socket):
+        device = open_device(f"agent:{socket}")
+        yield device
+        device.close()
+
+    @pytest.fixture
+    def another(self, socket):
+        device = open_device(f"agent:{socket}")
+        yield device
+        device.close()

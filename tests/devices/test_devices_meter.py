@@ -1,6 +1,7 @@
 """The meter on virtual and on real time."""
 
 import json
+import threading
 import time
 
 import pytest
@@ -108,16 +109,72 @@ def test_without_a_reading_there_are_no_figures():
 
 
 def test_a_sensor_that_drops_out_is_an_error_and_never_a_zero():
-    device = SimulatedDevice(quiet(fault=(Fault(kind="dropout", time_s=1, duration_s=1),)))
+    device = SimulatedDevice(quiet(fault=(Fault(kind="dropout", time_s=1, duration_s=3),)))
     seen = []
     meter = Meter(device, on_reading=lambda t, p: seen.append(p))
+
+    def work():
+        device.wait(2.5)
+        assert meter.lost is None
+        device.wait(1.0)
+        assert "gives no reading" in str(meter.lost)
+
     with pytest.raises(SensorError, match="gives no reading"), meter:
-        train(device, 20)
-    assert device.now_s() > 2
+        work()
     assert 0 < len(seen) <= 10
     assert min(seen) > 0
     with pytest.raises(SensorError):
         meter.figures()
+
+
+def test_a_sensor_that_is_away_for_less_than_two_seconds_is_asked_again():
+    device = SimulatedDevice(quiet(fault=(Fault(kind="dropout", time_s=1, duration_s=1.9),)))
+    truth = device.truth(None)
+    with Meter(device) as meter:
+        device.wait(5)
+    figures = meter.figures()
+    assert meter.lost is None
+    assert figures.readings == pytest.approx(50 - 19, abs=1)
+    assert figures.energy_j == pytest.approx(truth.figures().energy_j, rel=1e-3)
+
+
+def test_who_asks_for_it_is_told_at_once_and_keeps_the_figures():
+    device = SimulatedDevice(quiet(fault=(Fault(kind="dropout", time_s=1, duration_s=3),)))
+    lost = []
+    with Meter(device, on_lost=lambda error: lost.append((device.now_s(), error))) as meter:
+        device.wait(10)
+    assert [time_s for time_s, _ in lost] == [pytest.approx(3.0, abs=0.11)]
+    assert meter.lost is lost[0][1]
+    assert meter.figures().readings <= 10
+    assert meter.figures().time_s == pytest.approx(10)
+
+
+def test_a_read_that_hangs_is_noticed_from_outside(tmp_path, monkeypatch):
+    monkeypatch.setattr("wattune.devices.meter.GONE_AFTER_S", 0.4)
+    monkeypatch.setattr("wattune.devices.meter.ANSWER_WITHIN_S", 0.1)
+    device, hang, lost = FileDevice(tmp_path), threading.Event(), []
+    reads = device.power_w
+    with Meter(device, rate_hz=50, on_lost=lost.append) as meter:
+        time.sleep(0.1)
+        assert meter.lost is None
+        device.power_w = lambda: (hang.wait(5), reads())[1]
+        time.sleep(0.6)
+        assert "does not answer" in str(meter.lost)
+        hang.set()
+    assert len(lost) == 1
+    assert meter.figures().readings > 0
+
+
+def test_a_thread_that_was_kept_waiting_is_given_a_moment(tmp_path, monkeypatch):
+    monkeypatch.setattr("wattune.devices.meter.GONE_AFTER_S", 0.3)
+    device, hang = FileDevice(tmp_path), threading.Event()
+    reads = device.power_w
+    with Meter(device, rate_hz=50) as meter:
+        time.sleep(0.1)
+        device.power_w = lambda: (hang.wait(5), reads())[1]
+        time.sleep(0.5)
+        threading.Timer(0.1, hang.set).start()
+        assert meter.lost is None
 
 
 def test_what_was_raised_inside_comes_first():
@@ -192,7 +249,7 @@ def test_on_real_time_it_reads_from_a_thread(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "N/A"])
-def test_on_real_time_a_broken_sensor_is_an_error(tmp_path, content):
+def test_on_real_time_a_broken_sensor_is_an_error(tmp_path, monkeypatch, content):
     device = FileDevice(tmp_path)
 
     def work():
@@ -200,5 +257,6 @@ def test_on_real_time_a_broken_sensor_is_an_error(tmp_path, content):
         device.power_file.write_text(content)
         train(device, 10)
 
+    monkeypatch.setattr("wattune.devices.meter.GONE_AFTER_S", 0.02)
     with pytest.raises(SensorError, match="cannot be read"), Meter(device, rate_hz=50):
         work()

@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
+from tests.devices.devices_live import agent, unpack
 from tests.devices.devices_made import FileDevice, make_table
+from tests.devices.fake_nvml import FakeGpu, FakeLibrary, install
 
 import wattune.devices.registry as registry
 from wattune.devices import OPENERS, Device, builtin_board, known_devices, open_device
@@ -13,23 +17,65 @@ from wattune.devices.board import BOARDS
 from wattune.errors import DeviceError, InputError, RecordError, UnknownName
 
 
-def test_every_registered_name_opens(tmp_path):
-    rest = {"sim": "jetson-nano", "recorded": str(make_table().save(tmp_path / "profile.json"))}
-    assert set(rest) == set(OPENERS)
-    for scheme in OPENERS:
-        assert isinstance(open_device(f"{scheme}:{rest[scheme]}"), Device)
+@pytest.fixture(scope="module")
+def board(tmp_path_factory):
+    return unpack("orin-nano-jp6", tmp_path_factory.mktemp("board") / "tree")
 
 
-def test_every_known_device_opens_and_is_described():
-    known = known_devices()
+def test_every_registered_name_opens(tmp_path, board, monkeypatch):
+    install(monkeypatch, FakeLibrary(FakeGpu()))
+    with agent(board, tmp_path / "agent.sock") as socket:
+        specs = {
+            "agent": f"agent:{socket}",
+            "cpu": f"cpu?root={board}",
+            "external": "external:echo 5",
+            "jetson": f"jetson?root={board}",
+            "nvidia": "nvidia",
+            "recorded": f"recorded:{make_table().save(tmp_path / 'profile.json')}",
+            "sim": "sim:jetson-nano",
+        }
+        assert set(specs) == set(OPENERS)
+        for spec in specs.values():
+            device = open_device(spec)
+            assert isinstance(device, Device)
+            assert device.spec == spec
+            device.close()
+
+
+def test_every_simulated_device_opens_and_is_described():
+    known = [device for device in known_devices() if device.backend == "sim"]
     assert {"sim:jetson-nano", "sim:jetson-nano:cpu", "sim:jetson-tx2-nx"} <= {device.spec for device in known}
     for entry in known:
         device = open_device(entry.spec)
         assert entry.name == device.name == entry.spec
-        assert entry.settings == device.settings
+        assert entry.settings == entry.clocks_mhz == device.settings
         assert entry.kind == "simulated"
         assert entry.problems == ()
+        assert entry.power_w == device.power_w()
         assert "every 0.422 s, mean over 0.422 s, steps of 40.5 mW" in entry.sensor
+
+
+def test_what_is_here_is_listed_or_says_why_not():
+    """On this machine, whatever it has: nothing but problems in words."""
+    for entry in known_devices():
+        if entry.problems:
+            assert all(problem and "\n" not in problem for problem in entry.problems)
+        else:
+            open_device(entry.spec).close()
+
+
+def test_a_third_party_that_fails_spoils_nothing(monkeypatch):
+    monkeypatch.setattr(registry, "entry_points", lambda group: [EntryPoint("ill", f"{__name__}:open_ill", group)])
+    (entry,) = (device for device in known_devices() if device.backend == "ill")
+    assert entry.name == "files"
+    assert entry.power_w is None
+    assert "cannot be read" in entry.problems[0]
+
+
+def open_ill(rest, *, seed=0):
+    device = FileDevice(Path(tempfile.mkdtemp()))
+    device.power_file.unlink()
+    return device
 
 
 def test_a_board_file_of_ones_own(tmp_path):
@@ -47,7 +93,10 @@ def test_a_board_file_of_ones_own(tmp_path):
         ("", UnknownName, "sim:jetson-nano"),
         ("sim:", UnknownName, "sim:jetson-nano"),
         ("sim:jetson-nona", UnknownName, "jetson-nano"),
-        ("cuda:0", UnknownName, "recorded:PROFILE.json"),
+        ("cuda:0", UnknownName, "nvidia:0, recorded:PROFILE.json"),
+        ("Jetson", UnknownName, "jetson"),
+        ("jetson-orin?root=/", UnknownName, "jetson"),
+        ("recorded", UnknownName, "recorded:PROFILE.json"),
         ("nowhere.toml", InputError, "no such board file"),
         ("recorded:nowhere.json", RecordError, "no such record"),
     ],
@@ -59,8 +108,6 @@ def test_what_is_not_a_device_is_answered_in_one_line(spec, error, said):
 
 
 def open_files(rest, *, seed=0):
-    from pathlib import Path
-
     if not rest:
         raise InputError("files: needs a folder", hint="files:FOLDER")
     return FileDevice(Path(rest))

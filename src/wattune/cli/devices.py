@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattune.cli.options import Json
+from wattune.cli.options import Json, SysfsRoot
 from wattune.cli.output import emit, emit_json, note
 
 if TYPE_CHECKING:
     from wattune.devices import KnownDevice
 
 
-def devices(as_json: Json = False) -> None:
-    """List the devices there are by name.
+def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
+    """List what can be trained on: what this computer has, and the simulated boards.
+
+    With --sysfs-root, only the boards whose files are in that folder.
 
     \b
     Example:  wattune devices
@@ -20,17 +22,33 @@ def devices(as_json: Json = False) -> None:
     from dataclasses import asdict
 
     from wattune.devices import known_devices
-    from wattune.reporting.text import table
 
-    known = known_devices()
+    known = known_devices(None if sysfs_root is None else str(sysfs_root.absolute()))
     if as_json:
         emit_json([asdict(device) for device in known])
         return
-    rows = [(d.spec, d.kind or "-", _settings(d), _memory(d), f"  {d.mode}; sensor {d.sensor}") for d in known]
-    emit(table(("device", "origin", "settings", "memory"), rows))
+    if known:
+        emit(_listed(known))
+    else:
+        emit(f"no board of a kind that is known in {sysfs_root}")
     for device in known:
         for problem in device.problems:
             note(f"{device.spec}: {problem}")
+
+
+def _listed(known: list[KnownDevice]) -> str:
+    from wattune.reporting.text import table
+
+    rows = [
+        (d.spec, d.kind or "-", _settings(d), _power(d), _memory(d), "  " + "; ".join(p for p in _about(d) if p))
+        for d in known
+    ]
+    return table(("device", "origin", "settings", "now", "memory"), rows)
+
+
+def _about(device: KnownDevice) -> tuple[str, ...]:
+    name = device.name if device.name != device.spec else ""
+    return name, device.mode, f"sensor {device.sensor}" if device.sensor else ""
 
 
 def _settings(device: KnownDevice) -> str:
@@ -38,6 +56,10 @@ def _settings(device: KnownDevice) -> str:
         return "-"
     unit = "W" if device.actuator == "power_limit_w" else "MHz"
     return f"{len(device.settings)}: {device.settings[0]:g} to {device.settings[-1]:g} {unit}"
+
+
+def _power(device: KnownDevice) -> str:
+    return "-" if device.power_w is None else f"{device.power_w:.2f} W"
 
 
 def _memory(device: KnownDevice) -> str:

@@ -11,10 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from wattune.errors import InputError
 from wattune.records import ExactFigures, Kind, StepWork
+
+if TYPE_CHECKING:
+    from wattune.records import BoardEvent, Supply
 
 Actuator = Literal["clock_mhz", "power_limit_w"]
 
@@ -25,7 +28,8 @@ class Sensor:
 
     ``resolution_w``: smallest step between readings; ``period_s``: time between fresh values (0: always fresh);
     ``window_s``: time that one value is averaged over (0: instantaneous); ``lag_s``: age of the end of that window
-    when the value can first be read; ``noise_w``: standard deviation of one reading (0: none or unknown).
+    when the value can first be read; ``noise_w``: standard deviation of one reading (0: none or unknown);
+    ``covers``: what the rail feeds, in words, such as "the module" (empty: the board).
     """
 
     rail: str
@@ -34,11 +38,27 @@ class Sensor:
     window_s: float = 0.0
     lag_s: float = 0.0
     noise_w: float = 0.0
+    covers: str = ""
 
     @property
     def settle_s(self) -> float:
         """Time after a change of power until a reading holds nothing of what was before."""
         return self.window_s + self.lag_s + self.period_s
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How the board is now; None where it does not tell.
+
+    ``temperature_c``: its hottest zone; ``throttled``: what holds its clocks down at present, empty where nothing
+    does; ``over_current``: such events since it booted; ``swapped_bytes``: memory that went to and from the swap
+    since it booted. The last two are counts: compare two of them.
+    """
+
+    temperature_c: float | None = None
+    throttled: tuple[str, ...] = ()
+    over_current: int | None = None
+    swapped_bytes: float | None = None
 
 
 class Setting:
@@ -91,6 +111,16 @@ class Device(ABC):
     data_types: frozenset[str]
     executes_steps: bool
     """Whether training code runs on the device itself. Where it does not, ``step`` alone makes time pass."""
+    spec: str = ""
+    """The text that the device was opened by."""
+    trains_on: Literal["cpu", "gpu"] = "cpu"
+    """The processor that training code has to run on."""
+    shares_memory: bool = False
+    """Whether training and the system live in the same memory, so that a step that does not fit endangers both."""
+    supply: Supply | None = None
+    """What lies between the battery's terminals and the sensor, where that is known."""
+    problems: tuple[str, ...] = ()
+    """What is not as it should be, one sentence each."""
 
     # ------------------------------------------------------------------------------------------------ for backends
 
@@ -112,7 +142,7 @@ class Device(ABC):
 
     @abstractmethod
     def current(self) -> float | None:
-        """The actuator's present value; None without an actuator."""
+        """The value that the actuator is set to; None without one, or while the board itself chooses."""
 
     @abstractmethod
     def _apply(self, value: float) -> None:
@@ -188,6 +218,24 @@ class Device(ABC):
             thread.join()
         if failures:
             raise failures[0]
+
+    def rails_w(self) -> dict[str, float]:
+        """The latest reading of each power rail that the board tells apart; empty where it tells none."""
+        return {}
+
+    def conditions(self) -> Conditions:
+        """How the board is at this moment. Raises: nothing; what cannot be read is None."""
+        return Conditions()
+
+    def events(self) -> tuple[BoardEvent, ...]:
+        """What happened on the board since the last call: another writer, a clamp, a stuck sensor."""
+        return ()
+
+    def hand_over(self, cap_w: float | None, max_temp_c: float | None = None) -> None:  # noqa: B027 - most cannot
+        """Inside ``at``: let the board itself guard these limits as well, until the context is left.
+
+        Where training hangs, or its process is stopped, the board then still keeps them. Raises: DeviceError.
+        """
 
     def truth(self, cap_w: float | None) -> Truth | None:
         """Start exact accounting against ``cap_w``; None where the device is not simulated."""

@@ -14,6 +14,13 @@ from typing_extensions import Self
 from wattune.devices.base import Device
 from wattune.errors import DeviceError, SensorError
 
+GONE_AFTER_S = 2.0
+"""Time without a reading after which a sensor is given up; until then each failure is only tried again."""
+
+ANSWER_WITHIN_S = 1.0
+"""Seconds of the operating system that a reading under way is given to come in, before it counts as none: where
+training has kept this process busy, it may be there already."""
+
 TRACE_LENGTH = 2000
 """Most entries that a trace holds; beyond that it is thinned."""
 
@@ -47,8 +54,12 @@ class Meter:
     one such delay of either end.
 
     ``on_reading`` is called with each reading as (seconds since the meter began, watts), on virtual time at that
-    instant and on real time from the sampling thread. A sensor that fails ends the sampling: SensorError is raised by
-    ``figures``, and on leaving the context where nothing else was raised there.
+    instant and on real time from the sampling thread.
+
+    A sensor that fails is asked again at the next instant; meanwhile the last reading stands. Without a reading for
+    more than ``GONE_AFTER_S`` seconds it is given up, and ``lost`` is what it said. Then ``on_lost`` is called once,
+    and the figures remain those of what was seen; without ``on_lost``, the error is raised by ``figures``, and on
+    leaving the context where nothing else was raised there.
     """
 
     def __init__(
@@ -58,15 +69,21 @@ class Meter:
         rate_hz: float = 10.0,
         cap_w: float | None = None,
         on_reading: Callable[[float, float], None] | None = None,
+        on_lost: Callable[[DeviceError], None] | None = None,
     ):
         sensor = device.sensor
         self._device = device
         self._period_s = 1.0 / rate_hz
         self._cap_w = math.inf if cap_w is None else cap_w
         self._on_reading = on_reading
+        self._on_lost = on_lost
         self._delay_s = sensor.lag_s + (sensor.window_s + sensor.period_s) / 2
         self._lock = threading.Lock()
+        self._answered = threading.Condition(self._lock)
         self._sampling: AbstractContextManager[None] | None = None
+        self._seen_s = 0.0  # when there last was a reading
+        self._is_answered = False  # on_reading has it at this moment
+        self._missed: DeviceError | None = None  # what the sensor said since
         self._failure: DeviceError | None = None
         self._begin_s: float | None = None
         self._end_s: float | None = None
@@ -80,6 +97,7 @@ class Meter:
         if not went_on:  # a new meter, or one that goes on where the device's time began anew
             self._begin_s = now_s - self._sums.elapsed_s
         self._end_s = None
+        self._seen_s = self._sums.elapsed_s
         self._sampling = self._device.every(self._period_s, self._sample)
         self._sampling.__enter__()
         return self
@@ -92,10 +110,12 @@ class Meter:
         finally:
             if self._sums.readings == 0 and self._failure is None:
                 self._sample()  # shorter than a sampling period: one reading is all there is
+                if self._missed is not None:
+                    self._give_up(self._missed)
             with self._lock:
                 self._end_s = self._device.now_s()
                 self._sums.elapsed_s = self._end_s - self._started_s
-        if kind is None and self._failure is not None:
+        if kind is None and self._failure is not None and self._on_lost is None:
             raise self._failure
 
     # ------------------------------------------------------------------------------------------------------- figures
@@ -103,12 +123,14 @@ class Meter:
     def figures(self) -> MeterFigures:
         """What was seen so far; also usable while the meter runs.
 
-        Raises: SensorError where the sensor failed, or gave no reading yet.
+        Raises: SensorError where the sensor was given up, unless that is ``on_lost``'s business, or gave no reading
+        yet.
         """
+        lost = self.lost
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
             sums = self._sums
+            if lost is not None and (self._on_lost is None or sums.readings == 0):
+                raise lost
             if sums.readings == 0:
                 raise SensorError(f"{self._device.name}: no reading of {self._device.sensor.rail} yet")
             time_s = self._elapsed_s()
@@ -126,6 +148,21 @@ class Meter:
                 readings=sums.readings,
                 readings_above_cap=sums.readings_above,
             )
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the meter began."""
+        with self._lock:
+            return self._elapsed_s()
+
+    @property
+    def lost(self) -> DeviceError | None:
+        """What the sensor said last before it was given up; None where it was not."""
+        with self._answered:
+            silent = self._is_silent() and not self._answered.wait(ANSWER_WITHIN_S)
+        if silent:
+            self._give_up(SensorError(f"{self._device.name}: {self._device.sensor.rail} does not answer"))
+        return self._failure
 
     @property
     def trace(self) -> list[tuple[float, float]]:
@@ -156,17 +193,40 @@ class Meter:
     def _sample(self) -> None:
         if self._failure is not None:
             return
+        power_w, self._missed = 0.0, None
         try:
             power_w = self._device.power_w()
         except DeviceError as error:
-            with self._lock:
-                self._failure = error
-            return
+            self._missed = error
+        with self._answered:
+            time_s = self._elapsed_s()
+            if self._missed is None:
+                self._sums.add(time_s, power_w, self._cap_w, self._delay_s)
+                self._seen_s = time_s
+            self._answered.notify_all()
+        if self._missed is not None:
+            if time_s - self._seen_s > GONE_AFTER_S:
+                self._give_up(self._missed)
+        elif self._on_reading is not None and self._failure is None:
+            self._is_answered = True
+            try:
+                self._on_reading(time_s, power_w)
+            finally:
+                self._is_answered = False
+
+    def _is_silent(self) -> bool:
+        # On real time the thread that samples may have ended, or hang in a read. (Sampling itself counts failures.)
+        if self._begin_s is None or self._end_s is not None or self._failure is not None or self._is_answered:
+            return False
+        return self._elapsed_s() - self._seen_s > GONE_AFTER_S + self._period_s
+
+    def _give_up(self, error: DeviceError) -> None:
         with self._lock:
-            time_s = self._device.now_s() - self._started_s
-            self._sums.add(time_s, power_w, self._cap_w, self._delay_s)
-        if self._on_reading is not None:
-            self._on_reading(time_s, power_w)
+            if self._failure is not None:
+                return
+            self._failure = error
+        if self._on_lost is not None:
+            self._on_lost(error)
 
     @property
     def _started_s(self) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 
 from wattune.devices.base import Actuator, Device, Sensor
@@ -13,55 +14,95 @@ from wattune.errors import DeviceError, UnknownName, WattuneError
 from wattune.records import Kind
 
 OPENERS = {
+    "agent": "wattune.devices.local:open_agent",
+    "cpu": "wattune.devices.local:open_cpu",
+    "external": "wattune.devices.external:open_external",
+    "jetson": "wattune.devices.local:open_jetson",
+    "nvidia": "wattune.devices.nvidia:open_nvidia",
     "recorded": "wattune.devices.recorded:open_recorded",
     "sim": "wattune.devices.simulated:open_simulated",
 }
-"""What stands before the colon -> a function of what stands behind it and a seed. Third parties add theirs in the
-entry-point group ``wattune.devices``."""
+"""The name that a device is asked for by -> a function of what stands behind the name and a seed. Third parties add
+theirs in the entry-point group ``wattune.devices``."""
+
+ALONE = frozenset({"agent", "cpu", "external", "jetson", "nvidia"})
+"""Names that need nothing behind them, or say themselves what they need."""
 
 GROUP = "wattune.devices"
+
+NO_SENSOR = "none"
 
 Opener = Callable[..., Device]
 
 
 @dataclass(frozen=True)
 class KnownDevice:
-    """A device that can be named: the text to name it by, what it has, and what keeps it from working here."""
+    """A device that can be named: the text to name it by, what it has, and what keeps it from working here.
+
+    ``power_w`` and ``rails_w`` are a reading of now, None and empty where there is none.
+    """
 
     spec: str
+    backend: str
     name: str
     mode: str
     kind: Kind | None
     actuator: Actuator | None
     settings: tuple[float, ...]
+    clocks_mhz: tuple[float, ...]
     sensor: str
     memory_bytes: float | None
+    power_w: float | None = None
+    rails_w: dict[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
 
 def open_device(spec: str, *, seed: int = 0) -> Device:
     """The device that ``spec`` names.
 
-    "sim:jetson-nano" and its like, ":cpu" behind it for the board's CPU; the path of a board file; "recorded:FILE" for
-    a profile that is replayed; "NAME" or "NAME:REST" of a third party's device. ``seed`` is that of a simulated
-    sensor's noise.
+    "jetson", "cpu", "nvidia:0", "agent" and "external:URL or COMMAND" for what is here, with options behind them
+    (docs/boards.md); "sim:jetson-nano" and its like, ":cpu" behind it for the board's CPU; the path of a board file;
+    "recorded:FILE" for a profile that is replayed; "NAME" or "NAME:REST" of a third party's device. ``seed`` is that
+    of a simulated sensor's noise.
 
-    Raises: UnknownName, InputError; DeviceError where a third party's device cannot be loaded.
+    Raises: UnknownName, InputError; DeviceError where a device does not answer or a third party's cannot be loaded,
+    among them BoardUnusable where a board is not there, has no power sensor, or may not be used.
     """
-    scheme, _, rest = spec.partition(":")
-    if scheme in OPENERS and rest:
-        return _load(scheme)(rest, seed=seed)
+    device = _opener(spec)(seed)
+    device.spec = spec
+    return device
+
+
+def known_devices(sysfs_root: str | None = None) -> list[KnownDevice]:
+    """The devices that can be named here: what this computer has, the simulated boards, and those of third parties.
+
+    With ``sysfs_root``, only the boards whose files are below that folder. A device that cannot be used is listed with
+    its ``problems``; but not this computer's CPU where it has neither clock nor sensor, as in most virtual machines.
+    Raises: InputError where there is no such folder.
+    """
+    from wattune.devices.listing import found_here, found_in
+
+    if sysfs_root is not None:
+        return [_listed(spec, find) for spec, find in found_in(sysfs_root)]
+    real = [_listed(spec, find) for spec, find in found_here()]
+    real = [device for device in real if device.backend != "cpu" or device.settings or device.sensor != NO_SENSOR]
+    simulated = [_listed(spec, lambda spec=spec: open_device(spec)) for spec in _simulated()]  # type: ignore[misc]
+    return real + simulated + [_foreign(point) for point in _third_parties()]
+
+
+def _opener(spec: str) -> Callable[[int], Device]:
+    match = re.fullmatch(r"([^:?]*):?(.*)", spec, re.DOTALL)
+    assert match is not None
+    scheme, rest = match.groups()
+    if scheme in OPENERS and (rest or scheme in ALONE):
+        return lambda seed: _load(scheme)(rest, seed=seed)
     if spec.removesuffix(":cpu").endswith(".toml"):
-        return _load("sim")(spec, seed=seed)
+        return lambda seed: _load("sim")(spec, seed=seed)
     for point in _third_parties():
         if point.name == scheme:
-            return _third_party(point)(rest, seed=seed)
-    raise UnknownName("device", spec, [*_simulated(), "recorded:PROFILE.json", "BOARD.toml", *_names()])
-
-
-def known_devices() -> list[KnownDevice]:
-    """The devices that can be named here: the simulated boards and their CPUs, and those of third parties."""
-    return [_known(spec, open_device(spec)) for spec in _simulated()] + [_foreign(p) for p in _third_parties()]
+            return lambda seed: _third_party(point)(rest, seed=seed)
+    shown = ["jetson", "cpu", "nvidia:0", "agent", "external:URL", *_simulated(), "recorded:PROFILE.json", "BOARD.toml"]
+    raise UnknownName("device", spec, [*shown, *(point.name for point in _third_parties())])
 
 
 def _simulated() -> list[str]:
@@ -71,10 +112,6 @@ def _simulated() -> list[str]:
         if builtin_board(name).cpu is not None:
             specs.append(f"sim:{name}:cpu")
     return specs
-
-
-def _names() -> list[str]:
-    return [point.name for point in _third_parties()]
 
 
 def _third_parties() -> list[EntryPoint]:
@@ -96,31 +133,46 @@ def _third_party(point: EntryPoint) -> Opener:
 
 
 def _foreign(point: EntryPoint) -> KnownDevice:
+    return _listed(point.name, lambda: _third_party(point)(""))
+
+
+def _listed(spec: str, find: Callable[[], Device]) -> KnownDevice:
+    """What is known of a device; one that cannot be opened is its problem alone."""
+    backend = re.split("[:?]", spec)[0]
     try:
-        device = _third_party(point)("")
+        device = find()
     except WattuneError as error:
-        return KnownDevice(point.name, point.name, "", None, None, (), "", None, (str(error),))
+        return KnownDevice(spec, backend, spec, "", None, None, (), (), "", None, problems=(str(error),))
     try:
-        return _known(point.name, device)
+        problems, power_w = list(device.problems), None
+        if device.sensor.rail:
+            try:
+                power_w = device.power_w()
+            except DeviceError as error:
+                problems += [] if str(error) in problems else [str(error)]
+        return KnownDevice(
+            spec=spec,
+            backend=backend,
+            name=device.name,
+            mode=device.mode,
+            kind=device.kind,
+            actuator=device.actuator,
+            settings=device.settings,
+            clocks_mhz=device.clocks_mhz,
+            sensor=_described(device.sensor),
+            memory_bytes=device.memory_bytes,
+            power_w=power_w,
+            rails_w=device.rails_w(),
+            problems=tuple(problems),
+        )
     finally:
         device.close()
 
 
-def _known(spec: str, device: Device) -> KnownDevice:
-    return KnownDevice(
-        spec=spec,
-        name=device.name,
-        mode=device.mode,
-        kind=device.kind,
-        actuator=device.actuator,
-        settings=device.settings,
-        sensor=_described(device.sensor),
-        memory_bytes=device.memory_bytes,
-    )
-
-
 def _described(sensor: Sensor) -> str:
-    parts = [sensor.rail]
+    if not sensor.rail:
+        return NO_SENSOR
+    parts = [f"{sensor.rail} ({sensor.covers})" if sensor.covers else sensor.rail]
     if sensor.period_s:
         parts.append(f"every {sensor.period_s:g} s")
     if sensor.window_s:

@@ -1,0 +1,75 @@
+"""``wattune devices``: what is listed, as text and as JSON."""
+
+import json
+import shutil
+import time
+
+import pytest
+from tests.devices.devices_live import unpack
+
+FIELDS = {"backend", "name", "clocks_mhz", "power_w", "rails_w", "mode", "problems", "spec"}
+
+
+def test_what_is_in_a_folder_is_all_that_is_listed(wattune, tmp_path):
+    root = unpack("orin-nano-jp6", tmp_path / "tree")
+    code, out, err = wattune("devices", "--json", "--sysfs-root", root)
+    assert (code, err) == (0, [])
+    listed = json.loads(out)
+    assert [entry["backend"] for entry in listed] == ["jetson", "cpu"]
+    jetson = listed[0]
+    assert set(jetson) >= FIELDS
+    assert jetson["spec"] == f"jetson?root={root}"
+    assert "Orin Nano" in jetson["name"]
+    assert jetson["clocks_mhz"] == [306, 408, 510, 612, 714, 816, 918, 1020]
+    assert jetson["power_w"] == pytest.approx(5.04 * 0.904)
+    assert jetson["rails_w"]["VDD_IN"] == jetson["power_w"]
+    assert jetson["mode"].startswith("nvpmodel MAXN_SUPER (ID 2), online cores 0-5")
+    assert jetson["problems"] == []
+    assert jetson["kind"] == "simulated"
+
+
+def test_a_relative_folder_gives_a_name_that_can_be_used_anywhere(wattune, tmp_path, monkeypatch):
+    unpack("nano-jp4", tmp_path / "tree")
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = wattune("devices", "--json", "--sysfs-root", "tree")
+    assert json.loads(out)[0]["spec"] == f"jetson?root={tmp_path}/tree"
+
+
+def test_as_text(wattune, tmp_path):
+    root = unpack("orin-nano-jp6", tmp_path / "tree")
+    code, out, err = wattune("devices", "--sysfs-root", root)
+    assert (code, err) == (0, [])
+    line = next(line for line in out.splitlines() if line.startswith("jetson?root="))
+    assert "8: 306 to 1020 MHz" in line
+    assert "4.56 W" in line
+    assert "sensor VDD_IN (the module)" in line
+
+
+def test_a_board_without_a_sensor_is_listed_with_its_problem(wattune, tmp_path):
+    root = unpack("orin-nano-jp6", tmp_path / "tree")
+    for folder in ("bus/i2c", "class/hwmon/hwmon1", "devices/platform/bus@0/c240000.i2c"):
+        path = root / "sys" / folder
+        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    code, out, err = wattune("devices", "--sysfs-root", root)
+    assert code == 0
+    assert "sensor none" in out
+    assert any(line.startswith("wattune: jetson?root=") and "looked for" in line for line in err)
+
+
+def test_a_folder_with_nothing_in_it(wattune, tmp_path):
+    assert wattune("devices", "--json", "--sysfs-root", tmp_path) == (0, "[]\n", [])
+    code, out, _ = wattune("devices", "--sysfs-root", tmp_path)
+    assert code == 0
+    assert "no board" in out
+    code, out, err = wattune("devices", "--sysfs-root", tmp_path / "none")
+    assert (code, out, len(err)) == (2, "", 1)
+
+
+def test_on_a_machine_with_nothing_real_it_is_quick(wattune):
+    begin_s = time.monotonic()
+    code, out, _ = wattune("devices", "--json")
+    assert code == 0
+    assert time.monotonic() - begin_s < 5
+    listed = json.loads(out)
+    assert {"sim:jetson-nano", "sim:jetson-tx2-nx"} <= {entry["spec"] for entry in listed}
+    assert all(set(entry) >= FIELDS for entry in listed)

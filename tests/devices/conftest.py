@@ -1,0 +1,14 @@
+"""Tests that need a real board run only where they are asked for: ``pytest -m hardware``."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what is marked ``hardware``, unless -m speaks of it."""
+    if "hardware" in (config.option.markexpr or ""):
+        return
+    for item in items:
+        if "hardware" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs a real board: pytest -m hardware"))

@@ -1,0 +1,480 @@
+"""NVIDIA GPUs through the real pynvml, over a library that answers as NVIDIA's does; and a real one, only read."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pynvml
+import pytest
+from tests.devices.contract import DeviceContract
+from tests.devices.fake_nvml import FakeGpu, FakeLibrary, install
+
+import wattune.devices.nvidia as nvidia
+from wattune.devices import Meter, known_devices, open_device
+from wattune.devices.gpu_power import EnergyCounter, InstantPower, ReportedPower, find_reader
+from wattune.devices.nvidia import find_nvidia, open_nvidia, restore_gpus
+from wattune.devices.nvml import Gpu, count_gpus
+from wattune.errors import BoardUnusable, DeviceError, InputError, SensorError
+
+PASCAL = {"architecture": pynvml.NVML_DEVICE_ARCH_PASCAL, "capability": (6, 1), "name": "NVIDIA P40"}
+
+
+@pytest.fixture(autouse=True)
+def kept_here(monkeypatch, tmp_path):
+    """What is kept goes to this test's folder, and the environment names no GPU."""
+    monkeypatch.setattr(nvidia, "state_folder", lambda tree: str(tmp_path / "state"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Put GPUs into this machine."""
+
+    def put(*gpus, **options):
+        return install(monkeypatch, FakeLibrary(*gpus, **options))
+
+    return put
+
+
+class TestNvidia(DeviceContract):
+    actuator = "clock_mhz"
+
+    @pytest.fixture
+    def gpu(self):
+        return FakeGpu(clocks=(1440, 1005, 510))
+
+    @pytest.fixture
+    def device(self, use, gpu):
+        use(gpu)
+        device = open_device(f"nvidia:0?actuator={self.actuator}")
+        yield device
+        device.close()
+
+    @pytest.fixture
+    def another(self, device):
+        return open_device(f"nvidia:0?actuator={self.actuator}")
+
+    def test_it_is_left_as_it_was(self, device, gpu, tmp_path):
+        with device.at(device.settings[0]):
+            assert list((tmp_path / "state").glob("nvidia-*.json"))
+        assert gpu.locked is None
+        assert gpu.limit_mw == 165_000
+        assert not list((tmp_path / "state").glob("nvidia-*.json"))
+
+
+class TestNvidiaByPowerLimit(TestNvidia):
+    actuator = "power_limit_w"
+
+    @pytest.fixture
+    def gpu(self):
+        return FakeGpu(limits_mw=(100_000, 102_000), limit_mw=101_000, energy=False)
+
+    def test_it_is_left_as_it_was(self, device, gpu):
+        assert device.settings == (100.0, 101.0, 102.0)
+        with device.at(100), device.at(102.0):
+            assert gpu.limit_mw == 102_000
+        assert gpu.changes == [("limit", 100_000), ("limit", 102_000), ("limit", 100_000), ("limit", 101_000)]
+
+
+class TestNvidiaAlone(TestNvidia):
+    """Nothing is set: the GPU chooses its clock."""
+
+    actuator = "none"
+
+    def test_it_is_left_as_it_was(self, device, gpu):
+        with device.at(None):
+            assert device.current() is None
+        assert gpu.changes == []
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def test_what_it_is(use):
+    use(FakeGpu(mig=True), FakeGpu(name="NVIDIA H100", uuid="GPU-h100", capability=(9, 0), temperature_c=70))
+    device = find_nvidia("GPU-h100")
+    assert device.name == "NVIDIA H100"
+    assert device.mode == "driver 550.54.15, persistence on, ECC on, power limit 165 W"
+    assert device.data_types == {"fp32", "tf32", "fp16", "bf16"}
+    assert device.trains_on == "gpu"
+    assert not device.shares_memory
+    assert device.memory_bytes == 20 * 2**30
+    assert device.conditions().temperature_c == 70
+    assert device.current() is None
+    assert "power limit" not in find_nvidia("0?actuator=power_limit_w").mode
+    assert "all of them together" in find_nvidia("0").problems[-1]
+
+
+def test_settings_are_few_and_listed(use):
+    gpu = FakeGpu()
+    use(gpu)
+    settings = open_nvidia("0").settings
+    assert len(settings) == nvidia.MOST_SETTINGS
+    assert (settings[0], settings[-1]) == (210.0, 1440.0)
+    assert set(settings) <= set(map(float, gpu.clocks))
+
+
+def test_the_energy_counter_is_exact_over_its_refreshes(use):
+    gpu = FakeGpu()
+    use(gpu)
+    device = open_nvidia("0")
+    assert device.sensor.window_s == 0.5
+    readings = [device.power_w() for _ in range(6)]
+    assert readings == pytest.approx([gpu.power_of(1440)] * 6, rel=0.1)
+    assert readings[-1] == pytest.approx(gpu.power_of(1440), rel=0.05)
+    with device.at(device.settings[0]):
+        time.sleep(0.7)
+        device.power_w()
+        assert device.power_w() == pytest.approx(gpu.power_of(210), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kind", "window_s"),
+    [
+        ({}, EnergyCounter, 0.5),
+        ({"energy": False}, InstantPower, 0.0),
+        ({"energy": False, "instant": False}, ReportedPower, 0.0),  # GA100
+        ({"energy": False, "instant": False, "capability": (8, 6)}, ReportedPower, 1.0),
+        ({**PASCAL, "instant": False}, ReportedPower, 0.0),
+    ],
+)
+def test_each_way_to_tell_power_has_its_window(use, gpu, kind, window_s):
+    fake = FakeGpu(**gpu)
+    use(fake)
+    reader = find_reader(Gpu("0"))
+    assert type(reader) is kind
+    assert reader.sensor.window_s == window_s
+    assert "GPU board" in reader.sensor.covers
+    if kind is not EnergyCounter:
+        assert reader.read_w() == pytest.approx(fake.power_of(1440))
+
+
+def test_readings_fail_as_sensors_do(use):
+    gpu = FakeGpu()
+    use(gpu)
+    device = open_nvidia("0")
+    gpu.fails["nvmlDeviceGetTotalEnergyConsumption"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    with pytest.raises(SensorError, match="GPU is lost"):
+        device.power_w()
+    gpu.fails["nvmlDeviceGetTotalEnergyConsumption"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    with pytest.raises(SensorError, match="energy counter is gone"):
+        device.power_w()
+    gpu.fails.clear()
+    gpu.now = lambda: (1440, 150.0, 5.0)
+    with pytest.raises(SensorError, match="stands still at 5"):
+        device.power_w()
+
+
+def test_what_holds_the_clock_back(use):
+    gpu = FakeGpu(reasons=pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonGpuIdle)
+    library = use(gpu)
+    assert open_nvidia("0").conditions().throttled == ("power limit",)
+    assert open_nvidia("0?actuator=power_limit_w").conditions().throttled == ()
+    library.lacks.add("nvmlDeviceGetCurrentClocksEventReasons")  # a driver before 535
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    gpu.reasons = pynvml.nvmlClocksEventReasonHwThermalSlowdown
+    assert open_nvidia("0").conditions().throttled == ("heat (hardware)",)
+    gpu.fails["nvmlDeviceGetTemperature"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    device = open_nvidia("0")
+    assert device.conditions().temperature_c is None
+
+
+# ----------------------------------------------------------------------------------------------- what is not there
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "version mismatch"),
+    ],
+)
+def test_without_a_driver(use, code, said):
+    use(broken=code)
+    assert count_gpus() == 0
+    with pytest.raises(BoardUnusable, match=said) as caught:
+        open_device("nvidia:0")
+    assert "--gpus all" in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_without_the_library(monkeypatch):
+    install(monkeypatch, None)
+    with pytest.raises(BoardUnusable, match="Library Not Found"):
+        open_device("nvidia:0")
+    assert not [d for d in known_devices() if d.backend == "nvidia"]
+
+
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        ("1", "below 1"),
+        ("GPU-none", "GPU-none"),
+        ("0?actuator=fan", "clock_mhz, power_limit_w, none"),
+        ("0?clock=5", "actuator"),
+        ("0?actuator=", "actuator"),
+    ],
+)
+def test_what_is_asked_for_wrongly(use, rest, said):
+    use(FakeGpu())
+    with pytest.raises(InputError, match=said):
+        open_nvidia(rest)
+
+
+def test_a_gpu_without_locked_clocks(use):
+    library = use(FakeGpu(**PASCAL))
+    device = open_nvidia("0")
+    assert device.actuator is None
+    assert device.settings == ()
+    with pytest.raises(InputError, match="power_limit_w or none"):
+        open_nvidia("0?actuator=clock_mhz")
+    assert open_nvidia("0?actuator=power_limit_w").settings[0] == 100.0
+    library.gpus[0].fails["nvmlDeviceGetPowerManagementLimitConstraints"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    with pytest.raises(InputError, match="no power limit"):
+        open_nvidia("0?actuator=power_limit_w")
+
+
+def test_a_gpu_that_tells_no_power(use):
+    use(FakeGpu(energy=False, instant=False, usage=False, name="Orin (nvgpu)"))
+    with pytest.raises(BoardUnusable, match="--device jetson"):
+        open_device("nvidia:0")
+    entry = next(d for d in known_devices() if d.backend == "nvidia")
+    assert entry.power_w is None
+    assert entry.sensor == "none"
+    assert "tells no power" in entry.problems[0]
+
+
+def test_of_several_gpus_the_one_that_trains_is_measured(use, monkeypatch):
+    use(FakeGpu(), FakeGpu(uuid="GPU-second"))
+    with pytest.raises(BoardUnusable, match="CUDA_VISIBLE_DEVICES=GPU-second"):
+        open_nvidia("1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-second")
+    assert open_nvidia("1").uuid == "GPU-second"
+    with pytest.raises(BoardUnusable, match="2 GPUs"):
+        open_nvidia("0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert open_nvidia("0").power_w() > 0
+
+
+def test_known_devices_show_what_is_there(use):
+    gpu = FakeGpu()
+    library = use(gpu, FakeGpu(uuid="GPU-ill"))
+    library.gpus[1].fails["nvmlDeviceGetName"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    first, second = (d for d in known_devices() if d.backend == "nvidia")
+    assert first.spec == "nvidia:0"
+    assert first.power_w == pytest.approx(150, rel=0.1)
+    assert first.clocks_mhz[-1] == 1440
+    assert "lost" in second.problems[0]
+    assert library.users == 0
+    assert gpu.changes == []
+
+
+# ---------------------------------------------------------------------------------------------------------- changing
+
+
+def test_without_the_right_to_nothing_is_changed_and_nothing_stays(use, tmp_path):
+    gpu = FakeGpu()
+    use(gpu, root=False)
+    device = open_nvidia("0")
+    with pytest.raises(BoardUnusable, match="run as root") as caught, device.at(device.settings[0]):
+        pytest.fail("it was set")
+    assert "actuator=none" in str(caught.value)
+    assert gpu.changes == []
+    assert not list((tmp_path / "state").glob("*.json"))
+    with open_nvidia("0?actuator=none").at(None):
+        pass
+
+
+def test_a_user_who_may_not_is_told(use, monkeypatch):
+    use(FakeGpu())
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "only root" in find_nvidia("0").problems[0]
+    assert find_nvidia("0?actuator=none").problems == ()
+
+
+def test_a_clock_that_does_not_come_down_is_an_error_and_is_let_go(use, monkeypatch):
+    monkeypatch.setattr(nvidia, "SETTLE_S", 0.05)
+    gpu = FakeGpu(settle_s=60)
+    use(gpu)
+    device = open_nvidia("0")
+    with pytest.raises(DeviceError, match="runs at 1440 MHz"), device.at(210.0):
+        pytest.fail("it was taken")
+    assert gpu.locked is None
+    assert device.current() is None
+
+
+def test_a_limit_that_is_not_taken(use):
+    gpu = FakeGpu(limits_mw=(100_000, 101_000))
+    library = use(gpu)
+    library.nvmlDeviceSetPowerManagementLimit = lambda handle, limit: 0
+    device = open_nvidia("0?actuator=power_limit_w")
+    with pytest.raises(DeviceError, match="and not 100 W"), device.at(100.0):
+        pytest.fail("it was taken")
+
+
+def test_one_controller_a_gpu(use):
+    use(FakeGpu())
+    first, second = open_nvidia("0"), open_nvidia("0")
+    with first.at(210.0):
+        with pytest.raises(BoardUnusable, match="already"), second.at(210.0):
+            pytest.fail("two of them")
+        assert first.current() == 210.0
+        second.close()
+        assert first.current() == 210.0
+    with open_nvidia("0").at(210.0):
+        pass
+
+
+def test_another_process_is_named(use, tmp_path):
+    use(FakeGpu())
+    device = open_nvidia("0")
+    code = f"""
+import sys
+from pathlib import Path
+from wattune.devices.held import Held
+held = Held(Path({str(tmp_path / "state")!r}), {device.uuid!r})
+held.claim()
+held.keep({{"uuid": {device.uuid!r}, "limit_w": None}})
+print("here", flush=True)
+sys.stdin.read()
+"""
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline() == "here\n"
+        with pytest.raises(BoardUnusable, match=f"process {other.pid}"), device.at(210.0):
+            pytest.fail("two of them")
+        assert restore_gpus() == []  # it is at work
+    finally:
+        other.send_signal(signal.SIGKILL)
+        other.communicate()
+    # Killed: what it kept is found by the next one.
+    with device.at(210.0):
+        (event,) = device.events()
+    assert event.kind == "left behind"
+    assert str(other.pid) in event.text
+
+
+def test_what_a_killed_process_left_is_brought_back(use, tmp_path):
+    gpu = FakeGpu(limit_mw=120_000)
+    use(gpu)
+    folder = tmp_path / "state"
+    folder.mkdir()
+    kept = {"uuid": gpu.uuid, "name": gpu.name, "actuator": "power_limit_w", "limit_w": 150.0, "pid": 7}
+    path = folder / f"nvidia-{gpu.uuid}.json"
+    path.write_text(json.dumps(kept))
+    gpu.fails["nvmlDeviceSetPowerManagementLimit"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    with pytest.raises(DeviceError, match="lost"):
+        restore_gpus()
+    assert path.exists()
+    gpu.fails.clear()
+    assert restore_gpus() == ["NVIDIA A30: power limit back to 150 W"]
+    assert gpu.limit_mw == 150_000
+    assert not path.exists()
+    assert restore_gpus() == []
+    path.write_text('{"uuid": "GPU')
+    with pytest.raises(DeviceError, match="cannot be read"):
+        restore_gpus()
+    path.write_text("[]")
+    with pytest.raises(DeviceError, match="none of our files"):
+        restore_gpus()
+
+
+def test_nothing_is_changed_where_nothing_can_be_kept(use, tmp_path):
+    gpu = FakeGpu()
+    use(gpu)
+    (tmp_path / "state").write_text("a file where the folder should be")
+    device = open_nvidia("0")
+    with pytest.raises(BoardUnusable, match="nothing can be kept"), device.at(210.0):
+        pytest.fail("it was set")
+    assert gpu.changes == []
+
+
+def test_another_writer_is_answered_and_told(use, monkeypatch):
+    monkeypatch.setattr(nvidia, "CHECK_S", 0.0)
+    gpu = FakeGpu(energy=False)
+    use(gpu)
+    device = open_nvidia("0")
+    with device.at(210.0):
+        for _ in range(nvidia.MOST_ANSWERS + 2):
+            gpu.unlock()
+            time.sleep(0.03)
+            device.power_w()
+            time.sleep(0.03)
+    events = device.events()
+    assert [event.kind for event in events] == ["another writer"] * (nvidia.MOST_ANSWERS + 1)
+    assert "set again" in events[0].text
+    assert "left so" in events[-1].text
+    assert gpu.changes.count(("lock", (210, 210))) == 1 + nvidia.MOST_ANSWERS
+
+
+def test_a_clock_that_stays_is_not_called_changed(use, monkeypatch):
+    monkeypatch.setattr(nvidia, "CHECK_S", 0.0)
+    use(FakeGpu(energy=False))
+    device = open_nvidia("0")
+    with device.at(210.0):
+        for _ in range(5):
+            device.power_w()
+    assert device.events() == ()
+
+
+def test_a_closed_device_has_let_go(use):
+    gpu = FakeGpu()
+    library = use(gpu)
+    device = open_nvidia("0")
+    context = device.at(210.0)
+    context.__enter__()
+    device.close()
+    assert gpu.locked is None
+    assert library.users == 0
+
+
+# ------------------------------------------------------------------------------------------------------ a real one
+
+
+@pytest.mark.hardware
+class TestRealGpu:
+    """Only reads: clocks, limits and modes stay as they are."""
+
+    @pytest.fixture
+    def device(self):
+        device = open_device("nvidia:0?actuator=none")
+        yield device
+        device.close()
+
+    def test_it_says_what_it_is(self, device):
+        listed = next(d for d in known_devices() if d.spec == "nvidia:0")
+        print(f"\n{device.name}, {device.mode}, {device.sensor}, {device.conditions()}, {listed}")
+        assert listed.power_w is not None
+        assert list(listed.settings) == sorted(listed.settings)
+        assert device.memory_bytes > 0
+
+    def test_its_sensors_agree_at_rest(self, device):
+        gpu = device._gpu
+        counted = [device.power_w() for _ in range(20)]
+        told = {"instant": gpu.instant_w(), "usage": gpu.usage_w(), "counted": sum(counted[10:]) / 10}
+        print(f"\n{told}")
+        present = [power_w for power_w in told.values() if power_w is not None]
+        assert max(present) < 2 * min(present)
+
+    def test_the_energy_counter_moves_in_steps(self, device):
+        begin_s, moves_s, last_j = time.monotonic(), [], device._gpu.energy_j()
+        while time.monotonic() - begin_s < 3:
+            energy_j = device._gpu.energy_j()
+            if energy_j != last_j:
+                moves_s.append(time.monotonic() - begin_s)
+                last_j = energy_j
+        gaps_s = sorted(later - earlier for earlier, later in itertools.pairwise(moves_s))
+        middle_s = gaps_s[len(gaps_s) // 2]
+        print(f"\n{len(moves_s)} refreshes, gaps {gaps_s[0]:.4f} to {gaps_s[-1]:.4f} s, median {middle_s:.4f} s")
+        assert gaps_s[-1] < 1
+
+    def test_the_meter_agrees_with_the_counter(self, device):
+        before_j = device._gpu.energy_j()
+        with Meter(device) as meter:
+            device.wait(5)
+        counted_j = device._gpu.energy_j() - before_j
+        assert meter.figures().energy_j == pytest.approx(counted_j, rel=0.1)
