@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import wattune
 from wattune.errors import CapError, InputError, OutputError, RecordError, WattuneError, WorkloadError
 from wattune.folder import RunArguments, RunFolder, free_folder
-from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
+from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, Supply, TrainingRecord
 
 SMALL = Path(__file__).parent / "cli" / "small.toml"
 RECORDS = {"profile": ProfileTable, "efficiency": EfficiencyCurve, "plan": Plan, "training": TrainingRecord}
@@ -141,6 +141,59 @@ def test_a_profile_and_a_strategy_are_one_too_many(tmp_path):
 def test_a_margin_as_large_as_the_cap_is_refused(tmp_path):
     with pytest.raises(InputError, match="margin_w"):
         run(tmp_path / "run", margin_w=4.2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"cap_side": "supply"}, "calibrate"),
+        ({"cap_side": "wall"}, "cap_side"),
+        ({"max_temp_c": 80.0}, "does not tell its temperature"),
+    ],
+)
+def test_limits_that_the_board_cannot_have_are_refused_before_anything_is_done(tmp_path, changes, said):
+    with pytest.raises(InputError, match=said):
+        run(tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_cap_at_the_supply_is_one_of_the_module_in_every_record(tmp_path):
+    board = wattune.open_device("sim:jetson-nano")
+    board.supply = Supply(other_w=0.8, efficiency=0.8)
+    record = run(tmp_path / "run", device=board, cap_w=6.25, cap_side="supply", margin_w=0.1, compare=True)
+    assert record.plan.cap_w == pytest.approx(4.2)
+    assert (record.plan.cap_side, record.plan.supply_cap_w) == ("supply", 6.25)
+    assert record.plan.predicted_peak_w <= 4.1
+    profile = ProfileTable.load(tmp_path / "run" / "profile.json")
+    assert profile.supply == record.plan.supply == board.supply
+    assert profile.cost.cap_w == pytest.approx(4.1)
+    comparison = Comparison.load(tmp_path / "run" / "comparison.json")
+    assert (comparison.cap_w, comparison.supply_cap_w) == (record.plan.cap_w, 6.25)
+    assert "6.25 W at the supply" in (tmp_path / "run" / "report.html").read_text()
+    again = run(tmp_path / "run", device=board, cap_w=6.25, cap_side="supply", margin_w=0.1, compare=True, resume=True)
+    assert again == record
+
+
+@pytest.mark.slow
+def test_a_training_that_was_stopped_for_safety_is_gone_on_with(tmp_path):
+    record = run(tmp_path / "run")
+    path = tmp_path / "run" / "training.json"
+    record.model_copy(update={"ended": "stopped for safety", "reached": False}).save(path)
+    assert run(tmp_path / "run", resume=True).reached
+    assert TrainingRecord.load(path).ended == "target reached"
+
+
+@pytest.mark.slow
+def test_a_board_in_another_mode_names_the_check(tmp_path):
+    wattune.profile("sim:jetson-nano", SMALL, cap_w=4.2).save(tmp_path / "p.json")
+    table = ProfileTable.load(tmp_path / "p.json")
+    table.model_copy(update={"key": table.key.model_copy(update={"mode": "5W"})}).save(tmp_path / "p.json")
+    with pytest.raises(RecordError) as caught:
+        run(tmp_path / "run", profile=tmp_path / "p.json")
+    command = f"wattune profile {SMALL} --check {tmp_path / 'p.json'} --device "
+    assert command in str(caught.value)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from wattune.errors import InputError, OutputError, RecordError
 from wattune.records import (
+    BoardEvent,
     EfficiencyCurve,
     Plan,
     ProfileCell,
     ProfileKey,
     ProfileTable,
     StepWork,
+    Supply,
     TrainingRecord,
     provenance,
 )
@@ -180,3 +182,41 @@ def test_errors_are_one_line_whatever_the_value():
     assert "\n" not in str(error)
     assert len(str(error)) < 200
     assert str(error).endswith("allowed: less; try again")
+
+
+def test_a_supply_is_turned_into_the_modules_power_and_back():
+    supply = Supply(other_w=1.5, efficiency=0.9)
+    assert supply.at_supply(7.5) == pytest.approx(10.0)
+    assert supply.at_module(10.0) == pytest.approx(7.5)
+    assert Supply().at_module(10.0) == 10.0
+
+
+@pytest.mark.parametrize("fields", [{"other_w": -1.0}, {"efficiency": 0.0}, {"efficiency": 1.2}, {"efficiency": "0.9"}])
+def test_an_impossible_supply_is_refused(fields):
+    with pytest.raises(ValueError, match="validation error"):
+        Supply(**fields)
+
+
+def test_events_of_the_board_are_part_of_a_training():
+    event = BoardEvent(time_s=3.0, kind="another writer", text="nvpmodel set max_freq")
+    fields = {"reached": False, "samples": 8, "time_s": 4, "energy_j": 20, "power_peak_w": 6, "above_cap_s": 0}
+    record = TrainingRecord(
+        plan=Plan(batch_size=8), **fields, ended="stopped for safety", reason="x", board_events=(event,)
+    )
+    assert TrainingRecord.parse(record.dump()) == record
+
+
+def test_what_a_cell_was_measured_under():
+    assert not ProfileCell(**CELL).disturbed
+    assert ProfileCell(**CELL, throttled=("gpu",)).disturbed
+    assert ProfileCell(**CELL, over_current=1).disturbed
+    assert not ProfileCell(**CELL, over_current=0, swapped_bytes=4096, temperature_c=-5.0).disturbed
+
+
+def test_a_key_is_stale_where_nothing_but_the_board_and_the_software_changed():
+    fields = dict.fromkeys(ProfileKey.model_fields, "x")
+    key = ProfileKey(**fields)
+    assert not key.is_stale(key)
+    assert key.is_stale(ProfileKey(**{**fields, "mode": "15W"}))
+    assert key.is_stale(ProfileKey(**{**fields, "mode": "15W", "software": "torch 9"}))
+    assert not key.is_stale(ProfileKey(**{**fields, "mode": "15W", "model": "y"}))

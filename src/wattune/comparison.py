@@ -13,6 +13,7 @@ from wattune.efficiency import sweep
 from wattune.errors import InputError
 from wattune.records import (
     Candidate,
+    CapSide,
     Comparison,
     ComparisonRow,
     EfficiencyCurve,
@@ -42,6 +43,7 @@ def compare(
     efficiency: EfficiencyCurve,
     *,
     cap_w: float | None,
+    cap_side: CapSide = "module",
     margin_w: float = 0.0,
     seeds: Sequence[int],
     folder: Path | None = None,
@@ -49,6 +51,8 @@ def compare(
     progress: Progress | None = None,
 ) -> Comparison:
     """Train the target to the end for every rule and seed. ``folder`` keeps the learning curves, for resuming.
+
+    ``cap_side`` "supply": the cap is one at the terminals of the supply, of which ``profile`` says what the module has.
 
     Raises: InputError for a device that executes steps itself; RecordError where the records do not fit together;
     WorkloadError, DeviceError, OutputError.
@@ -59,6 +63,8 @@ def compare(
             value=device.name,
             hint="on a real board, train each rule's point of the plan by itself",
         )
+    supply_cap_w = cap_w if cap_side == "supply" else None
+    cap_w = planning.module_cap(cap_w, cap_side, profile.supply)
     runs = sweep(
         workload,
         batch_sizes=profile.batch_sizes,
@@ -98,6 +104,8 @@ def compare(
         device=device.name,
         workload=workload.name,
         cap_w=cap_w,
+        cap_side=cap_side,
+        supply_cap_w=supply_cap_w,
         seeds=tuple(seeds),
         method=METHOD,
         rows=_relative(rows),

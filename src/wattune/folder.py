@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from wattune.errors import OutputError
-from wattune.records import Record
-from wattune.records.base import BatchSize, NotNegative, Positive, Samples
+from wattune.records import CapSide, Record
+from wattune.records.base import BatchSize, NotNegative, Number, Positive, Samples
 
 R = TypeVar("R", bound=Record)
 
@@ -29,6 +29,8 @@ class RunArguments(Record):
     device: str
     workload: str | None = None
     cap_w: Positive | None = None
+    cap_side: CapSide = "module"
+    max_temp_c: Number | None = None
     seeds: BatchSize = 3
     seed: Samples = 0
     strategy: Literal["full", "staircase"] | None = None

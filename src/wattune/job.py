@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from wattune import comparison, efficiency, planning, profiling, training
 from wattune.devices import Device
 from wattune.errors import DeviceError, WorkloadError
 from wattune.folder import RunArguments, RunFolder
+from wattune.preflight import check_command
 from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
 from wattune.workloads import Workload
 
@@ -47,16 +49,20 @@ class Job:
                     self.board,
                     self.work,
                     strategy=self.asked.strategy,
-                    cap_w=self._limit_w,
+                    cap_w=self._limit_w(None),
                     partial=self.folder.partial,
                     progress=self._in("profile"),
                 )
             except (DeviceError, WorkloadError):
                 self.folder.abandon()
                 raise
+            if table.supply is None:  # a profile from before may be older than what is known of the supply
+                table = table.model_copy(update={"supply": self.board.supply})
             self.folder.save(table)
         self.folder.partial.unlink(missing_ok=True)
-        planning.check_profile(table, profiling.profile_key(self.board, self.work, table.algorithm))
+        key = profiling.profile_key(self.board, self.work, table.algorithm)
+        command = check_command(self.board, self.folder.path / "profile.json", self.asked.workload)
+        planning.check_profile(table, key, command=command)
         return table
 
     def estimate(self) -> EfficiencyCurve:
@@ -86,7 +92,11 @@ class Job:
     def train(self, plan: Plan) -> TrainingRecord:
         """The training at the planned point."""
         self._from_start()
-        return self.folder.load(TrainingRecord) or self.folder.save(
+        record = self.folder.load(TrainingRecord)
+        # One that was stopped for safety goes on from its checkpoint: whoever resumes it has seen to the reason.
+        if record is not None and not (self.resume and record.ended == "stopped for safety"):
+            return record
+        return self.folder.save(
             training.train(
                 self.board,
                 self.work,
@@ -95,6 +105,7 @@ class Job:
                 checkpoint=self.folder.checkpoint,
                 resume=self.resume,
                 key=profiling.profile_key(self.board, self.work, plan.algorithm),
+                max_temp_c=self.asked.max_temp_c,
                 weights=self.folder.weights,
                 progress=self._in("train"),
             )
@@ -110,6 +121,7 @@ class Job:
                 table,
                 curve,
                 cap_w=self.asked.cap_w,
+                cap_side=self.asked.cap_side,
                 margin_w=self.asked.margin_w,
                 seeds=range(self.asked.seeds),
                 folder=self.folder.target_curves,
@@ -118,21 +130,23 @@ class Job:
             )
         )
 
-    @property
-    def _limit_w(self) -> float | None:
-        """What no reading may be above: the cap less the margin."""
-        return None if self.asked.cap_w is None else self.asked.cap_w - self.asked.margin_w
+    def _limit_w(self, table: ProfileTable | None) -> float | None:
+        """What no reading may be above: the cap as far as it is the module's, less the margin."""
+        supply = self.board.supply if table is None else table.supply
+        cap_w = planning.module_cap(self.asked.cap_w, self.asked.cap_side, supply)
+        return None if cap_w is None else cap_w - self.asked.margin_w
 
     def _confirmed(self, table: ProfileTable, curve: EfficiencyCurve) -> tuple[ProfileTable, Plan]:
-        cap_w, margin_w, tell = self.asked.cap_w, self.asked.margin_w, self._in("plan")
+        asked, limit_w, tell = self.asked, self._limit_w(table), self._in("plan")
+        choose = partial(planning.plan, cap_w=asked.cap_w, cap_side=asked.cap_side, margin_w=asked.margin_w)
         while True:
-            plan = planning.plan(table, curve, cap_w=cap_w, margin_w=margin_w)
-            if self._limit_w is None:
+            plan = choose(table, curve)
+            if limit_w is None:
                 return table, plan
             if tell is not None:
                 tell(0, 1, f"measuring batch size {plan.batch_size} again, for longer")
-            table = profiling.confirm(self.board, self.work, table, plan.point, cap_w=self._limit_w)
-            confirmed = planning.plan(table, curve, cap_w=cap_w, margin_w=margin_w)
+            table = profiling.confirm(self.board, self.work, table, plan.point, cap_w=limit_w)
+            confirmed = choose(table, curve)
             if confirmed.point == plan.point:
                 return table, confirmed
 

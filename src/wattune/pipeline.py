@@ -13,8 +13,8 @@ from wattune import reporting
 from wattune.devices import Device
 from wattune.folder import RunArguments, RunFolder, free_folder
 from wattune.job import Job
-from wattune.preflight import check_cap, check_choices, check_known, check_workload, fingerprint
-from wattune.records import ProfileTable, TrainingRecord
+from wattune.preflight import check_cap, check_choices, check_command, check_known, check_workload, fingerprint
+from wattune.records import CapSide, ProfileTable, TrainingRecord
 from wattune.stages import as_record, as_workload, opened
 from wattune.workloads import Workload
 
@@ -26,6 +26,8 @@ def run(
     workload: str | Path | Workload | None = None,
     *,
     cap_w: float | None,
+    cap_side: CapSide = "module",
+    max_temp_c: float | None = None,
     output: str | Path | None = None,
     seeds: int = 3,
     seed: int = 0,
@@ -38,6 +40,9 @@ def run(
     progress: Progress | None = None,
 ) -> TrainingRecord:
     """Profile, estimate, plan, train and report under a cap in watts (None: no cap), in a folder of its own.
+
+    ``cap_side``: where the cap holds, at the power sensor ("module") or at the terminals of the supply ("supply").
+    ``max_temp_c`` is a second limit that training keeps: the board's highest temperature in degrees Celsius.
 
     ``device`` is a spec such as ``"sim:jetson-nano"`` or an open device; ``workload`` an object, the path of a workload
     file, or None for the built-in example. ``output`` is a new or empty folder, by default the first free
@@ -56,6 +61,8 @@ def run(
             device=device if isinstance(device, str) else device.name,
             workload=work.name if isinstance(workload, Workload) else workload and str(workload),
             cap_w=cap_w,
+            cap_side=cap_side,
+            max_temp_c=max_temp_c,
             seeds=seeds,
             seed=seed,
             strategy=strategy,
@@ -64,14 +71,22 @@ def run(
             fingerprint=fingerprint(work),
         )
         known = None if profile is None else as_record(ProfileTable, profile)
-        check_choices(known, strategy=strategy, cap_w=cap_w, margin_w=margin_w)
+        check_choices(
+            board,
+            known,
+            strategy=strategy,
+            cap_w=cap_w,
+            cap_side=cap_side,
+            margin_w=margin_w,
+            max_temp_c=max_temp_c,
+        )
         if known is not None:
-            check_known(known, board, work)
+            check_known(known, board, work, command=check_command(board, profile, workload))
         folder = RunFolder.open(Path(output or free_folder()), asked, resume=resume)
         job = Job(board, work, folder, asked, processes=processes, resume=resume, progress=progress)
 
         table = job.profile(known)
-        check_cap(table, cap_w=cap_w, margin_w=margin_w)
+        check_cap(table, cap_w=cap_w, cap_side=cap_side, margin_w=margin_w)
         curve = job.estimate()
         table, plan = job.plan(table, curve)
         record = job.train(plan)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
+from pathlib import Path
 
-from wattune import planning, profiling
+from wattune import planning, profiling, training
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
-from wattune.records import EfficiencyCurve, EfficiencyPoint, ProfileTable
+from wattune.records import CapSide, EfficiencyCurve, EfficiencyPoint, ProfileTable
 from wattune.workloads import Workload
 
 
@@ -26,20 +28,32 @@ def check_workload(work: Workload, board: Device) -> None:
         )
 
 
-def check_choices(known: ProfileTable | None, *, strategy: str | None, cap_w: float | None, margin_w: float) -> None:
-    """Whether the arguments of a run go together. Raises: InputError."""
+def check_choices(
+    board: Device,
+    known: ProfileTable | None,
+    *,
+    strategy: str | None,
+    cap_w: float | None,
+    cap_side: CapSide,
+    margin_w: float,
+    max_temp_c: float | None,
+) -> None:
+    """Whether the arguments of a run go together, and with the board. Raises: InputError."""
     if known is not None and strategy is not None:
         raise InputError("strategy", value=strategy, allowed="none where a profile is given")
+    training.check_limit(board, max_temp_c)
+    supply = (known.supply if known is not None else None) or board.supply
+    cap_w = planning.module_cap(cap_w, cap_side, supply)
     if cap_w is not None and cap_w <= margin_w:
         raise InputError("margin_w", value=margin_w, allowed=f"less than the cap of {cap_w:g} W")
 
 
-def check_known(known: ProfileTable, board: Device, work: Workload) -> None:
+def check_known(known: ProfileTable, board: Device, work: Workload, *, command: str) -> None:
     """Whether a profile from before is of this device and workload, and of batch sizes that will be trained.
 
-    Raises: RecordError.
+    ``command`` is the one that measures five cells of it again. Raises: RecordError.
     """
-    planning.check_profile(known, profiling.profile_key(board, work, known.algorithm))
+    planning.check_profile(known, profiling.profile_key(board, work, known.algorithm), command=command)
     foreign = sorted(set(known.batch_sizes) - set(work.batch_sizes))
     if foreign or not known.measured:
         raise RecordError(
@@ -50,7 +64,14 @@ def check_known(known: ProfileTable, board: Device, work: Workload) -> None:
         )
 
 
-def check_cap(table: ProfileTable, *, cap_w: float | None, margin_w: float) -> None:
+def check_command(board: Device, profile: object, workload: object) -> str:
+    """The command that measures five cells of a profile again on this board; profile and workload by their files."""
+    file = str(profile) if isinstance(profile, (str, Path)) else "PROFILE"
+    toml = [str(workload)] if str(workload).endswith(".toml") else []
+    return shlex.join(["wattune", "profile", *toml, "--check", file, "--device", board.spec or "DEVICE"])
+
+
+def check_cap(table: ProfileTable, *, cap_w: float | None, cap_side: CapSide, margin_w: float) -> None:
     """Whether any point keeps the cap, which does not depend on the proxy, before minutes are spent on that.
 
     Raises: CapError, RecordError.
@@ -60,7 +81,7 @@ def check_cap(table: ProfileTable, *, cap_w: float | None, margin_w: float) -> N
     even = EfficiencyCurve(
         workload=table.workload, algorithm=table.algorithm, reference_batch_size=sizes[-1], points=points
     )
-    planning.plan(table, even, cap_w=cap_w, margin_w=margin_w)
+    planning.plan(table, even, cap_w=cap_w, cap_side=cap_side, margin_w=margin_w)
 
 
 def fingerprint(work: Workload) -> str:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, Record, TrainingRecord
+from wattune.records import CapSide, Comparison, EfficiencyCurve, Plan, ProfileTable, Record, TrainingRecord
 
 if TYPE_CHECKING:
     from wattune.devices import Device
@@ -28,6 +28,7 @@ def profile(
     workload: str | Path | Workload | None = None,
     *,
     cap_w: float | None = None,
+    cap_side: CapSide = "module",
     strategy: str | None = None,
     steps: int = 5,
     algorithm: str = "backprop",
@@ -38,11 +39,12 @@ def profile(
     """Measure step time and power per batch size and clock, on at least ``steps`` steps each.
 
     ``strategy``: "full" for every point, "staircase" for those along the cap ``cap_w`` in watts; None: staircase where
-    there is a cap. What is measured is kept in ``partial``, where an interrupted profile goes on.
+    there is a cap. ``cap_side`` "supply": that cap holds at the terminals of the supply, not at the power sensor. What
+    is measured is kept in ``partial``, where an interrupted profile goes on.
 
     Raises: InputError and its kinds for what cannot be profiled as asked, DeviceError.
     """
-    from wattune import profiling
+    from wattune import planning, profiling
 
     with opened(device, seed=seed) as board:
         return profiling.profile(
@@ -50,7 +52,7 @@ def profile(
             as_workload(workload).without_weights(),
             algorithm=algorithm,
             strategy=strategy,
-            cap_w=cap_w,
+            cap_w=planning.module_cap(cap_w, cap_side, board.supply),
             steps=steps,
             partial=partial,
             progress=progress,
@@ -89,16 +91,19 @@ def plan(
     efficiency: str | Path | EfficiencyCurve,
     *,
     cap_w: float | None,
+    cap_side: CapSide = "module",
     margin_w: float = 0.0,
 ) -> Plan:
     """Choose batch size and clock: the fastest whose peak power plus ``margin_w`` is at most ``cap_w`` (None: no cap).
+
+    ``cap_side``: where the cap holds, at the power sensor ("module") or at the terminals of the supply ("supply").
 
     Raises: RecordError, CapError where no measured point keeps the cap, InputError.
     """
     from wattune import planning
 
     table, curve = as_record(ProfileTable, profile), as_record(EfficiencyCurve, efficiency)
-    return planning.plan(table, curve, cap_w=cap_w, margin_w=margin_w)
+    return planning.plan(table, curve, cap_w=cap_w, cap_side=cap_side, margin_w=margin_w)
 
 
 def train(
@@ -110,13 +115,14 @@ def train(
     checkpoint: Path | None = None,
     resume: bool = False,
     weights: Path | None = None,
+    max_temp_c: float | None = None,
     progress: Progress | None = None,
 ) -> TrainingRecord:
     """Train at the planned point until the target, and guard the plan's cap.
 
-    ``checkpoint`` is a file that is replaced after each evaluation, and that ``resume`` goes on from; ``weights`` a
-    safetensors file for the trained model. A target that was not reached raises nothing: the record's ``reached`` is
-    False.
+    ``max_temp_c`` is a second limit, on the board's highest temperature in degrees Celsius. ``checkpoint`` is a file
+    that is replaced after each evaluation, and that ``resume`` goes on from; ``weights`` a safetensors file for the
+    trained model. A target that was not reached raises nothing: the record's ``reached`` is False.
 
     Raises: InputError and its kinds for what cannot be trained as asked, DeviceError.
     """
@@ -134,6 +140,7 @@ def train(
             resume=resume,
             key=profiling.profile_key(board, work, chosen.algorithm),
             weights=weights,
+            max_temp_c=max_temp_c,
             progress=progress,
         )
 
@@ -145,6 +152,7 @@ def compare(
     efficiency: str | Path | EfficiencyCurve,
     *,
     cap_w: float | None,
+    cap_side: CapSide = "module",
     margin_w: float = 0.0,
     seeds: int | Sequence[int] = 3,
     folder: Path | None = None,
@@ -164,6 +172,7 @@ def compare(
             as_record(ProfileTable, profile),
             as_record(EfficiencyCurve, efficiency),
             cap_w=cap_w,
+            cap_side=cap_side,
             margin_w=margin_w,
             seeds=range(seeds) if isinstance(seeds, int) else seeds,
             folder=folder,
@@ -172,12 +181,16 @@ def compare(
         )
 
 
-def check_profile(profile: ProfileTable, device: str | Device, workload: str | Path | Workload | None) -> None:
+def check_profile(
+    profile: str | Path | ProfileTable, device: str | Device, workload: str | Path | Workload | None
+) -> None:
     """Refuse a profile of another device, model, ... Raises: RecordError; InputError and its kinds."""
-    from wattune import planning, profiling
+    from wattune import planning, preflight, profiling
 
+    table = as_record(ProfileTable, profile)
     with opened(device) as board:
-        planning.check_profile(profile, profiling.profile_key(board, as_workload(workload), profile.algorithm))
+        key = profiling.profile_key(board, as_workload(workload), table.algorithm)
+        planning.check_profile(table, key, command=preflight.check_command(board, profile, workload))
 
 
 @contextmanager

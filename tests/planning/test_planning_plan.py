@@ -8,10 +8,10 @@ import time
 import pytest
 from planning_tables import BATCHES, CLOCKS, board, cell, curve
 
-from wattune.errors import RecordError
+from wattune.errors import InputError, RecordError
 from wattune.planning import check_profile, plan
 from wattune.planning.caps import CAPS
-from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileCost, ProfileKey, ProfileTable
+from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileCost, ProfileKey, ProfileTable, Supply
 
 KEY = ProfileKey(
     device="a board",
@@ -153,6 +153,60 @@ def test_a_foreign_table_is_refused_with_every_difference():
     check_profile(keyless, KEY)
     with pytest.raises(RecordError, match="device"):
         check_profile(keyless, KEY.model_copy(update={"device": "another board"}))
+
+
+def test_a_stale_table_names_the_command_that_checks_five_cells():
+    profile = board().model_copy(update={"key": KEY})
+    command = "wattune profile --check p.json --device jetson"
+    with pytest.raises(RecordError) as caught:
+        check_profile(profile, KEY.model_copy(update={"mode": "15W"}), command=command)
+    assert str(caught.value).endswith(f"see by five cells whether it still holds: {command}")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(RecordError) as caught:
+        check_profile(profile, KEY.model_copy(update={"mode": "15W", "model": "other"}), command=command)
+    assert "--check" not in str(caught.value)
+
+
+def test_a_cap_at_the_supply_is_one_of_the_module():
+    profile = board().model_copy(update={"supply": Supply(other_w=0.6, efficiency=0.9), "sensor_rail": "VDD_IN"})
+    at_module, at_supply = (
+        plan(profile, curve(), cap_w=4.2),
+        plan(profile, curve(), cap_w=5.3333333333, cap_side="supply"),
+    )
+    assert at_supply.cap_w == pytest.approx(4.2)
+    assert at_supply.point == at_module.point
+    assert (at_supply.cap_side, at_supply.supply_cap_w) == ("supply", 5.3333333333)
+    assert (at_module.cap_side, at_module.supply_cap_w) == ("module", None)
+    assert at_supply.supply == at_module.supply == profile.supply
+    assert at_supply.sensor_rail == "VDD_IN"
+    assert plan(profile, curve(), cap_w=None, cap_side="supply").cap_w is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "said"),
+    [
+        ({}, {"cap_w": 5.0, "cap_side": "supply"}, "not known; measure it with `wattune doctor --calibrate"),
+        ({"supply": Supply(other_w=5.0)}, {"cap_w": 5.0, "cap_side": "supply"}, "more than 5 W"),
+        ({}, {"cap_w": 5.0, "cap_side": "wall"}, "module, supply"),
+        ({"supply": Supply()}, {"cap_w": -5.0, "cap_side": "supply"}, "positive number"),
+    ],
+)
+def test_a_side_that_cannot_be_is_refused(changes, arguments, said):
+    with pytest.raises(InputError, match=said):
+        plan(board().model_copy(update=changes), curve(), **arguments)
+
+
+def test_a_pick_that_was_measured_under_strain_is_said():
+    profile = board()
+    chosen = plan(profile, curve(), cap_w=None).point
+    strain = {"throttled": ("gpu-balanced",), "swapped_bytes": 3 * 2**20}
+    cells = tuple(c.model_copy(update=strain) if c.point == chosen else c for c in profile.cells)
+    notes = plan(profile.model_copy(update={"cells": cells, "notes": ("of the table",)}), curve(), cap_w=None).notes
+    assert notes == (
+        "the board held itself back while this point was measured (gpu-balanced)",
+        "the board swapped 3 MiB while this point was measured",
+        "of the table",
+    )
 
 
 def test_planning_a_full_grid_is_quick():

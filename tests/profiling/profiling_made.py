@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -97,3 +101,27 @@ class Computer(Device):
 
     def _restore(self, snapshot: object) -> None:
         pass
+
+
+class Greedy(nn.Linear):
+    """Takes more memory than there is for more than four samples, in the words of ``ending``; only in a process that
+    was started to try it, so that a test lives on if it is called elsewhere."""
+
+    def __init__(self, ending: str):
+        super().__init__(6, 3)
+        self.ending = ending
+
+    def forward(self, x):
+        if len(x) > 4 and multiprocessing.parent_process() is not None:
+            if self.ending == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.ending == "asleep":
+                time.sleep(60)
+            if self.ending == "gone":
+                os._exit(3)
+            raise RuntimeError(self.ending)
+        return super().forward(x)
+
+
+def greedy(ending: str = "killed", **changes: Any) -> Workload:
+    return workload(**{"model": partial(Greedy, ending), "input_shape": (6,), "batch_sizes": (2, 4, 8, 16), **changes})

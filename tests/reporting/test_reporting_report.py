@@ -10,8 +10,8 @@ import reporting_records as samples
 
 from wattune.errors import OutputError, RecordError
 from wattune.planning import plan
-from wattune.records import Comparison, Plan, ProfileTable, Provenance
-from wattune.reporting import Records, write_report
+from wattune.records import BoardEvent, Comparison, Plan, ProfileTable, Provenance
+from wattune.reporting import Records, words, write_report
 from wattune.reporting.charts import number
 from wattune.reporting.page import Figure, Table, render
 from wattune.reporting.report import compose, headline
@@ -107,6 +107,24 @@ def test_the_margin_moves_the_frontier(run):
     frontier = traces(figures(render(compose(replace(run, plan=wide))))["peak-power"])["keeps 5.2 W"]
     kept = [c.clock_mhz for c in run.profile.measured if c.batch_size == 128 and c.power_peak_w + 0.5 <= samples.CAP_W]
     assert frontier["x"][10] == samples.CLOCKS_MHZ.index(max(kept)) + 0.5
+
+
+def test_a_cell_under_strain_is_marked_and_the_board_and_the_cap_are_told(run):
+    held = {"throttled": ("gpu-balanced",), "swapped_bytes": 5 * 2**20}
+    first, *others = run.profile.cells
+    profile = run.profile.model_copy(update={"cells": (first.model_copy(update=held), *others)})
+    event = BoardEvent(time_s=12.0, kind="another writer", text="nvpmodel set max_freq")
+    training = run.training.model_copy(update={"board_events": (event,), "reason": "why", "temperature_max_c": 61.5})
+    plan = run.plan.model_copy(update={"notes": ("the table is old",)})
+    page = compose(replace(run, profile=profile, training=training, plan=plan))
+    items = {item.title: item for section in page.sections for item in section.items}
+    assert "Ring: measured while the board held itself back or swapped." in items["Peak power"].note
+    assert "throttled by gpu-balanced, 5.0 MiB swapped" in json.dumps(items["Peak power"].spec)
+    assert items["What happened to the board"].rows == [("12 s", "another writer", "nvpmodel set max_freq")]
+    assert "Highest temperature 61.5 °C." in items["Power during training"].note
+    assert items["What the cap means"].text == words.side(plan)
+    assert items["Not to be relied on"].text == "The table is old."
+    assert any("(why)" in section.intro for section in page.sections)
 
 
 def test_samples_needed_with_band_and_censored():

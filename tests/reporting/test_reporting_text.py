@@ -1,7 +1,7 @@
 import pytest
 import reporting_records as samples
 
-from wattune.records import Baseline, ProfileCost, Provenance
+from wattune.records import Baseline, BoardEvent, ProfileCost, Provenance, Supply
 from wattune.reporting import cap_table, comparison_table, summary, words
 from wattune.reporting.text import table
 
@@ -24,6 +24,9 @@ time to target     27.2 s     28.4 s  predicted: steps only, with the proxy's sa
 energy              139 J      144 J
 peak power         5.16 W     6.12 W  cap 5.2 W exceeded, by readings over 0.1 s
 above the cap                    2 s  exactly 2 s, by the simulator
+
+The cap of 5.2 W holds at the module: for the readings of its power sensor. Each reading averages over 0.1 s, so \
+shorter peaks may be higher without being seen; no margin below the cap is kept for them.
 
 target reached (0.9532, target 0.95) after 10,240 samples
 
@@ -101,6 +104,36 @@ def test_a_comparison_without_runs(run):
     rows = tuple(row.model_copy(update={"time_s": None, "speed_up": None}) for row in run.comparison.rows)
     text = comparison_table(run.comparison.model_copy(update={"rows": rows, "seeds": (0,), "cap_w": None}))
     assert text.startswith("compared without a power cap, one seed  [SIMULATED]")
+
+
+def test_the_side_of_the_cap_the_window_and_the_margin_are_always_said(run):
+    supply = {"cap_side": "supply", "supply_cap_w": 7.0, "supply": Supply(other_w=1.1, efficiency=0.9)}
+    plan = run.plan.model_copy(update={**supply, "margin_w": 0.2, "sensor_rail": "VDD_IN", "sensor_window_s": 0.42})
+    text = summary(plan)
+    assert "under a cap of 7 W at the supply  [SIMULATED]" in text
+    assert (
+        "The cap of 7 W holds at the supply's terminals. That is 5.20 W for the readings of the module's power "
+        "sensor (VDD_IN), by (module + 1.1 W) / 0.9. Each reading averages over 0.42 s, so shorter peaks may be "
+        "higher without being seen; 0.2 W below the cap are kept for them."
+    ) in text
+    unknown = run.plan.model_copy(update={"sensor_window_s": None})
+    assert "What time a reading averages over is not known; no margin below the cap is kept" in summary(unknown)
+    assert "which are instantaneous; no margin" in summary(run.plan.model_copy(update={"sensor_window_s": 0.0}))
+    assert words.side(run.plan.model_copy(update={"cap_w": None})) == ""
+    comparison = run.comparison.model_copy(update={"cap_side": "supply", "supply_cap_w": 7.0})
+    assert comparison_table(comparison).startswith("compared under a cap of 7 W at the supply, mean over 3 seeds")
+
+
+def test_what_happened_to_the_board_is_told(run):
+    events = tuple(BoardEvent(time_s=i, kind="throttled", text=f"held down by zone {i}") for i in range(7))
+    changes = {"ended": "stopped for safety", "reached": False, "reason": "7 W at the lowest setting"}
+    heat = {"board_events": events, "max_temp_c": 80.0, "temperature_max_c": 81.25}
+    text = summary(run.plan, run.training.model_copy(update={**changes, **heat}))
+    assert "after 10,240 samples: stopped for safety, 7 W at the lowest setting" in text
+    assert "3 s: throttled: held down by zone 3" in text
+    assert "zone 5" not in text
+    assert "and 2 more in the record" in text
+    assert "highest temperature 81.2 °C, limit 80 °C" in text
 
 
 def test_columns_are_aligned():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from typing import Literal
 
 from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
 from wattune.algorithms.checkpoint import load_checkpoint, save_checkpoint, state_bytes
 from wattune.algorithms.learning import Progressed, learn
+from wattune.algorithms.placement import place, release, shortage_said
 from wattune.errors import UnknownName
 
 __all__ = [
@@ -19,7 +21,10 @@ __all__ = [
     "learn",
     "load_checkpoint",
     "open_algorithm",
+    "place",
+    "release",
     "save_checkpoint",
+    "shortage_said",
     "state_bytes",
 ]
 
@@ -28,16 +33,25 @@ ALGORITHMS: dict[str, str] = {"backprop": "wattune.algorithms.backprop:Backprop"
 
 
 def open_algorithm(
-    name: str, trainable: Trainable, batch_size: int, *, micro_batch_size: int | None = None, seed: int = 0
+    name: str,
+    trainable: Trainable,
+    batch_size: int,
+    *,
+    micro_batch_size: int | None = None,
+    seed: int = 0,
+    on: Literal["cpu", "gpu"] = "cpu",
 ) -> TrainingAlgorithm:
     """A new training of ``trainable`` from its initial weights.
 
-    ``micro_batch_size`` is how many samples one forward pass takes, the whole batch where it is None.
-    Raises: UnknownName; InputError and WorkloadError as the algorithm does.
+    ``micro_batch_size`` is how many samples one forward pass takes, the whole batch where it is None; ``on`` the
+    processor, see ``place``.
+    Raises: UnknownName; InputError, WorkloadError and OutOfDeviceMemory as the algorithm does.
     """
     if name not in ALGORITHMS:
         raise UnknownName("algorithm", name, ALGORITHMS)
     module, _, attribute = ALGORITHMS[name].partition(":")
     algorithm = getattr(importlib.import_module(module), attribute)
-    opened: TrainingAlgorithm = algorithm(trainable, batch_size, micro_batch_size=micro_batch_size, seed=seed)
+    opened: TrainingAlgorithm = algorithm(
+        trainable, batch_size, micro_batch_size=micro_batch_size, seed=seed, on=place(on)
+    )
     return opened

@@ -12,26 +12,34 @@ from torch.utils._pytree import tree_map
 
 from wattune.algorithms import counting, operations
 from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
+from wattune.algorithms.placement import shortage_said
 from wattune.algorithms.precision import autocast, check_data_type, matrix_precision
 from wattune.errors import InputError, WorkloadError
 from wattune.records import StepWork
 
 
 class Backprop(TrainingAlgorithm):
-    """The plain training loop, on the device that the model is on.
+    """The plain training loop, on one torch device.
 
     A batch larger than ``micro_batch_size`` goes through the model in parts whose gradients are added up: the gradient
     is that of the mean loss over the whole batch. (Batch normalisation sees the parts, as it always does.) "fp16" and
     "bf16" are autocast, the former with a scaled loss. Random numbers (dropout) are the algorithm's own: nothing that
     runs between two steps disturbs them.
 
-    Raises: InputError for batch sizes or a data type that cannot be, WorkloadError where nothing trains.
+    Raises: InputError for batch sizes or a data type that cannot be, WorkloadError where nothing trains,
+    OutOfDeviceMemory where model or step do not fit.
     """
 
     name = "backprop"
 
     def __init__(
-        self, trainable: Trainable, batch_size: int, *, micro_batch_size: int | None = None, seed: int = 0
+        self,
+        trainable: Trainable,
+        batch_size: int,
+        *,
+        micro_batch_size: int | None = None,
+        seed: int = 0,
+        on: torch.device | None = None,
     ) -> None:
         if batch_size < 1:
             raise InputError("batch size", value=batch_size, allowed="1 and up")
@@ -41,7 +49,10 @@ class Backprop(TrainingAlgorithm):
         self.batch_size = batch_size
         self.micro_batch_size = micro_batch_size or batch_size
         self._trainable = trainable
-        self.module = trainable.model(seed)
+        with shortage_said("the model"):
+            self.module = trainable.model(seed)
+            if on is not None:
+                self.module = self.module.to(on)
         trained = [p for p in self.module.parameters() if p.requires_grad]
         if not trained:
             raise WorkloadError("the model has no parameter that trains", value=type(self.module).__name__)
@@ -56,7 +67,9 @@ class Backprop(TrainingAlgorithm):
         """Train on each batch; one Step comes out before the next batch goes in."""
         self.module.train()
         for batch in batches:
-            yield self._train(batch)
+            with shortage_said(f"a step with micro-batches of {self.micro_batch_size}"):
+                step = self._train(batch)
+            yield step
 
     def work(self) -> StepWork:
         """What one step asks of a device. Raises: WorkloadError where the step cannot be run."""
@@ -67,7 +80,7 @@ class Backprop(TrainingAlgorithm):
         return counting.evaluation_work(self._trainable, self.module, self._optimizer, samples)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the model with its buffers, the optimizer, the loss scale and the random numbers."""
+        """A copy of the model with its buffers, the optimizer, the loss scale and the random numbers, on the CPU."""
         return {
             "module": _copied(self.module.state_dict()),
             "optimizer": _copied(self._optimizer.state_dict()),
@@ -81,6 +94,8 @@ class Backprop(TrainingAlgorithm):
             self.module.load_state_dict(state["module"])
             self._optimizer.load_state_dict(_copied(state["optimizer"]))
             self._scaler.load_state_dict(state["scaler"])
+            if len(state["random"]) != len(self._random):
+                raise ValueError("it was made on another processor, whose random numbers are others")
             self._random = _copied(state["random"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise InputError(
@@ -127,4 +142,5 @@ class Backprop(TrainingAlgorithm):
 
 
 def _copied(values: Any) -> Any:
-    return tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, values)
+    # On the CPU: a second copy of everything in the memory of a small GPU may be the one that does not fit.
+    return tree_map(lambda v: v.detach().to("cpu", copy=True) if isinstance(v, Tensor) else v, values)

@@ -7,21 +7,43 @@ from wattune.planning.candidates import candidates, figures, why_slower
 from wattune.planning.caps import gain_over_caps
 from wattune.planning.rules import BASELINES, choose, fields
 from wattune.planning.selection import Limit, fastest
+from wattune.planning.sides import module_cap
 from wattune.planning.table import Option, Table
-from wattune.records import Baseline, EfficiencyCurve, Plan, ProfileKey, ProfileTable, provenance
+from wattune.records import (
+    Baseline,
+    CapSide,
+    EfficiencyCurve,
+    Plan,
+    ProfileCell,
+    ProfileKey,
+    ProfileTable,
+    provenance,
+)
+
+CHECK = "wattune profile --check PROFILE --device DEVICE"
+"""The command that measures five cells of a stale table again."""
 
 
-def plan(profile: ProfileTable, efficiency: EfficiencyCurve, *, cap_w: float | None, margin_w: float = 0.0) -> Plan:
+def plan(
+    profile: ProfileTable,
+    efficiency: EfficiencyCurve,
+    *,
+    cap_w: float | None,
+    cap_side: CapSide = "module",
+    margin_w: float = 0.0,
+) -> Plan:
     """Choose batch size and clock together: the measured point that trains fastest among those that keep the cap.
 
     A point keeps the cap where its ``power_peak_w`` plus ``margin_w`` is at most ``cap_w`` (None: no cap), in watts.
-    ``target`` is that of the curve. The names of the workloads may differ, since the curve is that of a proxy.
+    Where that is a cap at the terminals of the supply (``cap_side`` "supply"), the profile's ``supply`` says what of it
+    is the module's. ``target`` is that of the curve. The names of the workloads may differ, since the curve is that of
+    a proxy.
 
-    Raises: CapError where no measured point keeps the cap; InputError for a cap that is not a positive number;
-    RecordError where the records do not fit together, or no proxy run reached the target at any feasible point.
-    Source: arXiv 2502.18323, Algorithm 1.
+    Raises: CapError where no measured point keeps the cap; InputError for a cap that is not a positive number, or one
+    at a supply that is not known; RecordError where the records do not fit together, or no proxy run reached the target
+    at any feasible point. Source: arXiv 2502.18323, Algorithm 1.
     """
-    limit = Limit(cap_w, margin_w)
+    limit = Limit(module_cap(cap_w, cap_side, profile.supply), margin_w)
     table = Table(profile, efficiency)
     chosen = fastest(table.rows, limit)
     if chosen is None:
@@ -30,8 +52,11 @@ def plan(profile: ProfileTable, efficiency: EfficiencyCurve, *, cap_w: float | N
     return Plan(
         **figures(chosen, table.reference_samples),
         cap_w=limit.cap_w,
+        cap_side=cap_side,
+        supply_cap_w=cap_w if cap_side == "supply" else None,
+        supply=profile.supply,
         margin_w=limit.margin_w,
-        notes=_notes(chosen.cell.batch_size, efficiency),
+        notes=(*_notes(chosen.cell, efficiency), *profile.notes),
         candidates=candidates(table, limit, chosen),
         baselines=_baselines(table, limit, chosen),
         gain_over_caps=gain_over_caps(table, limit.margin_w),
@@ -42,26 +67,33 @@ def plan(profile: ProfileTable, efficiency: EfficiencyCurve, *, cap_w: float | N
         key=profile.key,
         profile_cost=profile.cost,
         sensor_window_s=profile.sensor_window_s,
+        sensor_rail=profile.sensor_rail,
         provenance=provenance(
             source.kind, device=source.device or profile.device, model=source.model, data=efficiency.provenance.data
         ),
     )
 
 
-def check_profile(profile: ProfileTable, key: ProfileKey) -> None:
+def check_profile(profile: ProfileTable, key: ProfileKey, *, command: str = CHECK) -> None:
     """Refuse a table that was not measured with this device, model, input shape, ... A table without a key, from
     another program, is compared by device and algorithm only.
 
+    Where nothing but the board's mode or the software has changed, the error names ``command``, which measures five
+    cells again instead of all of them.
+
     Raises: RecordError naming every field that differs.
     """
+    hint = "profile again"
     if profile.key is not None:
         differences = profile.key.differences(key)
+        if profile.key.is_stale(key):
+            hint = f"see by five cells whether it still holds: {command}"
     else:
         pairs = {"device": (profile.device, key.device), "algorithm": (profile.algorithm, key.algorithm)}
         differences = [f"{name} ({wanted}, not {found})" for name, (found, wanted) in pairs.items() if found != wanted]
     if differences:
         raise RecordError(
-            "the profile belongs to something else, it differs in", value=", ".join(differences), hint="profile again"
+            "the profile belongs to something else, it differs in", value=", ".join(differences), hint=hint
         )
 
 
@@ -82,14 +114,20 @@ def _baselines(table: Table, limit: Limit, chosen: Option) -> tuple[Baseline, ..
     return tuple(baselines)
 
 
-def _notes(batch_size: int, efficiency: EfficiencyCurve) -> tuple[str, ...]:
-    point = efficiency.at(batch_size)
-    if not point.censored:
-        return ()
-    return (
-        f"{point.censored} of {point.runs} proxy runs at batch size {batch_size} did not reach the target: it "
-        "needs more samples than this plan counts with",
-    )
+def _notes(chosen: ProfileCell, efficiency: EfficiencyCurve) -> tuple[str, ...]:
+    point = efficiency.at(chosen.batch_size)
+    notes = []
+    if point.censored:
+        notes.append(
+            f"{point.censored} of {point.runs} proxy runs at batch size {chosen.batch_size} did not reach the target: "
+            "it needs more samples than this plan counts with"
+        )
+    if chosen.disturbed:
+        what = chosen.throttled or (f"{chosen.over_current} over-current events",)
+        notes.append(f"the board held itself back while this point was measured ({', '.join(what)})")
+    if chosen.swapped_bytes:
+        notes.append(f"the board swapped {chosen.swapped_bytes / 2**20:.0f} MiB while this point was measured")
+    return tuple(notes)
 
 
 def _nothing(table: Table, limit: Limit) -> CapError | RecordError:

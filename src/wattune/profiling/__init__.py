@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from wattune.profiling.checking import Deviation, Deviations, check
 from wattune.profiling.confirming import confirm
 from wattune.profiling.key import profile_key
 from wattune.profiling.profile import STRATEGIES, profile
 
-__all__ = ["STRATEGIES", "confirm", "profile", "profile_key"]
+__all__ = ["STRATEGIES", "Deviation", "Deviations", "check", "confirm", "profile", "profile_key"]

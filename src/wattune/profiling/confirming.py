@@ -6,6 +6,7 @@ from typing import Any
 
 from wattune.devices import Device, RecordedDevice
 from wattune.profiling.probe import Prober
+from wattune.profiling.strain import happened
 from wattune.records import AbortedProbe, Confirmation, OperatingPoint, ProfileCell, ProfileCost, ProfileTable
 from wattune.workloads import Workload
 
@@ -46,6 +47,7 @@ def confirm(
             "cells": tuple(looked_at_again(cell) for cell in table.cells),
             "confirmed": (*table.confirmed, Confirmation(**place, cap_w=cap_w, power_w=peak_w)),
             "cost": _sum(table.cost, cost),
+            "notes": (*table.notes, *happened(device)),
         }
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from wattune.algorithms import place
 from wattune.devices import Device
 from wattune.records import ProfileKey
 from wattune.workloads import Workload
@@ -13,9 +14,12 @@ def profile_key(device: Device, workload: Workload, algorithm: str) -> ProfileKe
     """The key of a table of this workload on this device. Neither weights nor data are read for it.
 
     ``software`` is torch's version without its patch level, such as "torch 2.6": which operations a step consists of,
-    and the kernels that they run in, change with it. The version of wattune stands in the table's provenance.
+    and the kernels that they run in, change with it; where a board's GPU is to be trained on and this torch cannot, it
+    says so. The version of wattune stands in the table's provenance.
     """
     major, minor = torch.__version__.split(".")[:2]
+    misplaced = device.executes_steps and device.trains_on == "gpu" and place("gpu").type == "cpu"
+    elsewhere = " on the CPU" if misplaced else ""
     return ProfileKey(
         device=device.name,
         mode=device.mode,
@@ -24,5 +28,5 @@ def profile_key(device: Device, workload: Workload, algorithm: str) -> ProfileKe
         data_type=workload.data_type,
         optimizer=workload.optimizer_key(),
         algorithm=algorithm,
-        software=f"torch {major}.{minor}",
+        software=f"torch {major}.{minor}{elsewhere}",
     )

@@ -71,6 +71,11 @@ class Notebook:
         """Everything measured so far, in order."""
         return list(self._notes.values())
 
+    def missing(self, rows: Sequence[Shape], reference: str | None = None) -> list[Shape]:
+        """Those of the shapes of which nothing was measured yet."""
+        done = {shape for name, shape, _ in self._notes if name == reference}
+        return [shape for shape in rows if shape not in done]
+
     def look_up(
         self, reference: str | None, prober: Prober, shape: Shape, setting: float | None
     ) -> ProfileCell | AbortedProbe:

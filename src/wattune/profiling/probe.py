@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from wattune.algorithms import open_algorithm
-from wattune.devices import Device, Meter
+from wattune.algorithms import open_algorithm, release
+from wattune.devices import Device, Meter, MeterFigures
 from wattune.errors import OutOfDeviceMemory
+from wattune.profiling.fit import can_travel, is_needed, unfit
 from wattune.profiling.grid import Shape
+from wattune.profiling.strain import Strain
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost, StepWork
 from wattune.workloads import Workload
 
@@ -20,6 +22,11 @@ WINDOWS = 3
 
 SHORTEST_WINDOW_S = 0.1
 
+REPEATS = 2
+"""How often a cell is measured again that was taken while the board held itself back."""
+
+REST_S, LONGEST_REST_S = 5.0, 60.0
+"""What the board then gets to recover: at least the one, until nothing holds it down any more, at most the other."""
 
 Probe = tuple[ProfileCell | AbortedProbe, ProfileCost]
 """What came out of one probe, and what it cost the device, warm-up included."""
@@ -29,7 +36,8 @@ class Prober:
     """Measures cells of one workload on one device; what it needs for one shape is kept for the next setting.
 
     A device that does not execute steps is only told of them; on others the algorithm trains on a made-up batch, with
-    weights of its own.
+    weights of its own. Where training and the system share the memory, ``rows``, the shapes that will be asked for,
+    are tried in a process of its own before the first of them is measured.
     """
 
     def __init__(
@@ -41,6 +49,7 @@ class Prober:
         steps: int,
         cap_w: float | None,
         windows: int = WINDOWS,
+        rows: Sequence[Shape] = (),
     ):
         self._device = device
         self._workload = workload
@@ -48,6 +57,8 @@ class Prober:
         self._steps = steps
         self._windows = windows
         self._cap_w = cap_w
+        self._rows = rows
+        self._unfit: frozenset[int] | None = None
         self._shape: Shape | None = None
         self._work: StepWork | None = None
         self._training: Iterator[Any] = itertools.repeat(None)
@@ -55,32 +66,80 @@ class Prober:
     def probe(self, shape: Shape, setting: float | None) -> Probe:
         """Warm up, then measure for at least ``steps`` steps and ``windows`` windows of the sensor.
 
-        Stopped after the step in which a reading of this cell is above the cap. Raises: DeviceError, InputError.
+        Stopped after the step in which a reading of this cell is above the cap. A cell that was taken while the board
+        was throttled or had an over-current event is measured again after a rest, ``REPEATS`` times at most.
+        Raises: DeviceError, InputError.
         """
         place: dict[str, Any] = {"batch_size": shape[0]}
         if shape[1] != shape[0]:
             place["micro_batch_size"] = shape[1]
         if setting is not None and self._device.actuator is not None:
             place[self._device.actuator] = setting
-        try:
+        spent: list[MeterFigures] = []
+        if self._fits(shape):
+            try:
+                return self._undisturbed(shape, setting, place, spent), self._cost(spent)
+            except OutOfDeviceMemory:
+                pass
+            self._shape, self._work, self._training = None, None, itertools.repeat(None)
+            release()
+        return ProfileCell(**place, out_of_memory=True), self._cost([])
+
+    def _fits(self, shape: Shape) -> bool:
+        if self._unfit is None:
+            self._unfit = frozenset()
+            if self._rows and is_needed(self._device) and can_travel(self._workload):
+                # Nobody watches the power meanwhile.
+                lowest = None if self._cap_w is None else min(self._device.settings, default=None)
+                with self._device.at(lowest):
+                    self._unfit = unfit(self._device, self._workload, self._algorithm, self._rows)
+        return shape[1] not in self._unfit
+
+    def _undisturbed(
+        self, shape: Shape, setting: float | None, place: dict[str, Any], spent: list[MeterFigures]
+    ) -> ProfileCell | AbortedProbe:
+        for repeats_left in range(REPEATS, -1, -1):
             with self._device.at(setting):
-                return self._measure(self._prepared(shape), place)
-        except OutOfDeviceMemory:
-            self._shape = None
-            nothing = ProfileCost(time_s=0, energy_j=0, above_cap_s=0, probes=1, cap_w=self._cap_w)
-            return ProfileCell(**place, out_of_memory=True), nothing
+                found = self._measure(self._prepared(shape), place, spent)
+            if isinstance(found, AbortedProbe) or not found.disturbed or not repeats_left:
+                break
+            with Meter(self._device, cap_w=self._cap_w) as meter:
+                self._rest()
+            spent.append(meter.figures())
+        return found
+
+    def _rest(self) -> None:
+        begun_s = self._device.now_s()
+        self._device.wait(REST_S)
+        while self._device.conditions().throttled and self._device.now_s() - begun_s < LONGEST_REST_S:
+            self._device.wait(REST_S)
+
+    def _cost(self, spent: Sequence[MeterFigures]) -> ProfileCost:
+        return ProfileCost(
+            time_s=sum(figures.time_s for figures in spent),
+            energy_j=sum(figures.energy_j for figures in spent),
+            above_cap_s=sum(figures.above_cap_s for figures in spent),
+            probes=1,
+            cap_w=self._cap_w,
+        )
 
     def _prepared(self, shape: Shape) -> StepWork:
         if self._shape != shape or self._work is None:
             self._training = itertools.repeat(None)  # the last one's memory goes before the next one needs it
-            algorithm = open_algorithm(self._algorithm, self._workload, shape[0], micro_batch_size=shape[1])
+            algorithm = open_algorithm(
+                self._algorithm,
+                self._workload,
+                shape[0],
+                micro_batch_size=shape[1],
+                on=self._device.trains_on if self._device.executes_steps else "cpu",
+            )
             self._work = algorithm.work()
             if self._device.executes_steps:
                 self._training = algorithm.run(itertools.repeat(self._workload.example(shape[0])))
             self._shape = shape
         return self._work
 
-    def _measure(self, work: StepWork, place: dict[str, Any]) -> Probe:
+    def _measure(self, work: StepWork, place: dict[str, Any], spent: list[MeterFigures]) -> ProfileCell | AbortedProbe:
         device, sensor, cap_w = self._device, self._device.sensor, self._cap_w
         begun_s = device.now_s()
         above: list[float] = []
@@ -93,22 +152,16 @@ class Prober:
         window_s = max(sensor.window_s, sensor.period_s, SHORTEST_WINDOW_S)
         with Meter(device, cap_w=cap_w, on_reading=look) as warm_up:
             self._run(work, WARM_UP_STEPS, sensor.settle_s, above)
-        spent = [warm_up.figures()]
+        spent.append(warm_up.figures())
         if not above:
+            strain = Strain(device)
             with Meter(device, cap_w=cap_w, on_reading=look) as meter:
-                times_s = self._run(work, self._steps, self._windows * window_s, above)
+                times_s = self._run(work, self._steps, self._windows * window_s, above, strain)
             spent.append(meter.figures())
-        cost = ProfileCost(
-            time_s=sum(figures.time_s for figures in spent),
-            energy_j=sum(figures.energy_j for figures in spent),
-            above_cap_s=sum(figures.above_cap_s for figures in spent),
-            probes=1,
-            cap_w=cap_w,
-        )
         if above:
-            return AbortedProbe(**place, cap_w=cap_w, power_w=above[0]), cost
+            return AbortedProbe(**place, cap_w=cap_w, power_w=above[0])
         figures = spent[-1]
-        cell = ProfileCell(
+        return ProfileCell(
             **place,
             step_s=mean(times_s),
             step_std_s=stdev(times_s) if len(times_s) > 1 else None,
@@ -116,10 +169,12 @@ class Prober:
             power_std_w=figures.power_std_w,
             power_peak_w=figures.power_peak_w,
             steps=len(times_s),
+            **strain.fields(),
         )
-        return cell, cost
 
-    def _run(self, work: StepWork, steps: int, seconds: float, above: list[float]) -> list[float]:
+    def _run(
+        self, work: StepWork, steps: int, seconds: float, above: list[float], strain: Strain | None = None
+    ) -> list[float]:
         """So many steps and seconds at least, or until a reading is above the cap; the time of each step."""
         begun_s = self._device.now_s()
         times_s: list[float] = []
@@ -128,4 +183,6 @@ class Prober:
             with self._device.step(work):
                 next(self._training)
             times_s.append(self._device.now_s() - before_s)
+            if strain is not None:
+                strain.look()
         return times_s

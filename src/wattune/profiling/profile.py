@@ -8,12 +8,14 @@ from pathlib import Path
 
 from wattune.devices import Device, RecordedDevice
 from wattune.errors import InputError, OutOfDeviceMemory
+from wattune.profiling.fit import can_travel, is_needed
 from wattune.profiling.grid import Shape, full, shapes, staircase
 from wattune.profiling.key import profile_key
 from wattune.profiling.notebook import Notebook, Partial, total_cost
 from wattune.profiling.probe import Prober
 from wattune.profiling.recording import replayed
 from wattune.profiling.reference import climb, reference_set, references
+from wattune.profiling.strain import happened
 from wattune.records import AbortedProbe, ProfileCell, ProfileTable, provenance
 from wattune.workloads import Workload
 
@@ -83,7 +85,7 @@ def profile(
             at = "" if setting is None else f" at {setting:g} {unit}"
             progress(min(len(notebook.notes), total), total, f"{what}, batch size {batch_size}{at}")
 
-    prober = Prober(device, workload, algorithm, steps=steps, cap_w=cap_w)
+    prober = Prober(device, workload, algorithm, steps=steps, cap_w=cap_w, rows=notebook.missing(rows))
 
     def measure(shape: Shape, setting: float | None) -> ProfileCell | AbortedProbe:
         report(workload.name, shape[0], setting)
@@ -110,7 +112,10 @@ def profile(
         key=key,
         cost=total_cost(own),
         sensor_window_s=device.sensor.window_s,
+        sensor_rail=device.sensor.rail,
         strategy=strategy,
+        supply=device.supply,
+        notes=(*_notes(device, workload), *happened(device)),
         provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=cap_w),
     )
 
@@ -127,6 +132,12 @@ def _checked(strategy: str | None, cap_w: float | None, steps: int) -> str:
     if strategy == "staircase" and cap_w is None:
         raise InputError("the strategy staircase", allowed="only with a cap", hint='give cap_w, or take "full"')
     return strategy
+
+
+def _notes(device: Device, workload: Workload) -> tuple[str, ...]:
+    if not is_needed(device) or can_travel(workload):
+        return ()
+    return ("batch sizes were not tried in a process of its own before, since the workload cannot be sent to one",)
 
 
 def _order(cell: ProfileCell) -> tuple[float, ...]:

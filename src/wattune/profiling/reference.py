@@ -39,8 +39,10 @@ def climb(
 
     Source: arXiv 2502.18323, section 4 (Baseline 1: clocks at which the limit holds for any model and batch size).
     """
-    prober = Prober(device, workload, ALGORITHM, steps=STEPS, cap_w=cap_w)
     batch_size, left = workload.batch_sizes[-1], list(device.settings)
+    halved = [batch_size >> i for i in range(batch_size.bit_length())]
+    rows = notebook.missing([(size, size) for size in halved], workload.name)
+    prober = Prober(device, workload, ALGORITHM, steps=STEPS, cap_w=cap_w, rows=rows)
     while left and batch_size:
         report(workload.name, batch_size, left[0])
         shape, setting = (batch_size, batch_size), left[0]

@@ -8,6 +8,7 @@ the old one or the new one, never a half.
 from __future__ import annotations
 
 from wattune.records.base import Kind, Provenance, Record, Value, provenance
+from wattune.records.board import BoardEvent, CapSide, Supply
 from wattune.records.comparison import Comparison, ComparisonRow
 from wattune.records.efficiency import EfficiencyCurve, EfficiencyPoint
 from wattune.records.plan import Baseline, Candidate, CapGain, Plan
@@ -36,8 +37,10 @@ __all__ = [
     "AbortedProbe",
     "AtPoint",
     "Baseline",
+    "BoardEvent",
     "Candidate",
     "CapGain",
+    "CapSide",
     "Comparison",
     "ComparisonRow",
     "Confirmation",
@@ -63,6 +66,7 @@ __all__ = [
     "ReferencePower",
     "ReferenceSet",
     "StepWork",
+    "Supply",
     "TrainingRecord",
     "Value",
     "provenance",

@@ -14,18 +14,19 @@ from wattune.files import read_json, write_json
 from wattune.version import __version__
 
 
-def _number(value: object) -> object:
+def number(value: object) -> object:
+    """The value, where it is no text and no truth value. Raises: ValueError."""
     # Other programs' files may say 4.0 for 4, but a text or a truth value is a mistake.
     if isinstance(value, (bool, str)):
         raise ValueError("a number")
     return value
 
 
-Number = Annotated[float, BeforeValidator(_number)]
-Positive = Annotated[float, BeforeValidator(_number), Field(gt=0)]
-NotNegative = Annotated[float, BeforeValidator(_number), Field(ge=0)]
-BatchSize = Annotated[int, BeforeValidator(_number), Field(ge=1)]
-Samples = Annotated[int, BeforeValidator(_number), Field(ge=0)]
+Number = Annotated[float, BeforeValidator(number)]
+Positive = Annotated[float, BeforeValidator(number), Field(gt=0)]
+NotNegative = Annotated[float, BeforeValidator(number), Field(ge=0)]
+BatchSize = Annotated[int, BeforeValidator(number), Field(ge=1)]
+Samples = Annotated[int, BeforeValidator(number), Field(ge=0)]
 Kind = Literal["measured", "simulated", "recorded", "replayed"]
 
 

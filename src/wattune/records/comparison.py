@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Value
+from wattune.records.board import CapSide
 
 
 class ComparisonRow(Value):
@@ -30,13 +31,18 @@ class ComparisonRow(Value):
 
 
 class Comparison(Record):
-    """Every rule's pick for one cap, trained on the target's own data. ``method`` says how it was priced."""
+    """Every rule's pick for one cap, trained on the target's own data. ``method`` says how it was priced.
+
+    ``cap_w``, ``cap_side`` and ``supply_cap_w`` as in a plan.
+    """
 
     name = "comparison"
 
     device: str
     workload: str
     cap_w: Positive | None = None
+    cap_side: CapSide = "module"
+    supply_cap_w: Positive | None = None
     seeds: tuple[int, ...]
     method: str
     rows: tuple[ComparisonRow, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wattune.records.base import BatchSize, NotNegative, Positive, Record, Value
+from wattune.records.board import CapSide, Supply
 from wattune.records.profile import ProfileCost, ProfileKey
 from wattune.records.work import AtPoint
 
@@ -51,11 +52,17 @@ class Plan(AtPoint, Record):
     Selection is by ``step_s / batch_size * relative_samples`` among the points whose peak power plus ``margin_w``
     is at most ``cap_w``. ``predicted_s`` is that times the samples of the reference batch size, None where unknown;
     ``target`` is that of the curve, so usually the proxy's; ``notes`` say what is not to be relied on.
+
+    ``cap_w`` is always what the sensor may read. Where the cap was given for the terminals of the supply (``cap_side``
+    "supply"), ``supply_cap_w`` is what was given, and ``supply`` what ``cap_w`` was computed with.
     """
 
     name = "plan"
 
     cap_w: Positive | None = None
+    cap_side: CapSide = "module"
+    supply_cap_w: Positive | None = None
+    supply: Supply | None = None
     margin_w: NotNegative = 0.0
     relative_time: Positive | None = None
     predicted_s: Positive | None = None
@@ -72,3 +79,4 @@ class Plan(AtPoint, Record):
     key: ProfileKey | None = None
     profile_cost: ProfileCost | None = None
     sensor_window_s: NotNegative | None = None
+    sensor_rail: str | None = None

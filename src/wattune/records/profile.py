@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import model_validator
 from typing_extensions import Self
 
-from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Value
+from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
+from wattune.records.board import Supply
 from wattune.records.work import AtPoint
 
 
@@ -13,6 +14,9 @@ class ProfileCell(AtPoint):
     """One measured (batch size, clock). A cell that did not fit has ``out_of_memory`` and no figures.
 
     ``power_peak_w`` is the largest reading of the sensor; ``step_s`` the mean over ``steps`` steps.
+    What the board said of itself meanwhile: ``throttled`` is what held its clocks down, ``over_current`` how many such
+    events there were, ``swapped_bytes`` how much memory went to and from the swap, ``temperature_c`` the highest
+    temperature; None where it does not tell.
     """
 
     step_s: Positive | None = None
@@ -22,6 +26,15 @@ class ProfileCell(AtPoint):
     power_peak_w: Positive | None = None
     steps: BatchSize | None = None
     out_of_memory: bool = False
+    throttled: tuple[str, ...] = ()
+    over_current: Samples | None = None
+    swapped_bytes: NotNegative | None = None
+    temperature_c: Number | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the board held itself back meanwhile, so that the figures are not those of the setting."""
+        return bool(self.throttled or self.over_current)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -102,9 +115,18 @@ class ProfileKey(Value):
         mine, theirs = self.model_dump(), other.model_dump()
         return [f"{k} ({theirs[k]}, not {mine[k]})" for k in type(self).model_fields if mine[k] != theirs[k]]
 
+    def is_stale(self, now: ProfileKey) -> bool:
+        """Whether nothing but the board's mode and the software have changed: a few cells then tell whether a table
+        still holds."""
+        return self != now and self.model_copy(update={"mode": now.mode, "software": now.software}) == now
+
 
 class ProfileTable(Record):
-    """Step time and power per (batch size, clock). A cell that was not measured is absent."""
+    """Step time and power per (batch size, clock). A cell that was not measured is absent.
+
+    ``supply`` is what lay between the terminals of the device's supply and its sensor; ``notes`` say what is to be
+    known of the table.
+    """
 
     name = "profile"
 
@@ -118,7 +140,10 @@ class ProfileTable(Record):
     key: ProfileKey | None = None
     cost: ProfileCost | None = None
     sensor_window_s: NotNegative | None = None
+    sensor_rail: str | None = None
     strategy: str | None = None
+    supply: Supply | None = None
+    notes: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _one_actuator(self) -> Self:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Value
+from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
+from wattune.records.board import BoardEvent
 from wattune.records.plan import Plan
 
 
@@ -19,12 +20,16 @@ class Evaluation(Value):
 
 
 class GuardEvent(Value):
-    """One answer of the cap guard: at ``time_s`` a reading of ``power_w`` led to this ``setting`` of the actuator."""
+    """One answer of the cap guard: at ``time_s`` a reading of ``power_w`` led to this ``setting`` of the actuator.
+
+    ``temperature_c`` stands there where temperature has a limit as well.
+    """
 
     time_s: NotNegative
     power_w: Positive
     action: Literal["down", "up", "at lowest"]
     setting: Positive | None = None
+    temperature_c: Number | None = None
 
 
 class PowerSample(Value):
@@ -50,6 +55,8 @@ class TrainingRecord(Record):
     """One training: the plan, each evaluation, what it took and how it ended.
 
     Time and energy are of the whole training on the device: first steps, evaluations and checkpoints count.
+    ``reason`` says why it was stopped for safety; ``max_temp_c`` is the limit that the temperature had,
+    ``temperature_max_c`` the highest seen; ``board_events`` are what happened to the board, in the training's time.
     """
 
     name = "training"
@@ -59,6 +66,7 @@ class TrainingRecord(Record):
     target: float | None = None
     reached: bool
     ended: Ending | None = None
+    reason: str | None = None
     samples: Samples
     time_s: NotNegative
     energy_j: NotNegative
@@ -68,7 +76,10 @@ class TrainingRecord(Record):
     readings: Samples | None = None
     readings_above_cap: Samples | None = None
     evaluations: tuple[Evaluation, ...] = ()
+    max_temp_c: Number | None = None
+    temperature_max_c: Number | None = None
     guard: tuple[GuardEvent, ...] = ()
+    board_events: tuple[BoardEvent, ...] = ()
     trace: tuple[PowerSample, ...] = ()
     exact: ExactFigures | None = None
     profiling_share: NotNegative | None = None

@@ -164,6 +164,7 @@ def _marks(grid: Grid, plan: Plan | None) -> tuple[list[Spec], str]:
     for places, name, symbol in (
         (sorted(grid.full), "out of memory", "x-thin"),
         (sorted(grid.aborted), "stopped above the cap", "triangle-up"),
+        (held := sorted(p for p, cell in grid.cells.items() if words.strain(cell)), "held back", "circle-open"),
     ):
         if places:
             marks.append(
@@ -181,6 +182,8 @@ def _marks(grid: Grid, plan: Plan | None) -> tuple[list[Spec], str]:
         legend.append("Cross: does not fit in memory.")
     if grid.aborted:
         legend.append("Triangle: probe stopped at its first reading above the cap.")
+    if held:
+        legend.append("Ring: measured while the board held itself back or swapped.")
     if blank:
         legend.append(f"Blank: not measured ({blank} of {len(grid.rows) * len(grid.columns)}).")
     return marks, " ".join(legend)
@@ -242,11 +245,12 @@ def _hover(grid: Grid, row: int, column: int) -> str:
     cell = grid.cells.get((row, column))
     if cell is None or cell.step_s is None:
         return f"{where}<br>not measured"
+    strain = f"\n{strain}" if (strain := words.strain(cell)) else ""
     spread = "" if cell.step_std_s is None else f" ± {cell.step_std_s * 1000:.2g}"
     sample = number(cell.step_s / cell.batch_size * 1000)
     return plain(
         f"{where}\n{number(cell.step_s * 1000)}{spread} ms a step, {sample} ms a sample"
-        f"\npeak {words.watts(cell.power_peak_w)}, mean {words.watts(cell.power_mean_w)}"
+        f"\npeak {words.watts(cell.power_peak_w)}, mean {words.watts(cell.power_mean_w)}{strain}"
     ).replace("\n", "<br>")
 
 

@@ -45,7 +45,7 @@ def headline(records: Records) -> str:
     plan = records.chosen
     if plan is None:
         return f"{_name(records)}: no plan yet, so no batch size and clock are chosen"
-    under = words.under(plan.cap_w)
+    under = words.under(plan.cap_w, plan.supply_cap_w)
     where = words.point(plan.point)
     where = where[:1].upper() + where[1:]
     own, rival = (_row(records, rule) for rule in (words.OWN_RULE, words.FIXED_CLOCK_RULE))
@@ -150,6 +150,10 @@ def _choice(records: Records) -> Section:
     title, intro = "The choice", "The point with the least predicted time among those whose peak power keeps the cap."
     if plan is None:
         return Section(title, "", [Note("Plan", "There is no plan among these records, so nothing is chosen.")])
+    if side := words.side(plan):
+        items.append(Note("What the cap means", side))
+    if plan.notes:
+        items.append(Note("Not to be relied on", " ".join(f"{note[:1].upper()}{note[1:]}." for note in plan.notes)))
     origin = batches.predicted(plan, records.profile, records.efficiency)
     if plan.baselines:
         items.append(comparing.baseline_rows(plan, origin))
@@ -169,9 +173,16 @@ def _training(records: Records) -> Section:
     if training is None:
         items.append(Note("Training", "Nothing was trained yet, or its record is not among these."))
         return Section("Training", "", items)
-    ended = "" if training.ended is None else f"Ended: {training.ended}, after {words.count(training.samples)} samples."
+    why = f" ({training.reason})" if training.reason else ""
+    ended = (
+        ""
+        if training.ended is None
+        else f"Ended: {training.ended}{why}, after {words.count(training.samples)} samples."
+    )
     intro = f"{ended} {words.left_out(training)}".strip()
     items.append(trainings.power_trace(training) or Note("Power", "The record holds no readings of the meter."))
+    if training.board_events:
+        items.append(trainings.board_rows(training))
     items.append(trainings.evaluations(training) or Note("Metric", "The record holds no evaluation."))
     return Section("Training", intro, items)
 
@@ -232,7 +243,9 @@ def _row(records: Records, rule: str) -> ComparisonRow | None:
 
 
 def _against(plan: Plan) -> str:
-    return words.cap(plan.cap_w) if plan.cap_w is None else f"cap {words.cap(plan.cap_w)}"
+    if plan.cap_w is None:
+        return words.cap(plan.cap_w)
+    return f"cap {words.cap(plan.cap_w)}" if plan.supply_cap_w is None else f"cap {words.watts(plan.cap_w)} here"
 
 
 def _predicted(text: str) -> str:

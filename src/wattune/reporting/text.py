@@ -10,21 +10,26 @@ from wattune.reporting.rows import compared, predicted
 
 _SHOUTED = {"simulated": "SIMULATED", "replayed": "RECORDED (replayed)", "recorded": "RECORDED", "measured": "MEASURED"}
 
+SHOWN_EVENTS = 5
+"""Events of the board that a summary lists."""
+
 
 def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comparison | None = None) -> str:
     """The chosen point, what was predicted and what came out, what the other rules do, and what profiling cost.
 
     The first line says whether this was simulated, recorded or measured, or that it is not known.
     """
-    about = ", ".join(filter(None, (plan.workload, plan.device, words.under(plan.cap_w))))
+    about = ", ".join(filter(None, (plan.workload, plan.device, words.under(plan.cap_w, plan.supply_cap_w))))
     parts = [
         f"{about}  [{_shouted(plan, training)}]",
         f"chosen: {words.point(plan.point)}",
         *plan.notes,
         _figures(plan, training),
+        *filter(None, [words.side(plan)]),
     ]
     if training:
         parts.append("\n".join(filter(None, (_ending(training), words.left_out(training)))))
+        parts += filter(None, [_board(training)])
     parts += [comparison_table(comparison)] if comparison else [_baselines(plan)] if plan.baselines else []
     if plan.profile_cost:
         parts.append(words.profiling_cost(plan.profile_cost, plan, training))
@@ -37,7 +42,8 @@ def comparison_table(comparison: Comparison) -> str:
     rows = compared(comparison, plus_minus="+-")
     seeds = f"mean over {len(comparison.seeds)} seeds" if len(comparison.seeds) != 1 else "one seed"
     origin = _SHOUTED.get(comparison.provenance.kind or "", "UNKNOWN ORIGIN")
-    return f"compared {words.under(comparison.cap_w)}, {seeds}  [{origin}]\n{table(head, rows)}"
+    under = words.under(comparison.cap_w, comparison.supply_cap_w)
+    return f"compared {under}, {seeds}  [{origin}]\n{table(head, rows)}"
 
 
 def cap_table(plan: Plan) -> str:
@@ -114,7 +120,20 @@ def _ending(training: TrainingRecord) -> str:
     if target is not None:
         text += f" ({last:.4g}, target {target:.4g})" if last is not None else f" (target {target:.4g})"
     text += f" after {words.count(training.samples)} samples"
-    return text if training.reached or training.ended is None else f"{text}: {training.ended}"
+    if training.reached or training.ended is None:
+        return text
+    return f"{text}: {training.ended}" + (f", {training.reason}" if training.reason else "")
+
+
+def _board(training: TrainingRecord) -> str:
+    """What happened to the board, the first few; and how hot it became, where that had a limit."""
+    lines = [f"{words.seconds(e.time_s)}: {e.kind}: {e.text}" for e in training.board_events[:SHOWN_EVENTS]]
+    if more := len(training.board_events) - len(lines):
+        lines.append(f"and {more} more in the record")
+    if training.max_temp_c is not None:
+        seen = "-" if training.temperature_max_c is None else f"{training.temperature_max_c:.1f}"
+        lines.append(f"highest temperature {seen} °C, limit {training.max_temp_c:g} °C")
+    return "\n".join(lines)
 
 
 def _baselines(plan: Plan) -> str:

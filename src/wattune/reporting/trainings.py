@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from wattune.records import LearningCurve, TrainingRecord
 from wattune.reporting import words
 from wattune.reporting.charts import axis, batch_colour, dots, line, rule, spec
-from wattune.reporting.page import Figure, Spec
+from wattune.reporting.page import Figure, Spec, Table
 
 _ANSWERS = {
     "down": ("clock down", "triangle-down", "var(--cap)"),
@@ -65,6 +65,13 @@ def power_trace(training: TrainingRecord) -> Figure | None:
     )
     origin = words.origin(training=training.provenance.kind)
     return Figure("power-trace", "Power during training", origin, figure, _trace_note(training), height=400, wide=True)
+
+
+def board_rows(training: TrainingRecord) -> Table:
+    """What happened to the board while it trained."""
+    rows = [(words.seconds(event.time_s), event.kind, event.text) for event in training.board_events]
+    origin = words.origin(training=training.provenance.kind)
+    return Table("What happened to the board", origin, ("after", "what", ""), (True, False, False), rows, shown=10)
 
 
 def evaluations(training: TrainingRecord) -> Figure | None:
@@ -175,4 +182,7 @@ def _trace_note(training: TrainingRecord) -> str:
             notes.append(f"Exactly {words.seconds(training.exact.above_cap_s)}, as the simulated board knows.")
         if not training.guard:
             notes.append("The guard never had to act.")
+    if training.temperature_max_c is not None:
+        limit = "" if training.max_temp_c is None else f", limit {training.max_temp_c:g} °C"
+        notes.append(f"Highest temperature {training.temperature_max_c:.1f} °C{limit}.")
     return " ".join(notes)

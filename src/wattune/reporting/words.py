@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from wattune.records import Baseline, CapGain, ComparisonRow, OperatingPoint, Plan, ProfileCost, TrainingRecord
+from wattune.records import (
+    Baseline,
+    CapGain,
+    ComparisonRow,
+    OperatingPoint,
+    Plan,
+    ProfileCell,
+    ProfileCost,
+    TrainingRecord,
+)
 
 FIXED_CLOCK_RULE = "largest batch, fixed clock"
 """The rule that speed-ups in headlines are against; its name as planning and comparison write it."""
@@ -74,9 +83,49 @@ def cap(value: float | None) -> str:
     return "no cap" if value is None else f"{value:g} W"
 
 
-def under(cap_w: float | None) -> str:
-    """A power cap inside a sentence."""
+def under(cap_w: float | None, supply_cap_w: float | None = None) -> str:
+    """A power cap inside a sentence; ``supply_cap_w`` where it was given for the terminals of the supply."""
+    if supply_cap_w is not None:
+        return f"under a cap of {cap(supply_cap_w)} at the supply"
     return "without a power cap" if cap_w is None else f"under a cap of {cap(cap_w)}"
+
+
+def side(plan: Plan) -> str:
+    """Where the cap holds, what a reading averages over, and which margin is taken for that; empty without a cap."""
+    if plan.cap_w is None:
+        return ""
+    rail = f" ({plan.sensor_rail})" if plan.sensor_rail else ""
+    if plan.supply_cap_w is None:
+        text = f"The cap of {cap(plan.cap_w)} holds at the module: for the readings of its power sensor{rail}"
+    else:
+        supply = plan.supply
+        how = "" if supply is None else f", by (module + {supply.other_w:g} W) / {supply.efficiency:g}"
+        text = (
+            f"The cap of {cap(plan.supply_cap_w)} holds at the supply's terminals. That is {watts(plan.cap_w)} for the "
+            f"readings of the module's power sensor{rail}{how}"
+        )
+    margin = f"{plan.margin_w:g} W below the cap are" if plan.margin_w else "no margin below the cap is"
+    window_s = plan.sensor_window_s
+    if window_s is None:
+        return f"{text}. What time a reading averages over is not known; {margin} kept for peaks."
+    if window_s == 0:
+        return f"{text}, which are instantaneous; {margin} kept."
+    return (
+        f"{text}. Each reading averages over {seconds(window_s)}, so shorter peaks may be higher without being seen; "
+        f"{margin} kept for them."
+    )
+
+
+def strain(cell: ProfileCell) -> str:
+    """What speaks against a measured cell; empty where nothing does."""
+    parts = []
+    if cell.throttled:
+        parts.append(f"throttled by {', '.join(cell.throttled)}")
+    if cell.over_current:
+        parts.append(f"{cell.over_current} over-current {'events' if cell.over_current > 1 else 'event'}")
+    if cell.swapped_bytes:
+        parts.append(f"{cell.swapped_bytes / 2**20:.1f} MiB swapped")
+    return ", ".join(parts)
 
 
 def remark(row: ComparisonRow | Baseline) -> str:

@@ -2,11 +2,11 @@
 
 train    a plan -> the training record
 price    a recorded learning curve -> the record of the training that would have given it, at any point
-Guard    answers readings above the cap
+Guard    answers readings above the cap, and temperatures above their limit
 """
 
-from wattune.training.guard import PATIENCE_S, UP_AFTER_S, UP_BELOW, Guard
+from wattune.training.guard import PATIENCE_S, UP_AFTER_S, UP_BELOW, Guard, check_limit
 from wattune.training.pricing import price
 from wattune.training.trainer import train
 
-__all__ = ["PATIENCE_S", "UP_AFTER_S", "UP_BELOW", "Guard", "price", "train"]
+__all__ = ["PATIENCE_S", "UP_AFTER_S", "UP_BELOW", "Guard", "check_limit", "price", "train"]

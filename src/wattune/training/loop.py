@@ -10,11 +10,12 @@ from typing import Any
 
 from torch import nn
 
-from wattune.algorithms import Batch, Progressed, TrainingAlgorithm, learn
+from wattune.algorithms import Batch, Progressed, TrainingAlgorithm, learn, shortage_said
 from wattune.devices import Device, Meter, MeterFigures, Setting
-from wattune.errors import SafetyStop
-from wattune.records import Ending, Evaluation, ExactFigures, GuardEvent, Plan, PowerSample, StepWork
+from wattune.errors import DeviceError, SafetyStop
+from wattune.records import BoardEvent, Ending, Evaluation, ExactFigures, GuardEvent, Plan, PowerSample, StepWork
 from wattune.training.guard import Guard
+from wattune.training.watch import Watch
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
@@ -44,6 +45,7 @@ class Task:
     evaluate: Callable[[nn.Module], float]
     budget_samples: int
     checkpoint_bytes: Callable[[], int | None] = lambda: None
+    max_temp_c: float | None = None
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,16 @@ class Outcome:
     guard: tuple[GuardEvent, ...]
     trace: tuple[PowerSample, ...]
     exact: ExactFigures | None
+    reason: str | None = None
+    temperature_max_c: float | None = None
+    board_events: tuple[BoardEvent, ...] = ()
 
 
 class Loop:
     """A training under way on a device that is at the plan's setting.
 
-    ``keep`` gets, after each evaluation, what a later loop needs as ``kept`` to go on from there: JSON values,
-    everything but the algorithm's state.
+    ``keep`` gets, after each evaluation and where training is stopped for safety, what a later loop needs as ``kept``
+    to go on from there: JSON values, everything but the algorithm's state.
     """
 
     def __init__(
@@ -77,7 +82,7 @@ class Loop:
         progress: Progress | None = None,
     ):
         cap_w = task.plan.cap_w
-        self.device, self.task = device, task
+        self.device, self.setting, self.task = device, setting, task
         self.keep, self.progress = keep, progress
         self.samples = 0
         self.evaluations: list[Evaluation] = []
@@ -86,23 +91,25 @@ class Loop:
             device.wait(device.sensor.settle_s)
         elif kept["device"] is not None:
             device.load_state_dict(kept["device"])
-        self.guard = Guard(device, setting, cap_w)
-        self.meter = Meter(device, cap_w=cap_w, on_reading=self.guard)
+        self.guard = Guard(device, setting, cap_w, task.max_temp_c)
+        self.watch = Watch(device)
+        self.meter = Meter(device, cap_w=cap_w, on_reading=self.guard, on_lost=self._lost)
         self.truth = device.truth(cap_w)
         if kept:
             self.samples = kept["samples"]
             self.evaluations = [Evaluation(**evaluation) for evaluation in kept["evaluations"]]
             self.guard.load_state_dict(kept["guard"])
             self.meter.load_state_dict(kept["meter"])
+            self.watch.load_state_dict(kept["watch"])
             if self.truth is not None:
                 self.truth.load_state_dict(kept["truth"])
 
     def run(self) -> Outcome:
         """Train until the target, the end of the budget, a metric or a loss that is not finite, or a safety stop.
 
-        Raises: DeviceError, InputError.
+        Raises: DeviceError, also of a sensor that never gave a reading; InputError.
         """
-        task, diverged = self.task, False
+        task, diverged, reason = self.task, False, None
         with self.meter:
             try:
                 if not self._reached():
@@ -122,12 +129,15 @@ class Loop:
                         self._evaluated(at)
                         if self._reached():
                             break
-            except SafetyStop:
-                pass  # the guard says so below
+            except SafetyStop as stop:
+                reason = str(stop)
+                # Whoever goes on from here has seen to the reason.
+                self._keep({"stopped": False, "over_s": 0.0})
+            self.watch.look(self.meter.elapsed_s)
         ended: Ending = "budget used up"
         if self._reached():
             ended = "target reached"
-        elif self.guard.stopped:
+        elif reason is not None:
             ended = "stopped for safety"
         elif diverged:
             ended = "diverged"
@@ -139,16 +149,20 @@ class Loop:
             guard=self.guard.events,
             trace=_with_settings(self.meter.trace, self.guard.events, task.plan.point.setting),
             exact=None if self.truth is None else self.truth.figures(),
+            reason=reason if ended == "stopped for safety" else None,
+            temperature_max_c=self.watch.temperature_max_c,
+            board_events=self.watch.events,
         )
 
     @contextmanager
     def _step(self) -> Iterator[None]:
         if self.guard.failure is not None:
             raise self.guard.failure  # on real time it happened in the thread that samples, which ended there
-        if self.guard.has_read:
-            self.meter.figures()  # raises where the sensor has failed: the guard is blind from then on
+        if (lost := self.meter.lost) is not None:
+            raise SafetyStop(f"the power sensor gave no reading any more, so training would have gone on blind: {lost}")
         if self.guard.stopped:
-            raise SafetyStop("the cap cannot be kept at the lowest setting")
+            raise SafetyStop(self.guard.reason)
+        self.watch.look(self.meter.elapsed_s)
         with self.device.step(self.task.step_work):
             yield
         self.samples += self.task.plan.batch_size
@@ -157,7 +171,7 @@ class Loop:
     def _evaluation(self) -> Iterator[None]:
         works = self.task.evaluation_works
         if self.device.executes_steps:
-            with self.device.step(works[0]):
+            with shortage_said("an evaluation"), self.device.step(works[0]):
                 yield
             return
         # Where nothing runs on the device, the parts of the evaluation pass one after the other.
@@ -176,19 +190,36 @@ class Loop:
         size = self.task.checkpoint_bytes()
         if size is not None and not self.device.executes_steps:
             self.device.wait(size / WRITE_BYTES_PER_S)
-        if self.keep is not None:
-            self.keep(
-                {
-                    "samples": at.samples,
-                    "evaluations": [evaluation.model_dump() for evaluation in self.evaluations],
-                    "device": self.device.state_dict(),
-                    "guard": self.guard.state_dict(),
-                    "meter": self.meter.state_dict(),
-                    "truth": None if self.truth is None else self.truth.state_dict(),
-                }
-            )
+        self._keep()
         if self.progress is not None:
             self.progress(at.samples, self.task.budget_samples, _line(self.task.workload, self.evaluations[-1]))
+
+    def _keep(self, guard: dict[str, Any] | None = None) -> None:
+        if self.keep is None:
+            return
+        self.keep(
+            {
+                "samples": self.samples,
+                "evaluations": [evaluation.model_dump() for evaluation in self.evaluations],
+                "device": self.device.state_dict(),
+                "guard": {**self.guard.state_dict(), **(guard or {})},
+                "meter": self.meter.state_dict(),
+                "watch": self.watch.state_dict(),
+                "truth": None if self.truth is None else self.truth.state_dict(),
+            }
+        )
+
+    def _lost(self, error: DeviceError) -> None:
+        # At once, from wherever the sensor was given up: a step or an evaluation under way may take long.
+        text = f"no reading of {self.device.sensor.rail}: {error}"
+        lowest = self.device.settings[0] if self.device.settings else None
+        try:
+            if self.setting.value is not None and lowest is not None:
+                self.setting.change(lowest)
+                text += f"; set to the lowest, {lowest:g}"
+        except DeviceError as another:
+            text += f"; could not be set to the lowest: {another}"
+        self.watch.note(self.meter.elapsed_s, "sensor lost", text)
 
     def _reached(self) -> bool:
         workload = self.task.workload

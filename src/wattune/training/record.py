@@ -15,7 +15,14 @@ PAID_BACK_AGAINST = "largest batch, fixed clock"
 
 
 def training_record(
-    device: Device, workload: Workload, plan: Plan, outcome: Outcome, *, seed: int | None, data: str | None
+    device: Device,
+    workload: Workload,
+    plan: Plan,
+    outcome: Outcome,
+    *,
+    seed: int | None,
+    data: str | None,
+    max_temp_c: float | None = None,
 ) -> TrainingRecord:
     """Everything that a training took, with what profiling cost against it."""
     figures = outcome.figures
@@ -27,6 +34,7 @@ def training_record(
         target=workload.target,
         reached=outcome.ended == "target reached",
         ended=outcome.ended,
+        reason=outcome.reason,
         samples=outcome.samples,
         time_s=figures.time_s,
         energy_j=figures.energy_j,
@@ -36,7 +44,10 @@ def training_record(
         readings=figures.readings,
         readings_above_cap=figures.readings_above_cap,
         evaluations=outcome.evaluations,
+        max_temp_c=max_temp_c,
+        temperature_max_c=outcome.temperature_max_c,
         guard=outcome.guard,
+        board_events=outcome.board_events,
         trace=outcome.trace,
         exact=outcome.exact,
         profiling_share=cost.time_s / figures.time_s if cost is not None and figures.time_s else None,

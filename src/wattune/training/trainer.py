@@ -15,6 +15,7 @@ from wattune.devices import Device
 from wattune.errors import InputError, Interrupted, RecordError
 from wattune.files import write_bytes
 from wattune.records import Plan, ProfileKey, TrainingRecord
+from wattune.training.guard import check_limit
 from wattune.training.loop import Loop, Progress, Task
 from wattune.training.record import training_record
 from wattune.training.work import counts_all, evaluation_works
@@ -31,10 +32,12 @@ def train(
     resume: bool = False,
     key: ProfileKey | None = None,
     weights: Path | None = None,
+    max_temp_c: float | None = None,
     progress: Progress | None = None,
 ) -> TrainingRecord:
     """Train at the plan's point on the device until the target, the end of the budget or a safety stop.
 
+    ``max_temp_c`` is a second limit beside the plan's cap: the highest temperature of the board in degrees Celsius.
     ``checkpoint`` is a file that is replaced in one step after each evaluation; with ``resume`` training goes on from
     it (from the beginning where there is none yet) and ends with the record that an uninterrupted training gives.
     A simulated board takes time to write it, too. ``key``, where given, must be the key that the plan's profile
@@ -48,16 +51,26 @@ def train(
     if plan.key is None and plan.device not in (None, device.name):
         differences = [f"device ({device.name}, not {plan.device})"]
     if differences:
+        stale = key is not None and plan.key is not None and plan.key.is_stale(key)
+        check = f"wattune profile --check PROFILE --device {device.spec or 'DEVICE'}"
         raise RecordError(
             "the plan was made for something else, it differs in",
             value=", ".join(differences),
-            hint="profile and plan again",
+            hint=f"see by five cells whether its profile still holds, then plan again: {check}"
+            if stale
+            else "profile and plan again",
         )
     _check_actuator(device, plan)
+    check_limit(device, max_temp_c)
     workload.check()
-    identity = _identity(device, workload, plan, seed)
+    identity = {**_identity(device, workload, plan, seed), "max_temp_c": max_temp_c}
     algorithm = open_algorithm(
-        plan.algorithm, workload, plan.batch_size, micro_batch_size=plan.micro_batch_size, seed=seed
+        plan.algorithm,
+        workload,
+        plan.batch_size,
+        micro_batch_size=plan.micro_batch_size,
+        seed=seed,
+        on=device.trains_on,
     )
     kept = None
     if resume and checkpoint is not None and checkpoint.exists():
@@ -73,6 +86,7 @@ def train(
         evaluate=_evaluate(device, workload, plan),
         budget_samples=workload.budget_samples,
         checkpoint_bytes=lambda: state_bytes(algorithm.state_dict()) if counted else None,
+        max_temp_c=max_temp_c,
     )
 
     def keep(so_far: dict[str, Any]) -> None:
@@ -82,6 +96,8 @@ def train(
 
     try:
         with device.at(plan.point.setting) as setting:
+            if plan.cap_w is not None or max_temp_c is not None:
+                device.hand_over(plan.cap_w, max_temp_c)
             outcome = Loop(device, setting, task, keep=keep, kept=kept, progress=progress).run()
     except KeyboardInterrupt as error:
         hint = "" if checkpoint is None else "; resuming goes on from the last evaluation"
@@ -90,7 +106,7 @@ def train(
         # Copies, since safetensors refuses tensors that share memory, as tied weights do.
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in algorithm.module.state_dict().items()}
         write_bytes(weights, save(tensors))
-    return training_record(device, workload, plan, outcome, seed=seed, data=identity["data"])
+    return training_record(device, workload, plan, outcome, seed=seed, data=identity["data"], max_temp_c=max_temp_c)
 
 
 def _check_actuator(device: Device, plan: Plan) -> None:
