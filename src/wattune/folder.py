@@ -35,6 +35,7 @@ class RunArguments(Record):
     seed: Samples = 0
     strategy: Literal["full", "staircase"] | None = None
     margin_w: NotNegative = 0.0
+    reference: bool | None = None
     compare: bool = False
     fingerprint: str | None = None
 

@@ -49,6 +49,7 @@ class Job:
                     self.board,
                     self.work,
                     strategy=self.asked.strategy,
+                    reference=self.asked.reference,
                     cap_w=self._limit_w(None),
                     partial=self.folder.partial,
                     progress=self._in("profile"),

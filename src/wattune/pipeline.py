@@ -32,6 +32,7 @@ def run(
     seeds: int = 3,
     seed: int = 0,
     strategy: str | None = None,
+    reference: bool | None = None,
     profile: str | Path | ProfileTable | None = None,
     compare: bool = False,
     resume: bool = False,
@@ -49,6 +50,7 @@ def run(
     ``wattune-run-N``; with ``resume`` the folder of a run that was interrupted. ``profile`` is one that was measured
     before with this device and model, under whatever cap; it is then not measured anew. ``seeds`` is how often each
     batch size is trained on the proxy (and with ``compare`` on the target), ``seed`` that of the training.
+    ``reference``: also measure the reference workloads, as ``profile`` does.
 
     A target that was not reached raises nothing: the record's ``reached`` is False.
 
@@ -58,7 +60,7 @@ def run(
         work = as_workload(workload, progress)
         check_workload(work, board)
         asked = RunArguments.check(
-            device=device if isinstance(device, str) else device.name,
+            device=board.spec or board.name,
             workload=work.name if isinstance(workload, Workload) else workload and str(workload),
             cap_w=cap_w,
             cap_side=cap_side,
@@ -66,6 +68,7 @@ def run(
             seeds=seeds,
             seed=seed,
             strategy=strategy,
+            reference=reference,
             margin_w=margin_w,
             compare=compare,
             fingerprint=fingerprint(work),

@@ -30,6 +30,7 @@ def profile(
     cap_w: float | None = None,
     cap_side: CapSide = "module",
     strategy: str | None = None,
+    reference: bool | None = None,
     steps: int = 5,
     algorithm: str = "backprop",
     seed: int = 0,
@@ -40,7 +41,8 @@ def profile(
 
     ``strategy``: "full" for every point, "staircase" for those along the cap ``cap_w`` in watts; None: staircase where
     there is a cap. ``cap_side`` "supply": that cap holds at the terminals of the supply, not at the power sensor. What
-    is measured is kept in ``partial``, where an interrupted profile goes on.
+    is measured is kept in ``partial``, where an interrupted profile goes on. ``reference``: also measure the reference
+    workloads, which simpler rules need to choose a clock by; None: where that takes no time of a real board.
 
     Raises: InputError and its kinds for what cannot be profiled as asked, DeviceError.
     """
@@ -52,6 +54,7 @@ def profile(
             as_workload(workload).without_weights(),
             algorithm=algorithm,
             strategy=strategy,
+            reference=reference,
             cap_w=planning.module_cap(cap_w, cap_side, board.supply),
             steps=steps,
             partial=partial,

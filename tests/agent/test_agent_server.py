@@ -38,16 +38,18 @@ def board(running):
     assert running.snapshots() == []
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "agent.sock"
+@pytest.fixture(scope="module")
+def server(running, tmp_path_factory):
+    """The socket of an agent with a short lease, which is a process of its own."""
+    path = tmp_path_factory.mktemp("agent") / "agent.sock"
+    with serving(running, path, "--lease", "1"):
+        yield path
 
 
 @pytest.fixture
-def server(board, path):
-    """An agent with a short lease, in a process of its own."""
-    with serving(board, path, "--lease", "1") as process:
-        yield process
+def path(request, tmp_path):
+    """The server's socket where the test uses it, else one for an agent of the test's own."""
+    return request.getfixturevalue("server") if "server" in request.fixturenames else tmp_path / "agent.sock"
 
 
 @pytest.fixture
@@ -104,6 +106,7 @@ def test_two_clients_one_holds_both_read(board, server, path, holders):
         assert other.pin(306.0) == {"mhz": 306.0}
 
 
+@pytest.mark.slow
 def test_a_client_that_lives_keeps_its_lease(board, server, path, holders):
     holder = holders(path, ["pin", 510.0])
     time.sleep(2.5)

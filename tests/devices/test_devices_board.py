@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wattune.devices import SimulatedDevice, builtin_board, load_board
+from wattune.devices import SimulatedDevice, builtin_board, load_board, open_device
 from wattune.devices.board import BOARDS, board_names
 from wattune.errors import InputError, UnknownName
 
@@ -120,6 +120,19 @@ def test_fuzzed_files_load_or_are_refused_in_one_line(tmp_path, seed):
         assert SimulatedDevice(load_board(path)).power_w() > 0
     except InputError as error:
         assert "\n" not in str(error)  # noqa: PT017 - most of them are refused, some are harmless
+
+
+def test_a_supply_is_for_caps_and_changes_no_physics(tmp_path):
+    plain = builtin_board("jetson-nano")
+    text = NANO + "\n[supply]\nother_w = 0.9\nefficiency = 0.88\n"
+    (tmp_path / "mine.toml").write_text(text)
+    device = open_device(str(tmp_path / "mine.toml"))
+    assert load_board(tmp_path / "mine.toml").digest == plain.digest
+    assert device.supply.at_supply(4.5) == pytest.approx((4.5 + 0.9) / 0.88)
+    assert open_device("sim:jetson-nano").supply is None
+    (tmp_path / "mine.toml").write_text(text.replace("0.88", "1.2"))
+    with pytest.raises(InputError, match=r"supply\.efficiency"):
+        load_board(tmp_path / "mine.toml")
 
 
 def test_an_edited_board_is_another_board_and_a_fault_is_not():

@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
+from wattune.cli.bundle import bundle
 from wattune.cli.compare import compare
 from wattune.cli.devices import devices
+from wattune.cli.doctor import doctor
 from wattune.cli.estimate import estimate
+from wattune.cli.guard import guard
 from wattune.cli.output import emit
 from wattune.cli.plan import plan
 from wattune.cli.profile import profile
 from wattune.cli.report import report
+from wattune.cli.restore import restore
 from wattune.cli.run import run
 from wattune.cli.train import train
 from wattune.version import __version__
@@ -37,10 +41,11 @@ def _wattune(
     \b
     Everything in one go:  wattune run --device sim:jetson-nano --cap 4.5W
     Step by step:          wattune devices, profile, estimate, plan, train, compare, report
+    Real boards:           wattune doctor, guard, restore, bundle
 
     Exit codes: 0 done, 2 bad input, 3 target not reached, 4 stopped for safety, 130 interrupted, 1 anything else.
     """
 
 
-for command in (run, devices, profile, estimate, plan, train, compare, report):
+for command in (run, devices, profile, estimate, plan, train, compare, report, doctor, guard, restore, bundle):
     app.command()(command)

@@ -11,12 +11,15 @@ from wattune.cli.options import (
     File,
     Json,
     Margin,
+    Mode,
     Processes,
     ProfileFile,
     Resume,
     Seeds,
+    SysfsRoot,
     WorkloadFile,
-    cap_w,
+    cap_limit,
+    device_spec,
     margin_w,
 )
 from wattune.cli.output import claim, resumable
@@ -33,6 +36,8 @@ def compare(
     margin: Margin = "0",
     seeds: Seeds = 3,
     processes: Processes = None,
+    sysfs_root: SysfsRoot = None,
+    mode: Mode = None,
     output: File = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -50,10 +55,10 @@ def compare(
     from wattune.records import Comparison
     from wattune.reporting import comparison_table, words
 
-    limit, below = cap_w(cap), margin_w(margin)
+    limit, below, spec = cap_limit(cap), margin_w(margin), device_spec(device, sysfs_root, mode)
     to = claim(output, "comparison.json", as_json=as_json, resume=resume)
     record = to.load(Comparison)
-    if record is not None and record.cap_w != limit:
+    if record is not None and (record.supply_cap_w or record.cap_w, record.cap_side) != limit:
         raise RecordError(
             "the finished record is of another cap", value=words.under(record.cap_w), hint="give another -o FILE"
         )
@@ -61,11 +66,12 @@ def compare(
         folder = to.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:
             record = stages.compare(
-                device,
+                spec,
                 workload,
                 profile,
                 efficiency,
-                cap_w=limit,
+                cap_w=limit.cap_w,
+                cap_side=limit.side,
                 margin_w=below,
                 seeds=seeds,
                 folder=folder,

@@ -35,6 +35,8 @@ UsageError: type[Any] = typer.BadParameter.__mro__[1]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    # What stands behind "--" is a program's own.
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
         with _listening():
             return _call(arguments)
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1  # whoever read our output has gone, as `head` does: there is nobody left to tell
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - this is the door
         failure = error
-    return _report(failure, as_json="--json" in arguments)
+    return _report(failure, as_json="--json" in own)
 
 
 def _call(arguments: list[str]) -> int:

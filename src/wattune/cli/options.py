@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
@@ -17,7 +17,21 @@ WorkloadFile = Annotated[
 DeviceSpec = Annotated[
     str, typer.Option("--device", metavar="DEVICE", help="A name from `wattune devices`, or a board file.")
 ]
-Cap = Annotated[str, typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W, or none.")]
+SysfsRoot = Annotated[
+    Path | None,
+    typer.Option("--sysfs-root", metavar="DIR", help="A folder with sys/... in it, in place of this machine's files."),
+]
+Mode = Annotated[
+    str | None,
+    typer.Option("--mode", metavar="ID", help="Switch the board to this nvpmodel mode; as it was found afterwards."),
+]
+Cap = Annotated[
+    str, typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W, 10W@module or 12W@supply, or none.")
+]
+MaxTemp = Annotated[
+    str | None,
+    typer.Option("--max-temp", metavar="CELSIUS", help="Second limit such as 80C: hotter counts as above the cap."),
+]
 File = Annotated[
     Path | None,
     typer.Option(
@@ -42,21 +56,48 @@ Strategy = Annotated[
         help="full: every batch size and clock; staircase: those along the limit. By default staircase under a limit.",
     ),
 ]
+Reference = Annotated[
+    bool | None,
+    typer.Option(
+        "--reference/--no-reference",
+        help="Also measure the reference workloads, once a device, to compare with simpler rules. By default where "
+        "that takes no time of a real board.",
+    ),
+]
 Margin = Annotated[str, typer.Option("--margin", metavar="WATTS", help="Stay this much below the limit.")]
 ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile record.")]
 EfficiencyFile = Annotated[Path, typer.Argument(metavar="EFFICIENCY", help="An efficiency record.")]
 
-_WATTS = re.compile(r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)\s*(?P<unit>mW|[wW])?", re.ASCII)
+REAL = ("jetson", "cpu")
+"""The devices that are read from files, which may be in a folder of their own."""
+
+_NUMBER = r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)"
+_WATTS = re.compile(_NUMBER + r"\s*(?P<unit>mW|[wW])?", re.ASCII)
+_CELSIUS = re.compile(_NUMBER + r"\s*°?[cC]?")
+_CLOCK = re.compile(_NUMBER + r"\s*(?P<unit>[kMG]?Hz)?", re.ASCII | re.IGNORECASE)
+_MHZ = {"hz": 1e-6, "khz": 1e-3, "mhz": 1.0, "ghz": 1e3}
 
 
-def cap_w(text: str) -> float | None:
-    """A power limit in watts, None for "none". Raises: InputError."""
+class Limit(NamedTuple):
+    """A power limit, and where it holds: at the board's own sensor or at the supply's terminals."""
+
+    cap_w: float | None
+    side: Literal["module", "supply"] = "module"
+
+
+def cap_limit(text: str) -> Limit:
+    """A power limit such as "10W" or "12W@supply"; without a side the board's own sensor's. Raises: InputError."""
     if text.strip().lower() == "none":
-        return None
-    value = _watts(text)
-    if value is None or value <= 0:
-        raise InputError("--cap", value=text, allowed="a limit above zero such as 4.5W, 4500mW or 4.5, or none")
-    return value
+        return Limit(None)
+    watts, at, side = text.partition("@")
+    value, side = _watts(watts), side.strip().lower() if at else "module"
+    if value is None or value <= 0 or side not in ("module", "supply"):
+        raise InputError(
+            "--cap",
+            value=text,
+            allowed="a limit above zero such as 4.5W, 4500mW or 4.5, with @module or @supply behind it, or none",
+        )
+    return Limit(value, "supply" if side == "supply" else "module")
 
 
 def margin_w(text: str) -> float:
@@ -65,6 +106,43 @@ def margin_w(text: str) -> float:
     if value is None or value < 0:
         raise InputError("--margin", value=text, allowed="watts from 0 on, such as 0.2W or 200mW")
     return value
+
+
+def max_temp_c(text: str | None) -> float | None:
+    """A temperature in °C that a board can have. Raises: InputError."""
+    if text is None:
+        return None
+    match = _CELSIUS.fullmatch(text.strip())
+    value = float(match["number"]) if match else math.nan
+    if not 0 < value < 150:
+        raise InputError("--max-temp", value=text, allowed="°C above 0 and below 150, such as 80C or 80")
+    return value
+
+
+def clock_mhz(text: str | None) -> float | None:
+    """A clock in MHz. Raises: InputError."""
+    if text is None:
+        return None
+    match = _CLOCK.fullmatch(text.strip())
+    value = float(match["number"]) * _MHZ[(match["unit"] or "MHz").lower()] if match else math.nan
+    if not 0 < value < math.inf:
+        raise InputError("--clock", value=text, allowed="such as 612MHz, 0.612GHz or 612")
+    return value
+
+
+def device_spec(device: str, sysfs_root: Path | None = None, mode: str | None = None) -> str:
+    """The device with ``--sysfs-root`` and ``--mode`` written behind it. Raises: InputError where it takes neither."""
+    if sysfs_root is None and mode is None:
+        return device
+    scheme = re.split(r"[:?]", device, maxsplit=1)[0]
+    option = "--sysfs-root" if sysfs_root is not None else "--mode"
+    if scheme not in REAL:
+        raise InputError(f"{option} with this device", value=device, allowed=", ".join(REAL))
+    if sysfs_root is not None and not (sysfs_root / "sys").is_dir():
+        raise InputError("--sysfs-root", value=str(sysfs_root), allowed="a folder with sys/... in it")
+    from wattune.devices.options import with_options
+
+    return with_options(device, root=None if sysfs_root is None else sysfs_root.absolute(), mode=mode)
 
 
 def _watts(text: str) -> float | None:

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 def failure(record: TrainingRecord) -> WattuneError | None:
     """SafetyStop or TargetNotReached where the training did not reach its target."""
     if record.ended == "stopped for safety":
-        return SafetyStop(
-            f"stopped for safety: {record.power_peak_w:.4g} W read and {record.above_cap_s:.3g} s above the cap of "
-            f"{record.plan.cap_w:g} W; the record is kept"
-        )
+        why = record.reason
+        if why is None:
+            cap = "" if record.plan.cap_w is None else f" of {record.plan.cap_w:g} W"
+            why = f"{record.power_peak_w:.4g} W read and {record.above_cap_s:.3g} s above the cap{cap}"
+        return SafetyStop(f"stopped for safety: {why}; the record is kept")
     if record.ended == "diverged":
         return TargetNotReached(
             f"training diverged after {record.samples:,} samples, its metric is no number any more; use a smaller "

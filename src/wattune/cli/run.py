@@ -7,7 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from wattune.cli.options import Json, Processes, Resume, Strategy, WorkloadFile, cap_w, margin_w
+from wattune.cli.options import (
+    Json,
+    MaxTemp,
+    Mode,
+    Processes,
+    Reference,
+    Resume,
+    Strategy,
+    SysfsRoot,
+    WorkloadFile,
+    cap_limit,
+    device_spec,
+    margin_w,
+    max_temp_c,
+)
 from wattune.cli.outcome import failure
 from wattune.cli.output import Output, resumable
 from wattune.cli.progress import shown
@@ -16,7 +30,10 @@ from wattune.errors import InputError, OutputError
 Device = Annotated[
     str | None, typer.Option("--device", metavar="DEVICE", help="A name from `wattune devices`, or a board file.")
 ]
-Cap = Annotated[str | None, typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W, or none.")]
+Cap = Annotated[
+    str | None,
+    typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W, 10W@module or 12W@supply, or none."),
+]
 Folder = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="DIR", help="A new or empty folder. By default wattune-run-N."),
@@ -44,10 +61,14 @@ def run(
     resume: Resume = False,
     compare: Compare = False,
     strategy: Strategy = None,
+    reference: Reference = None,
     profile: Profile = None,
     seeds: Seeds = None,
     seed: Seed = None,
     margin: Margin = None,
+    max_temp: MaxTemp = None,
+    sysfs_root: SysfsRoot = None,
+    mode: Mode = None,
     processes: Processes = None,
     as_json: Json = False,
 ) -> None:
@@ -58,12 +79,18 @@ def run(
               wattune run --output wattune-run-1 --resume
     """
     given: dict[str, Any] = {"workload": None if workload is None else str(workload)}
-    given |= {"device": device, "strategy": strategy, "seeds": seeds, "seed": seed, "compare": compare or None}
+    given |= {"strategy": strategy, "seeds": seeds, "seed": seed, "reference": reference, "compare": compare or None}
     given = {name: value for name, value in given.items() if value is not None}
+    if device is not None:
+        given["device"] = device_spec(device, sysfs_root, mode)
+    elif sysfs_root is not None or mode is not None:
+        raise InputError("--sysfs-root and --mode go with --device")
     if cap is not None:
-        given["cap_w"] = cap_w(cap)
+        given["cap_w"], given["cap_side"] = cap_limit(cap)
     if margin is not None:
         given["margin_w"] = margin_w(margin)
+    if max_temp is not None:
+        given["max_temp_c"] = max_temp_c(max_temp)
 
     from wattune.folder import RunFolder, free_folder
 

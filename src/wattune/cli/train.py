@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from wattune.cli.options import DeviceSpec, File, Json, Resume, Seed, WorkloadFile
+from wattune.cli.options import (
+    DeviceSpec,
+    File,
+    Json,
+    MaxTemp,
+    Mode,
+    Resume,
+    Seed,
+    SysfsRoot,
+    WorkloadFile,
+    device_spec,
+    max_temp_c,
+)
 from wattune.cli.outcome import failure
 from wattune.cli.output import claim, resumable
 from wattune.cli.progress import shown
@@ -19,6 +31,9 @@ def train(
     device: DeviceSpec,
     workload: WorkloadFile = None,
     seed: Seed = 0,
+    max_temp: MaxTemp = None,
+    sysfs_root: SysfsRoot = None,
+    mode: Mode = None,
     output: File = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -33,6 +48,7 @@ def train(
     from wattune.records import Plan, TrainingRecord
     from wattune.reporting import summary
 
+    spec, hottest_c = device_spec(device, sysfs_root, mode), max_temp_c(max_temp)
     to = claim(output, "training.json", as_json=as_json, resume=resume)
     record = to.load(TrainingRecord)
     if record is not None and record.plan != Plan.load(plan):
@@ -41,10 +57,11 @@ def train(
         checkpoint, weights = to.beside("-checkpoint.safetensors"), to.beside("-model.safetensors")
         with resumable(context.obj, checkpoint), shown() as progress:
             record = stages.train(
-                device,
+                spec,
                 workload,
                 plan,
                 seed=seed,
+                max_temp_c=hottest_c,
                 checkpoint=checkpoint,
                 resume=resume,
                 weights=weights,

@@ -218,6 +218,16 @@ class Fault(Section):
         return self
 
 
+class SupplySection(Section):
+    """What lies between the supply's terminals and the sensor, for caps that are meant there.
+
+    ``other_w``: what the sensor does not see; ``efficiency``: the share that the regulators pass on.
+    """
+
+    other_w: Annotated[Number, Field(ge=0, le=1000)]
+    efficiency: Annotated[Number, Field(gt=0, le=1)]
+
+
 class Cpu(Processor):
     """The CPU as a training processor: the same sections once more, while the GPU is off."""
 
@@ -248,6 +258,7 @@ class Board(Section):
     sensor: SensorSection
     thermal: Thermal
     cpu: Cpu | None = None
+    supply: SupplySection | None = None
     fault: tuple[Fault, ...] = ()
 
     def chip(self, processor: ProcessorName) -> Chip:
@@ -261,7 +272,7 @@ class Board(Section):
     @property
     def digest(self) -> str:
         """Eight hex digits of everything that step time and power depend on: an edited file is another board."""
-        physics = self.model_dump(mode="json", exclude={"name", "mode", "rails", "sensor", "fault"})
+        physics = self.model_dump(mode="json", exclude={"name", "mode", "rails", "sensor", "supply", "fault"})
         return hashlib.sha256(json.dumps(physics, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -47,6 +47,7 @@ class RecordedDevice(VirtualDevice):
         self.actuator: Actuator | None = _actuator(table)
         self.settings = table.settings
         self.memory_bytes = None
+        self.supply = table.supply
         self.data_types = frozenset({table.key.data_type} if table.key else {"fp32", "tf32", "fp16", "bf16"})
         self.sensor = Sensor(rail="as recorded", period_s=PERIOD_S, window_s=table.sensor_window_s or CYCLE * PERIOD_S)
         self._cells: dict[Place, ProfileCell] = {_place(cell): cell for cell in table.measured}

@@ -15,7 +15,7 @@ from wattune.devices.energy import Energy
 from wattune.devices.roofline import Segment, idle, segments
 from wattune.devices.virtual import NEVER, Piece, VirtualDevice, multiples, next_multiple
 from wattune.errors import InputError, OutOfDeviceMemory, SensorError
-from wattune.records import ExactFigures, StepWork
+from wattune.records import ExactFigures, StepWork, Supply
 
 MEBIBYTE = 2**20
 CACHED_STEPS = 256
@@ -79,6 +79,7 @@ class SimulatedDevice(VirtualDevice):
         taken_mib = board.memory.system_mib + self._chip.access.context_mib
         self._available_bytes = (board.memory.size_mib - taken_mib) * MEBIBYTE
         self.memory_bytes = self._available_bytes
+        self.supply = None if board.supply is None else Supply(**board.supply.model_dump())
         self.sensor = Sensor(rail=board.rails.board, **board.sensor.model_dump())
         self._seed = seed
         self._clock_mhz = self.settings[-1]

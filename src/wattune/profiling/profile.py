@@ -36,7 +36,7 @@ def profile(
     strategy: str | None = None,
     cap_w: float | None = None,
     steps: int = 5,
-    reference: bool = True,
+    reference: bool | None = None,
     partial: Path | None = None,
     progress: Progress | None = None,
 ) -> ProfileTable:
@@ -48,7 +48,9 @@ def profile(
     workload are read, and no step is executed where the device does not execute any.
 
     ``reference``: also measure the peak power of the reference workloads at every clock, or up to the cap. That is
-    needed once for a device, so its cost stands apart from the profile's, in the reference set.
+    needed once for a device, so its cost stands apart from the profile's, in the reference set. It serves the rules
+    that wattune is compared with, not its own pick, and takes minutes of a real board: None is yes where the device
+    does not execute the steps.
 
     ``partial``: a file that is replaced after every cell, from which a later call with the same key, cap, strategy
     and steps goes on. The caller removes it once the table is safe: until then it is all that there is.
@@ -75,6 +77,8 @@ def profile(
     )
     notebook = Notebook(partial, device, begin)
     # A clock that suits any workload can only be chosen where there is one to set.
+    if reference is None:
+        reference = not device.executes_steps
     others = references(workload.data_type) if reference and device.settings else ()
     cells = len(rows) * len(settings) if strategy == "full" else 2 * len(rows) + len(settings) - 1
     total = cells + len(others) * len(settings)

@@ -1,0 +1,126 @@
+"""What others made: the wheels that wattune needs on another Python and another machine, by pip."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable, Sequence
+from email.parser import Parser
+from importlib.metadata import Distribution
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattune.errors import InputError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+LEFT_OUT = frozenset({"torch"})
+OLDEST_GLIBC = 17
+"""manylinux2014 is glibc 2.17; wheels for a glibc before the board's run there as well. Source: PEP 599, PEP 600."""
+MOST_ROUNDS = 20
+"""Needs of needs of needs: more than so many are not seen."""
+PLATFORM = re.compile(r"(manylinux2014|manylinux_2_(?P<minor>\d+)|linux)_(?P<machine>aarch64|x86_64|armv7l)")
+
+
+def fetch(installed: Distribution, wheels: Path, python: str, platform: str) -> None:
+    """Fetch until everything that is needed on the board is there.
+
+    pip takes the board's wheels, but weighs conditions such as ``python_version < "3.11"`` by the Python and machine
+    that it runs on. So what needs what is followed here, and pip is asked for single wheels.
+
+    Raises: InputError where a wheel cannot be had, or the wheels contradict each other.
+    """
+    from packaging.utils import canonicalize_name, parse_wheel_filename
+
+    board = _Board(python, platform)
+    wanted: dict[str, SpecifierSet] = {}
+    for _ in range(MOST_ROUNDS):
+        there = {}
+        for wheel in wheels.glob("*.whl"):
+            name, version, _build, _tags = parse_wheel_filename(wheel.name)
+            if name in wanted and not wanted[name].contains(version, prereleases=True):
+                wheel.unlink()  # found before all that is asked of it was known
+            else:
+                there[name] = wheel
+        missing, seen, todo = set(), set[str](), board.needs(installed.requires or ())
+        while todo:
+            requirement = todo.pop()
+            name = canonicalize_name(requirement.name)
+            wanted[name] = wanted.get(name, requirement.specifier) & requirement.specifier
+            if name not in there:
+                missing.add(name)
+            elif str(requirement) not in seen:
+                seen.add(str(requirement))
+                todo += board.needs(_requires(there[name]), requirement.extras)
+        contradicted = {
+            name
+            for name, wheel in there.items()
+            if name in wanted and not wanted[name].contains(parse_wheel_filename(wheel.name)[1], prereleases=True)
+        }
+        if not missing and not contradicted:
+            return
+        if missing:
+            _download([f"{name}{wanted[name]}" for name in sorted(missing)], wheels, board)
+    raise InputError("the wheels that pip finds do not go together", value=", ".join(sorted(contradicted | missing)))
+
+
+class _Board:
+    """The Python and the platform that wheels are for."""
+
+    def __init__(self, python: str, platform: str):
+        match = PLATFORM.fullmatch(platform)
+        assert match is not None
+        self.python = python
+        machine = match["machine"]
+        self.platforms = [platform]
+        if not platform.startswith("linux"):
+            newest = int(match["minor"] or OLDEST_GLIBC)
+            older = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, OLDEST_GLIBC - 1, -1)]
+            self.platforms = [*older, f"manylinux2014_{machine}"]
+        self._environment = {
+            "python_version": python,
+            "python_full_version": f"{python}.0",
+            "sys_platform": "linux",
+            "os_name": "posix",
+            "platform_system": "Linux",
+            "platform_machine": machine,
+            "implementation_name": "cpython",
+            "platform_python_implementation": "CPython",
+        }
+
+    def needs(self, requirements: Iterable[str], extras: Iterable[str] = ()) -> list[Requirement]:
+        """Those of the requirements that hold there."""
+        from packaging.requirements import Requirement
+        from packaging.utils import canonicalize_name
+
+        chosen = ("", *extras)
+        needed = []
+        for requirement in map(Requirement, requirements):
+            marker, requirement.marker = requirement.marker, None
+            if canonicalize_name(requirement.name) not in LEFT_OUT and (
+                marker is None or any(marker.evaluate({**self._environment, "extra": extra}) for extra in chosen)
+            ):
+                needed.append(requirement)
+        return needed
+
+
+def _requires(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
+
+
+def _download(requirements: Sequence[str], wheels: Path, board: _Board) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--only-binary=:all:", "--no-deps", "--dest", str(wheels)]
+    command += ["--implementation", "cp", "--python-version", board.python]
+    for platform in board.platforms:
+        command += ["--platform", platform]
+    done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
+        raise InputError("pip cannot fetch the wheels", value=lines[-1].removeprefix("ERROR: "))

@@ -1,0 +1,30 @@
+"""``wattune restore``: bring back what a process that was killed left behind."""
+
+from __future__ import annotations
+
+from wattune.cli.options import Json, SysfsRoot
+from wattune.cli.output import emit, emit_json
+
+
+def restore(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
+    """Bring back clocks that a killed process left changed.
+
+    Whatever ends by itself, by an error, by Ctrl-C or by a signal brings them back without this.
+
+    \b
+    Example:  sudo wattune restore
+    """
+    from wattune.devices.local import mapped
+    from wattune_agent.controller import restore_left_behind
+    from wattune_agent.tree import Tree
+
+    with mapped():
+        done = list(restore_left_behind(Tree("/" if sysfs_root is None else str(sysfs_root))))
+    if sysfs_root is None:
+        from wattune.devices.nvidia import restore_gpus
+
+        done += restore_gpus()
+    if as_json:
+        emit_json({"restored": done})
+    else:
+        emit("\n".join(done) or "nothing was left behind")

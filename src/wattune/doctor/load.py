@@ -1,0 +1,127 @@
+"""Work that draws power on demand: one busy process a core, or matrix products on the GPU where torch has one.
+
+The processes are ready before they are needed, so that a load begins at a known moment; they end when told to, and by
+themselves when the process that started them is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from typing import Protocol
+
+from typing_extensions import Self
+
+from wattune.errors import DeviceError
+
+READY_S = 180.0
+"""Longest that a process may take to be ready: on a small board the first use of CUDA takes most of a minute."""
+
+_CPU = """
+import os
+parent = os.getppid()
+print("ready", flush=True)
+os.read(0, 1)
+while os.getppid() == parent:
+    for _ in range(100000):
+        pass
+"""
+_GPU = """
+import os
+import torch
+parent = os.getppid()
+a = torch.randn(1024, 1024, device="cuda")
+(a @ a).sum().item()
+print("ready", flush=True)
+os.read(0, 1)
+while os.getppid() == parent:
+    for _ in range(8):
+        a @ a
+    torch.cuda.synchronize()
+"""
+
+
+class Load(Protocol):
+    """Something that draws power between ``begin`` and ``end``."""
+
+    words: str
+
+    def begin(self) -> None: ...  # noqa: D102
+
+    def end(self) -> None: ...  # noqa: D102
+
+
+class Busy:
+    """So many processes (or one on the GPU) that wait when the context is entered, and work once ``begin`` is called.
+
+    Raises: DeviceError where one of them does not get ready.
+    """
+
+    def __init__(self, processes: int, *, on_gpu: bool = False):
+        self._code = _GPU if on_gpu else _CPU
+        self._count = 1 if on_gpu else processes
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.words = "the GPU busy" if on_gpu else f"{processes} busy core{'s' * (processes != 1)}"
+
+    def __enter__(self) -> Self:
+        try:
+            for _ in range(self._count):
+                self._running.append(_started(self._code))
+            for process in self._running:
+                _await_ready(process)
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def begin(self) -> None:
+        """Work from now on."""
+        for process in self._running:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(b".")
+                process.stdin.flush()
+
+    def end(self) -> None:
+        """Stop, for good."""
+        for process in self._running:
+            process.kill()
+        for process in self._running:
+            process.communicate()
+        self._running = []
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _started(code: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        # Ctrl-C goes to the doctor alone, which then ends them.
+        start_new_session=True,
+    )
+
+
+def _await_ready(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdout is not None
+    late = threading.Timer(READY_S, process.kill)
+    late.start()
+    try:
+        line = process.stdout.readline()
+    finally:
+        late.cancel()
+    if line.strip() != b"ready":
+        raise DeviceError("the process that was to draw power did not start")

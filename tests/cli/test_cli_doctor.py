@@ -1,0 +1,131 @@
+"""The doctor, board records to share, and calibration against a meter."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+from cli_boards import board_tree, limits, live_board
+
+from wattune.doctor import calibrating, default_device, examine
+
+
+def test_a_board_that_is_well(wattune, tmp_path):
+    root = board_tree(tmp_path / "board")
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    code, out, err = wattune("doctor", "--sysfs-root", root)
+    assert (code, err) == (0, [])
+    assert all(line.startswith(("ok ", "warn ", " ")) for line in out.splitlines())
+    assert "VDD_IN 4.556 W" in out
+    code, out, _ = wattune("doctor", "--sysfs-root", root, "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert {"name", "state", "text", "fix"} == set(told["findings"][0])
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before, "it changes nothing"
+
+
+def test_a_board_without_a_sensor(wattune, tmp_path):
+    root = board_tree(tmp_path / "board")
+    for path in [*root.rglob("in?_input"), *root.rglob("curr?_input")]:
+        path.unlink()
+    code, out, err = wattune("doctor", "--device", "jetson", "--sysfs-root", root, "--json")
+    assert (code, len(err)) == (1, 1)
+    assert "not ready to train on" in err[0]
+    told = json.loads(out)
+    assert told["error"]["exit_code"] == 1
+    assert any(finding["state"] == "fail" and "external:" in finding["text"] for finding in told["findings"])
+
+
+def test_a_record_to_share_is_a_board_again(wattune, tmp_path):
+    root = board_tree(tmp_path / "board", "nano-jp4")
+    path = tmp_path / "board.json"
+    code, _, err = wattune("doctor", "--sysfs-root", root, "--submit", path)
+    assert code == 0
+    assert str(path) in err[-1]
+    record = json.loads(path.read_text())
+    assert (record["record"], record["version"]) == ("board", 1)
+    before = path.read_bytes()
+    code, _, err = wattune("doctor", "--sysfs-root", root, "--submit", path)
+    assert (code, len(err)) == (2, 1)
+    assert path.read_bytes() == before
+
+    from wattune_agent.capture import materialise
+
+    again = str(tmp_path / "again")
+    materialise(record, again)
+    assert default_device(again) == "jetson"
+    texts = [
+        [finding.text for finding in examine(f"jetson?root={place}").findings if finding.name in ("rails", "clock")]
+        for place in (root, again)
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Calibration in seconds: what a load does is not waited for as long as on a board with a fan."""
+    monkeypatch.setattr(calibrating, "SETTLE_S", 0.5)
+    monkeypatch.setattr(calibrating, "WATCH_S", 1.0)
+
+
+def meter(folder, root, text):
+    """A program that prints what a meter at the supply shows: ``text`` is awk's, of the module's watts ``m``."""
+    (tree,) = {path.parent for path in root.rglob("in1_label") if path.read_text().startswith("VDD_IN")}
+    script = folder / "meter"
+    both = f"cat {tree}/in1_input {tree}/curr1_input | tr '\\n' ' '"
+    script.write_text(f"#!/bin/sh\n{both} | awk '{{ m = $1 * $2 / 1e6; print {text} }}'\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return f"external:{script}#period_s=0.2"
+
+
+@pytest.mark.slow
+def test_calibration_finds_what_lies_between_supply_and_sensor(wattune, tmp_path, quick, monkeypatch):
+    with live_board(tmp_path / "board") as root:
+        steps = iter((0.2, 0.6, 1.0))
+
+        class Loads:
+            def __init__(self, words):
+                self.words = words
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                (root / "load_fraction").write_text("0")
+
+            def begin(self):
+                (root / "load_fraction").write_text(str(next(steps)))
+
+        loads = [("at rest", None), *((f"load {i}", Loads(f"load {i}")) for i in range(3))]
+        monkeypatch.setattr(calibrating, "_loads", lambda on_gpu: loads)
+        before = limits(root)
+        spec = meter(tmp_path, root, "(m + 1.8) / 0.9")
+        calibrate = ["doctor", "--sysfs-root", root, "--calibrate", spec]
+        code, out, err = wattune(*calibrate, "--json")
+        assert code == 0, err
+        found = json.loads(out)
+        assert found["efficiency"] == pytest.approx(0.9, abs=0.04)
+        assert found["other_w"] == pytest.approx(1.8, abs=0.5)
+        assert found["residual_w"] < 0.3
+        assert len(found["pairs"]) == 4
+        kept = json.loads((root / "etc" / "wattune" / "supply.json").read_text())
+        assert next(iter(kept.values()))["efficiency"] == found["efficiency"]
+        assert limits(root) == before
+
+        code, out, _ = wattune("doctor", "--sysfs-root", root)
+        assert "converter efficiency" in out
+        guard = ["guard", "--device", "jetson", "--sysfs-root", root, "--cap", "20W@supply", "--json", "--", "true"]
+        code, out, err = wattune(*guard)
+        assert code == 0, err
+        assert json.loads(out)["cap_w"] == pytest.approx(20 * found["efficiency"] - found["other_w"])
+
+
+@pytest.mark.slow
+def test_a_meter_of_something_else_is_refused(wattune, tmp_path, quick, monkeypatch):
+    with live_board(tmp_path / "board") as root:
+        monkeypatch.setattr(calibrating, "_loads", lambda on_gpu: [("at rest", None)] * 3)
+        code, out, err = wattune("doctor", "--sysfs-root", root, "--calibrate", meter(tmp_path, root, "42"))
+        assert (code, out) == (2, "")
+        assert "do not differ enough" in err[-1]
+        assert not (root / "etc" / "wattune").exists()

@@ -1,0 +1,139 @@
+"""Any program under a cap: on a live board in user space, with programs that are no Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from cli_boards import board_tree, limits, live_board
+
+GUARD = ["guard", "--device", "jetson", "--sysfs-root"]
+COMMAND = [sys.executable, "-m", "wattune"]
+
+
+def test_it_pins_meters_restores_and_ends_as_the_program_did(wattune, tmp_path):
+    with live_board(tmp_path / "board", load=0.5) as root:
+        before = limits(root)
+        script = f"cat {root}/sys/class/devfreq/*/max_freq; sleep 1; exit 3"
+        code, out, err = wattune(
+            *GUARD, root, "--clock", "612MHz", "--json", "-o", tmp_path / "report.json", "--", "sh", "-c", script
+        )
+        assert limits(root) == before
+    report = json.loads(out)
+    assert code == report["exit_code"] == 3
+    assert report == json.loads((tmp_path / "report.json").read_text())
+    assert report["clock_mhz"] == 612.0
+    assert report["time_s"] == pytest.approx(1.0, abs=0.5)
+    assert report["energy_j"] == pytest.approx(report["power_mean_w"] * report["time_s"])
+    assert report["provenance"]["kind"] == "simulated"
+    assert err == []
+
+
+def test_a_reading_above_the_cap_lowers_the_clock(wattune, tmp_path):
+    with live_board(tmp_path / "board", load=1.0) as root:
+        before = limits(root)
+        code, out, _ = wattune(*GUARD, root, "--clock", "1020", "--cap", "9W", "--json", "--", "sleep", "2")
+        assert limits(root) == before
+    report = json.loads(out)
+    assert code == 0
+    assert next(event["action"] for event in report["events"] if event["kind"] == "guard") == "down"
+    assert report["power_peak_w"] > 9
+    assert report["above_cap_s"] < 1.5
+
+
+def test_without_json_stdout_is_the_programs_own(tmp_path):
+    root = board_tree(tmp_path / "board")
+    done = subprocess.run([*COMMAND, *GUARD, str(root), "--", "echo", "mine"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "mine\n")
+    assert all(line.startswith("wattune: ") for line in done.stderr.splitlines())
+    assert "simulated" in done.stderr
+
+
+def test_a_clock_may_be_given_rounded(wattune, tmp_path):
+    root = board_tree(tmp_path / "board", "nano-jp4")
+    code, out, err = wattune(*GUARD, root, "--clock", "77MHz", "--json", "--", "true")
+    assert code in (0, 1), err  # a folder does not follow
+    assert "has no such clock" not in out
+    code, out, err = wattune(*GUARD, root, "--clock", "500MHz", "--json", "--", "true")
+    assert (code, len(err)) == (2, 1)
+    assert "460.8" in json.loads(out)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("tail", "words"),
+    [
+        (["--cap", "10W@supply", "--", "true"], "--calibrate"),
+        (["--", "/no/such/program"], "no program"),
+        (["-o", "taken", "--", "true"], "there already"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(wattune, tmp_path, monkeypatch, tail, words):
+    root = board_tree(tmp_path / "board")
+    before = limits(root)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").write_text("mine")
+    code, out, err = wattune(*GUARD, root, *tail)
+    assert (code, out, len(err)) == (2, "", 1)
+    assert words in err[0]
+    assert limits(root) == before
+
+
+def test_the_options_of_the_program_are_its_own(wattune, tmp_path):
+    root = board_tree(tmp_path / "board")
+    code, out, err = wattune(*GUARD, root, "--clock", "nonsense", "--", "echo", "--json", "--clock")
+    assert (code, out, len(err)) == (2, "", 1), "a --json behind -- is not ours"
+    code, _, _ = wattune(*GUARD, root, "--", "sh", "-c", 'test "$1" = --json', "sh", "--json")
+    assert code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_goes_to_the_program_and_the_board_comes_back(tmp_path, number):
+    with live_board(tmp_path / "board") as root:
+        before = limits(root)
+        script = "trap 'echo heard; exit 7' INT TERM; echo on; while :; do sleep 0.05; done"
+        process = subprocess.Popen(
+            [*COMMAND, *GUARD, str(root), "--clock", "612", "--", "sh", "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline() == "on\n"
+        assert limits(root) != before
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out) == (7, "heard\n"), err
+        assert limits(root) == before
+
+
+def test_after_a_kill_restore_brings_the_board_back(wattune, tmp_path):
+    with live_board(tmp_path / "board") as root:
+        before = limits(root)
+        process = subprocess.Popen(
+            [*COMMAND, *GUARD, str(root), "--clock", "612", "--", "sh", "-c", "echo $$; exec sleep 60"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        program = int(process.stdout.readline())
+        process.kill()
+        process.wait()
+        os.kill(program, signal.SIGKILL)  # nobody is left to end it
+        process.communicate()
+        changed = limits(root)
+        assert changed != before
+        code, out, _ = wattune("doctor", "--sysfs-root", root)
+        assert code == 1
+        assert "wattune restore" in out
+        code, out, err = wattune("restore", "--sysfs-root", root)
+        assert (code, err) == (0, [])
+        assert "612" in out or "as it was" in out
+        until_s = time.monotonic() + 2
+        while limits(root) != before and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert limits(root) == before
+        assert wattune("restore", "--sysfs-root", root)[1] == "nothing was left behind\n"

@@ -1,0 +1,133 @@
+"""What may stand behind the options of real boards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from wattune.cli.options import cap_limit, clock_mhz, device_spec, max_temp_c
+from wattune.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "cap_w", "side"),
+    [
+        ("10W", 10.0, "module"),
+        ("10W@module", 10.0, "module"),
+        ("12500mW@supply", 12.5, "supply"),
+        ("12 W @ Supply", 12.0, "supply"),
+        ("none", None, "module"),
+    ],
+)
+def test_a_cap_and_its_side(text, cap_w, side):
+    assert cap_limit(text) == (cap_w, side)
+
+
+@pytest.mark.parametrize(
+    "text", ["10W@", "10W@wall", "@supply", "none@supply", "10W@module@supply", "0W@supply", "nan"]
+)
+def test_a_cap_that_is_none(text):
+    with pytest.raises(InputError, match="@module or @supply"):
+        cap_limit(text)
+
+
+@pytest.mark.parametrize(("text", "celsius"), [("80C", 80.0), ("80", 80.0), ("72.5 °c", 72.5), (None, None)])
+def test_a_temperature(text, celsius):
+    assert max_temp_c(text) == celsius
+
+
+@pytest.mark.parametrize("text", ["80F", "-5", "0", "150", "hot", "nan", "1e9C", ""])
+def test_a_temperature_that_is_none(text):
+    with pytest.raises(InputError, match="--max-temp"):
+        max_temp_c(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "mhz"), [("612MHz", 612.0), ("612", 612.0), ("0.612 GHz", 612.0), ("612000kHz", 612.0), ("612e6hz", 612.0)]
+)
+def test_a_clock(text, mhz):
+    assert clock_mhz(text) == pytest.approx(mhz)
+
+
+@pytest.mark.parametrize("text", ["fast", "0", "-1MHz", "inf", "612 W", ""])
+def test_a_clock_that_is_none(text):
+    with pytest.raises(InputError, match="--clock"):
+        clock_mhz(text)
+
+
+def test_a_root_and_a_mode_are_written_behind_the_device(tmp_path):
+    root = tmp_path / "a&b #1"
+    (root / "sys").mkdir(parents=True)
+    assert device_spec("jetson") == "jetson"
+    assert device_spec("sim:jetson-nano") == "sim:jetson-nano"
+    assert device_spec("jetson", None, "2") == "jetson?mode=2"
+    spec = device_spec("cpu", root, "1")
+    assert spec.startswith("cpu?root=/")
+    assert spec.endswith("&mode=1")
+
+    from wattune.devices.options import split_options
+
+    assert split_options(spec, "?", ("root", "mode"), device="cpu")[1] == {"root": str(root), "mode": "1"}
+
+
+@pytest.mark.parametrize("device", ["sim:jetson-nano", "nvidia:0", "agent", "external:true"])
+def test_other_devices_take_neither(tmp_path, device):
+    (tmp_path / "sys").mkdir()
+    for root, mode in ((tmp_path, None), (None, "2")):
+        with pytest.raises(InputError, match="with this device"):
+            device_spec(device, root, mode)
+
+
+def test_a_root_without_files(wattune, tmp_path):
+    for command in (
+        ["doctor"],
+        ["doctor", "--device", "jetson"],
+        ["guard", "--device", "jetson"],
+        ["profile", "--device", "cpu"],
+    ):
+        tail = ["--", "true"] if command[0] == "guard" else []
+        code, out, err = wattune(*command, "--sysfs-root", tmp_path, *tail)
+        assert (code, out, len(err)) == (2, "", 1)
+        assert "a folder with sys/" in err[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--cap", "4W", "--mode", "2"],
+        ["run", "--device", "sim:jetson-nano", "--cap", "4W", "--mode", "2"],
+        ["run", "--device", "sim:jetson-nano", "--cap", "4W", "--max-temp", "warm"],
+        ["run", "--device", "sim:jetson-nano", "--cap", "4W@wall"],
+        ["train", "plan.json", "--device", "sim:jetson-nano", "--max-temp", "999"],
+        ["compare", "a", "b", "--device", "sim:jetson-nano", "--cap", "4W", "--mode", "1"],
+        ["profile", "--device", "sim:jetson-nano", "--check", "absent.json"],
+        ["profile", "--device", "sim:jetson-nano", "--check", "absent.json", "--cap", "4W"],
+        ["profile", "--device", "sim:jetson-nano", "--check", "absent.json", "--resume"],
+        ["guard", "--device", "sim:jetson-nano", "--", "true"],
+        ["guard", "--device", "jetson"],
+        ["doctor", "--device", "sim:jetson-nano"],
+        ["doctor", "--device", "nonsense"],
+        ["doctor", "--device", "agent:/nowhere.sock", "--calibrate", "sim:jetson-nano"],
+        ["bundle"],
+        ["bundle", "x", "--python", "2.7"],
+        ["bundle", "x", "--platform", "win_amd64"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_meant(wattune, arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = wattune(*arguments)
+    assert (code, out, len(err)) == (2, "", 1), err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["doctor", "guard", "restore", "bundle"])
+def test_the_help_waits_for_nothing(command):
+    code = (
+        f"import sys; from wattune.cli import main; assert main(['{command}', '--help']) == 0; "
+        "heavy = {'torch', 'plotly', 'sklearn', 'rich', 'httpx', 'pynvml', 'packaging'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
