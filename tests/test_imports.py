@@ -26,7 +26,23 @@ def test_the_help_waits_for_nothing():
     assert loaded("from wattune.cli import main; main(['--help'])").isdisjoint({"torch", "plotly", "sklearn", "rich"})
 
 
-@pytest.mark.parametrize("command", ["run", "devices", "profile", "estimate", "plan", "train", "compare", "report"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run",
+        "devices",
+        "profile",
+        "estimate",
+        "plan",
+        "train",
+        "compare",
+        "report",
+        "guard",
+        "restore",
+        "doctor",
+        "bundle",
+    ],
+)
 def test_nor_does_the_help_of_a_command(command):
     code = f"from wattune.cli import main; assert main(['{command}', '--help']) == 0"
     assert loaded(code).isdisjoint({"torch", "plotly", "sklearn", "rich"})
@@ -80,6 +96,8 @@ def test_every_known_device_opens():
     known = known_devices()
     assert {"sim:jetson-nano", "sim:jetson-tx2-nx"} <= {device.spec for device in known}
     for entry in known:
+        if entry.problems:
+            continue  # a machine's own counters, say, that may not be read without root
         device = open_device(entry.spec)
         assert device.settings == entry.settings
         device.close()

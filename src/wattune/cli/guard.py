@@ -75,7 +75,7 @@ def guard(
         cap_w = module_cap(limit.cap_w, limit.side, board.supply)
         at_mhz = None if wanted_mhz is None else _listed(board, wanted_mhz)
         # A board's own controller also tells the present clock, and an agent guards by itself.
-        controller = board._controller if isinstance(board, BoardDevice) else Pinned(board)
+        controller = board.controller if isinstance(board, BoardDevice) else Pinned(board)
         with mapped(), _stdout_aside() if as_json else nullcontext():
             report = run_guarded(controller, command, clock_mhz=at_mhz, cap_w=cap_w, max_temp_c=hottest_c, say=note)
         kept = {

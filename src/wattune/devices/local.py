@@ -81,7 +81,7 @@ class BoardDevice(RealDevice):
     shares_memory = True
 
     def __init__(self, controller: BoardController, tree: Tree | None, *, loosen: Callable[[], None] | None = None):
-        self._controller = controller
+        self.controller = controller
         self._loosen = loosen
         self._tree = tree or Tree()
         with mapped():
@@ -129,7 +129,7 @@ class BoardDevice(RealDevice):
             before, self._setting = self._setting, None  # a pin that fails has restored the board
             with mapped():
                 try:
-                    self._controller.pin(float(value))
+                    self.controller.pin(float(value))
                 finally:
                     self._collect()
             if value != before:
@@ -149,7 +149,7 @@ class BoardDevice(RealDevice):
                 if self._loosen is not None:
                     self._loosen()  # the controller still looks after the pin: it is not asked until the next one
                     return
-                self._controller.restore()
+                self.controller.restore()
             self._collect()
 
     def hand_over(self, cap_w: float | None, max_temp_c: float | None = None) -> None:
@@ -157,9 +157,9 @@ class BoardDevice(RealDevice):
 
         Raises: DeviceError.
         """
-        if isinstance(self._controller, Client) and self.settings:
+        if isinstance(self.controller, Client) and self.settings:
             with mapped():
-                self._controller.guard(cap_w, max_temp_c)
+                self.controller.guard(cap_w, max_temp_c)
 
     # -------------------------------------------------------------------------------------------------------- reading
 
@@ -167,7 +167,7 @@ class BoardDevice(RealDevice):
         self._check()
         try:
             with mapped():
-                reading = self._controller.read()
+                reading = self.controller.read()
         except SensorError:
             raise
         except DeviceError as error:  # a file that vanished or an agent that went: no reading either way
@@ -190,7 +190,7 @@ class BoardDevice(RealDevice):
     def _collect(self) -> None:
         """Take over what the controller noticed."""
         try:
-            for event in self._controller.check():
+            for event in self.controller.check():
                 self._note(str(event["kind"]), str(event["text"]))
         except AgentError as error:
             self._note("unreadable", str(error))
@@ -206,7 +206,7 @@ class BoardDevice(RealDevice):
             # A reading of its own would cut short the time that a counter's next one is the mean over.
             latest = self._reading
             fresh = latest is not None and self.now_s() - latest[0] < FRESH_S
-            reading = latest[1] if latest is not None and fresh else self._controller.read()
+            reading = latest[1] if latest is not None and fresh else self.controller.read()
         except AgentError:
             return Conditions(swapped_bytes=swapped)
         return Conditions(
@@ -220,7 +220,7 @@ class BoardDevice(RealDevice):
         """Restore the board, its mode as well, and let go of it. Raises: DeviceError."""
         self._setting = None
         with mapped():
-            self._controller.close()
+            self.controller.close()
 
 
 # ------------------------------------------------------------------------------------------------------------- openers
