@@ -200,6 +200,7 @@ def _state(pid):
         return "Z"
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_end_is_killed(board, monkeypatch):
     monkeypatch.setattr(guarded, "KILL_S", 0.5)
     board.fails["pin"] = FileFailed("max_freq cannot be written")
@@ -242,6 +243,7 @@ def test_a_sensor_that_fails_for_a_moment_ends_nothing(board):
     assert report.energy_j == pytest.approx(3.0 * report.time_s, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_sensor_that_hangs_ends_the_program(board, monkeypatch):
     monkeypatch.setattr(guarded, "HANG_S", 0.6)
     read, free = board.read, threading.Event()
