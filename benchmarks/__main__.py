@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]`: all benchmarks, or those that are named; `readme` fills the README's figures.
+"""`python -m benchmarks [NAME ...]`: all benchmarks, or those that are named; `readme` fills in README and docs.
 
 `real_images FOLDER` and `report_picture [REPORT [PICTURE]]` need something that not everybody has, and run alone.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("startup", "planning", "profiling", "metering", "example", "readme")
+NAMES = ("startup", "planning", "profiling", "metering", "boards", "example", "readme")
 
 
 ALONE = ("real_images", "report_picture")  # these take arguments of their own

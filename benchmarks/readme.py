@@ -1,4 +1,4 @@
-"""Fills the README's figures from results/, each between `<!-- NAME -->` and `<!-- /NAME -->`."""
+"""Fills the figures of the README and the docs from results/, each between `<!-- NAME -->` and `<!-- /NAME -->`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from benchmarks.timing import RESULTS
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "boards.md")
 MARK = re.compile(r"(<!-- (?P<name>\w+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 
 
@@ -105,6 +106,39 @@ def real_images() -> str:
     return "\n".join(lines) + "\n"
 
 
+def boards() -> str:
+    """What touching a board costs."""
+    data = read("boards")
+    machine, guard, memory, pinning = data["machine"], data["guard"], data["memory"], data["pinning"]
+    files = [board for board in data["boards"] if not board["by_program"]]
+    program = next(board for board in data["boards"] if board["by_program"])
+    slowest = max(files, key=lambda board: board["device"]["median_s"])
+    return (
+        f"On {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}, with files that stand for a "
+        "board's; medians, the worst in brackets. Not in these figures is what the kernel's driver takes to ask the "
+        "chip.\n\n"
+        "| | aim | measured |\n|---|---|---|\n"
+        f"| a reading, on the files of {len(files)} boards: the slowest of them ({slowest['board']}) | 0.2 ms "
+        f"| {worst_ms(slowest['device'])} |\n"
+        f"| of all of them, the worst of {data['readings']} readings each | "
+        f"| {max(board['device']['max_s'] for board in files) * 1e3:.2f} ms |\n"
+        f"| a reading once a second, which looks at temperatures and counters too, slowest board | "
+        f"| {worst_ms(max((board['conditions'] for board in files), key=lambda found: found['median_s']))} more |\n"
+        f"| a reading by a program (Raspberry Pi 5, `vcgencmd` as a script) | | {worst_ms(program['device'])} |\n"
+        f"| a reading from an agent, question and answer | | {worst_ms(data['agent']['read'])} |\n"
+        f"| taking the board: lock, snapshot on the disk, limits, and a clock that follows 50 ms later | "
+        f"| {worst_ms(pinning['first'])} |\n"
+        f"| bringing it back | | {worst_ms(pinning['restore'])} |\n"
+        f"| `wattune guard`: from power above the cap to the lower clock, {guard['from_power']['repeats']} rises, "
+        f"a reading every {guard['sampling_s']:g} s | | {worst_ms(guard['from_power'], 0)} |\n"
+        f"| the same from when the program begins to work; the board counts its use every 100 ms | "
+        f"| {worst_ms(guard['from_program'], 0)} |\n"
+        f"| memory from the 10th to the 60th minute of a training of one virtual hour, {memory['readings']:,} readings "
+        f"| no growth | {memory['traced_growth_bytes'] / 1024:+.0f} KiB of Python's objects, "
+        f"{memory['resident_growth_bytes'] / 1024:+.0f} KiB of the process |\n"
+    )
+
+
 def rows(found: list[dict[str, Any]]) -> list[str]:
     """A comparison as a table."""
     lines = [
@@ -133,12 +167,18 @@ def ms(figures: dict[str, float]) -> str:
     return f"{figures['median_s'] * 1e3:.2f} ms ({figures['min_s'] * 1e3:.2f} to {figures['max_s'] * 1e3:.2f})"
 
 
+def worst_ms(figures: dict[str, float], digits: int = 2) -> str:
+    """A median with the worst, in milliseconds."""
+    return f"{figures['median_s'] * 1e3:.{digits}f} ms ({figures['max_s'] * 1e3:.{digits}f})"
+
+
 def seconds(figures: dict[str, float]) -> str:
     """A median with its range, in seconds."""
     return f"{figures['median_s']:.2f} s ({figures['min_s']:.2f} to {figures['max_s']:.2f})"
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "boards": boards,
     "comparison": comparison,
     "profiling_cost": profiling_cost,
     "real_images": real_images,
@@ -148,9 +188,10 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write the README anew."""
-    README.write_text(filled(README.read_text()))
-    print(f"{README.name} filled")
+    """Write them anew."""
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))
+        print(f"{page.name} filled")
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Job:
         self.folder.partial.unlink(missing_ok=True)
         key = profiling.profile_key(self.board, self.work, table.algorithm)
         command = check_command(self.board, self.folder.path / "profile.json", self.asked.workload)
-        planning.check_profile(table, key, command=command)
+        planning.check_profile(table, key, kind=self.board.kind, command=command)
         return table
 
     def estimate(self) -> EfficiencyCurve:

@@ -53,7 +53,8 @@ def check_known(known: ProfileTable, board: Device, work: Workload, *, command: 
 
     ``command`` is the one that measures five cells of it again. Raises: RecordError.
     """
-    planning.check_profile(known, profiling.profile_key(board, work, known.algorithm), command=command)
+    key = profiling.profile_key(board, work, known.algorithm)
+    planning.check_profile(known, key, kind=board.kind, command=command)
     foreign = sorted(set(known.batch_sizes) - set(work.batch_sizes))
     if foreign or not known.measured:
         raise RecordError(

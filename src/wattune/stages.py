@@ -62,6 +62,44 @@ def profile(
         )
 
 
+def profile_command(
+    device: str | Device,
+    command: str,
+    *,
+    batch_sizes: Sequence[int],
+    step_time: str | None = None,
+    step_time_file: Path | None = None,
+    cap_w: float | None = None,
+    cap_side: CapSide = "module",
+    strategy: str | None = None,
+    steps: int = 5,
+    run_limit_s: float | None = None,
+    partial: Path | None = None,
+    progress: Progress | None = None,
+) -> ProfileTable:
+    """Measure step time and power of any program: see ``wattune.profiling.profile_command``.
+
+    Raises: InputError and its kinds for what cannot be profiled as asked, and for a program that fails; DeviceError.
+    """
+    from wattune import planning, profiling
+
+    limit = {} if run_limit_s is None else {"run_limit_s": run_limit_s}
+    with opened(device) as board:
+        return profiling.profile_command(
+            board,
+            command,
+            batch_sizes=batch_sizes,
+            step_time=step_time,
+            step_time_file=step_time_file,
+            strategy=strategy,
+            cap_w=planning.module_cap(cap_w, cap_side, board.supply),
+            steps=steps,
+            partial=partial,
+            progress=progress,
+            **limit,
+        )
+
+
 def estimate(
     workload: str | Path | Workload | None = None,
     *,
@@ -91,22 +129,25 @@ def estimate(
 
 def plan(
     profile: str | Path | ProfileTable,
-    efficiency: str | Path | EfficiencyCurve,
+    efficiency: str | Path | EfficiencyCurve | None = None,
     *,
     cap_w: float | None,
     cap_side: CapSide = "module",
     margin_w: float = 0.0,
+    batch_size: int | None = None,
 ) -> Plan:
     """Choose batch size and clock: the fastest whose peak power plus ``margin_w`` is at most ``cap_w`` (None: no cap).
 
     ``cap_side``: where the cap holds, at the power sensor ("module") or at the terminals of the supply ("supply").
+    ``batch_size``: only the clock is chosen, for this one; needed where there is no efficiency record.
 
     Raises: RecordError, CapError where no measured point keeps the cap, InputError.
     """
     from wattune import planning
 
-    table, curve = as_record(ProfileTable, profile), as_record(EfficiencyCurve, efficiency)
-    return planning.plan(table, curve, cap_w=cap_w, cap_side=cap_side, margin_w=margin_w)
+    table = as_record(ProfileTable, profile)
+    curve = None if efficiency is None else as_record(EfficiencyCurve, efficiency)
+    return planning.plan(table, curve, cap_w=cap_w, cap_side=cap_side, margin_w=margin_w, batch_size=batch_size)
 
 
 def train(
@@ -193,7 +234,7 @@ def check_profile(
     table = as_record(ProfileTable, profile)
     with opened(device) as board:
         key = profiling.profile_key(board, as_workload(workload), table.algorithm)
-        planning.check_profile(table, key, command=preflight.check_command(board, profile, workload))
+        planning.check_profile(table, key, kind=board.kind, command=preflight.check_command(board, profile, workload))
 
 
 @contextmanager

@@ -14,11 +14,12 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from wattune_agent.client import Client
 from wattune_agent.controller import Controller, restore_left_behind
 from wattune_agent.discovery import families, find_board
-from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, NotThere
+from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, NotThere
 from wattune_agent.guarded import Report, run_guarded
 from wattune_agent.keeper import LEASE_S
 from wattune_agent.protocol import SOCKET
 from wattune_agent.server import serve
+from wattune_agent.settings import nearest
 from wattune_agent.tree import Tree
 
 __all__ = ["main"]
@@ -37,7 +38,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     options.program = program
     try:
         return int(options.act(options))
-    except (BadRequest, NotThere, Forbidden, Busy) as error:
+    except (BadRequest, NotThere, Forbidden, Busy, Full) as error:
         print("wattune-agent: {}".format(error), file=sys.stderr)
         return 2
     except AgentError as error:
@@ -92,14 +93,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(options: Any) -> int:
     tree = Tree(options.sysfs_root)
-    controller = Controller(find_board(tree, options.device or _found(tree)))
+    family = options.device or _found(tree)
+    controller = Controller(find_board(tree, family))
     try:
         serve(
             controller,
             options.socket,
             options.group or _usual_group(),
             options.lease,
-            lambda: restore_left_behind(tree),
+            lambda: restore_left_behind(tree, family=family),
         )
     finally:
         controller.close()
@@ -121,14 +123,16 @@ def _guard(options: Any) -> int:
         report = run_guarded(
             controller,
             options.program,
-            clock_mhz=_listed(board, options.clock),
+            clock_mhz=None if options.clock is None else nearest(board["settings_mhz"], options.clock),
             cap_w=options.cap,
             max_temp_c=options.max_temp,
             say=lambda text: print("wattune-agent: " + text, file=sys.stderr, flush=True),
         )
-    print(_told(report, board, options.cap), file=sys.stderr)
+    kind = "measured" if board["real"] else "simulated"
+    print(_told(report, board, options.cap, kind), file=sys.stderr)
     if options.output:
-        _write(options.output, dict(report._asdict(), command=options.program, device=board["name"]))
+        kept = dict(report._asdict(), command=options.program, device=board["name"], provenance={"kind": kind})
+        _write(options.output, kept)
     return report.exit_code
 
 
@@ -199,13 +203,7 @@ def _found(tree: Tree) -> str:
     return found[0]
 
 
-def _listed(board: Dict[str, Any], clock_mhz: Optional[float]) -> Optional[float]:
-    """The clock that is meant; it may be given rounded, as 115MHz for 114.75."""
-    near = [mhz for mhz in board["settings_mhz"] if clock_mhz is not None and abs(mhz - clock_mhz) < 1.0]
-    return min(near, key=lambda mhz: abs(mhz - (clock_mhz or 0.0))) if near else clock_mhz
-
-
-def _told(report: Report, board: Dict[str, Any], cap_w: Optional[float]) -> str:
+def _told(report: Report, board: Dict[str, Any], cap_w: Optional[float], kind: str) -> str:
     text = "wattune-agent: {}: {:.4g} J in {:.1f} s, mean {:.2f} W, peak {:.2f} W of {} ({})".format(
         report.ended,
         report.energy_j,
@@ -217,7 +215,7 @@ def _told(report: Report, board: Dict[str, Any], cap_w: Optional[float]) -> str:
     )
     if cap_w is not None:
         text += ", {:.1f} s above the cap of {:g} W".format(report.above_cap_s, cap_w)
-    return text
+    return text if kind == "measured" else "{}  [{}]".format(text, kind)
 
 
 def _write(path: str, content: Dict[str, Any]) -> None:

@@ -30,9 +30,12 @@ class Clock:
         """Every file that ``pin`` may write, in the order in which a snapshot is brought back."""
         raise NotImplementedError
 
-    def pin(self, mhz: float) -> None:
+    def pin(self, mhz: float) -> Dict[str, str]:
         """Write limits so that the clock is this, in the order that every kernel takes, and switch off what would undo
-        it. Raises: BadRequest for a value that is not listed, NotTaken, Forbidden, FileFailed."""
+        it. Files that something holds below that, such as heat, with what was written; else nothing.
+
+        Raises: BadRequest for a value that is not listed, NotTaken, Forbidden, FileFailed.
+        """
         raise NotImplementedError
 
     def pinned_mhz(self) -> Optional[float]:

@@ -11,6 +11,7 @@ __all__ = [
     "UP_AFTER_S",
     "UP_BELOW",
     "CapGuard",
+    "told",
 ]
 
 UP_AFTER_S = 10.0
@@ -216,3 +217,17 @@ class CapGuard:
             self._last_s = state["last_s"]
             self._over_s = state["over_s"]
             self._told_lowest = state["told_lowest"]
+
+
+def told(event: Dict[str, Any], cap_w: Optional[float] = None, max_temp_c: Optional[float] = None) -> str:
+    """One of the guard's events in words, with the limits that it is about where they are given."""
+    said = "{:.2f} W".format(event["power_w"])
+    if cap_w is not None:
+        said += " under a cap of {:g} W".format(cap_w)
+    if "temperature_c" in event:
+        said += ", {:.1f} C".format(event["temperature_c"])
+        if max_temp_c is not None:
+            said += " with a limit of {:g} C".format(max_temp_c)
+    if event["action"] == "at lowest":
+        return said + " at the lowest clock"
+    return "{}: {} to {:g} MHz".format(said, event["action"], event["setting"])

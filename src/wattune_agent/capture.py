@@ -3,20 +3,19 @@
 ``{"record": "board", "version": 1, "name", "source", "l4t", "kernel", "files": {path: text}, "links": {path: target},
 "modes": {path: octal}, "outputs": {"program arguments": text}, "unread": {path: why}, "note"}``; ``source`` is a list.
 Every path is as the board names it and holds no link itself; ``modes`` has the files that are neither 0644 nor 0444. A
-program's answer is kept as text, so that nothing of somebody else's record is ever run: ``materialise`` writes the
-program that gives it. Only listed files are read; none has a serial number, a hardware address or a host name in it.
+program's answer is kept as text, and ``materialise`` writes it as text, for ``Tree.answer``: nothing of somebody else's
+record is ever run. Only listed files are read; none has a serial number, a hardware address or a host name in it.
 """
 
 import os
 import re
-import shlex
 import shutil
 import stat
 import subprocess
 from typing import Any, Dict, Optional, Tuple
 
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden
-from wattune_agent.tree import Tree
+from wattune_agent.tree import ANSWERS, Tree
 
 __all__ = ["capture", "materialise"]
 
@@ -153,12 +152,13 @@ def _write(
         place = _placed(folder, path)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         os.symlink(os.path.relpath(_placed(folder, target), os.path.dirname(place)), place)
-    for program, answers in _answers(outputs).items():
-        place = _placed(folder, "/usr/bin/" + program)
+    for question, text in outputs.items():
+        if question not in _QUESTIONS:
+            raise BadRequest("{!r} is no question that a board record holds the answer to".format(question))
+        place = _placed(folder, ANSWERS + "/" + question.replace(" ", "/"))
         os.makedirs(os.path.dirname(place), exist_ok=True)
-        with open(place, "x", encoding="utf-8") as file:
-            file.write(_replayed(answers))
-        os.chmod(place, 0o755)
+        with open(place, "x", encoding="utf-8", newline="") as file:
+            file.write(text)
     for path, octal in modes.items():
         if path not in files:
             raise BadRequest("{} has a mode, but is no file of this record".format(path))
@@ -218,6 +218,13 @@ def _outputs(tree: Tree) -> Dict[str, str]:
     answers = {}
     for question in _QUESTIONS:
         name, argument = question.split()
+        try:
+            recorded = tree.answer(question)
+        except (FileFailed, Forbidden):
+            continue
+        if recorded is not None:
+            answers[question] = recorded
+            continue
         program: Optional[str] = tree.program(name) or (shutil.which(name) if tree.root == "/" else None)
         if program is None:
             continue
@@ -226,7 +233,8 @@ def _outputs(tree: Tree) -> Dict[str, str]:
                 [program, argument],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                universal_newlines=True,
+                encoding="utf-8",
+                errors="replace",
                 timeout=5,
             )
         except (OSError, subprocess.SubprocessError):
@@ -239,21 +247,3 @@ def _placed(folder: str, path: str) -> str:
     if not isinstance(path, str) or not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
         raise BadRequest("{!r} is no path of a board".format(path))
     return folder.rstrip("/") + path
-
-
-def _answers(outputs: Dict[str, str]) -> Dict[str, Dict[str, str]]:
-    programs: Dict[str, Dict[str, str]] = {}
-    for question, text in outputs.items():
-        if question not in _QUESTIONS:
-            raise BadRequest("{!r} is no question that a board record holds the answer to".format(question))
-        name, argument = question.split()
-        programs.setdefault(name, {})[argument] = text
-    return programs
-
-
-def _replayed(answers: Dict[str, str]) -> str:
-    cases = "".join(
-        "{}) printf %s {};;\n".format(shlex.quote(argument), shlex.quote(text)) for argument, text in answers.items()
-    )
-    unknown = """*) echo 'error=1 error_msg="Command not registered"'; exit 1;;\n"""
-    return '#!/bin/sh\ncase "$*" in\n{}{}esac\n'.format(cases, unknown)

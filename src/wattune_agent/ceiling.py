@@ -31,11 +31,6 @@ class Ceiling:
         self._hot_since_s: Optional[float] = None
         self._told = 0
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the cap is not kept at the lowest clock either."""
-        return self._guard.stopped
-
     def lowered(self) -> None:
         """The client lowered its clock: that is an answer, and its effect is to be waited for."""
         self._above_since_s = self._hot_since_s = None

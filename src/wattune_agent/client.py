@@ -23,11 +23,12 @@ class Client:
     """One connection to an agent. May be used from several threads, but not from a fork of this process.
 
     Once it has pinned or guarded, a thread tells the agent that this process is still there. When the process ends,
-    whatever its end, the connection ends with it and the agent brings the board back.
+    whatever its end, the connection ends with it and the agent brings the board back. Where it holds nothing, and the
+    agent has closed the connection or was started anew, the next request makes a new one.
     """
 
     def __init__(self, path: str = SOCKET, timeout_s: float = TIMEOUT_S) -> None:
-        """Connect. Raises: NotThere, Forbidden, Gone, Busy."""
+        """Connect. Raises: NotThere, Forbidden, Gone, Full."""
         self._path = path
         self._timeout_s = timeout_s
         self._lock = threading.RLock()
@@ -35,6 +36,7 @@ class Client:
         self._mhz: Optional[float] = None
         self._number = 0
         self._holds = False
+        self._closed = False
         self._pid = os.getpid()
         self._ended = threading.Event()
         self._renewing: Optional[threading.Thread] = None
@@ -42,7 +44,7 @@ class Client:
         self._connect()
         _open.add(self)
         try:
-            self._board = self._ask("discover")
+            self._board = self._ask_here("discover")
         except BaseException:
             self.close()
             raise
@@ -71,7 +73,6 @@ class Client:
 
         Raises: Busy, BadRequest, Gone, and what the board raises.
         """
-        self._holds = True  # also where the answer is lost
         said = self._ask("pin", mhz=mhz)
         self._keep_renewing()
         return said
@@ -81,7 +82,6 @@ class Client:
 
         Raises: Busy, NotThere, NoReading, Gone.
         """
-        self._holds = True
         self._ask("guard", cap_w=cap_w, max_temp_c=max_temp_c)
         self._keep_renewing()
 
@@ -109,7 +109,7 @@ class Client:
                 self._hang_up()
                 try:
                     self._connect()
-                    self._ask("restore")
+                    self._ask_here("restore")
                 except Busy:
                     pass
                 except AgentError as error:
@@ -124,6 +124,7 @@ class Client:
             return
         self._stop_renewing()
         with self._lock:
+            self._closed = True
             self._hang_up()
         _open.discard(self)
 
@@ -153,8 +154,32 @@ class Client:
         if self._is_forked:  # looked at first: another thread may have held the lock when this process began
             raise Gone("the connection to the agent belongs to process {}".format(self._pid))
         with self._lock:
+            held = self._holds
+            self._holds = held or request in ("pin", "guard")  # also where the answer is lost
+            try:
+                try:
+                    return self._ask_here(request, **fields)
+                except _Closed as error:
+                    if held or self._closed:  # what it held is lost, and whoever asks has to know
+                        raise
+                    self._reconnect(error)
+                    return self._ask_here(request, **fields)
+            except Busy:
+                self._holds = held
+                raise
+
+    def _reconnect(self, error: AgentError) -> None:
+        try:
+            self._connect()
+        except AgentError:
+            self._holds = False
+            raise error from None
+
+    def _ask_here(self, request: str, **fields: Optional[float]) -> Dict[str, Any]:
+        """By the present connection."""
+        with self._lock:
             if self._socket is None:
-                raise Gone("no connection to the agent at {}".format(self._path))
+                raise _Closed("no connection to the agent at {}".format(self._path))
             self._number += 1
             message = dict(fields, wattune=PROTOCOL, id=self._number, request=request)
             try:
@@ -164,7 +189,7 @@ class Client:
                 raise Gone("no answer from the agent within {:g} s".format(self._timeout_s)) from error
             except OSError as error:
                 self._hang_up()
-                raise Gone("the agent at {} went away: {}".format(self._path, error.strerror or error)) from error
+                raise _Closed("the agent at {} went away: {}".format(self._path, error.strerror or error)) from error
             except FileFailed:  # what was asked for is no number: nothing was sent
                 raise BadRequest("{} needs finite numbers".format(request)) from None
             except BadRequest as error:
@@ -214,11 +239,15 @@ class Client:
             try:
                 self._ask("renew")
             except AgentError:  # the next request of somebody who waits for its answer says so
-                return
+                pass
 
     def _stop_renewing(self) -> None:
         self._ended.set()
         self._renewing = None
+
+
+class _Closed(Gone):
+    """There is no connection any more."""
 
 
 _open: "weakref.WeakSet[Client]" = weakref.WeakSet()

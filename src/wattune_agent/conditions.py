@@ -13,7 +13,7 @@ from typing import Dict, List, Optional, Tuple
 
 from wattune_agent.board import Conditions
 from wattune_agent.errors import AgentError
-from wattune_agent.pmic import ask, is_raspberry, vcgencmd
+from wattune_agent.pmic import ask, can_be_asked, is_raspberry
 from wattune_agent.reads import number, real, text
 from wattune_agent.tree import Tree
 
@@ -47,7 +47,7 @@ class _Watch:
         self.alarms = _alarms(tree)
         self.counters = _event_counters(tree)
         self.throttle_counts = _throttle_counters(tree)
-        self.program = vcgencmd(tree) if is_raspberry(tree) else None
+        self.can_be_asked = is_raspberry(tree) and can_be_asked(tree)
         alerts = " ".join(kind.lower() for kind, _ in self.cooling if _ALERT.search(kind))
         # Where an alert speaks for the unit, its frequency device may rest above 0, held there by a power mode's cap.
         self.rest: Dict[str, float] = {
@@ -121,9 +121,9 @@ def _counted(tree: Tree, watch: _Watch) -> List[str]:
 
 def _pi_throttled(tree: Tree, watch: _Watch) -> List[str]:
     bits = text(tree, _PI_FILE)
-    if not bits and watch.program is not None:
+    if not bits and watch.can_be_asked:
         try:
-            bits = ask(watch.program, "get_throttled").partition("throttled=")[2].strip()
+            bits = ask(tree, "get_throttled").partition("throttled=")[2].strip()
         except AgentError:
             return []
     try:

@@ -15,23 +15,20 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
 from wattune_agent.board import Board, Clock, Conditions
 from wattune_agent.conditions import conditions
-from wattune_agent.errors import AgentError, BadRequest, Busy, FileFailed, NotKept, NotRestored, NotTaken, NotThere
+from wattune_agent.errors import AgentError, BadRequest, Busy, NotKept, NotRestored, NotTaken, NotThere
 from wattune_agent.leftover import busy_with, give_back, left_behind, lock_path, restore_left_behind
+from wattune_agent.limits import bring_back
 from wattune_agent.lock import Lock
-from wattune_agent.mode import mode_id, switch_mode
-from wattune_agent.signals import call_before_end, ending, forget, held, waiting
+from wattune_agent.mode import mode, mode_files, mode_id, switch_mode
+from wattune_agent.settling import now_of, settle
+from wattune_agent.signals import call_before_end, ending, forget, held
 from wattune_agent.snapshot import Snapshot
-from wattune_agent.watch import ANSWERS, HIGHER, Watch, event
+from wattune_agent.watch import ANSWERS, Watch, event
 
 __all__ = ["Controller", "left_behind", "restore_left_behind"]
 
-SETTLE_S = 2.0
-"""Time in which a clock goes to what its limits say; half a second is what was seen on boards."""
-
-POLL_S = 0.005
-
 CONDITIONS_S = 1.0
-"""Time between two looks at temperatures and counters, which change slowly and are many files."""
+"""Time between two looks at temperatures, counters and the mode, which change slowly and are many files."""
 
 PATIENCE_S = 10.0
 """Time that a signal waits for another thread to be done with the board."""
@@ -47,10 +44,13 @@ class Controller:
         self._lock: Optional[Lock] = None
         self._snapshot: Optional[Snapshot] = None
         self._watch: Optional[Watch] = None
+        self._mhz: Optional[float] = None
         self._answers = ANSWERS
         self._pid = os.getpid()
+        self._mode_id: Optional[int] = None
         self._events: List[Dict[str, Any]] = []
         self._conditions: Optional[Tuple[float, Conditions]] = None
+        self._mode: Optional[Tuple[float, Dict[str, str]]] = None
 
     def __enter__(self) -> "Controller":
         return self
@@ -68,6 +68,7 @@ class Controller:
     def describe(self) -> Dict[str, Any]:
         """What the board is; without a sensor ``rail`` is empty, without a clock ``settings_mhz`` is."""
         board, clock, sensor = self.board, self.board.clock, self.board.sensor
+        board.mode = self._now_mode()
         return {
             "family": board.family,
             "name": board.name,
@@ -115,6 +116,7 @@ class Controller:
             if self._watch is not None and self._is_ours():
                 self._events += self._watch.look()
                 self._answers = self._watch.answers
+                self._look_at_mode()
             events, self._events = self._events, []
         return events
 
@@ -123,8 +125,9 @@ class Controller:
     def pin(self, mhz: float) -> Dict[str, Any]:
         """Put the clock at one of its settings and see that it is there.
 
-        Raises: BadRequest, NotThere without a clock, Busy, NotKept, NotTaken, Forbidden, FileFailed; whatever fails
-        once something was written, the board is brought back first. NotRestored where that failed too.
+        Raises: BadRequest, NotThere without a clock, Busy, NotKept, NotTaken, Forbidden, FileFailed. Where the first
+        pin fails, the board is brought back first; NotRestored where that failed too. A pinned clock whose change fails
+        stays pinned: where it was, or lower.
         """
         clock = self._clock()
         if mhz not in clock.settings_mhz:
@@ -132,11 +135,8 @@ class Controller:
             raise BadRequest("{} has no {:g} MHz; it has {} MHz".format(self.board.name, mhz, listed))
         with self._alone():
             self._take()
-            with self._or_back():
-                self._watch = None
-                clock.pin(mhz)
-                self._settle(clock, mhz)
-                self._watch = Watch(self._tree, clock, mhz, self._answers)
+            with self._or_back() if self._mhz is None else self._or_kept(clock, self._mhz):
+                self._put(clock, mhz)
         return {"mhz": mhz}
 
     def switch_mode(self, number: int) -> None:
@@ -152,13 +152,10 @@ class Controller:
         with self._alone():
             self._take()
             with self._or_back():
-                assert self._snapshot is not None
-                if self._snapshot.mode_id is None:
-                    noted = self._snapshot._replace(mode_id=before)
-                    noted.save()
-                    self._snapshot = noted
-                self._watch = None
+                self._note(mode_files(self._tree), before)
+                self._watch = self._mhz = self._mode = None
                 switch_mode(self._tree, number)
+                self._mode_id = number
 
     def restore(self) -> None:
         """Bring the board back to how it was found; nothing where nothing is changed.
@@ -170,7 +167,7 @@ class Controller:
         with self._alone():
             if self._snapshot is None:
                 return
-            self._watch = None
+            self._watch = self._mhz = self._mode = None
             try:
                 said = give_back(self._tree, self._snapshot)
             except NotKept:
@@ -210,14 +207,14 @@ class Controller:
             return
         if ending():
             raise NotTaken("the process is at its end: the board is not changed any more")
-        files = self._clock().files()
-        lock = Lock(self._tree, lock_path(files))
+        clock, family = self._clock(), self.board.family
+        lock = Lock(self._tree, lock_path(clock.files()))
         if not lock.acquire():
-            raise busy_with(self._tree, self.board.family)
+            raise busy_with(self._tree, family, lock.path)
         try:
-            for text in restore_left_behind(self._tree, lock, self.board.family):
+            for text in restore_left_behind(self._tree, lock, family):
                 self._events.append(event(self._tree, "left behind", text))
-            snapshot = Snapshot.of_now(self._tree, self.board.family, files, self.board.mode)
+            snapshot = Snapshot.of_now(self._tree, family, clock.files(), mode(self._tree, family))
             snapshot.save()
             for clamp in conditions(self._tree).throttled:
                 text = "{} clamps the board as it is found: the limits to come back to may be the clamp's".format(clamp)
@@ -227,6 +224,7 @@ class Controller:
             raise
         self._pid = os.getpid()
         self._lock, self._snapshot, self._answers = lock, snapshot, ANSWERS
+        self._mode_id = mode_id(self._tree)
         call_before_end(self._end)
 
     def _let_go(self) -> None:
@@ -236,34 +234,84 @@ class Controller:
             self._lock.release()
             self._lock = None
 
-    def _settle(self, clock: Clock, mhz: float) -> None:
-        """Wait until the clock is there. One that idles may stay lower, one that stays higher is not pinned."""
-        end_s = self._tree.now_s() + SETTLE_S
-        while True:
-            failure: Optional[FileFailed] = None
-            now_mhz: Optional[float] = None
+    def _put(self, clock: Clock, mhz: float) -> None:
+        """Write the limits, wait for the clock, and watch both from now on."""
+        self._note(clock.files())
+        was_mhz = now_of(clock)
+        clamped = clock.pin(mhz)
+        settle(self._tree, clock, mhz, was_mhz)
+        self._watch = Watch(self._tree, clock, mhz, self._answers, clamped)
+        self._mhz = mhz
+        if clamped:
+            text = "{}: heat, or another limit of the board's, holds the clock lower than the pin"
+            self._events.append(event(self._tree, "clamped", text.format(self._watch.told)))
+
+    def _keep(self, clock: Clock, before_mhz: float) -> float:
+        """After a change that failed: the limits stay where they are if they pin the clock no higher than before; else
+        they go back there, or lower. Where they are now; nothing is raised."""
+        try:
+            now_mhz = clock.pinned_mhz()
+        except AgentError:
+            now_mhz = None
+        if now_mhz is not None and now_mhz < before_mhz and self._watched(clock, now_mhz, {}):
+            return now_mhz
+        watch = self._watch
+        if watch is None or all(failure.clamped for failure in bring_back(self._tree, watch.pinned)):
+            return before_mhz
+        lower = [mhz for mhz in clock.settings_mhz if mhz < before_mhz]
+        for mhz in [*lower[-1:], *lower[:1]]:
             try:
-                now_mhz = clock.now_mhz()
-            except FileFailed as error:
-                failure = error
-            if failure is None and (now_mhz is None or mhz / HIGHER <= now_mhz <= mhz * HIGHER):
-                return
-            if self._tree.now_s() >= end_s or waiting():
-                break
-            self._tree.sleep(POLL_S)
-        if failure is not None:
-            raise failure
-        if now_mhz is not None and now_mhz > mhz * HIGHER:
-            raise NotTaken(
-                "the limits are at {:g} MHz, but the clock is still at {:g} MHz after {:g} s".format(
-                    mhz, now_mhz, SETTLE_S
-                )
-            )
+                clamped = clock.pin(mhz)
+            except AgentError:
+                continue
+            if self._watched(clock, mhz, clamped):
+                return mhz
+        return before_mhz  # what can be written was; the watch goes on trying the rest
+
+    def _watched(self, clock: Clock, mhz: float, clamped: Dict[str, str]) -> bool:
+        try:
+            self._watch = Watch(self._tree, clock, mhz, self._answers, clamped)
+        except AgentError:
+            return False
+        text = "a change of the clock failed; it is held at {:g} MHz, lower than before".format(mhz)
+        self._events.append(event(self._tree, "kept", text))
+        return True
+
+    def _note(self, paths: List[str], mode_number: Optional[int] = None) -> None:
+        """Have the snapshot hold these files too, and the mode to go back to, before any of them is changed.
+
+        Raises: NotKept, and what reading a file of the clock raises; those of a mode are kept where that can be done.
+        """
+        assert self._snapshot is not None
+        if mode_number is not None and self._snapshot.mode_id is not None:
+            return
+        noted = self._snapshot.with_files(self._tree, paths, mode_number)
+        if noted is not self._snapshot:
+            noted.save()
+            self._snapshot = noted
+
+    def _look_at_mode(self) -> None:
+        """Another program's switch of the power mode is not undone, but it is said what the limits then are."""
+        now = mode_id(self._tree)
+        if now is None or now == self._mode_id:
+            return
+        text = (
+            "another program switched the power mode from {} to {}: the limits that come back are those of before it; "
+            "set the mode again when nothing is pinned any more"
+        ).format(self._mode_id, now)
+        self._events.append(event(self._tree, "mode switched", text))
+        self._mode_id = now
 
     def _now_conditions(self) -> Conditions:
         now_s, known = self._tree.now_s(), self._conditions
         if known is None or now_s - known[0] >= CONDITIONS_S:
             known = self._conditions = (now_s, conditions(self._tree))
+        return known[1]
+
+    def _now_mode(self) -> Dict[str, str]:
+        now_s, known = self._tree.now_s(), self._mode
+        if known is None or now_s - known[0] >= CONDITIONS_S:
+            known = self._mode = (now_s, mode(self._tree, self.board.family))
         return known[1]
 
     def _is_ours(self) -> bool:
@@ -300,4 +348,13 @@ class Controller:
                 self.restore()
             except NotRestored as second:
                 raise NotRestored("{}; and before that: {}".format(second, error)) from error
+            raise
+
+    @contextmanager
+    def _or_kept(self, clock: Clock, before_mhz: float) -> Iterator[None]:
+        """Whatever fails inside: the clock is not let go, for it may be the one thing that keeps a cap."""
+        try:
+            yield
+        except BaseException:
+            self._mhz = self._keep(clock, before_mhz)
             raise

@@ -14,7 +14,7 @@ from wattune_agent.errors import AgentError, BadRequest, FileFailed, NotRestored
 from wattune_agent.limits import Limits, bring_back, whole
 from wattune_agent.tree import Tree
 
-__all__ = ["CpuClock", "find_cpu_clock"]
+__all__ = ["CpuClock", "find_cpu_clock", "has_cores"]
 
 KHZ_PER_MHZ = 1000
 
@@ -45,37 +45,40 @@ class CpuClock(Clock):
 
     def files(self) -> List[str]:
         """Boost first: limits above the base are taken only while it is on. Then both limits of each policy."""
-        paths = [path for path, _ in self._boosts]
-        for policy in self._policies:
+        paths = [path for path, _ in self._switches()]
+        for policy in self._online():
             paths += [policy.limits.low_path, policy.limits.high_path]
         return paths
 
-    def pin(self, mhz: float) -> None:
-        """Boost off, then each policy at this. Raises: BadRequest, NotTaken, Forbidden, FileFailed."""
+    def pin(self, mhz: float) -> Dict[str, str]:
+        """Boost off, then each policy at this; what a clamp holds below it, as ``Limits.pin``.
+
+        Raises: BadRequest, NotTaken, Forbidden, FileFailed.
+        """
         if mhz not in self._khz:
             listed = ", ".join("{:g}".format(setting) for setting in self.settings_mhz)
             raise BadRequest("the CPU has no {:g} MHz; it has {} MHz".format(mhz, listed))
-        for path, off in self._boosts:
+        for path, off in self._switches():
             if self._tree.read(path) != off:
                 self._tree.write(path, off)
                 now = self._tree.read(path)
                 if now != off:
                     raise NotTaken("{} was written {}, but reads {}".format(path, off, now[:40]))
-        for policy in self._policies:
-            policy.limits.pin(_not_above(policy.listed_khz, self._khz[mhz]))
+        held: Dict[str, str] = {}
+        for policy in self._online():
+            held.update(policy.limits.pin(_not_above(policy.listed_khz, self._khz[mhz])))
+        return held
 
     def pinned_mhz(self) -> Optional[float]:
-        """The setting that every policy is at; None where one leaves room. Raises: Forbidden, FileFailed."""
-        first = self._policies[0].limits
-        khz = first.pinned()
-        for mhz, listed in self._khz.items():
-            if khz is None or abs(listed - khz) > first.tolerance:
-                continue
-            for policy in self._policies[1:]:
-                now = policy.limits.pinned()
-                if now is None or abs(now - _not_above(policy.listed_khz, listed)) > first.tolerance:
-                    return None
-            return mhz
+        """The lowest setting that every policy is at; None where one leaves room. Raises: Forbidden, FileFailed."""
+        now = [(policy, policy.limits.pinned()) for policy in self._online()]
+        for mhz, listed in sorted(self._khz.items()):
+            wanted = [_not_above(policy.listed_khz, listed) for policy, _ in now]
+            if all(
+                khz is not None and abs(khz - want) <= policy.limits.tolerance
+                for (policy, khz), want in zip(now, wanted)
+            ):
+                return mhz
         return None
 
     def now_mhz(self) -> Optional[float]:
@@ -84,6 +87,14 @@ class CpuClock(Clock):
         if not self._tree.exists(path) or self._tree.read(path).startswith("<"):  # "<unknown>" while it sleeps
             return None
         return whole(self._tree, path) / KHZ_PER_MHZ
+
+    def _online(self) -> List[Policy]:
+        """The policies that have cores now: a core that was switched off has no clock."""
+        return [policy for policy in self._policies if has_cores(self._tree, policy.folder)] or self._policies
+
+    def _switches(self) -> List[Tuple[str, str]]:
+        off = {policy.folder for policy in self._policies} - {policy.folder for policy in self._online()}
+        return [(path, text) for path, text in self._boosts if path.rpartition("/")[0] not in off]
 
     def restore(self, saved: Dict[str, str]) -> None:
         """Bring back boost, then the limits. Raises: NotRestored, after all that can be brought back is."""
@@ -122,6 +133,14 @@ def _folders(tree: Tree) -> List[str]:
         if real not in folders:
             folders.append(real)
     return folders
+
+
+def has_cores(tree: Tree, folder: str) -> bool:
+    """Whether any core of this policy is on; yes where that cannot be read."""
+    try:
+        return _is_online(tree, folder)
+    except AgentError:
+        return True
 
 
 def _is_online(tree: Tree, folder: str) -> bool:

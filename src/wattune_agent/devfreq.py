@@ -48,8 +48,11 @@ class GpuClock(Clock):
         limits = [self._limits.low_path, self._limits.high_path]
         return limits + ([self._railgate] if self._railgate is not None else [])
 
-    def pin(self, mhz: float) -> None:
-        """Railgating off, then both limits at this. Raises: BadRequest, NotTaken, Forbidden, FileFailed."""
+    def pin(self, mhz: float) -> Dict[str, str]:
+        """Railgating off, then both limits at this; what a clamp holds below it, as ``Limits.pin``.
+
+        Raises: BadRequest, NotTaken, Forbidden, FileFailed.
+        """
         if mhz not in self._hz:
             raise BadRequest("the GPU has no {:g} MHz; it has {}".format(mhz, _listed(self.settings_mhz)))
         if self._railgate is not None and self._tree.read(self._railgate) != "0":
@@ -58,7 +61,7 @@ class GpuClock(Clock):
             now = self._tree.read(self._railgate)
             if now != "0":
                 raise NotTaken("{} was written 0, but reads {}".format(self._railgate, now[:40]))
-        self._limits.pin(self._hz[mhz])
+        return self._limits.pin(self._hz[mhz])
 
     def pinned_mhz(self) -> Optional[float]:
         """The listed frequency that both limits are at; None where they leave room or are at none that is listed."""

@@ -8,6 +8,7 @@ AgentError              ``code`` is its name on the socket
 |   `-- NoReading       ... and it was the power sensor's
 |-- NotTaken            the board did not go to the clock that was written, in time
 |-- Busy                another process controls the board
+|-- Full                the agent takes no more connections
 |-- NotKept             a snapshot could not be written or read; nothing was changed on the board
 |-- NotRestored         a file could not be brought back; the snapshot stays, ``restore`` tries again
 `-- Gone                the agent went away, or does not speak this protocol
@@ -21,6 +22,7 @@ __all__ = [
     "Busy",
     "FileFailed",
     "Forbidden",
+    "Full",
     "Gone",
     "NoReading",
     "NotKept",
@@ -79,6 +81,12 @@ class Busy(AgentError):
     code = "busy"
 
 
+class Full(AgentError):
+    """The agent takes no more connections; it says nothing of who controls the board."""
+
+    code = "full"
+
+
 class NotKept(AgentError):
     """A snapshot could not be written or read; nothing was changed on the board."""
 
@@ -108,6 +116,7 @@ _BY_CODE: Dict[str, Type[AgentError]] = {
         NoReading,
         NotTaken,
         Busy,
+        Full,
         NotKept,
         NotRestored,
         Gone,

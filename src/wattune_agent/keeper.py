@@ -1,16 +1,17 @@
 """Who holds the board, at which clock, and until when: what the agent decides, without its socket."""
 
-import math
-import sys
 import threading
 import time
-from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
+from wattune_agent.cap_guard import told
 from wattune_agent.ceiling import Ceiling
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotThere
+from wattune_agent.hold import Hold
+from wattune_agent.party import Party, Teller, say
+from wattune_agent.settings import at_most
 
-__all__ = ["BLIND_S", "LEASE_S", "Keeper", "Party", "say"]
+__all__ = ["BLIND_S", "LEASE_S", "Keeper"]
 
 LEASE_S = 10.0
 """Silence of a client after which its board is no longer left to it."""
@@ -21,34 +22,8 @@ BLIND_S = 2.0
 CHECK_S = 1.0
 """Time between two looks at whether somebody else wrote to the clock."""
 
-RETRY_S = 5.0
-"""Time between two attempts to bring back a board that could not be brought back."""
-
-SAY_S = 60.0
-"""Time after which a failure that lasts is told again."""
-
 SHARED_S = 0.02
 """A reading younger than this is given to whoever asks: a mean since the last reading needs some time to be one of."""
-
-
-def say(text: str) -> None:
-    """One line for whoever looks after the agent; nobody may be there to read it."""
-    try:
-        print("wattune-agent: " + text, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        pass
-
-
-class Party:
-    """Somebody who asks things of the agent. ``events`` wait here until the next answer takes them."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.events: Deque[Dict[str, Any]] = deque(maxlen=1000)
-
-    def is_gone(self) -> bool:
-        """Whether it can be told that nobody is there any more, although the connection is open."""
-        return False
 
 
 class Keeper:
@@ -79,10 +54,9 @@ class Keeper:
         self._latest: Optional[Dict[str, Any]] = None
         self._latest_s = 0.0
         self._notes: List[Dict[str, Any]] = []
-        self._said: Dict[str, float] = {}
-        self._owed_s: Optional[float] = None
+        self._teller = Teller(now_s)
+        self._hold = Hold(controller, now_s)
         self._closed = False
-        self._mhz: Optional[float] = None
         self._forget()
 
     def _forget(self) -> None:
@@ -99,12 +73,11 @@ class Keeper:
     @property
     def mhz(self) -> Optional[float]:
         """What the clock is held at now; None: nothing is held."""
-        return self._mhz
+        return self._hold.mhz
 
-    @property
-    def has_guard(self) -> bool:
-        """Whether there is a cap to be guarded."""
-        return self._ceiling is not None
+    def holds(self, party: Party) -> bool:
+        """Whether it is this party's board now."""
+        return self._holder is party
 
     def describe(self) -> Dict[str, Any]:
         """The board, as its controller describes it, and the lease."""
@@ -130,25 +103,26 @@ class Keeper:
 
         Raises: Busy, BadRequest, and what the board raises.
         """
-        settings = self._settings()
+        settings = self._hold.settings
         if mhz not in settings:
             allowed = ", ".join("{:g}".format(s) for s in settings) or "none, it has no clock that can be set"
             raise BadRequest("{:g} MHz cannot be pinned; allowed: {}".format(mhz, allowed))
         with self._lock:
             self._take(party)
-            before = self._mhz
+            before, wanted = self.mhz, self._wanted
             self._wanted = mhz
             try:
                 self._apply(again=True)
             except Exception:
-                # The controller has restored the board: the tick must not bring back what the client saw fail.
-                self._wanted = None
-                if self._ceiling is None:
+                # What its client saw fail is not tried again; of two clocks that it has wanted, the lower one is.
+                is_held = self.mhz is not None and wanted is not None
+                self._wanted = min(wanted or mhz, mhz) if is_held else None
+                if self._wanted is None and self._ceiling is None:
                     self._forget()
                 raise
             if self._ceiling is not None and before is not None and mhz < before:
                 self._ceiling.lowered()
-            return {"mhz": self._mhz}
+            return {"mhz": self.mhz}
 
     def guard(self, party: Party, cap_w: Optional[float], max_temp_c: Optional[float]) -> Dict[str, Any]:
         """Take the board and guard it; without both numbers, end the guard.
@@ -187,8 +161,12 @@ class Keeper:
         with self._lock:
             if self._holder is not None and self._holder is not party:
                 raise self._busy()
+            was_held = self.mhz is not None
             self._release()
-            self._find_left_behind()
+            if was_held:  # and is back: what others have left is not this party's business
+                self._quietly("what was left behind cannot be brought back", self._find_left_behind)
+            else:
+                self._find_left_behind()
         return {}
 
     def leave(self, party: Party) -> None:
@@ -206,7 +184,7 @@ class Keeper:
     def _find_left_behind(self) -> None:
         for text in self._recover():
             say(text)
-            self._notes.append(self._event("left behind", text))
+            self._notes.append(self._teller.event("left behind", text))
 
     def close(self) -> None:
         """Bring back the board for good; nothing can be held after that. Raises: NotRestored."""
@@ -220,8 +198,8 @@ class Keeper:
         """Look at the lease, at the sensor, and at whether the clock is where it should be."""
         with self._lock:
             now_s = self._now_s()
-            if self._owed_s is not None and self._mhz is None and now_s - self._owed_s >= RETRY_S:
-                self._quietly("the board is still to be restored", self._let_go)
+            if self._hold.is_due() and self._target() is None:
+                self._quietly("the board is still to be restored", self._apply)
             holder = self._holder
             if holder is None:
                 return
@@ -236,7 +214,7 @@ class Keeper:
                 self._quietly("the clock cannot be lowered", self._apply)
             if now_s - self._checked_s >= CHECK_S:
                 self._checked_s = now_s
-                self._quietly("the clock cannot be held", self._hold)
+                self._quietly("the clock cannot be held", self._look)
 
     def sample(self) -> None:
         """Read the sensor for the guard, where there is one."""
@@ -249,7 +227,7 @@ class Keeper:
                 raise NoReading("no temperature")
         except AgentError as error:
             text = "no reading: {}".format(error)
-            if self._is_new(text):
+            if self._teller.is_new(text):
                 say(text)
             return
         with self._lock:
@@ -262,17 +240,14 @@ class Keeper:
             at = self._at(ceiling, reading)
             top = self._wanted if self._wanted is not None else self._base
             for event in ceiling(self._latest_s, reading["power_w"], reading.get("temperature_c"), at, top):
-                self._tell("guard", _guard_text(event, ceiling))
+                self._tell("guard", told(event, ceiling.cap_w, ceiling.max_temp_c))
             self._quietly("the clock cannot be lowered", self._apply)
 
     def _at(self, ceiling: Ceiling, reading: Dict[str, Any]) -> Optional[float]:
-        if self._mhz is not None:
-            return self._mhz
+        if self.mhz is not None:
+            return self.mhz
         # Nothing is pinned: the guard begins at the clock that the board has chosen itself under this load.
-        settings = self._settings()
-        now_mhz = reading.get("clock_mhz")
-        below = [s for s in settings if now_mhz is None or s <= now_mhz + 0.5]
-        at = below[-1] if below else settings[0]
+        at = at_most(self._hold.settings, reading.get("clock_mhz"))
         self._base = at if self._base is None else max(self._base, at)
         return at
 
@@ -283,18 +258,13 @@ class Keeper:
             self._quietly("the clock cannot be lowered", self._apply)
         else:
             self._tell("lease lapsed", "its client was silent for {:.0f} s: the board was restored".format(silent_s))
-            self._quietly("its client is silent", self._let_go)
+            self._quietly("its client is silent", self._apply)
 
-    def _hold(self) -> None:
+    def _look(self) -> None:
         self._apply()
-        if self._mhz is not None:
-            for event in self._controller.check():
-                self._tell_event(event)
+        self._tell_all(self._hold.look())
 
     # ------------------------------------------------------------------------------------------------- the board
-
-    def _settings(self) -> List[float]:
-        return list(self._controller.describe()["settings_mhz"])
 
     def _target(self) -> Optional[float]:
         if self._lapsed and self._ceiling is None:
@@ -302,34 +272,20 @@ class Keeper:
         if self._ceiling is None:
             return self._wanted
         if self._lapsed or self._blind:
-            return self._settings()[0]
+            return self._hold.settings[0]
         values = [v for v in (self._wanted, self._ceiling.value) if v is not None]
         return min(values) if values else None
 
     def _apply(self, again: bool = False) -> None:
         target = self._target()
         if target is None:
-            self._let_go()
-        elif again or target != self._mhz:
-            # Whatever the controller raises, it has restored the board as far as it could: then nothing is held.
-            self._mhz, self._owed_s = None, self._now_s()
-            self._mhz = self._controller.pin(target)["mhz"]
-            self._owed_s = None
-
-    def _let_go(self) -> None:
-        if self._mhz is None and self._owed_s is None:
-            return
-        self._mhz = None
-        self._owed_s = self._now_s()
-        self._controller.restore()
-        self._owed_s = None
-        for event in self._controller.check():
-            self._tell_event(event)
+            self._tell_all(self._hold.give_back())
+        else:
+            self._hold.put(target, again)
 
     def _release(self) -> None:
-        self._owed_s = self._now_s()
         try:
-            self._let_go()
+            self._tell_all(self._hold.give_back(always=True))
         finally:
             self._forget()
 
@@ -366,42 +322,17 @@ class Keeper:
 
     # -------------------------------------------------------------------------------------------------- what is said
 
-    def _event(self, kind: str, text: str) -> Dict[str, Any]:
-        return {"time_s": self._now_s(), "kind": kind, "text": text}
-
     def _tell(self, kind: str, text: str) -> None:
-        self._tell_event(self._event(kind, text))
+        self._tell_all([self._teller.event(kind, text)])
 
-    def _tell_event(self, event: Dict[str, Any]) -> None:
-        if self._holder is not None:
-            self._holder.events.append(event)
-        say("{}: {}".format(event["kind"], event["text"]))
+    def _tell_all(self, events: List[Dict[str, Any]]) -> None:
+        for event in events:
+            self._teller.tell(self._holder, event)
 
     def _quietly(self, why: str, act: Callable[[], None]) -> None:
         """Nobody waits for the outcome of this: a failure becomes an event, and the next tick tries again."""
         try:
             act()
         except AgentError as error:
-            if self._is_new(str(error)):
+            if self._teller.is_new(str(error)):
                 self._tell("failed", "{}: {}".format(why, error))
-
-    def _is_new(self, text: str) -> bool:
-        """What fails ten times a second is said once a minute."""
-        now_s = self._now_s()
-        if now_s - self._said.get(text, -math.inf) < SAY_S:
-            return False
-        if len(self._said) >= 100:
-            self._said.clear()
-        self._said[text] = now_s
-        return True
-
-
-def _guard_text(event: Dict[str, Any], ceiling: Ceiling) -> str:
-    power = "{:.2f} W".format(event["power_w"])
-    if ceiling.cap_w is not None:
-        power += " under a cap of {:g} W".format(ceiling.cap_w)
-    if "temperature_c" in event:
-        power += ", {:.1f} C with a limit of {:g} C".format(event["temperature_c"], ceiling.max_temp_c or 0.0)
-    if event["action"] == "at lowest":
-        return "{}: nothing below the lowest clock is left".format(power)
-    return "{}: {} to {:g} MHz".format(power, event["action"], event["setting"])

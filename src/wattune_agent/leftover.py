@@ -4,11 +4,11 @@ import os
 from typing import List, Optional
 
 from wattune_agent.conditions import conditions
-from wattune_agent.errors import AgentError, Busy, FileFailed, Forbidden, NotRestored
+from wattune_agent.errors import AgentError, Busy, FileFailed, Forbidden, NotKept, NotRestored
 from wattune_agent.limits import bring_back
-from wattune_agent.lock import Lock
+from wattune_agent.lock import Lock, holders
 from wattune_agent.mode import mode_id, switch_mode
-from wattune_agent.snapshot import Snapshot, boot_id, snapshots, started_at
+from wattune_agent.snapshot import Snapshot, boot_id, family_of, is_strangers, snapshots, started_at
 from wattune_agent.tree import Tree
 
 __all__ = ["busy_with", "give_back", "left_behind", "lock_path", "restore_left_behind"]
@@ -17,10 +17,15 @@ __all__ = ["busy_with", "give_back", "left_behind", "lock_path", "restore_left_b
 def left_behind(tree: Tree) -> Optional[Snapshot]:
     """A snapshot that nobody answers for: its process is gone. None where there is none.
 
-    Raises: NotKept for a file that is no snapshot.
+    Raises: NotKept for a file that is no snapshot, where nothing but such files is left.
     """
+    broken: List[NotKept] = []
     for path in snapshots(tree):
-        snapshot = Snapshot.load(path)
+        try:
+            snapshot = Snapshot.load(path)
+        except NotKept as error:
+            broken.append(error)
+            continue
         lock = _lock(tree, snapshot)
         if lock is not None and not lock.acquire():
             continue
@@ -28,28 +33,28 @@ def left_behind(tree: Tree) -> Optional[Snapshot]:
             lock.release()
         if not _is_elsewhere(snapshot):
             return snapshot
+    if broken:
+        raise broken[0]
     return None
 
 
 def restore_left_behind(tree: Tree, held: Optional[Lock] = None, family: str = "") -> List[str]:
     """Bring back every board that a process left changed; a line for each says what came back.
 
-    ``held``: the lock that the caller holds already on the board of ``family``; boards of other families that somebody
-    controls are then left to him. Raises, after all that can be done is: Busy where a living process controls the
-    board, NotKept for a file that is no snapshot, NotRestored.
+    ``held``: the lock that the caller holds already. ``family``: whose boards the caller is about; what is wrong with
+    those of other families is then a line too, and those that somebody controls are left to him. Raises, after all that
+    can be done is: Busy where a living process controls the board, NotKept for a file that is no snapshot, NotRestored.
     """
     said: List[str] = []
     failures: List[AgentError] = []
     for path in snapshots(tree):
         try:
-            snapshot = Snapshot.load(path)
-            try:
-                said += _restore(tree, snapshot, held)
-            except Busy:
-                if held is None or snapshot.family == family:
-                    raise
+            said += _restore(tree, Snapshot.load(path), held)
         except AgentError as error:
-            failures.append(error)
+            if not family or (family_of(path) == family and not _is_nonsense(path, error)):
+                failures.append(error)
+            elif not isinstance(error, Busy):
+                said.append(str(error))
     if len(failures) == 1:
         raise failures[0]
     if failures:
@@ -64,11 +69,13 @@ def give_back(tree: Tree, snapshot: Snapshot) -> List[str]:
     failed.
     """
     why: List[str] = []
-    if snapshot.mode_id is not None and mode_id(tree) != snapshot.mode_id:
+    if snapshot.mode_id is not None:
         try:
-            switch_mode(tree, snapshot.mode_id)
+            # Also where it is the mode of now: a switch that was stopped half-way changed files, but not yet its note.
+            switch_mode(tree, snapshot.mode_id, always=True)
         except AgentError as error:
-            why.append("the power mode is not {} again: {}".format(snapshot.mode_id, error))
+            if mode_id(tree) != snapshot.mode_id:
+                why.append("the power mode is not {} again: {}".format(snapshot.mode_id, error))
     # After a power cut the kernel begins anew: nothing that was written is left, and its limits are the mode's of now.
     began_anew = tree.is_real and bool(snapshot.boot) and snapshot.boot != boot_id()
     failures = [] if began_anew else bring_back(tree, snapshot.files)
@@ -89,21 +96,24 @@ def give_back(tree: Tree, snapshot: Snapshot) -> List[str]:
     return said
 
 
-def busy_with(tree: Tree, family: str) -> Busy:
-    """The error for a board whose lock is taken, with who has it as far as that is known."""
-    for path in snapshots(tree):
+def busy_with(tree: Tree, family: str, path: str = "") -> Busy:
+    """The error for a board whose lock is taken, with who has it as far as that is known. ``path``: the lock's file."""
+    lockers = holders(tree, path) if path else []
+    for kept in snapshots(tree):
         try:
-            snapshot = Snapshot.load(path)
+            snapshot = Snapshot.load(kept)
         except AgentError:
             continue
         if snapshot.family == family:
-            alive = started_at(snapshot.pid) == snapshot.started
-            return Busy(
-                "another controller has the {} clock: {}{}".format(
-                    snapshot.family, snapshot.owner, "" if alive else ", or a child of it, for it is gone itself"
-                )
-            )
-    return Busy("another controller has the {} clock: a process that holds a lock on it".format(family))
+            who = snapshot.owner
+            if started_at(snapshot.pid) != snapshot.started:
+                who += ", or a child of it, for it is gone itself"
+            others = [locker for locker in lockers if not locker.startswith("process {} ".format(snapshot.pid))]
+            if others:
+                who += "; the lock is held by " + ", ".join(others)
+            return Busy("another controller has the {} clock: {}".format(family, who))
+    who = ", ".join(lockers) or "a process that holds a lock on " + (path or "it")
+    return Busy("another controller has the {} clock: {}".format(family, who))
 
 
 def lock_path(files: List[str]) -> str:
@@ -115,7 +125,7 @@ def _restore(tree: Tree, snapshot: Snapshot, held: Optional[Lock]) -> List[str]:
     lock = _lock(tree, snapshot)
     ours = lock is not None and held is not None and lock.path == held.path
     if lock is not None and not ours and not lock.acquire():
-        raise busy_with(tree, snapshot.family)
+        raise busy_with(tree, snapshot.family, lock.path)
     try:
         if _is_elsewhere(snapshot):
             raise busy_with(tree, snapshot.family)
@@ -136,6 +146,11 @@ def _lock(tree: Tree, snapshot: Snapshot) -> Optional[Lock]:
     except (OSError, FileFailed, Forbidden):
         return None
     return Lock(tree, path)
+
+
+def _is_nonsense(path: str, error: AgentError) -> bool:
+    """Whether it is no snapshot, and another user's: nobody keeps the rest from the board by leaving such a file."""
+    return isinstance(error, NotKept) and is_strangers(path)
 
 
 def _is_elsewhere(snapshot: Snapshot) -> bool:

@@ -48,13 +48,20 @@ class Limits:
         """Smallest and largest, in the files' unit. Raises: Forbidden, FileFailed."""
         return whole(self._tree, self.low_path), whole(self._tree, self.high_path)
 
-    def pin(self, value: int) -> None:
-        """Let both limits be this, and see that they are. Raises: NotTaken, Forbidden, FileFailed."""
+    def pin(self, value: int) -> Dict[str, str]:
+        """Let both limits be this, and see that they are.
+
+        Where both read the same, but lower, the kernel holds the clock down for a reason of its own, such as heat, and
+        what was written counts again when that is over. It is enough for a pin, for the clock is not above: then both
+        files, with what was written; else nothing. Raises: NotTaken, Forbidden, FileFailed.
+        """
+        clamped = False
         failure: Optional[AgentError] = None
         for attempt in range(TRIES):
             if attempt:
                 self._tree.sleep(PAUSE_S)
             try:
+                clamped = False
                 for path in self._order(value, self.read()[1], attempt):
                     self._tree.write(path, str(value))
                 low, high = self.read()
@@ -64,11 +71,14 @@ class Limits:
                 failure = error
                 continue
             if abs(low - value) <= self.tolerance and abs(high - value) <= self.tolerance:
-                return
+                return {}
+            clamped = high < value and abs(low - high) <= self.tolerance
             failure = NotTaken(
                 "{} and {} were written {}, but read {} and {}: another limit of the board's (its power mode, heat) or "
                 "another program holds them".format(self.low_path, self.high_path, value, low, high)
             )
+        if clamped:
+            return {self.low_path: str(value), self.high_path: str(value)}
         assert failure is not None
         raise failure
 

@@ -9,11 +9,12 @@ import re
 import subprocess
 from typing import Dict, List, Optional, Union
 
+from wattune_agent.cpufreq import has_cores
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotTaken, NotThere
-from wattune_agent.reads import first_text, number, text
+from wattune_agent.reads import first_text, number, real, text
 from wattune_agent.tree import Tree
 
-__all__ = ["mode", "mode_id", "modes", "switch_mode"]
+__all__ = ["mode", "mode_files", "mode_id", "modes", "switch_mode"]
 
 PATIENCE_S = 30.0
 """A switch stops and starts cores and services; it takes seconds."""
@@ -67,8 +68,22 @@ def modes(tree: Tree) -> Dict[int, str]:
     return found
 
 
-def switch_mode(tree: Tree, wanted: Union[int, str]) -> int:
+def mode_files(tree: Tree) -> List[str]:
+    """The files that a mode changes beside the GPU's clock, as far as this user may read and write them: the switches
+    of the cores first, then the limits of their clocks, then the cap of the memory's clock."""
+    paths = tree.glob(_CPU + "/cpu[0-9]*/online")
+    for folder in _policies(tree):
+        place = real(tree, folder)
+        paths += [place + "/scaling_min_freq", place + "/scaling_max_freq"]
+    paths += _EMC_CAPS
+    usable = [path for path in paths if tree.exists(path) and tree.readable(path) and tree.writable(path)]
+    return sorted(set(usable), key=usable.index)
+
+
+def switch_mode(tree: Tree, wanted: Union[int, str], always: bool = False) -> int:
     """Have nvpmodel switch to this mode, by number or name, and see that it did; the number of the mode before.
+
+    ``always``: also where it is that mode already, as far as nvpmodel's note says.
 
     Raises: NotThere without nvpmodel, or where the present mode is unknown and could not be brought back; BadRequest
     for a mode that the board does not have; Forbidden, NotTaken.
@@ -77,11 +92,12 @@ def switch_mode(tree: Tree, wanted: Union[int, str]) -> int:
     if before is None:
         raise NotThere("the mode cannot be switched: {} and {} tell none, to be brought back".format(_STATUS, _CONF))
     number_wanted = _number_of(tree, wanted)
-    if before == number_wanted:
+    if before == number_wanted and not always:
         return before
     program = tree.program("nvpmodel")
     if program is None:
-        raise NotThere("the mode cannot be switched: there is no nvpmodel here (looked in /usr/sbin and /usr/bin)")
+        where = "looked in /usr/sbin and /usr/bin" if tree.root == "/" else "none of a folder's programs is run"
+        raise NotThere("the mode cannot be switched: there is no nvpmodel here ({})".format(where))
     said = _run([program, "-m", str(number_wanted)])
     if re.search(r"permission|must be root|not permitted|root privilege", said, re.I):
         raise Forbidden("nvpmodel needs root to switch the mode: run the agent as root (wattune-agent serve): " + said)
@@ -114,7 +130,8 @@ def _run(command: List[str]) -> str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            universal_newlines=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=PATIENCE_S,
         )
     except subprocess.TimeoutExpired as error:
@@ -130,7 +147,9 @@ def _add(found: Dict[str, str], name: str, value: str) -> None:
 
 
 def _policies(tree: Tree) -> List[str]:
-    return tree.glob(_CPU + "/cpufreq/policy[0-9]*") or tree.glob(_CPU + "/cpu[0-9]*/cpufreq")
+    """The folders of the cores' clocks, without those of cores that are off, which keep limits of another time."""
+    found = tree.glob(_CPU + "/cpufreq/policy[0-9]*") or tree.glob(_CPU + "/cpu[0-9]*/cpufreq")
+    return [folder for folder in found if has_cores(tree, folder)]
 
 
 def _cpu_limits(tree: Tree) -> str:

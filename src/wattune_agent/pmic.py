@@ -11,18 +11,20 @@ import subprocess
 from typing import Dict, List, Optional, Tuple
 
 from wattune_agent.board import PowerSensor, Reading
-from wattune_agent.errors import AgentError, Forbidden, NoReading
+from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
 from wattune_agent.rails import HIGHEST_W
 from wattune_agent.reads import first_text
-from wattune_agent.tree import Tree
+from wattune_agent.tree import ANSWERS, Tree
 
-__all__ = ["PmicSensor", "ask", "find_pmic", "is_raspberry", "vcgencmd"]
+__all__ = ["PmicSensor", "ask", "can_be_asked", "find_pmic", "is_raspberry"]
 
 SLOPE = 1.1451
 OFFSET_W = 0.5879
 """The board from the sum of the rails."""
 
 PATIENCE_S = 3.0
+
+_PROGRAM = "vcgencmd"
 
 # "  VDD_CORE_A current(7)=1.42880000A"; some firmware leaves the middle out.
 _LINE = re.compile(r"^\s*(\w+)_([AV])\s*(?:\w+\(\d+\))?\s*=\s*([0-9.]+)[AV]\s*$", re.M)
@@ -35,12 +37,12 @@ class PmicSensor(PowerSensor):
     covers = "the board, an estimate from the regulators' outputs (without USB and HATs)"
     resolution_w = 0.001
 
-    def __init__(self, program: str) -> None:
-        self._program = program
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
 
     def read(self) -> Reading:
         """Raises: NoReading, Forbidden."""
-        answer = ask(self._program, "pmic_read_adc")
+        answer = ask(self._tree, "pmic_read_adc")
         values: Dict[str, Dict[str, float]] = {}
         for name, unit, digits in _LINE.findall(answer):
             try:
@@ -59,13 +61,12 @@ class PmicSensor(PowerSensor):
 
 def find_pmic(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
     """The regulator chip, and what is wrong; without it, what was looked for and what would help."""
-    program = vcgencmd(tree)
-    if program is None:
+    if not can_be_asked(tree):
         return None, [
             "no power sensor: looked for vcgencmd, which tells the regulators of a Raspberry Pi 5; install it "
             "(raspi-utils), give it to the container with /dev/vcio, or use external:... with a meter"
         ]
-    sensor = PmicSensor(program)
+    sensor = PmicSensor(tree)
     try:
         sensor.read()
     except Forbidden as error:
@@ -84,29 +85,42 @@ def is_raspberry(tree: Tree) -> bool:
     return "raspberry pi" in model.lower()
 
 
-def vcgencmd(tree: Tree) -> Optional[str]:
-    """Where the program is; None where it is not. A folder's own program is the only one asked about that folder."""
-    return tree.program("vcgencmd")
+def can_be_asked(tree: Tree) -> bool:
+    """Whether there is vcgencmd here, or, in a board's record, an answer of it."""
+    return tree.program(_PROGRAM) is not None or (tree.root != "/" and tree.exists(ANSWERS + "/" + _PROGRAM))
 
 
-def ask(program: str, question: str) -> str:
-    """What vcgencmd answers. Raises: NoReading, Forbidden."""
+def ask(tree: Tree, question: str) -> str:
+    """What vcgencmd answers, or answered when the board was recorded. Raises: NoReading, Forbidden."""
+    try:
+        answer = tree.answer(_PROGRAM + " " + question)
+    except FileFailed as error:
+        raise NoReading(str(error)) from error
+    if answer is None:
+        answer = _asked(tree.program(_PROGRAM), question)
+    if re.search(r"permission denied|can't open device|VCHI initialization failed", answer, re.I):
+        raise Forbidden(
+            "/dev/vcio may not be read by this user ({}); join the group video, or run the agent as root "
+            "(wattune-agent serve) and use --device agent".format(" ".join(answer.split())[:80])
+        )
+    return answer
+
+
+def _asked(program: Optional[str], question: str) -> str:
+    if program is None:
+        raise NoReading("there is no {} here that tells {}".format(_PROGRAM, question))
     try:
         done = subprocess.run(
             [program, question],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            universal_newlines=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=PATIENCE_S,
         )
     except subprocess.TimeoutExpired as error:
         raise NoReading("{} {} did not answer within {:g} s".format(program, question, PATIENCE_S)) from error
     except OSError as error:
         raise NoReading("{} cannot be run: {}".format(program, error.strerror or error)) from error
-    if re.search(r"permission denied|can't open device|VCHI initialization failed", done.stdout, re.I):
-        raise Forbidden(
-            "/dev/vcio may not be read by this user ({}); join the group video, or run the agent as root "
-            "(wattune-agent serve) and use --device agent".format(" ".join(done.stdout.split())[:80])
-        )
     return done.stdout

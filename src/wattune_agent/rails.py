@@ -121,8 +121,8 @@ class RailSensor(PowerSensor):
             return []
         for _ in range(3):
             rails_w, failures = self._rails_w()
-            if self._whole.name in failures:
-                return []
+            if self._whole.name in failures or rails_w[self._whole.name] <= 0.0:
+                return []  # a sensor that fails is no wrong label: `read` says so
             name, most_w = largest(self._whole, self._rails, rails_w)
             if name == self._whole.name:
                 return []

@@ -1,14 +1,16 @@
 """RAPL: energy counters of x86 processors, as power over the time between two reads.
 
 Zones: packages are summed, with the memory (dram) zones that stand beside them; core and uncore are inside a package;
-psys, the whole platform, counts only where it is not less than the packages (on many laptops it is not wired).
+psys, the whole platform, counts only where it is not less than the packages (on many laptops it is not wired), which
+the first reading decides for good.
 
 Sources: kernel Documentation/power/powercap/powercap.rst; drivers/powercap/intel_rapl_common.c; since Linux 5.10
 energy_uj is readable by root alone (commit 949dd0104c49, CVE-2020-8694).
 """
 
 import threading
-from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+from collections import deque
+from typing import Deque, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from wattune_agent.board import PowerSensor, Reading
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
@@ -18,14 +20,17 @@ from wattune_agent.tree import Tree
 
 __all__ = ["RaplSensor", "find_rapl"]
 
-FIRST_WAIT_S = 0.02
-"""How long the first read waits between its two looks at the counters, which move about every millisecond."""
+WINDOW_S = 0.1
+"""A reading is the mean over this long or longer, whoever else reads; the first one waits for it."""
+
+EARLY = 0.9
+"""A reader that comes every 0.1 s is sometimes a little early: so much of the window is enough for him."""
 
 SHORTEST_S = 0.002
 """Two reads closer than this give the same reading: the counter may not have moved."""
 
 LONGEST_S = 2.5
-"""After this long without a read the mean since then says little of now: the read begins anew."""
+"""After this long without a look the mean since then says little of now: the read begins anew."""
 
 PERIOD_S = 0.001
 
@@ -46,48 +51,59 @@ class RaplSensor(PowerSensor):
         self._tree = tree
         self._zones = zones
         self._lock = threading.Lock()
-        self._before: Optional[Tuple[float, Dict[str, float]]] = None
+        self._looks: Deque[Tuple[float, Dict[str, float]]] = deque()
+        """Times and counters: the latest look that is old enough for a window, and what came after it."""
         self._latest: Optional[Reading] = None
-        added = [zone.name for zone in zones if zone.added]
-        self.rail = " + ".join(added)
+        self._whole: Optional[List[Zone]] = None
+        """The zones whose sum is the power; None until a reading has decided it."""
+        self._added = [zone for zone in zones if zone.added]
+        self.rail = " + ".join(zone.name for zone in self._added)
         self.covers = "the CPU package, not the whole board"
-        if any(not zone.package for zone in zones if zone.added):
+        if any(not zone.package for zone in self._added):
             self.covers = "the CPU package and the memory, not the whole board"
-        self.window_s = 0.1  # of a meter that reads ten times a second: each reading is the mean since the one before
+        self.window_s = WINDOW_S
         self.lag_s = 0.0
 
     def read(self) -> Reading:
-        """The mean power since the read before. Raises: NoReading, Forbidden."""
+        """The mean power over the window. Raises: NoReading, Forbidden."""
         with self._lock:
             now_s = self._tree.now_s()
-            if self._before is None or now_s - self._before[0] > LONGEST_S:
-                self._look()
-                self._tree.sleep(FIRST_WAIT_S)
-            elif self._latest is not None and now_s - self._before[0] < SHORTEST_S:
+            if self._looks and now_s - self._looks[-1][0] > LONGEST_S:
+                self._looks.clear()
+            if self._latest is not None and self._looks and now_s - self._looks[-1][0] < SHORTEST_S:
                 return self._latest
-            assert self._before is not None
-            (then_s, then_uj), (now_s, now_uj) = self._before, self._look()
             self._latest = None  # a reading that fails is not answered with the one before
-            rails_w = {zone.name: self._power_w(zone, then_uj, now_uj, now_s - then_s) for zone in self._zones}
-            power_w = sum(rails_w[zone.name] for zone in self._zones if zone.added)
-            for zone in self._zones:
-                if zone.psys and rails_w[zone.name] >= power_w:
-                    power_w = rails_w[zone.name]
+            if not self._looks:
+                self._look()
+            missing_s = EARLY * WINDOW_S - (self._tree.now_s() - self._looks[0][0])
+            if missing_s > 0.0:
+                self._tree.sleep(missing_s + (1.0 - EARLY) * WINDOW_S)
+            self._look()
+            (then_s, then_uj), (now_s, now_uj) = self._looks[0], self._looks[-1]
+            try:
+                rails_w = {zone.name: self._power_w(zone, then_uj, now_uj, now_s - then_s) for zone in self._zones}
+            except NoReading:
+                while len(self._looks) > 1:
+                    self._looks.popleft()  # a counter that was set back counts on from here
+                raise
+            power_w = sum(rails_w[zone.name] for zone in self._whole or self._added)
             if not 0.0 < power_w <= HIGHEST_W * sum(zone.package for zone in self._zones):
                 raise NoReading("{} gives {:g} W, which cannot be: its counter stands still".format(self.rail, power_w))
+            if self._whole is None:
+                power_w = self._decide(rails_w, power_w)
             self._latest = Reading(power_w, rails_w)
             return self._latest
 
-    def check(self) -> Tuple[str, str]:
-        """Rail and coverage by one reading's counters: psys where it stands for the whole. Raises: AgentError."""
-        reading = self.read()
+    def _decide(self, rails_w: Dict[str, float], packages_w: float) -> float:
+        """What stands for the whole from now on: rail and coverage would not be true of readings of the other kind."""
+        self._whole = self._added
         for zone in self._zones:
-            if zone.psys and reading.power_w == reading.rails_w[zone.name]:
-                self.rail, self.covers = zone.name, "the platform as its firmware counts it"
-        return self.rail, self.covers
+            if zone.psys and rails_w[zone.name] >= packages_w:
+                self._whole, self.rail, self.covers = [zone], zone.name, "the platform as its firmware counts it"
+        return sum(rails_w[zone.name] for zone in self._whole)
 
-    def _look(self) -> Tuple[float, Dict[str, float]]:
-        self._before, energies = None, {}
+    def _look(self) -> None:
+        energies = {}
         for zone in self._zones:
             try:
                 energies[zone.name] = self._tree.read_number(zone.energy)
@@ -95,8 +111,10 @@ class RaplSensor(PowerSensor):
                 raise
             except FileFailed as error:
                 raise NoReading(str(error)) from error
-        self._before = (self._tree.now_s(), energies)
-        return self._before
+        now_s = self._tree.now_s()
+        self._looks.append((now_s, energies))
+        while len(self._looks) > 1 and now_s - self._looks[1][0] >= EARLY * WINDOW_S:
+            self._looks.popleft()
 
     def _power_w(self, zone: Zone, then_uj: Dict[str, float], now_uj: Dict[str, float], seconds: float) -> float:
         gone_uj = now_uj[zone.name] - then_uj[zone.name]
@@ -121,7 +139,7 @@ def find_rapl(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
         ]
     sensor = RaplSensor(tree, zones)
     try:
-        sensor.check()
+        sensor.read()
     except Forbidden as error:
         return sensor, ["{} (the kernel lets only root read it since Linux 5.10)".format(error)]
     except AgentError as error:

@@ -12,8 +12,9 @@ import threading
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Set
 
-from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, NotThere
-from wattune_agent.keeper import LEASE_S, Keeper, Party, say
+from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, NotThere
+from wattune_agent.keeper import LEASE_S, Keeper
+from wattune_agent.party import Party, say
 from wattune_agent.protocol import REQUEST_LIMIT, SOCKET, Lines, answer, check_request, failure
 from wattune_agent.snapshot import started_at
 
@@ -21,6 +22,9 @@ __all__ = ["Server", "serve"]
 
 MOST = 32
 """Most connections at once."""
+
+IDLE_S = 60.0
+"""Silence after which a connection that does not hold the board is closed; a client that needs one makes a new one."""
 
 EVENTS = 50
 """Most events in one answer; the others follow with the next."""
@@ -95,7 +99,7 @@ class Server:
     def _refuse(self, peer: "_Peer") -> None:
         try:
             peer.lines.receive(1.0)  # an answer that comes before the question would be lost
-            peer.tell(failure(None, Busy("{} connections are open already".format(MOST)), self._keeper.mhz, []))
+            peer.tell(failure(None, Full("{} connections are open already".format(MOST)), self._keeper.mhz, []))
         except (AgentError, OSError):
             pass
         finally:
@@ -106,11 +110,15 @@ class Server:
             while not self._stop.is_set():
                 number = None
                 try:
-                    message = peer.lines.receive()
+                    message = peer.lines.receive(IDLE_S)
                     if message is None:
                         return
                     number = _number_of(message)
                     reply = self._reply(peer, message)
+                except socket.timeout:
+                    if self._keeper.holds(peer):
+                        continue
+                    return
                 except AgentError as error:
                     reply = failure(number, error, self._keeper.mhz, peer.take())
                     if number is None:  # not the protocol: where the next request begins nobody knows

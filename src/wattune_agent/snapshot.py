@@ -7,20 +7,23 @@ everything is back.
 import errno
 import json
 import os
+import stat
 import sys
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from wattune_agent.errors import FileFailed, NotKept
-from wattune_agent.limits import HIGHEST_MHZ, tolerance_of, whole
+from wattune_agent.errors import FileFailed, Forbidden, NotKept
+from wattune_agent.folders import folders, state_folder
+from wattune_agent.limits import tolerance_of, whole
 from wattune_agent.tree import Tree
+from wattune_agent.writable import fits, is_of_mode
 
-__all__ = ["SYSTEM_FOLDER", "Snapshot", "boot_id", "found_texts", "snapshots", "started_at", "state_folder"]
-
-SYSTEM_FOLDER = "/var/lib/wattune"
-"""Where root keeps what must outlive a process."""
+__all__ = ["Snapshot", "boot_id", "family_of", "found_texts", "is_strangers", "snapshots", "started_at", "state_folder"]
 
 VERSION = 1
+
+LARGEST = 1 << 20
+"""Bytes of a file that are read: what is longer is no snapshot."""
 
 _PREFIX, _SUFFIX = "board-", ".json"
 
@@ -45,6 +48,27 @@ class Snapshot(NamedTuple):
     def owner(self) -> str:
         """The process that changes the board, in words."""
         return "process {} ({}), since {}".format(self.pid, self.command or "no command", self.time)
+
+    def with_files(self, tree: Tree, paths: List[str], mode_id: Optional[int] = None) -> "Snapshot":
+        """The same with files that it does not hold yet, as they are now; itself where there is nothing new.
+
+        With the mode to go back to, the files are those that a switch changes: kept where they can be read, and the
+        cores' switches go before all else, for without cores there are no limits. Raises: Forbidden, FileFailed.
+        """
+        found: Dict[str, str] = {}
+        for path in paths:
+            if path not in self.files:
+                try:
+                    found.update(found_texts(tree, [path]))
+                except (FileFailed, Forbidden):
+                    if mode_id is None:
+                        raise
+        if not found and mode_id is None:
+            return self
+        first = {path: text for path, text in found.items() if path.endswith("/online")}
+        return self._replace(
+            files={**first, **self.files, **found}, mode_id=self.mode_id if mode_id is None else mode_id
+        )
 
     def save(self) -> None:
         """Bring it to the disk, in one piece. Raises: NotKept; what was there before is then still there."""
@@ -83,10 +107,21 @@ class Snapshot(NamedTuple):
 
     @classmethod
     def load(cls, path: str) -> "Snapshot":
-        """Read one. Raises: NotKept where it is no snapshot, or only a part of one."""
+        """Read one. Raises: NotKept where it is no snapshot, or only a part of one.
+
+        It names nothing but files that are changed here; that of another user than root nothing of a power mode either.
+        """
         try:
-            with open(path, encoding="utf-8") as file:
-                return _checked(path, json.load(file))
+            # Others may put there what they like: a pipe would never end.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise ValueError("it is no file")
+                content = os.read(descriptor, LARGEST).decode("utf-8")
+            finally:
+                os.close(descriptor)
+            return _checked(path, json.loads(content), _is_anothers(status))
         except OSError as error:
             raise NotKept("{} cannot be read: {}".format(path, error.strerror or error)) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -114,23 +149,10 @@ class Snapshot(NamedTuple):
         )
 
 
-def state_folder(tree: Tree) -> str:
-    """The folder for what must outlive this process, on this machine; it is made when something is first kept."""
-    if tree.root != "/":
-        return tree.inside(SYSTEM_FOLDER)
-    if os.geteuid() == 0:
-        return SYSTEM_FOLDER
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(base, "wattune")
-
-
 def snapshots(tree: Tree) -> List[str]:
-    """The snapshots that this user sees: his own, and root's."""
-    folders = [state_folder(tree)]
-    if tree.root == "/" and SYSTEM_FOLDER not in folders:
-        folders.append(SYSTEM_FOLDER)
+    """The snapshots that this user sees."""
     found = []
-    for folder in folders:
+    for folder in folders(tree):
         try:
             names = sorted(os.listdir(folder))
         except OSError:
@@ -139,13 +161,26 @@ def snapshots(tree: Tree) -> List[str]:
     return found
 
 
+def family_of(path: str) -> str:
+    """The family of boards whose snapshot a file is, whatever stands in it."""
+    return os.path.basename(path)[len(_PREFIX) : -len(_SUFFIX)]
+
+
+def is_strangers(path: str) -> bool:
+    """Whether the file belongs to neither root nor this user."""
+    try:
+        return _is_anothers(os.lstat(path))
+    except OSError:
+        return False
+
+
 def found_texts(tree: Tree, paths: List[str]) -> Dict[str, str]:
     """The text of each file as it is, white space at its end included. Raises: Forbidden, FileFailed."""
     texts = {}
     for path in paths:
         text = tree.read(path)
         khz = tolerance_of(path)
-        if khz and not 0 <= whole(tree, path) <= HIGHEST_MHZ * 1000 * khz:
+        if khz and not fits(path, str(whole(tree, path))):
             # Nothing that a board was: to bring it back later would leave the board at something else.
             raise FileFailed("{} reads {!r}, which is no frequency; nothing was changed".format(path, text[:40]))
         try:
@@ -154,6 +189,10 @@ def found_texts(tree: Tree, paths: List[str]) -> Dict[str, str]:
         except OSError:
             exact = text
         texts[path] = exact if exact.strip(" \t\r\n\0") == text and "\0" not in exact else text
+        if not fits(path, texts[path]):
+            raise FileFailed(
+                "{} reads {!r}, which could not be brought back; nothing was changed".format(path, text[:40])
+            )
     return texts
 
 
@@ -179,16 +218,22 @@ def started_at(pid: int) -> Optional[int]:
     return None if fields[0] in ("Z", "X") else int(fields[19])
 
 
-def _checked(path: str, content: Any) -> Snapshot:
+def _is_anothers(status: os.stat_result) -> bool:
+    return status.st_uid not in (0, os.geteuid())
+
+
+def _checked(path: str, content: Any, anothers: bool) -> Snapshot:
     if content["record"] != "snapshot" or content["version"] > VERSION:
         raise ValueError("it says it is a {} of version {}".format(content["record"], content["version"]))
     files: Dict[str, str] = {}
     for file, text in content["files"]:
-        if not file.startswith("/sys/") or ".." in file.split("/") or not isinstance(text, str):
-            raise ValueError("it names {!r}".format(file))
+        if not isinstance(file, str) or not isinstance(text, str) or not fits(file, text):
+            raise ValueError("it names {!r} with {!r}".format(file, text)[:200])
         files[file] = text
     texts: Tuple[str, ...] = tuple(str(content[name]) for name in ("family", "boot", "command", "time"))
     mode_id = content["mode_id"]
+    if anothers and (mode_id is not None or any(map(is_of_mode, files))):
+        raise ValueError("it is of another user, who can have switched no power mode")
     return Snapshot(
         path=path,
         family=texts[0],
@@ -204,7 +249,8 @@ def _checked(path: str, content: Any) -> Snapshot:
 
 
 def _write(path: str, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    _delete(path)  # in a folder of several users it may be somebody's link to elsewhere
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         while content:
             content = content[os.write(descriptor, content) :]

@@ -15,7 +15,8 @@ SYSTEM_FILE = "/etc/wattune/supply.json"
 def load_supply(tree: Tree, board_name: str) -> Optional[Tuple[float, float]]:
     """(watts of what is not the module, efficiency of the supply) of this board, or None where it was never measured.
 
-    The user's file goes before the system's. Raises: NotKept where a file holds something else.
+    The user's file goes before the system's. Raises: NotKept where a file holds something else, FileFailed where a
+    tree's leads out of it.
     """
     for path in supply_files(tree):
         entry = _entries(path).get(board_name)
@@ -33,7 +34,7 @@ def load_supply(tree: Tree, board_name: str) -> Optional[Tuple[float, float]]:
 def save_supply(tree: Tree, board_name: str, other_w: float, efficiency: float) -> str:
     """Keep the figures for this board: where it has some, else in the system's file, else (not root) in the user's.
 
-    Returns the file. Raises: BadRequest for figures that cannot be, NotKept.
+    Returns the file. Raises: BadRequest for figures that cannot be, NotKept; FileFailed as ``load_supply``.
     """
     _check(other_w, efficiency)
     failure: Optional[OSError] = None
@@ -53,7 +54,7 @@ def save_supply(tree: Tree, board_name: str, other_w: float, efficiency: float) 
 def supply_files(tree: Tree) -> List[str]:
     """Where figures may be, on this machine, the first that has them counts."""
     if tree.root != "/":
-        return [tree.root + SYSTEM_FILE]
+        return [tree.inside(SYSTEM_FILE)]
     configured = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return [os.path.join(configured, "wattune", "supply.json"), SYSTEM_FILE]
 
@@ -82,7 +83,12 @@ def _entries(path: str) -> Dict[str, Any]:
 def _write(path: str, content: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     fresh = path + ".new"
-    with open(fresh, "w", encoding="utf-8") as file:
+    try:
+        os.unlink(fresh)  # of a save that was cut off, or somebody's link to elsewhere
+    except FileNotFoundError:
+        pass
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with open(descriptor, "w", encoding="utf-8") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -12,7 +12,13 @@ from typing import Dict, List, Optional
 
 from wattune_agent.errors import FileFailed, Forbidden
 
-__all__ = ["Tree"]
+__all__ = ["ANSWERS", "PROGRAMS", "Tree"]
+
+PROGRAMS = "WATTUNE_RUN_PROGRAMS_BELOW_ROOT"
+"""An environment variable: with "1" in it, programs below a root other than "/" are run if they are this user's own."""
+
+ANSWERS = "/outputs"
+"""A folder of a recorded board: what its programs answered, a text file for each question."""
 
 
 class Tree:
@@ -92,12 +98,34 @@ class Tree:
         return self.inside(path)[len(self.root.rstrip("/")) :]
 
     def program(self, name: str) -> Optional[str]:
-        """A program of the board's, as this machine finds it; None where there is none. One in the tree goes first."""
+        """A program of the board's, as this machine finds it; None where there is none.
+
+        Below a root other than "/" there is none either: nothing of a stranger's folder is run by looking at it. Who
+        made the folder himself may ask for it, see ``PROGRAMS``.
+        """
         for folder in ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/vc/bin"):
             path = self._joined(folder + "/" + name)
-            if os.access(path, os.X_OK):
+            if os.access(path, os.X_OK) and (self.root == "/" or self._is_own(folder + "/" + name)):
                 return path
         return None
+
+    def answer(self, question: str) -> Optional[str]:
+        """What a program answered when this board was recorded, such as to "vcgencmd get_throttled"; None where that is
+        not known, and always on the machine itself. Raises: Forbidden, FileFailed."""
+        path = ANSWERS + "/" + question.replace(" ", "/")
+        if self.root == "/" or not self.exists(path):
+            return None
+        try:
+            with open(self.inside(path), encoding="utf-8", errors="replace", newline="") as file:
+                return file.read()
+        except OSError as error:
+            raise self._mapped(error, path, "read") from error
+
+    def _is_own(self, path: str) -> bool:
+        try:
+            return os.environ.get(PROGRAMS) == "1" and os.stat(self.inside(path)).st_uid == os.geteuid()
+        except (OSError, FileFailed):
+            return False
 
     @property
     def is_real(self) -> bool:

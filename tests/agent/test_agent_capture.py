@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from wattune_agent.capture import PATTERNS, capture, materialise
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden
-from wattune_agent.tree import Tree
+from wattune_agent.tree import PROGRAMS, Tree
 
 GPU = "/sys/devices/57000000.gpu"
 DEVFREQ = GPU + "/devfreq/57000000.gpu"
@@ -93,17 +92,17 @@ def test_what_may_not_be_read_is_named_and_its_permission_kept(root: Path, tmp_p
     assert stat.S_IMODE(place.stat().st_mode) == 0o400
 
 
-def test_a_program_is_kept_as_its_answers(root: Path, tmp_path: Path) -> None:
+def test_a_program_is_kept_as_its_answers(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROGRAMS, "1")
     write(root, "/usr/bin/vcgencmd", '#!/bin/sh\necho "throttled=0x0 it\'s $1"\n')
     (root / "usr/bin/vcgencmd").chmod(0o755)
     record = capture(Tree(str(root)))
     assert record["outputs"]["vcgencmd get_throttled"] == "throttled=0x0 it's get_throttled\n"
-    program = Tree(materialise(record, str(tmp_path / "again"))).program("vcgencmd")
-    assert program is not None
-    done = subprocess.run([program, "get_throttled"], stdout=subprocess.PIPE, text=True, check=True)
-    assert done.stdout == record["outputs"]["vcgencmd get_throttled"]
-    unknown = subprocess.run([program, "measure_temp"], stdout=subprocess.PIPE, text=True, check=False)
-    assert (unknown.returncode, "not registered" in unknown.stdout) == (1, True)
+    again = Tree(materialise(record, str(tmp_path / "again")))
+    assert again.program("vcgencmd") is None  # nothing of somebody else's record is run
+    assert again.answer("vcgencmd get_throttled") == record["outputs"]["vcgencmd get_throttled"]
+    assert again.answer("vcgencmd measure_temp") is None
+    assert capture(again)["outputs"] == record["outputs"]
 
 
 BASE: dict[str, Any] = {"record": "board", "version": 1, "files": {}, "links": {}}

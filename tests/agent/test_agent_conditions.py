@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_sensors_made import TimedTree, hwmon_chip, link, put, script
+from tests.agent.agent_sensors_made import TimedTree, hwmon_chip, link, put
 
 from wattune_agent.conditions import conditions
 
@@ -108,7 +108,7 @@ def test_the_processors_own_counter_clamps_while_it_rises(tmp_path: Path) -> Non
 )
 def test_a_raspberry_pi_says_what_is_so_now(tmp_path: Path, answer: str, throttled: tuple[str, ...]) -> None:
     put(tmp_path, "/proc/device-tree/model", "Raspberry Pi 5 Model B Rev 1.0\0")
-    script(tmp_path, "vcgencmd", f'[ "$1" = get_throttled ] && echo "{answer}"')
+    put(tmp_path, "/outputs/vcgencmd/get_throttled", answer + "\n")
     assert conditions(TimedTree(tmp_path)).throttled == throttled
 
 

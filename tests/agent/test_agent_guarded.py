@@ -9,8 +9,11 @@ import time
 
 import pytest
 from agent_socket_made import ENVIRONMENT, wait_for
+from tests.live.tree import LiveTree
 
-from wattune_agent import guarded
+from wattune_agent import guarded, program
+from wattune_agent.controller import Controller
+from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, Busy, FileFailed, NoReading, NotRestored, NotThere
 from wattune_agent.guarded import run_guarded
 from wattune_agent.joules import Joules
@@ -29,9 +32,11 @@ class Board:
         self.restored = 0
         self.noticed = []
         self.watts = None
+        self.window_s = 0.0
 
     def describe(self):
-        return {"name": "board", "settings_mhz": self.settings, "window_s": 0.0, "lag_s": 0.0, "period_s": 0.0}
+        numbers = {"window_s": self.window_s, "lag_s": 0.0, "period_s": 0.0}
+        return {"name": "board", "rail": "VDD_IN", "settings_mhz": self.settings, **numbers}
 
     def read(self):
         if "read" in self.fails:
@@ -66,7 +71,7 @@ def board():
 
 @pytest.fixture(autouse=True)
 def no_signal_is_kept():
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
     before = [signal.getsignal(number) for number in numbers]
     yield
     assert [signal.getsignal(number) for number in numbers] == before
@@ -168,6 +173,39 @@ def test_without_a_clock_the_board_is_left_alone_until_the_cap_is_broken(board):
     assert board.pins == [300.0]  # down from where the board was itself, not from the top
 
 
+def test_what_the_sensor_still_holds_of_the_time_before_the_pin_is_not_the_programs(board, tmp_path):
+    board.window_s, read, pin, pinned_s = 0.5, board.read, board.pin, []
+
+    def late():
+        reading = read()
+        if not pinned_s or time.monotonic() - pinned_s[0] < board.window_s:
+            reading["power_w"] = 5.0
+        return reading
+
+    def first(mhz):
+        pin(mhz)
+        pinned_s.append(time.monotonic())
+
+    board.read, board.pin = late, first
+    report = run_guarded(board, ["sleep", "0.5"], clock_mhz=300.0, cap_w=4.0)
+    assert (report.events, report.power_peak_w) == ([], 3.0)
+    assert report.time_s < 1.0
+    short = run_guarded(board, ["true"], clock_mhz=300.0)
+    assert short.power_peak_w == 3.0
+
+
+def test_a_sensor_that_is_stuck_is_noticed(board, monkeypatch):
+    monkeypatch.setattr("wattune_agent.stuck.READINGS", 5)
+    monkeypatch.setattr("wattune_agent.stuck.SECONDS", 0.5)
+    board.watts = 3.0
+    report = run_guarded(board, ["sleep", "1.2"], clock_mhz=500.0)
+    assert kinds(report) == ["stuck sensor"]
+    assert "VDD_IN reads 3.000 W" in report.events[0]["text"]
+    assert 0.4 < report.events[0]["time_s"] < 1.2
+    board.read = lambda: {"power_w": 3.0 + time.monotonic() % 1, "temperature_c": None}
+    assert run_guarded(board, ["sleep", "1.2"], clock_mhz=500.0).events == []
+
+
 def test_a_controller_that_guards_by_itself_is_told_the_cap(board):
     told = []
     board.guard = lambda *limits: told.append(limits)
@@ -200,9 +238,40 @@ def _state(pid):
         return "Z"
 
 
+ORPHANS = """
+import ctypes, sys; sys.path.insert(0, sys.argv[1])
+from test_agent_guarded import Board
+from wattune_agent import cap_guard, guarded, program
+cap_guard.PATIENCE_S = 0.2
+program.KILL_S = program.DEAD_S = 0.5
+if sys.argv[2] == "reaper":  # orphans come to this process, as to PID 1 of a container
+    assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
+board = Board()
+board.watts = 9.0
+program = ["sh", "-c", "sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' & trap 'exit 0' TERM; wait; wait"]
+report = guarded.run_guarded(board, program, clock_mhz=100.0, cap_w=2.5)
+print(report.exit_code, report.ended, board.restored)
+"""
+
+NEVER_WAITS = """
+import ctypes, subprocess, sys
+assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
+sys.exit(subprocess.call(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("reaps", [True, False])
+def test_killed_children_that_nobody_waits_for_do_not_keep_the_board_from_being_restored(reaps):
+    command = [sys.executable, "-W", "ignore", "-c", ORPHANS, os.path.dirname(__file__), "reaper" if reaps else ""]
+    if not reaps:
+        command = [sys.executable, "-c", NEVER_WAITS, *command]
+    done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, universal_newlines=True, timeout=20)
+    assert done.stdout == "4 stopped for safety 1\n"
+
+
 @pytest.mark.slow
 def test_a_program_that_does_not_end_is_killed(board, monkeypatch):
-    monkeypatch.setattr(guarded, "KILL_S", 0.5)
+    monkeypatch.setattr(program, "KILL_S", 0.5)
     board.fails["pin"] = FileFailed("max_freq cannot be written")
     began_s = time.monotonic()
     report = run_guarded(board, ["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], cap_w=2.5)
@@ -241,6 +310,26 @@ def test_a_sensor_that_fails_for_a_moment_ends_nothing(board):
     report = run_guarded(board, ["sleep", "1"], clock_mhz=300.0, cap_w=9.0)
     assert (report.exit_code, report.events) == (0, [])
     assert report.energy_j == pytest.approx(3.0 * report.time_s, rel=0.01)
+
+
+def test_a_temperature_that_is_gone_ends_the_program_too(board, monkeypatch):
+    monkeypatch.setattr(guarded, "BLIND_S", 0.5)
+    threading.Timer(0.3, lambda: setattr(board, "temperature_c", None)).start()
+    report = run_guarded(board, ["sleep", "60"], clock_mhz=300.0, max_temp_c=80.0)
+    assert (report.exit_code, report.ended) == (4, "stopped for safety")
+    assert 0.7 < report.time_s < 3.0
+    assert "no temperature" in report.events[0]["text"]
+    assert board.pins == [300.0, 100.0]
+
+
+def test_power_is_answered_also_while_there_is_no_temperature(board):
+    board.read = lambda read=board.read: dict(read(), temperature_c=None if board.pins[1:] or hot else 50.0)
+    hot = []
+    threading.Timer(0.2, hot.append, (1,)).start()
+    threading.Timer(0.5, lambda: setattr(board, "watts", 9.0)).start()
+    report = run_guarded(board, ["sleep", "1"], clock_mhz=300.0, cap_w=5.0, max_temp_c=80.0)
+    assert board.pins[:2] == [300.0, 200.0]
+    assert report.power_peak_w == 9.0
 
 
 @pytest.mark.slow
@@ -295,10 +384,12 @@ def test_a_board_that_is_not_restored_is_in_the_report(board):
 # ----------------------------------------------------------------------------------------------------------- signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_signals_go_to_the_program_which_ends_in_its_own_way(board, tmp_path, number):
     out = tmp_path / "out"
-    script = "trap 'sleep 0.2; echo saved > {0}; exit 3' INT TERM HUP; echo started > {0}; while :; do sleep 0.05; done"
+    script = (
+        "trap 'sleep 0.2; echo saved > {0}; exit 3' INT TERM HUP QUIT; echo started > {0}; while :; do sleep 0.05; done"
+    )
 
     def send():
         wait_for(lambda: out.exists() and out.read_text() == "started\n")
@@ -317,12 +408,80 @@ def test_a_program_that_does_not_mind_a_signal_goes_on(board):
     assert (report.exit_code, report.ended) == (0, "interrupted")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_that_comes_late_does_not_keep_the_board_from_being_restored(board, number):
+    restore = board.restore
+
+    def interrupted():
+        os.kill(os.getpid(), number)
+        restore()
+
+    board.restore = interrupted
+    report = run_guarded(board, ["sh", "-c", "exit 3"], clock_mhz=300.0)
+    assert (board.restored, report.exit_code) == (1, 3)
+
+
+def test_a_controllers_own_signal_handlers_are_as_they_were_afterwards(tmp_path):
+    tree = LiveTree(tmp_path)
+    before = tree.state()
+    with Controller(find_board(tree, "jetson")) as controller:
+        controller.pin(306.0)
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        report = run_guarded(controller, ["sh", "-c", "trap 'sleep 0.3; exit 5' TERM; sleep 5"], clock_mhz=408.0)
+        assert (report.exit_code, report.ended) == (5, "interrupted")
+    assert tree.state() == before
+
+
+KILLED = """
+import sys; sys.path.insert(0, sys.argv[1])
+from test_agent_guarded import Board
+from wattune_agent.guarded import run_guarded
+run_guarded(Board(), ["sh", "-c", sys.argv[2]], cap_w=9.0)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_guard_that_is_killed_takes_the_program_and_all_it_started_with_it(tmp_path, number):
+    out = tmp_path / "out"
+    script = "trap 'echo ended > {0}; exit' TERM; sleep 60 & echo $$ $! > {0}.pids; wait; wait".format(out)
+    command = [sys.executable, "-W", "ignore", "-c", KILLED, os.path.dirname(__file__), script]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
+        pids = tmp_path / "out.pids"
+        assert wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
+        process.send_signal(number)
+        process.wait()
+        # A child that was not yet the program it is to be may miss the SIGTERM; the SIGKILL follows.
+        assert wait_for(lambda: all(_state(pid) == "Z" for pid in pids.read_text().split()), 2 * program.KILL_S)
+        assert process.stdout.read() == b""
+    assert out.read_text() == "ended\n"
+
+
+def test_nobody_watches_over_a_program_that_is_over(board, tmp_path):
+    script = "sleep 30 > /dev/null 2>&1 & echo $! > {}".format(tmp_path / "pid")
+    report = run_guarded(board, ["sh", "-c", script])
+    child = int((tmp_path / "pid").read_text())
+    assert report.exit_code == 0
+    time.sleep(0.3)
+    assert _state(child) == "S"  # as without a guard
+    os.kill(child, signal.SIGKILL)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_without_a_shell_it_is_said_that_nobody_watches(board, monkeypatch):
+    monkeypatch.setattr(program, "SHELL", "/no/such/shell")
+    report = run_guarded(board, ["sleep", "0.2"])
+    assert (report.exit_code, kinds(report)) == (0, ["unwatched"])
+
+
 PAUSED = """
 import sys; sys.path.insert(0, sys.argv[1])
 from test_agent_guarded import Board
 from wattune_agent.guarded import run_guarded
-report = run_guarded(Board(), ["sh", "-c", "while :; do echo x >> " + sys.argv[2] + "; sleep 0.02; done"], cap_w=9.0)
-print(report.exit_code, report.ended)
+board = Board([])
+board.watts = 9.5
+report = run_guarded(board, ["sh", "-c", "while :; do echo x >> " + sys.argv[2] + "; sleep 0.02; done"], cap_w=9.0)
+print(report.exit_code, report.ended, report.time_s, report.energy_j / report.time_s, report.above_cap_s)
 """
 
 
@@ -330,16 +489,23 @@ def test_the_program_stands_still_while_its_guard_does(tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-W", "ignore", "-c", PAUSED, os.path.dirname(__file__), str(out)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        began_s = time.monotonic()
         assert wait_for(lambda: out.exists() and out.stat().st_size > 10)
         process.send_signal(signal.SIGTSTP)
         assert wait_for(lambda: _state(process.pid) == "T")
+        ran_s = time.monotonic() - began_s
         size = out.stat().st_size
-        time.sleep(0.4)
+        time.sleep(3.0)  # longer than a sensor may be silent
         assert out.stat().st_size == size
         process.send_signal(signal.SIGCONT)
         assert wait_for(lambda: out.stat().st_size > size)
         process.send_signal(signal.SIGTERM)
-        assert process.stdout.read() == "143 interrupted\n"
+        *words, time_s, power_w, above_s = process.stdout.read().split()
+    assert words == ["143", "interrupted"]
+    # The pause is no part of the program's time.
+    assert float(time_s) < ran_s + 2.0
+    assert float(power_w) == pytest.approx(9.5, rel=0.01)
+    assert 0 < float(above_s) <= float(time_s)
 
 
 # ------------------------------------------------------------------------------------------------------------ joules

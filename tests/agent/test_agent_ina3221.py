@@ -177,6 +177,16 @@ def test_a_failed_input_is_no_reading_and_not_given_by_its_parts(tmp_path: Path)
         sensor.read()
 
 
+@pytest.mark.parametrize("milliamps", [0, -5])
+def test_an_input_that_has_failed_from_the_start_is_no_wrong_label(tmp_path: Path, milliamps: int) -> None:
+    hwmon_chip(tmp_path, [("VDD_IN", 4800, milliamps), *ORIN[1:]])
+    sensor, problems = sensor_of(tmp_path)
+    assert sensor.rail == "VDD_IN"
+    assert any("VDD_IN reads" in problem for problem in problems)
+    with pytest.raises(NoReading, match="VDD_IN reads"):
+        sensor.read()
+
+
 def test_trailing_nul_bytes_and_units_are_no_part_of_a_name_or_number(tmp_path: Path) -> None:
     folder = iio_chip(tmp_path, NANO)
     put(tmp_path, f"{folder}/rail_name_0", "POM_5V_IN\n\0")

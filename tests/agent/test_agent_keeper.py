@@ -3,8 +3,10 @@
 import pytest
 
 from wattune_agent.ceiling import GRACE_S
-from wattune_agent.errors import BadRequest, Busy, FileFailed, NoReading, NotRestored, NotTaken, NotThere
-from wattune_agent.keeper import BLIND_S, LEASE_S, RETRY_S, Keeper, Party
+from wattune_agent.errors import BadRequest, Busy, FileFailed, NoReading, NotKept, NotRestored, NotTaken, NotThere
+from wattune_agent.hold import RETRY_S
+from wattune_agent.keeper import BLIND_S, LEASE_S, Keeper
+from wattune_agent.party import Party
 
 CLOCKS = [100.0, 200.0, 300.0, 400.0, 500.0]
 
@@ -36,8 +38,7 @@ class Board:
         return {"power_w": at / 100, "temperature_c": self.temperature_c, "clock_mhz": at}
 
     def pin(self, mhz):
-        self.mhz = None  # what fails is restored first, as a Controller does
-        self._do("pin")
+        self._do("pin")  # what fails leaves the board as it was, or where it was pinned, as a Controller does
         self.mhz = mhz
         return {"mhz": mhz}
 
@@ -306,11 +307,29 @@ def test_a_pin_that_fails_is_the_clients_and_leaves_the_board_free(room):
     assert room.board.mhz == 200.0
 
 
+@pytest.mark.parametrize(("mhz", "then_mhz"), [(300.0, 300.0), (500.0, 400.0)])
+def test_a_change_that_fails_leaves_the_board_to_its_client_where_it_was_or_lower(room, mhz, then_mhz):
+    room.keeper.pin(room.trainer, 400.0)
+    room.board.fails["pin"] = FileFailed("max_freq cannot be written")
+    with pytest.raises(FileFailed):
+        room.keeper.pin(room.trainer, mhz)
+    with pytest.raises(Busy):
+        room.keeper.pin(room.other, 100.0)
+    room.pass_s(2 * RETRY_S, room.trainer)
+    assert (room.board.mhz, room.board.restored) == (400.0, 0)
+    room.board.fails.clear()
+    room.pass_s(1.2, room.trainer)
+    assert room.board.mhz == room.keeper.mhz == then_mhz
+    room.keeper.restore(room.trainer)
+    assert (room.board.mhz, room.board.restored) == (None, 1)
+
+
 def test_a_guard_that_cannot_lower_the_clock_says_so_once_and_goes_on_trying(room):
     guarded(room, 500.0, 2.5)
     room.board.fails["pin"] = FileFailed("max_freq cannot be written")
     room.pass_s(10.0, room.trainer)
     assert room.kinds().count("failed") == 1
+    assert (room.board.mhz, room.board.restored) == (500.0, 0)  # never given back under a cap
     del room.board.fails["pin"]
     room.pass_s(1.0, room.trainer)
     assert room.board.mhz is not None
@@ -357,6 +376,19 @@ def test_what_was_left_behind_is_told_to_whoever_takes_the_board_next():
     assert room.kinds() == ["left behind"]
 
 
+def test_what_somebody_else_left_behind_does_not_fail_the_restore_of_ones_own_board():
+    def fail():
+        raise NotKept("board-cpu.json is not a whole snapshot")
+
+    room = Room(recover=fail)
+    room.keeper.pin(room.trainer, 300.0)
+    room.keeper.restore(room.trainer)
+    assert room.board.mhz is None
+    room.keeper.pin(room.other, 200.0)
+    room.keeper.leave(room.other)
+    assert room.board.mhz is None
+
+
 def test_what_cannot_be_brought_back_at_the_start_does_not_keep_the_agent_from_starting():
     def fail():
         raise NotRestored("min_freq cannot be written")
@@ -387,6 +419,6 @@ def test_nothing_grows_over_an_hour_of_trouble(room):
         elif second % 7 == 3:
             room.board.fails.clear()
         room.pass_s(1.0, room.trainer)
-    assert len(room.keeper._said) <= 100
+    assert len(room.keeper._teller._said) <= 100
     assert len(room.trainer.events) <= 1000
     assert len(room.keeper._ceiling._guard.events) < 100

@@ -89,8 +89,15 @@ def test_limits_that_leave_room_pin_nothing(tree):
 
 def test_a_silent_clamp_is_noticed(tree):
     tree.clamp_mhz = 510.0
-    with pytest.raises(NotTaken, match="were written 1020000000, but read 510000000 and 510000000"):
-        limits_of(tree).pin(HZ[-1])
+    assert limits_of(tree).pin(HZ[-1]) == {LOW: "1020000000", HIGH: "1020000000"}
+    assert limits_of(tree).pin(HZ[1]) == {}
+
+
+def test_limits_that_are_not_what_was_written_are_not_taken(tree):
+    real = tree.write
+    tree.write = lambda path, text: None if path == HIGH else real(path, text)
+    with pytest.raises(NotTaken, match="were written 408000000, but read 408000000 and 1020000000"):
+        limits_of(tree).pin(HZ[1])
 
 
 def test_another_writer_between_look_and_write_is_tried_again(tmp_path):

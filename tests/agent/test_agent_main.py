@@ -14,6 +14,7 @@ from agent_socket_made import ENVIRONMENT, REPOSITORY, Holder, agent, live_board
 
 from wattune_agent.__main__ import main
 from wattune_agent.capture import materialise
+from wattune_agent.client import Client
 from wattune_agent.discovery import families, find_board
 from wattune_agent.tree import Tree
 
@@ -31,7 +32,7 @@ def board(running):
     running.load(0.0)
     yield running
     assert wait_for(lambda: running.state() == before), (before, running.state())
-    assert running.snapshots() == []
+    assert wait_for(lambda: running.snapshots() == [])
 
 
 def run(*arguments):
@@ -109,6 +110,8 @@ def test_guard_runs_a_program_that_is_not_python_and_reports(board, tmp_path):
     assert kept["exit_code"] == 7
     assert kept["energy_j"] > 0
     assert kept["command"] == ["sh", "-c", script]
+    assert kept["provenance"] == {"kind": "simulated"}
+    assert "[simulated]" in said
 
 
 def test_guard_through_an_agent(board, tmp_path):
@@ -149,7 +152,7 @@ def test_restore_after_a_kill(board, tmp_path):
         assert wait_for(lambda: marker.exists() and marker.read_text().endswith("\n"))
         process.kill()
         process.communicate(timeout=10)
-        os.kill(int(marker.read_text()), signal.SIGKILL)
+        assert wait_for(lambda: not os.path.exists("/proc/{}".format(marker.read_text().strip())))
     assert board.is_at(408.0)
     code, out, _ = run("restore", "--sysfs-root", board.root)
     assert code == 0
@@ -170,6 +173,24 @@ def test_restore_leaves_a_living_controller_alone(board, tmp_path):
             assert board.is_at(408.0)
         finally:
             holder.end()
+
+
+def test_a_broken_snapshot_of_another_family_keeps_nobody_from_this_board(board, tmp_path):
+    socket = tmp_path / "agent.sock"
+    broken = board.root / "var" / "lib" / "wattune" / "board-cpu.json"
+    broken.parent.mkdir(parents=True, exist_ok=True)
+    broken.write_text("{", encoding="utf-8")
+    try:
+        with serving(board, socket) as process:
+            with Client(str(socket)) as client:
+                for _ in range(2):
+                    client.pin(408.0)
+                    client.restore()
+                    assert not board.is_at(408.0)
+                assert not client._holds
+            assert "board-cpu.json" in process.said()
+    finally:
+        broken.unlink()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

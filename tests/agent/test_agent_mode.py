@@ -7,6 +7,7 @@ from tests.agent.agent_sensors_made import TimedTree, put, script
 from wattune_agent import mode as mode_module
 from wattune_agent.errors import BadRequest, Forbidden, NotTaken, NotThere
 from wattune_agent.mode import mode, mode_id, modes, switch_mode
+from wattune_agent.tree import PROGRAMS
 
 CONF = """\
 # a comment with < POWER_MODEL ID=9 NAME=NOT_ONE >
@@ -25,6 +26,12 @@ NVPMODEL = """\
 if read answer; then echo "$answer" > "$root/asked"; fi
 printf 'pmode:%04d\\n' "$2" > "$root/var/lib/nvpmodel/status"
 """
+
+
+@pytest.fixture(autouse=True)
+def programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs below a root are those of these tests."""
+    monkeypatch.setenv(PROGRAMS, "1")
 
 
 def orin(root: Path, status: str = "pmode:0002\n") -> TimedTree:

@@ -4,7 +4,8 @@ import pytest
 from tests.agent.agent_sensors_made import TimedTree, put, script
 
 from wattune_agent.errors import Forbidden, NoReading
-from wattune_agent.pmic import find_pmic, is_raspberry
+from wattune_agent.pmic import PmicSensor, find_pmic, is_raspberry
+from wattune_agent.tree import PROGRAMS
 
 ANSWER = """\
  3V7_WL_SW_A current(0)=0.10000000A
@@ -13,6 +14,12 @@ ANSWER = """\
   VDD_CORE_V volt(15)=0.90000000V
      EXT5V_V volt(24)=5.05716000V
       BATT_V volt(25)=0.00000000V"""
+
+
+@pytest.fixture(autouse=True)
+def programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs below a root are those of these tests."""
+    monkeypatch.setenv(PROGRAMS, "1")
 
 
 def answering(root: Path, answer: str) -> TimedTree:
@@ -69,3 +76,22 @@ def test_nonsense_is_no_reading(tmp_path: Path, answer: str) -> None:
     put(tmp_path, "/answer", answer)
     with pytest.raises(NoReading):
         sensor.read()
+
+
+def test_an_answer_that_is_no_text_is_no_reading_under_any_locale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    tree = answering(tmp_path, ANSWER)
+    (tmp_path / "answer").write_bytes(b" VDD_CORE_A current(7)=1.4\xff\xfeA\n")
+    with pytest.raises(NoReading, match="no rail with current and voltage"):
+        PmicSensor(tree).read()
+
+
+def test_the_recorded_answer_goes_before_any_program(tmp_path: Path) -> None:
+    tree = answering(tmp_path, "nonsense")
+    put(tmp_path, "/outputs/vcgencmd/pmic_read_adc", ANSWER)
+    assert PmicSensor(tree).read().rails_w == pytest.approx({"3V7_WL_SW": 0.37, "VDD_CORE": 1.26})
+    put(tmp_path, "/outputs/vcgencmd/pmic_read_adc", "Can't open device file: /dev/vcio")
+    with pytest.raises(Forbidden):
+        PmicSensor(tree).read()

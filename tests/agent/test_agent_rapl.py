@@ -74,18 +74,94 @@ def test_the_platform_counts_where_it_is_not_less(tmp_path: Path) -> None:
     assert sensor.read().power_w == pytest.approx(21.0, rel=1e-3)
 
 
-def test_the_first_read_waits_and_the_next_are_means_since_the_one_before(tmp_path: Path) -> None:
+def test_the_first_read_waits_and_the_next_are_means_since_a_tenth_of_a_second_before(tmp_path: Path) -> None:
     tree = laptop(tmp_path, psys_w=0.0)
     sensor, _ = find_rapl(tree)
     assert sensor is not None
-    assert tree.slept == [0.02]
+    assert tree.slept == [0.1]
     tree.time_s += 0.1
     sensor.read()
-    assert tree.slept == [0.02]
+    assert tree.slept == [0.1]
     assert sensor.read() == sensor.read()  # no time went by
     tree.time_s += 60.0  # a mean over a minute says nothing of now
     sensor.read()
-    assert tree.slept == [0.02, 0.02]
+    assert tree.slept == [0.1, 0.1]
+
+
+class Stepping(Burning):
+    """Its power changes at a moment."""
+
+    def read(self, path: str) -> str:
+        if path.endswith("intel-rapl:0/energy_uj"):
+            return str(int(1e9 + 1e6 * (10.0 * self.time_s + 20.0 * max(0.0, self.time_s - 1.0))))
+        return super().read(path)
+
+
+@pytest.mark.parametrize("offset_s", [0.003, 0.02, 0.05, 0.097])
+def test_two_readers_do_not_shorten_each_others_window(tmp_path: Path, offset_s: float) -> None:
+    """The second one asks shortly after the first: its mean is over a tenth of a second all the same."""
+    zone(tmp_path, "intel-rapl:0", "package-0")
+    tree = Stepping(tmp_path, {"intel-rapl:0": 0.0})
+    sensor, _ = find_rapl(tree)
+    assert sensor is not None
+    assert sensor.window_s == 0.1
+    tree.time_s = 0.5
+    for reader in range(1, 30):
+        tree.time_s = 0.5 + 0.1 * (reader // 2) + offset_s * (reader % 2)
+        power_w = sensor.read().power_w
+        since_s = max(0.0, tree.time_s - 1.0)
+        if 0.0 < since_s < 0.09:  # no more than its share of the window is the new power
+            assert power_w <= 10.0 + 20.0 * since_s / 0.09 + 0.1
+        elif since_s > 0.2:
+            assert power_w == pytest.approx(30.0, rel=1e-3)
+    assert tree.slept == [0.1]
+
+
+def test_a_reader_that_asks_without_pause_keeps_little(tmp_path: Path) -> None:
+    tree = laptop(tmp_path, psys_w=0.0)
+    sensor, _ = find_rapl(tree)
+    assert sensor is not None
+    for _ in range(2000):
+        tree.time_s += 0.0005
+        assert sensor.read().power_w == pytest.approx(14.0, rel=2e-2)
+    assert len(sensor._looks) < 60  # type: ignore[attr-defined]
+
+
+def test_what_stands_for_the_whole_is_decided_once(tmp_path: Path) -> None:
+    tree = laptop(tmp_path, psys_w=13.0)  # less than packages and memory
+    sensor, _ = find_rapl(tree)
+    assert sensor is not None
+    assert sensor.rail == "package-0 + dram"
+    psys = next(path for path in tree.begin_uj if path.endswith("intel-rapl:1/energy_uj"))
+    for psys_w in (40.0, 1.0, 14.0):
+        tree.begin_uj[psys] += (tree.powers_w["intel-rapl:1"] - psys_w) * tree.time_s * 1e6  # from now on
+        tree.powers_w["intel-rapl:1"] = psys_w
+        for _ in range(2):
+            tree.time_s += 0.2
+            reading = sensor.read()
+        assert reading.power_w == pytest.approx(14.0, rel=1e-3)
+        assert reading.rails_w["psys"] == pytest.approx(psys_w, rel=1e-3)
+
+
+def test_what_could_not_be_read_at_first_is_decided_at_the_first_reading(tmp_path: Path) -> None:
+    class Late(Burning):
+        closed = True
+
+        def read(self, path: str) -> str:
+            if path.endswith("energy_uj") and self.closed and hasattr(self, "begin_uj"):
+                raise self._mapped(PermissionError(13, "Permission denied"), path, "read")
+            return super().read(path)
+
+    laptop(tmp_path, psys_w=21.0)
+    powers_w = {"intel-rapl:0": 12.0, "intel-rapl:0:0": 8.0, "intel-rapl:0:1": 1.0, "intel-rapl:0:2": 2.0}
+    tree = Late(tmp_path, {**powers_w, "intel-rapl:1": 21.0})
+    sensor, problems = find_rapl(tree)
+    assert sensor is not None
+    assert problems
+    assert sensor.rail == "package-0 + dram"
+    tree.closed = False
+    assert sensor.read().power_w == pytest.approx(21.0, rel=1e-3)
+    assert sensor.rail == "psys"
 
 
 def test_a_counter_that_begins_anew(tmp_path: Path) -> None:

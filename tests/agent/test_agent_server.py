@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import socket
 import stat
@@ -9,14 +10,17 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 from agent_socket_made import ENVIRONMENT, SETTINGS, Holder, live_board, serving, wait_for
+from test_agent_keeper import Board as Made
 
+import wattune_agent.server as server_module
 from wattune_agent.client import Client
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
-from wattune_agent.errors import BadRequest, Busy, Forbidden, Gone, NotThere
+from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, Full, Gone, NotThere
 from wattune_agent.keeper import Keeper
 from wattune_agent.server import MOST, Server
 from wattune_agent.tree import Tree
@@ -35,7 +39,7 @@ def board(running):
     running.load(0.0)
     yield running
     assert wait_for(lambda: running.state() == before), (before, running.state())
-    assert running.snapshots() == []
+    assert wait_for(lambda: running.snapshots() == [])
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +343,7 @@ def test_more_connections_than_there_are_places_are_told_so(board, server, path,
     try:
         while len(others) < MOST - 1:
             others.append(Client(str(path)))
-        with pytest.raises(Busy, match="connections"):
+        with pytest.raises(Full, match="connections"):
             Client(str(path))
         assert holder.ask()["mhz"] == 510.0
     finally:
@@ -351,9 +355,95 @@ def test_more_connections_than_there_are_places_are_told_so(board, server, path,
 def _connects(path):
     try:
         Client(str(path)).close()
-    except Busy:
+    except Full:
         return False
     return True
+
+
+@contextmanager
+def served(path, keeper):
+    """An agent in this process."""
+    server = Server(keeper, str(path))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.stop()
+        thread.join()
+
+
+def test_a_board_that_an_agent_without_a_place_may_hold_is_not_called_restored(path, monkeypatch):
+    with served(path, Keeper(Made())):
+        client = Client(str(path))
+        client.pin(300.0)
+    monkeypatch.setattr(server_module, "MOST", 0)
+    with served(path, Keeper(Made())):
+        with pytest.raises(Gone, match="connections"):
+            client.restore()
+        monkeypatch.setattr(server_module, "MOST", 1)
+        client.restore()
+        client.close()
+
+
+def test_a_connection_that_says_nothing_is_closed_unless_it_holds_the_board(path, monkeypatch):
+    monkeypatch.setattr(server_module, "IDLE_S", 0.3)
+    board = Made()
+    with served(path, Keeper(board)):
+        idle, holder = Client(str(path)), Client(str(path))
+        holder.pin(300.0)
+        holder._stop_renewing()
+        assert select.select([idle._socket], [], [], 2.0)[0]
+        assert idle._socket.recv(1) == b""
+        time.sleep(0.5)
+        assert board.mhz == 300.0
+        assert idle.read()["power_w"] == 3.0  # by a new connection
+        with pytest.raises(Busy):
+            idle.pin(100.0)
+        time.sleep(0.5)
+        holder.restore()
+        assert idle.pin(100.0) == {"mhz": 100.0}
+        idle.close()
+        assert wait_for(lambda: board.mhz is None)
+        with pytest.raises(Gone):
+            idle.read()
+        holder.close()
+
+
+def test_a_pin_is_not_carried_over_to_another_agent(path):
+    with served(path, Keeper(Made())):
+        client = Client(str(path))
+        client.pin(300.0)
+    board = Made()
+    with served(path, Keeper(board)):
+        with pytest.raises(Gone):
+            client.pin(200.0)
+        with pytest.raises(Gone):
+            client.read()
+        client.restore()
+        client.pin(200.0)
+        assert board.mhz == 200.0
+        client.close()
+
+
+def test_a_lease_is_renewed_again_after_one_renewal_failed(path):
+    keeper, fails = Keeper(Made(), lease_s=0.8), [1, 1]
+    renew = keeper.renew
+
+    def fail_first(party):
+        if fails:
+            fails.pop()
+            raise FileFailed("out of luck")
+        return renew(party)
+
+    keeper.renew = fail_first
+    with served(path, keeper):
+        client = Client(str(path))
+        client.pin(300.0)
+        time.sleep(2.0)
+        assert fails == []
+        assert client.check() == []
+        client.close()
 
 
 # ------------------------------------------------------------------------------------------------------- the socket

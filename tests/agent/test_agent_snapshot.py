@@ -13,9 +13,10 @@ from tests.agent.agent_trees_made import HIGH, LOW, RAILGATE, MadeTree, gpu_tree
 from tests.live.tree import disk_full
 
 from wattune_agent.errors import Busy, FileFailed, NotKept, NotRestored
+from wattune_agent.folders import SYSTEM_FOLDER, state_folder
 from wattune_agent.leftover import left_behind, restore_left_behind
 from wattune_agent.lock import Lock
-from wattune_agent.snapshot import SYSTEM_FOLDER, Snapshot, boot_id, found_texts, snapshots, started_at, state_folder
+from wattune_agent.snapshot import Snapshot, boot_id, found_texts, snapshots, started_at
 from wattune_agent.tree import Tree
 
 FILES = [LOW, HIGH, RAILGATE]
@@ -228,6 +229,7 @@ def test_a_tree_whose_folder_leads_out_is_refused(tmp_path):
 def test_the_board_itself(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert state_folder(Tree()) == "/var/lib/wattune"
+    monkeypatch.setattr(os, "access", lambda path, how: False)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert state_folder(Tree()) == str(tmp_path / "wattune")
@@ -333,13 +335,13 @@ def test_after_a_power_cut_a_real_board_has_forgotten_what_was_written(tree, sna
 
 def test_several_are_all_brought_back_and_every_failure_is_told(tree, snapshot, dead, tmp_path):
     for family in ("a", "b", "c"):
-        put(tmp_path, f"/sys/{family}/max_freq", "1\n")
-        files = {f"/sys/{family}/max_freq": "2\n"}
+        put(tmp_path, f"/sys/devices/{family}/devfreq/x/max_freq", "1\n")
+        files = {f"/sys/devices/{family}/devfreq/x/max_freq": "2\n"}
         path = f"{os.path.dirname(snapshot.path)}/board-{family}.json"
         saved(snapshot, path=path, family=family, files=files, pid=dead[0], started=dead[1])
     put(tmp_path, SYSTEM_FOLDER + "/board-b.json", "{")
-    (tmp_path / "sys/a/max_freq").unlink()
-    with pytest.raises(NotRestored, match=r"sys/a/max_freq.*is not a whole snapshot"):
+    (tmp_path / "sys/devices/a/devfreq/x/max_freq").unlink()
+    with pytest.raises(NotRestored, match=r"a/devfreq/x/max_freq.*is not a whole snapshot"):
         restore_left_behind(tree)
-    assert tree.read("/sys/c/max_freq") == "2"
+    assert tree.read("/sys/devices/c/devfreq/x/max_freq") == "2"
     assert [os.path.basename(path) for path in snapshots(tree)] == ["board-a.json", "board-b.json"]

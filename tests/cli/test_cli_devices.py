@@ -42,7 +42,8 @@ def test_as_text(wattune, tmp_path):
     line = next(line for line in out.splitlines() if line.startswith("jetson?root="))
     assert "8: 306 to 1020 MHz" in line
     assert "4.56 W" in line
-    assert "sensor VDD_IN (the module)" in line
+    assert "sensor VDD_IN (the module)" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 110 + len(str(tmp_path))
 
 
 def test_a_board_without_a_sensor_is_listed_with_its_problem(wattune, tmp_path):

@@ -12,6 +12,9 @@ import time
 import pytest
 from cli_boards import board_tree, limits, live_board
 
+from wattune_agent.supply import save_supply
+from wattune_agent.tree import Tree
+
 GUARD = ["guard", "--device", "jetson", "--sysfs-root"]
 COMMAND = [sys.executable, "-m", "wattune"]
 
@@ -52,6 +55,21 @@ def test_without_json_stdout_is_the_programs_own(tmp_path):
     assert (done.returncode, done.stdout) == (0, "mine\n")
     assert all(line.startswith("wattune: ") for line in done.stderr.splitlines())
     assert "simulated" in done.stderr
+
+
+def test_a_cap_at_the_supply_is_told_with_what_it_leaves_for_the_module(wattune, tmp_path):
+    root = board_tree(tmp_path / "board")
+    name = json.loads(wattune("devices", "--sysfs-root", root, "--json")[1])[0]["name"]
+    save_supply(Tree(str(root)), name, 1.5, 0.9)
+    code, out, err = wattune(*GUARD, root, "--cap", "12W@supply", "-o", tmp_path / "report.json", "--", "true")
+    assert (code, out) == (0, "")
+    assert any("above 9.3 W (12 W at the supply) for 0.0 s" in line for line in err)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["cap_w"] == pytest.approx(12 * 0.9 - 1.5)
+    assert (report["supply_cap_w"], report["cap_side"]) == (12.0, "supply")
+    out = wattune(*GUARD, root, "--cap", "12W", "--json", "--", "true")[1]
+    report = json.loads(out)
+    assert (report["cap_w"], report["supply_cap_w"], report["cap_side"]) == (12.0, None, "module")
 
 
 def test_a_clock_may_be_given_rounded(wattune, tmp_path):
@@ -110,6 +128,14 @@ def test_a_signal_goes_to_the_program_and_the_board_comes_back(tmp_path, number)
         assert limits(root) == before
 
 
+def test_a_folder_that_is_not_there_has_nothing_that_could_be_restored(wattune, tmp_path):
+    (tmp_path / "file").write_text("")
+    for root in ("none", "file"):
+        code, out, err = wattune("restore", "--sysfs-root", tmp_path / root)
+        assert (code, out) == (2, "")
+        assert "a folder with sys/... in it" in err[0]
+
+
 def test_after_a_kill_restore_brings_the_board_back(wattune, tmp_path):
     with live_board(tmp_path / "board") as root:
         before = limits(root)
@@ -122,8 +148,11 @@ def test_after_a_kill_restore_brings_the_board_back(wattune, tmp_path):
         program = int(process.stdout.readline())
         process.kill()
         process.wait()
-        os.kill(program, signal.SIGKILL)  # nobody is left to end it
         process.communicate()
+        until_s = time.monotonic() + 5
+        while os.path.exists(f"/proc/{program}"):  # it does not run on without its guard
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
         changed = limits(root)
         assert changed != before
         code, out, _ = wattune("doctor", "--sysfs-root", root)

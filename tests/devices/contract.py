@@ -9,7 +9,7 @@ import pytest
 from tests.devices.devices_made import make_work
 
 from wattune.devices import Device, Meter
-from wattune.errors import InputError, OutOfDeviceMemory, SensorError
+from wattune.errors import DeviceError, InputError, OutOfDeviceMemory, SensorError
 
 
 class Stop(Exception):
@@ -86,6 +86,16 @@ class DeviceContract:
             with pytest.raises(InputError):
                 setting.change(12345.0)
             assert device.current() == device.settings[-1]
+        assert device.current() == before
+
+    def test_a_setting_is_of_no_use_once_it_was_left(self, device):
+        if not device.settings:
+            pytest.skip("no actuator")
+        before = device.current()
+        with device.at(device.settings[-1]) as setting:
+            pass
+        with pytest.raises(DeviceError, match="left"):
+            setting.change(device.settings[0])
         assert device.current() == before
 
     def test_an_unknown_setting_is_refused_in_one_line(self, device):

@@ -111,6 +111,7 @@ def test_a_command():
         ("", "", "is no number"),
         ("-3", "", "reads -3 W"),
         ("0", "", "reads 0 W"),
+        ("1e300", "", "no meter of one device"),
     ],
 )
 def test_an_answer_that_is_no_power(plug, answer, field, said):

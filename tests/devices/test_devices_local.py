@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,10 +17,10 @@ from tests.live.tree import LiveTree
 from wattune.devices import known_devices, open_device
 from wattune.devices.local import CHECK_S, _usable
 from wattune.devices.options import with_options
-from wattune.devices.stuck import READINGS, SECONDS, Stuck
 from wattune.errors import BoardUnusable, DeviceError, InputError, SensorError
 from wattune.records import Supply
-from wattune_agent.tree import Tree
+from wattune_agent.stuck import READINGS, SECONDS, Stuck
+from wattune_agent.tree import PROGRAMS, Tree
 
 GPU = "/sys/devices/platform/bus@0/17000000.gpu/devfreq/17000000.gpu"
 POWER = "*/hwmon1/curr?_input"
@@ -285,7 +286,7 @@ def test_a_clock_that_this_user_may_not_set_is_a_problem_in_words(tmp_path, monk
     assert device.power_w() > 0
 
 
-def test_a_change_that_fails_leaves_nothing_pinned(device, tree):
+def test_a_change_that_fails_leaves_the_board_where_it_was_pinned(device, tree):
     before = tree.state()
     with device.at(612.0) as setting:
         with device.at(714.0):
@@ -293,8 +294,13 @@ def test_a_change_that_fails_leaves_nothing_pinned(device, tree):
             with pytest.raises(DeviceError, match="max_freq"):
                 setting.change(306.0)
             tree.faults.clear()
-            assert device.current() is None
-        assert device.current() == 612.0
+            assert device.current() == 714.0
+            tree.rewrite(f"{GPU}/max_freq", "1020000000")
+            device.wait(2 * CHECK_S)
+            device.power_w()  # it still looks after the pin
+            assert tree.read(f"{GPU}/max_freq") == "714000000"
+        assert (device.current(), setting.value) == (612.0, 612.0)
+    assert device.current() is None
     assert tree.state() == before
 
 
@@ -313,6 +319,21 @@ def test_in_this_process_nothing_can_be_handed_over(device):
     with device.at(306.0):
         device.hand_over(5.0, 80.0)
     assert device.events() == ()
+
+
+def test_a_read_that_never_returns_keeps_nobody_else_waiting(device, monkeypatch):
+    monkeypatch.setattr("wattune.devices.local.FRESH_S", 0.2)
+    hang, read = threading.Event(), device.controller.read
+    device.controller.read = lambda: (hang.wait(20), read())[1]
+    thread = threading.Thread(target=device.power_w)
+    thread.start()
+    device.wait(10.0)
+    begin_s = time.monotonic()
+    assert device.conditions().temperature_c is None
+    assert time.monotonic() - begin_s < 2.0
+    hang.set()
+    thread.join()
+    assert device.conditions().temperature_c is not None
 
 
 def test_one_controller_a_board(tree, device):
@@ -358,8 +379,9 @@ if [ "$2" = 0 ]; then echo 612000000; else echo 1020000000; fi > "{root}{gpu}/ma
 
 
 @pytest.fixture
-def board(tmp_path):
+def board(tmp_path, monkeypatch):
     """The files of an Orin Nano that nvpmodel can switch; its clock rests at its lowest."""
+    monkeypatch.setenv(PROGRAMS, "1")
     root = unpack("orin-nano-jp6", tmp_path / "tree")
     program = root / "usr" / "sbin" / "nvpmodel"
     program.parent.mkdir(parents=True, exist_ok=True)

@@ -165,6 +165,42 @@ def test_a_read_that_hangs_is_noticed_from_outside(tmp_path, monkeypatch):
     assert meter.figures().readings > 0
 
 
+def test_a_read_that_never_returns_does_not_keep_the_meter_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("wattune.devices.base.JOIN_S", 0.2)
+    device, hang, seen = FileDevice(tmp_path), threading.Event(), []
+    reads = device.power_w
+    with Meter(device, rate_hz=50, on_reading=lambda time_s, power_w: seen.append(power_w)) as meter:
+        time.sleep(0.1)
+        device.power_w = lambda: (hang.wait(20), reads())[1]
+        time.sleep(0.1)
+        begin_s = time.monotonic()
+    assert time.monotonic() - begin_s < 1.0
+    figures, count = meter.figures(), len(seen)
+    assert figures.readings == count > 0
+    device.power_file.write_text("9000\n")
+    device.power_w = reads
+    with meter:  # what comes late is no reading of a later stretch either
+        hang.set()
+        time.sleep(0.1)
+    assert 9.0 in seen
+    late = [thread for thread in threading.enumerate() if thread.name == "wattune-sampling"]
+    assert late == []
+    assert meter.figures().readings == len(seen)
+
+
+def test_a_sensor_that_never_answered_is_an_error_on_leaving(tmp_path, monkeypatch):
+    monkeypatch.setattr("wattune.devices.base.JOIN_S", 0.2)
+    monkeypatch.setattr("wattune.devices.meter.GONE_AFTER_S", 0.1)
+    monkeypatch.setattr("wattune.devices.meter.ANSWER_WITHIN_S", 0.1)
+    device, hang = FileDevice(tmp_path), threading.Event()
+    device.power_w = lambda: (hang.wait(20), 5.0)[1]
+    begin_s = time.monotonic()
+    with pytest.raises(SensorError, match="does not answer"), Meter(device, rate_hz=50):
+        time.sleep(0.1)
+    assert time.monotonic() - begin_s < 1.5
+    hang.set()
+
+
 def test_a_thread_that_was_kept_waiting_is_given_a_moment(tmp_path, monkeypatch):
     monkeypatch.setattr("wattune.devices.meter.GONE_AFTER_S", 0.3)
     device, hang = FileDevice(tmp_path), threading.Event()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -16,7 +17,8 @@ from tests.devices.fake_nvml import FakeGpu, FakeLibrary, install
 import wattune.devices.nvidia as nvidia
 from wattune.devices import Meter, known_devices, open_device
 from wattune.devices.gpu_power import EnergyCounter, InstantPower, ReportedPower, find_reader
-from wattune.devices.nvidia import find_nvidia, open_nvidia, restore_gpus
+from wattune.devices.gpu_restore import restore_gpus
+from wattune.devices.nvidia import find_nvidia, open_nvidia
 from wattune.devices.nvml import Gpu, count_gpus
 from wattune.errors import BoardUnusable, DeviceError, InputError, SensorError
 
@@ -26,7 +28,7 @@ PASCAL = {"architecture": pynvml.NVML_DEVICE_ARCH_PASCAL, "capability": (6, 1), 
 @pytest.fixture(autouse=True)
 def kept_here(monkeypatch, tmp_path):
     """What is kept goes to this test's folder, and the environment names no GPU."""
-    monkeypatch.setattr(nvidia, "state_folder", lambda tree: str(tmp_path / "state"))
+    monkeypatch.setattr("wattune.devices.held.state_folder", lambda tree: str(tmp_path / "state"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -287,6 +289,84 @@ def test_without_the_right_to_nothing_is_changed_and_nothing_stays(use, tmp_path
     assert not list((tmp_path / "state").glob("*.json"))
     with open_nvidia("0?actuator=none").at(None):
         pass
+
+
+def test_limits_that_are_no_whole_watts_are_kept(use):
+    gpu = FakeGpu(limits_mw=(100_400, 103_600), limit_mw=103_600)
+    use(gpu)
+    device = open_nvidia("0?actuator=power_limit_w")
+    assert device.settings == (101.0, 102.0, 103.0)
+    with device.at(101.0):
+        assert gpu.limit_mw == 101_000
+    gpu.limits_mw = (100_400, 100_600)
+    with pytest.raises(InputError, match="no power limit"):
+        open_nvidia("0?actuator=power_limit_w")
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+import pytest
+from tests.devices.fake_nvml import FakeGpu, FakeLibrary, install
+from wattune.devices.nvidia import NvidiaDevice
+from wattune.errors import DeviceError
+
+gpu = FakeGpu()
+install(pytest.MonkeyPatch(), FakeLibrary(gpu))
+state = Path(sys.argv[1])
+device = NvidiaDevice("0", state=state)
+context = device.at(210.0)
+setting = context.__enter__()
+changes = list(gpu.changes)
+if os.fork() == 0:
+    with pytest.raises(DeviceError, match=f"process {os.getppid()}"):
+        setting.change(1440.0)
+    inner = device.at(1440.0)
+    with pytest.raises(DeviceError, match="process"):
+        inner.__enter__()
+    context.__exit__(None, None, None)
+    device._end()
+    device.close()
+    assert gpu.changes == changes
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+assert list(state.glob("nvidia-*.json"))
+assert gpu.locked == (210, 210)
+with pytest.raises(DeviceError, match="already"), NvidiaDevice("0", state=state).at(210.0):
+    pass
+context.__exit__(None, None, None)
+assert gpu.locked is None
+assert not list(state.glob("nvidia-*.json"))
+print("fine")
+"""
+
+
+def test_a_forked_child_does_not_bring_back_what_is_its_parents(tmp_path):
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "held")]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "fine\n", done.stderr
+
+
+def test_what_cannot_be_brought_back_at_the_end_is_said(use, capsys, tmp_path):
+    gpu = FakeGpu()
+    library = use(gpu)
+    device = open_nvidia("0")
+    context = device.at(210.0)
+    context.__enter__()
+    gpu.fails["nvmlDeviceResetGpuLockedClocks"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    device._end()
+    said = capsys.readouterr().err
+    assert said.startswith("wattune: ")
+    assert "GPU is lost" in said
+    assert "wattune restore" in said
+    with pytest.raises(DeviceError, match="lost"):
+        device.close()
+    assert library.users == 0
+    assert list((tmp_path / "state").glob("nvidia-*.json"))
+    gpu.fails.clear()
+    assert restore_gpus() == ["NVIDIA A30: clock no longer locked"]
+    context.__exit__(None, None, None)  # it is closed: nothing to do
 
 
 def test_a_user_who_may_not_is_told(use, monkeypatch):

@@ -27,6 +27,7 @@ def test_every_registered_name_opens(tmp_path, board, monkeypatch):
     with agent(board, tmp_path / "agent.sock") as socket:
         specs = {
             "agent": f"agent:{socket}",
+            "auto": f"auto?root={board}",
             "cpu": f"cpu?root={board}",
             "external": "external:echo 5",
             "jetson": f"jetson?root={board}",
@@ -38,7 +39,7 @@ def test_every_registered_name_opens(tmp_path, board, monkeypatch):
         for spec in specs.values():
             device = open_device(spec)
             assert isinstance(device, Device)
-            assert device.spec == spec
+            assert device.spec == spec.replace("auto", "jetson")  # the one that it found
             device.close()
 
 

@@ -75,6 +75,7 @@ def test_files_that_may_not_be_written(live, monkeypatch):
     assert "udev" in finding.fix or "99-wattune.rules" in finding.fix
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert "outside the container" in check_permissions(board).fix
+    assert "-v /run/wattune:/run/wattune" in check_permissions(board).fix
 
 
 def test_another_process_that_holds_the_board(live):

@@ -17,18 +17,7 @@ from wattune_agent.tree import Tree
 
 REPOSITORY = Path(__file__).parent.parent.parent
 CLASS = "/sys/class/devfreq/17000000.gpu"
-COUNTER = """
-import os, sys, time
-count = 0
-while True:
-    end = time.process_time() + 0.005
-    while time.process_time() < end:
-        pass
-    count += 1
-    with open(sys.argv[1] + ".part", "w") as file:
-        file.write(str(count))
-    os.replace(sys.argv[1] + ".part", sys.argv[1])
-"""
+BUSY = "while True: pass"
 
 
 @pytest.fixture
@@ -94,25 +83,33 @@ def test_a_file_is_never_seen_half_written(root: Path) -> None:
         assert place.read_text(encoding="utf-8").strip().isdigit()
 
 
+def stopped_share(pid: int, seconds: float) -> float:
+    """The share of this time that a process was stopped for."""
+    looks, stopped, end_s = 0, 0, time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        looks, stopped = looks + 1, stopped + (state == "T")
+        time.sleep(0.001)
+    return stopped / looks
+
+
 def test_work_is_held_back_in_proportion_to_the_clock(root: Path, tmp_path: Path) -> None:
     tree = Tree(str(root))
     board = find_board(tree, "jetson")
     assert board.clock is not None
-    counted = tmp_path / "count"
-    with subprocess.Popen([sys.executable, "-c", COUNTER, str(counted)]) as worker:
+    with subprocess.Popen([sys.executable, "-c", BUSY]) as worker:
         try:
             (tmp_path / "pids").write_text(str(worker.pid), encoding="utf-8")
             (root / "load").write_text(str(worker.pid), encoding="utf-8")
-            rates = {}
+            stopped = {}
             for mhz in (1020.0, 306.0):
                 board.clock.pin(mhz)
                 time.sleep(0.5)
-                assert wait_for(counted.exists)
-                before, begin_s = int(counted.read_text()), time.monotonic()
-                time.sleep(1.0)
-                rates[mhz] = (int(counted.read_text()) - before) / (time.monotonic() - begin_s)
+                stopped[mhz] = stopped_share(worker.pid, 1.0)
             # At the lower clock it is as busy as ever: the board does not mistake standing still for rest.
             assert wait_for(lambda: board.sensor is not None and board.sensor.read().power_w > 5.0)
         finally:
             worker.kill()
-    assert rates[306.0] / rates[1020.0] == pytest.approx(0.3, abs=0.15)
+    # By its state and not by what it gets done, which a busy machine holds back as well.
+    assert stopped[1020.0] < 0.2
+    assert stopped[306.0] == pytest.approx(0.7, abs=0.2)

@@ -11,7 +11,7 @@ from planning_tables import BATCHES, CLOCKS, board, cell, curve
 from wattune.errors import InputError, RecordError
 from wattune.planning import check_profile, plan
 from wattune.planning.caps import CAPS
-from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileCost, ProfileKey, ProfileTable, Supply
+from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileCost, ProfileKey, ProfileTable, Supply, provenance
 
 KEY = ProfileKey(
     device="a board",
@@ -153,6 +153,21 @@ def test_a_foreign_table_is_refused_with_every_difference():
     check_profile(keyless, KEY)
     with pytest.raises(RecordError, match="device"):
         check_profile(keyless, KEY.model_copy(update={"device": "another board"}))
+
+
+def test_what_was_simulated_is_no_profile_of_a_real_board():
+    simulated, measured, unknown = (
+        board().model_copy(update={"key": KEY, "provenance": provenance(kind)})
+        for kind in ("simulated", "measured", None)
+    )
+    stale = KEY.model_copy(update={"mode": "15W"})
+    for profile, kind in ((simulated, "measured"), (measured, "simulated")):
+        for key in (KEY, stale):
+            with pytest.raises(RecordError, match=f"kind \\({kind}, not ") as caught:
+                check_profile(profile, key, kind=kind)
+            assert "--check" not in str(caught.value)
+    for profile, kind in ((measured, "measured"), (measured, "replayed"), (measured, None), (unknown, "measured")):
+        check_profile(profile, KEY, kind=kind)
 
 
 def test_a_stale_table_names_the_command_that_checks_five_cells():

@@ -79,6 +79,16 @@ def test_a_table_of_something_else_is_refused_before_anything_runs(table):
     assert device.now_s() == 0
 
 
+@pytest.mark.parametrize(("kind", "on"), [("simulated", "measured"), ("measured", "simulated")])
+def test_a_table_that_was_simulated_does_not_become_a_measured_one(table, kind, on):
+    device = board()
+    device.kind = on
+    copy = table.model_copy(update={"provenance": table.provenance.model_copy(update={"kind": kind})})
+    with pytest.raises(RecordError, match=f"kind \\({on}, not {kind}\\)"):
+        check(device, workload(), copy)
+    assert device.now_s() == 0
+
+
 def test_a_small_table_has_fewer_cells_to_check(table):
     assert len(five(table.cells[:1])) == 1
     assert [c.clock_mhz for c in five(table.cells[:12])] == [76.8, 921.6, 537.6]

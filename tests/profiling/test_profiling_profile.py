@@ -85,6 +85,41 @@ def test_a_probe_ends_at_the_first_reading_above_the_cap():
     assert 0 < found.cost.above_cap_s <= len(above) * longest_s
 
 
+def test_under_a_cap_the_board_guards_every_probe_as_well():
+    class Guarding(Computer):
+        actuator, settings = "clock_mhz", (100.0, 200.0)
+        shares_memory = True
+        clock, inside = None, None
+
+        def current(self):
+            return self.clock
+
+        def _apply(self, value):
+            self.clock = value
+
+        def _snapshot(self):
+            return self.clock
+
+        def _restore(self, snapshot):
+            self.clock, self.inside = snapshot, None
+
+        def hand_over(self, cap_w, max_temp_c=None):
+            self.inside = cap_w
+            handed.append((self.clock, cap_w))
+
+        def step(self, work):
+            assert self.inside == guarded_w
+            return super().step(work)
+
+    for guarded_w, clocks in ((9.0, {100.0, 200.0}), (None, set())):
+        handed: list[tuple[float, float]] = []
+        device = Guarding()
+        profile(device, workload(batch_sizes=(8,)), cap_w=guarded_w, strategy="full", steps=1, reference=False)
+        assert device.steps > 0
+        assert {clock for clock, _ in handed} == clocks
+        assert {cap_w for _, cap_w in handed} <= {guarded_w}
+
+
 def test_what_the_sensor_still_shows_of_the_cell_before_stops_nothing():
     slow = {"window_s": 3.0, "period_s": 1.0, "lag_s": 1.0}
     found, free = table(board(**slow), cap_w=4.5, strategy="full"), table(board(**slow))

@@ -75,6 +75,46 @@ def test_a_cap_that_cannot_be_kept_is_named():
     assert "W at the lowest setting, above the cap of 3 W" in record.reason
 
 
+def test_a_board_that_does_not_tell_its_temperature_any_more_is_stopped_for_safety():
+    class Numb(Telling):
+        numb_s = (4.0, 5.5)  # short enough to be waited for
+        at_lowest_s = None
+
+        def conditions(self):
+            conditions = super().conditions()
+            numb = self.numb_s[0] <= self.now_s() < self.numb_s[1] or self.now_s() >= 10.0
+            return Conditions() if numb else conditions
+
+        def _apply(self, value):
+            super()._apply(value)
+            if value == self.settings[0]:
+                self.at_lowest_s = self.now_s()
+
+    device = Numb(hot_above_mhz=10_000.0)
+    workload = made.workload(target=None, budget_samples=10**6, evaluate_every=10**5)
+    record = train(device, workload, made.plan(), max_temp_c=80.0)
+    assert record.ended == "stopped for safety"
+    assert "no temperature" in record.reason
+    assert 11.9 < device.at_lowest_s < 12.3
+    assert device.now_s() == pytest.approx(12.2, abs=0.5)
+    assert device.current() == device.settings[-1]
+
+
+def test_a_board_that_cannot_be_brought_back_after_a_stop_has_its_record_all_the_same():
+    class Gone(Telling):
+        def _restore(self, snapshot):
+            super()._restore(snapshot)
+            raise DeviceError("the agent has gone")
+
+    workload = made.workload(target=None, budget_samples=10**6, evaluate_every=10**5)
+    record = train(Gone(hot_above_mhz=0.0), workload, made.plan(clock_mhz=153.6), max_temp_c=80.0)
+    assert record.ended == "stopped for safety"
+    assert record.reason.endswith("above the limit of 80 °C; the agent has gone")
+    assert record.board_events[-1].kind == "not restored"
+    with pytest.raises(DeviceError, match="gone"):
+        train(Gone(), made.workload(), made.plan())
+
+
 @pytest.mark.parametrize("limit", [float("nan"), "80", True])
 def test_a_limit_that_is_no_temperature_is_refused(limit):
     with pytest.raises(InputError, match="degrees Celsius"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from wattune.cli.options import Json, SysfsRoot
@@ -9,6 +10,9 @@ from wattune.cli.output import emit, emit_json, note
 
 if TYPE_CHECKING:
     from wattune.devices import KnownDevice
+
+WIDTH = 110
+"""Characters of a line."""
 
 
 def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
@@ -39,16 +43,19 @@ def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
 def _listed(known: list[KnownDevice]) -> str:
     from wattune.reporting.text import table
 
-    rows = [
-        (d.spec, d.kind or "-", _settings(d), _power(d), _memory(d), "  " + "; ".join(p for p in _about(d) if p))
+    rows = [(d.spec, d.kind or "-", _settings(d), _power(d), _memory(d)) for d in known]
+    # What is long stands below: beside the table it would run out of any terminal.
+    about = [
+        textwrap.fill(f"{d.spec}: {'; '.join(part for part in _about(d) if part)}", WIDTH, subsequent_indent="    ")
         for d in known
     ]
-    return table(("device", "origin", "settings", "now", "memory"), rows)
+    return "\n".join((table(("device", "origin", "settings", "now", "memory"), rows), "", *about))
 
 
 def _about(device: KnownDevice) -> tuple[str, ...]:
     name = device.name if device.name != device.spec else ""
-    return name, device.mode, f"sensor {device.sensor}" if device.sensor else ""
+    auto = "the one that --device auto opens" if device.auto else ""
+    return name, device.mode, f"sensor {device.sensor}" if device.sensor else "", auto
 
 
 def _settings(device: KnownDevice) -> str:

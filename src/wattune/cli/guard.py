@@ -14,6 +14,7 @@ import typer
 from wattune.cli.options import (
     DeviceSpec,
     Json,
+    Limit,
     MaxTemp,
     Mode,
     SysfsRoot,
@@ -29,9 +30,6 @@ from wattune.files import write_json
 if TYPE_CHECKING:
     from wattune.devices import Device
     from wattune_agent.guarded import Report
-
-NEAR_MHZ = 1.0
-"""A clock may be given rounded: 115MHz for 114.75."""
 
 
 def guard(
@@ -87,11 +85,12 @@ def guard(
             "clock_mhz": at_mhz,
             "cap_w": cap_w,
             "cap_side": limit.side,
+            "supply_cap_w": limit.cap_w if limit.side == "supply" else None,
             "max_temp_c": hottest_c,
             **report._asdict(),
             "provenance": {"kind": board.kind},
         }
-        text = _text(report, board, cap_w, at_mhz)
+        text = _text(report, board, cap_w, limit, at_mhz)
     finally:
         board.close()
     if output is not None:
@@ -112,7 +111,7 @@ def guard(
     raise typer.Exit(report.exit_code)
 
 
-def _text(report: Report, board: Device, cap_w: float | None, at_mhz: float | None) -> list[str]:
+def _text(report: Report, board: Device, cap_w: float | None, limit: Limit, at_mhz: float | None) -> list[str]:
     at = "the clock left to the board" if at_mhz is None else f"{at_mhz:g} MHz"
     origin = "" if board.kind == "measured" else f"  [{board.kind}]"
     lines = [
@@ -122,19 +121,20 @@ def _text(report: Report, board: Device, cap_w: float | None, at_mhz: float | No
     ]
     if cap_w is not None:
         window = f", each a mean over {board.sensor.window_s:.2g} s" if board.sensor.window_s else ""
-        lines.append(f"above {cap_w:g} W for {report.above_cap_s:.1f} s by the readings{window}")
+        given = f" ({limit.cap_w:g} W at the supply)" if limit.side == "supply" else ""
+        lines.append(f"above {cap_w:g} W{given} for {report.above_cap_s:.1f} s by the readings{window}")
     return lines
 
 
 def _listed(board: Device, wanted_mhz: float) -> float:
     """The clock that is meant; it may be given rounded. Raises: InputError."""
+    from wattune_agent.settings import nearest
+
     if board.actuator == "power_limit_w":
         raise InputError("--clock", value=f"{wanted_mhz:g}", allowed="none: this device's actuator is a power limit")
-    nearest = min(board.settings, key=lambda mhz: abs(mhz - wanted_mhz), default=wanted_mhz)
-    if abs(nearest - wanted_mhz) < NEAR_MHZ:
-        wanted_mhz = nearest
-    board.check_setting(wanted_mhz)
-    return wanted_mhz
+    meant_mhz = nearest(board.settings, wanted_mhz)
+    board.check_setting(meant_mhz)
+    return meant_mhz
 
 
 @contextmanager

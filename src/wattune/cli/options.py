@@ -15,7 +15,10 @@ WorkloadFile = Annotated[
     Path | None, typer.Argument(metavar="WORKLOAD", help="Workload file; without one the built-in example.")
 ]
 DeviceSpec = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="A name from `wattune devices`, or a board file.")
+    str,
+    typer.Option(
+        "--device", metavar="DEVICE", help="A name from `wattune devices`, a board file, or auto: what is here."
+    ),
 ]
 SysfsRoot = Annotated[
     Path | None,
@@ -68,7 +71,7 @@ Margin = Annotated[str, typer.Option("--margin", metavar="WATTS", help="Stay thi
 ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile record.")]
 EfficiencyFile = Annotated[Path, typer.Argument(metavar="EFFICIENCY", help="An efficiency record.")]
 
-REAL = ("jetson", "cpu")
+REAL = ("auto", "jetson", "cpu")
 """The devices that are read from files, which may be in a folder of their own."""
 
 _NUMBER = r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)"
@@ -128,6 +131,14 @@ def clock_mhz(text: str | None) -> float | None:
     if not 0 < value < math.inf:
         raise InputError("--clock", value=text, allowed="such as 612MHz, 0.612GHz or 612")
     return value
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Batch sizes such as "8,16,32". Raises: InputError."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and word.isascii() and 0 < int(word) < 10**9 for word in words):
+        raise InputError("--batch-sizes", value=text, allowed="numbers from 1 on, such as 8,16,32")
+    return tuple(int(word) for word in words)
 
 
 def device_spec(device: str, sysfs_root: Path | None = None, mode: str | None = None) -> str:

@@ -74,12 +74,14 @@ class Output:
             )
         return place
 
-    def deliver(self, record: Record, text: str, failure: WattuneError | None = None) -> None:
+    def deliver(self, record: Record, text: str, failure: WattuneError | None = None, *, replace: bool = False) -> None:
         """Save the record, and print it (``--json``) or ``text``; then raise ``failure``, if any.
+
+        A record that is there already is what an earlier call finished, and stays; unless ``replace``.
 
         Raises: OutputError.
         """
-        if self.path is not None and not os.path.exists(self.path):
+        if self.path is not None and (replace or not os.path.exists(self.path)):
             record.save(self.path)
         if failure is not None and self.as_json:
             vars(failure)["record"] = record.dump()  # printed with the error: stdout holds one object

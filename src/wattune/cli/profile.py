@@ -19,10 +19,11 @@ from wattune.cli.options import (
     WorkloadFile,
     cap_limit,
     device_spec,
+    sizes,
 )
 from wattune.cli.output import claim, resumable
 from wattune.cli.progress import shown
-from wattune.errors import InputError
+from wattune.errors import InputError, RecordError
 
 if TYPE_CHECKING:
     from wattune.records import ProfileTable
@@ -48,18 +49,56 @@ def profile(
         Path | None,
         typer.Option("--check", metavar="FILE", help="Measure five cells of this profile again: does it still hold?"),
     ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--command", metavar="TEXT", help="Any program, with {batch_size} and {steps} in its arguments."),
+    ] = None,
+    batch_sizes: Annotated[
+        str | None, typer.Option("--batch-sizes", metavar="LIST", help="The program's, such as 8,16,32.")
+    ] = None,
+    step_time: Annotated[
+        str | None,
+        typer.Option(
+            "--step-time",
+            metavar="PATTERN",
+            help="Finds the seconds of a step in the program's lines: a regular expression with one group, named ms "
+            "for milliseconds. Without it, a step is timed by runs of two lengths.",
+        ),
+    ] = None,
+    step_time_file: Annotated[
+        Path | None,
+        typer.Option("--step-time-file", metavar="FILE", help="The program writes step times there, one a line."),
+    ] = None,
+    run_limit: Annotated[
+        float | None,
+        typer.Option("--run-limit", metavar="SECONDS", min=1.0, help="A run that takes longer hangs; 900 by default."),
+    ] = None,
     sysfs_root: SysfsRoot = None,
     mode: Mode = None,
     output: File = None,
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
-    """Measure step time and power per batch size and clock.
+    """Measure step time and power per batch size and clock: of a workload, or of any program.
 
     \b
     Example:  wattune profile --device sim:jetson-nano -o profile.json
+    Example:  wattune profile --device jetson --cap 10W --batch-sizes 8,16,32
+                --command "python3 train.py --batch-size {batch_size} --steps {steps}"
     """
     spec = device_spec(device, sysfs_root, mode)
+    of_program = {
+        "--batch-sizes": batch_sizes,
+        "--step-time": step_time,
+        "--step-time-file": step_time_file,
+        "--run-limit": run_limit,
+    }
+    if command is None and (given := [name for name, value in of_program.items() if value is not None]):
+        raise InputError(f"{given[0]} goes with --command")
+    if command is not None and (workload, check, reference) != (None, None, None):
+        raise InputError("--command goes without WORKLOAD, --check and --reference")
+    if command is not None and batch_sizes is None:
+        raise InputError("--batch-sizes", value="not given", allowed="those to profile the program at, such as 8,16,32")
     if check is not None:
         if (cap, strategy, resume) != ("none", None, False):
             raise InputError("--check goes without --cap, --strategy and --resume")
@@ -73,9 +112,28 @@ def profile(
     to = claim(output, "profile.json", as_json=as_json, resume=resume)
     partial = to.beside("-partial.json")
     record = to.load(ProfileTable)
-    if record is not None:
+    if command is not None:
+        if record is None:
+            with resumable(context.obj, partial), shown() as progress:
+                record = stages.profile_command(
+                    spec,
+                    command,
+                    batch_sizes=sizes(batch_sizes or ""),
+                    step_time=step_time,
+                    step_time_file=step_time_file,
+                    cap_w=limit.cap_w,
+                    cap_side=limit.side,
+                    strategy=strategy,
+                    steps=steps,
+                    run_limit_s=run_limit,
+                    partial=partial,
+                    progress=progress,
+                )
+        elif record.program is None or record.program.command != command:
+            raise RecordError("the finished profile is of another program", value=str(output or "profile.json"))
+    elif record is not None:
         stages.check_profile(record, spec, workload)
-    if record is None:
+    else:
         with resumable(context.obj, partial), shown() as progress:
             record = stages.profile(
                 spec,
@@ -100,6 +158,8 @@ def _check(path: Path, device: str, workload: Path | None, output: Path | None, 
     from wattune.records import ProfileTable
 
     known = ProfileTable.load(path)
+    if known.program is not None:
+        raise InputError("--check of a program's profile", value=str(path), hint="profile the program again")
     to = claim(output, f"{path.stem}-checked.json", as_json=as_json)
     with stages.opened(device, seed=seed) as board, shown() as progress:
         record, deviations = profiling.check(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wattune.cli.options import Json, SysfsRoot
 from wattune.cli.output import emit, emit_json
+from wattune.errors import InputError
 
 
 def restore(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
@@ -14,6 +15,9 @@ def restore(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
     \b
     Example:  sudo wattune restore
     """
+    if sysfs_root is not None and not (sysfs_root / "sys").is_dir():
+        raise InputError("--sysfs-root", value=str(sysfs_root), allowed="a folder with sys/... in it")
+
     from wattune.devices.local import mapped
     from wattune_agent.controller import restore_left_behind
     from wattune_agent.tree import Tree
@@ -21,7 +25,7 @@ def restore(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
     with mapped():
         done = list(restore_left_behind(Tree("/" if sysfs_root is None else str(sysfs_root))))
     if sysfs_root is None:
-        from wattune.devices.nvidia import restore_gpus
+        from wattune.devices.gpu_restore import restore_gpus
 
         done += restore_gpus()
     if as_json:

@@ -53,7 +53,9 @@ def train(
     record = to.load(TrainingRecord)
     if record is not None and record.plan != Plan.load(plan):
         raise RecordError("the finished record is of another plan", value=str(to.path), hint="give another -o FILE")
-    if record is None:
+    # One that was stopped for safety goes on from its checkpoint: whoever resumes it has seen to the reason.
+    stopped = record is not None and record.ended == "stopped for safety"
+    if record is None or stopped:
         checkpoint, weights = to.beside("-checkpoint.safetensors"), to.beside("-model.safetensors")
         with resumable(context.obj, checkpoint), shown() as progress:
             record = stages.train(
@@ -67,4 +69,4 @@ def train(
                 weights=weights,
                 progress=progress,
             )
-    to.deliver(record, summary(record.plan, record), failure(record))
+    to.deliver(record, summary(record.plan, record), failure(record), replace=stopped)

@@ -13,13 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from wattune.errors import InputError
+from wattune.errors import DeviceError, InputError
 from wattune.records import ExactFigures, Kind, StepWork
 
 if TYPE_CHECKING:
     from wattune.records import BoardEvent, Supply
 
 Actuator = Literal["clock_mhz", "power_limit_w"]
+
+JOIN_S = 5.0
+"""Time that a call under way in another thread is given to come to its end. A sensor's read may never return: nobody
+waits for it any longer than that, and what it says or does after it does not count."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +66,28 @@ class Conditions:
 
 
 class Setting:
-    """The device's actuator inside ``Device.at``: the only way to change it."""
+    """The device's actuator inside ``Device.at``: the only way to change it. It may be changed from any thread."""
 
     def __init__(self, device: Device, value: float | None):
         self._device = device
+        self._turn = threading.RLock()
+        self._was_left = False
         self.value = value
 
     def change(self, value: float) -> None:
-        """Move to another of the device's settings. Raises: InputError, DeviceError."""
+        """Move to another of the device's settings. Raises: InputError, DeviceError, also once ``at`` was left."""
         self._device.check_setting(value)
-        self._device._apply(value)
-        self.value = value
+        with self._turn:
+            if self._was_left:
+                raise DeviceError(f"{self._device.name} was left as it was found: it is not set to {value:g} any more")
+            self._device._apply(value)
+            self.value = value
+
+    def _leave(self) -> None:
+        free = self._turn.acquire(timeout=JOIN_S)
+        self._was_left = True
+        if free:
+            self._turn.release()
 
 
 class Truth(ABC):
@@ -184,17 +199,20 @@ class Device(ABC):
             return
         self.check_setting(value)
         snapshot = self._snapshot()
+        setting = Setting(self, value)
         try:
             self._apply(value)
-            yield Setting(self, value)
+            yield setting
         finally:
+            setting._leave()
             self._restore(snapshot)
 
     @contextmanager
     def every(self, period_s: float, call: Callable[[], None]) -> Iterator[None]:
         """Call ``call`` every ``period_s`` seconds of the device's time while inside.
 
-        Here: from a thread on real time. An exception in ``call`` ends the thread and is raised on leaving.
+        Here: from a thread on real time. An exception in ``call`` ends the thread and is raised on leaving. A call that
+        does not return is left to itself ``JOIN_S`` after that.
         """
         stop = threading.Event()
         failures: list[BaseException] = []
@@ -215,7 +233,7 @@ class Device(ABC):
             yield
         finally:
             stop.set()
-            thread.join()
+            thread.join(JOIN_S)
         if failures:
             raise failures[0]
 

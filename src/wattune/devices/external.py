@@ -28,6 +28,9 @@ UNITS_W = {"uW": 1e-6, "mW": 1e-3, "W": 1.0, "kW": 1e3}
 PERIOD_S = 1.0
 """Time between readings where ``period_s`` does not say: what most plugs refresh in."""
 
+HIGHEST_W = 1e5
+"""More than this no outlet gives to one device."""
+
 TIMEOUT_S = 2.0
 """A meter that has not answered by then gave no reading."""
 
@@ -166,7 +169,10 @@ def _power_w(answer: str, field: str, unit_w: float) -> float:
         where = f"the meter's field {field}" if field else "the meter's answer"
         raise SensorError(f"{where} is no number, but {_short(value)}{_fields_in(answer)}")
     # A unit beside the number is the meter's own word, and goes before what the option says.
-    return float(match[1]) * (UNITS_W[match[2]] if match[2] else unit_w)
+    power_w = float(match[1]) * (UNITS_W[match[2]] if match[2] else unit_w)
+    if power_w > HIGHEST_W:
+        raise SensorError(f"the meter says {_short(value)}, which no meter of one device can read")
+    return power_w
 
 
 def _at(data: Any, field: str) -> Any:

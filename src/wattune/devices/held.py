@@ -15,6 +15,8 @@ from typing import Any
 
 from wattune.errors import BoardUnusable, DeviceError, RecordError, WattuneError
 from wattune.files import read_json, write_json
+from wattune_agent.folders import state_folder
+from wattune_agent.tree import Tree
 
 _claimed: set[Path] = set()
 """What this process has claimed: the kernel's locks are between processes."""
@@ -26,11 +28,17 @@ class Held:
     def __init__(self, folder: Path, uuid: str):
         self.path = folder / f"nvidia-{uuid}.json"
         self._lock: int | None = None
+        self._pid = os.getpid()
 
     @property
     def mine(self) -> bool:
         """Whether this process is the one that may change the GPU."""
-        return self._lock is not None
+        return self._lock is not None and self._pid == os.getpid()
+
+    @property
+    def parent(self) -> int | None:
+        """The process that may change it, where this one is only a fork of that; None elsewhere."""
+        return self._pid if self._lock is not None and self._pid != os.getpid() else None
 
     def claim(self) -> None:
         """Become the only one who may change the GPU. Raises: BoardUnusable where another one is."""
@@ -50,7 +58,7 @@ class Held:
             os.close(descriptor)
             holder = _holder(self.path)
             raise BoardUnusable(f"another process controls this GPU{holder}: wait for it or end it") from error
-        self._lock = descriptor
+        self._lock, self._pid = descriptor, os.getpid()
         _claimed.add(self.path)
 
     def read(self) -> dict[str, Any] | None:
@@ -74,9 +82,8 @@ class Held:
 
     def release(self) -> None:
         """Nothing has to be brought back any more; the next one may."""
-        if self._lock is None:
-            return
-        self.path.unlink(missing_ok=True)
+        if self.mine:
+            self.path.unlink(missing_ok=True)
         self.let_go()
 
     def let_go(self) -> None:
@@ -85,6 +92,11 @@ class Held:
             os.close(self._lock)
             self._lock = None
             _claimed.discard(self.path)
+
+
+def usual_folder() -> Path:
+    """Where this user's files are."""
+    return Path(state_folder(Tree()))
 
 
 def held_gpus(folder: Path) -> Iterator[str]:

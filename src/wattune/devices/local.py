@@ -22,6 +22,7 @@ from wattune_agent.errors import (
     BadRequest,
     Busy,
     Forbidden,
+    Full,
     Gone,
     NoReading,
     NotKept,
@@ -103,6 +104,7 @@ class BoardDevice(RealDevice):
             self.problems += (str(error),)
         self._setting: float | None = None
         self._changing = threading.RLock()
+        self._asking = threading.Lock()
         self._checked_s = 0.0
         self._reading: tuple[float, Mapping[str, Any]] | None = None
         super().__init__()
@@ -126,13 +128,12 @@ class BoardDevice(RealDevice):
 
     def _apply(self, value: float) -> None:
         with self._changing:
-            before, self._setting = self._setting, None  # a pin that fails has restored the board
             with mapped():
                 try:
-                    self.controller.pin(float(value))
+                    self.controller.pin(float(value))  # one that fails leaves it as it was found, or pinned
                 finally:
                     self._collect()
-            if value != before:
+            if value != self._setting:
                 self._stuck.change()
             self._setting = float(value)
 
@@ -166,7 +167,7 @@ class BoardDevice(RealDevice):
     def _read_w(self) -> float:
         self._check()
         try:
-            with mapped():
+            with mapped(), self._asking:
                 reading = self.controller.read()
         except SensorError:
             raise
@@ -202,12 +203,8 @@ class BoardDevice(RealDevice):
     def conditions(self) -> Conditions:
         """Temperature, throttling and over-current of the latest reading, and what was swapped."""
         swapped = told(swapped_bytes, self._tree)
-        try:
-            # A reading of its own would cut short the time that a counter's next one is the mean over.
-            latest = self._reading
-            fresh = latest is not None and self.now_s() - latest[0] < FRESH_S
-            reading = latest[1] if latest is not None and fresh else self.controller.read()
-        except AgentError:
+        reading = self._recent()
+        if reading is None:
             return Conditions(swapped_bytes=swapped)
         return Conditions(
             temperature_c=reading["temperature_c"],
@@ -215,6 +212,22 @@ class BoardDevice(RealDevice):
             over_current=reading["over_current"],
             swapped_bytes=swapped,
         )
+
+    def _recent(self) -> Mapping[str, Any] | None:
+        """The latest reading, or a new one where that is old; None where there is none."""
+        # A reading of its own would cut short the time that a counter's next one is the mean over; and where another
+        # thread's hangs, this one would too.
+        if not self._asking.acquire(timeout=FRESH_S):
+            return None
+        try:
+            latest = self._reading
+            if latest is not None and self.now_s() - latest[0] < FRESH_S:
+                return latest[1]
+            return self.controller.read()
+        except AgentError:
+            return None
+        finally:
+            self._asking.release()
 
     def close(self) -> None:
         """Restore the board, its mode as well, and let go of it. Raises: DeviceError."""
@@ -303,7 +316,7 @@ def mapped() -> Iterator[None]:
         raise InputError(str(error)) from error
     except NoReading as error:
         raise SensorError(str(error)) from error
-    except (NotThere, Forbidden, Busy, NotKept, Gone) as error:
+    except (NotThere, Forbidden, Busy, Full, NotKept, Gone) as error:
         raise BoardUnusable(str(error)) from error
     except AgentError as error:
         raise DeviceError(str(error)) from error

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from typing_extensions import Self
@@ -83,6 +84,7 @@ class Meter:
         self._sampling: AbstractContextManager[None] | None = None
         self._seen_s = 0.0  # when there last was a reading
         self._is_answered = False  # on_reading has it at this moment
+        self._stretch = 0  # counts how often the context was entered and left
         self._missed: DeviceError | None = None  # what the sensor said since
         self._failure: DeviceError | None = None
         self._begin_s: float | None = None
@@ -98,7 +100,8 @@ class Meter:
             self._begin_s = now_s - self._sums.elapsed_s
         self._end_s = None
         self._seen_s = self._sums.elapsed_s
-        self._sampling = self._device.every(self._period_s, self._sample)
+        self._stretch += 1
+        self._sampling = self._device.every(self._period_s, partial(self._sample, self._stretch))
         self._sampling.__enter__()
         return self
 
@@ -108,11 +111,13 @@ class Meter:
             # What on_reading raised on real time comes out here, in the base class's `every`.
             self._sampling.__exit__(kind, error, trace)
         finally:
-            if self._sums.readings == 0 and self._failure is None:
-                self._sample()  # shorter than a sampling period: one reading is all there is
+            # Shorter than a sampling period: one reading is all there is. A sensor that hangs is not asked again.
+            if self._sums.readings == 0 and self.lost is None:
+                self._sample(self._stretch)
                 if self._missed is not None:
                     self._give_up(self._missed)
             with self._lock:
+                self._stretch += 1
                 self._end_s = self._device.now_s()
                 self._sums.elapsed_s = self._end_s - self._started_s
         if kind is None and self._failure is not None and self._on_lost is None:
@@ -190,23 +195,25 @@ class Meter:
 
     # ------------------------------------------------------------------------------------------------------- sampling
 
-    def _sample(self) -> None:
+    def _sample(self, stretch: int) -> None:
         if self._failure is not None:
             return
-        power_w, self._missed = 0.0, None
+        power_w, missed = 0.0, None
         try:
             power_w = self._device.power_w()
         except DeviceError as error:
-            self._missed = error
+            missed = error
         with self._answered:
-            time_s = self._elapsed_s()
-            if self._missed is None:
+            if stretch != self._stretch:
+                return  # it took so long that the context was left: nobody waited for it
+            time_s, self._missed = self._elapsed_s(), missed
+            if missed is None:
                 self._sums.add(time_s, power_w, self._cap_w, self._delay_s)
                 self._seen_s = time_s
             self._answered.notify_all()
-        if self._missed is not None:
+        if missed is not None:
             if time_s - self._seen_s > GONE_AFTER_S:
-                self._give_up(self._missed)
+                self._give_up(missed)
         elif self._on_reading is not None and self._failure is None:
             self._is_answered = True
             try:

@@ -1,12 +1,15 @@
 """NVIDIA GPUs: locked graphics clocks or the power limit, and what the GPU itself tells of its power.
 
-The driver does not tell which clock was locked before, so leaving a GPU as it was found means: no lock. The power
-limit goes back to what it was. Both need root. Memory clocks and modes are never touched.
+The driver does not tell which clock was locked before, so leaving a GPU as it was found means: no lock, also where
+somebody else had locked it. The power limit goes back to what it was. Both need root. Memory clocks and modes are
+never touched.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -14,14 +17,13 @@ from pathlib import Path
 
 from wattune.devices.base import Actuator, Conditions, Sensor
 from wattune.devices.gpu_power import find_reader
-from wattune.devices.held import Held, held_gpus
+from wattune.devices.gpu_restore import bring_back
+from wattune.devices.held import Held, usual_folder
 from wattune.devices.nvml import Gpu, count_gpus
 from wattune.devices.options import split_options
 from wattune.devices.real import RealDevice
 from wattune.errors import BoardUnusable, DeviceError, InputError, SensorError, WattuneError
 from wattune_agent.signals import call_before_end, forget
-from wattune_agent.snapshot import state_folder
-from wattune_agent.tree import Tree
 
 MOST_SETTINGS = 16
 """A GPU lists more than a hundred clocks a few MHz apart. So many of them, evenly spread, are the settings."""
@@ -71,7 +73,7 @@ class NvidiaDevice(RealDevice):
         except BaseException:
             gpu.close()
             raise
-        self._held = Held(state or Path(state_folder(Tree())), gpu.uuid)
+        self._held = Held(state or usual_folder(), gpu.uuid)
         self._setting: float | None = None
         self._checked_s = 0.0
         self._answered = 0
@@ -86,6 +88,8 @@ class NvidiaDevice(RealDevice):
 
     def _apply(self, value: float) -> None:
         with self._changing:
+            if self._held.parent is not None:
+                raise BoardUnusable(f"process {self._held.parent} controls {self.name}; a forked child of it cannot")
             self._hold()
             try:
                 self._set(value)
@@ -118,13 +122,15 @@ class NvidiaDevice(RealDevice):
         return self._setting
 
     def _restore(self, snapshot: object) -> None:
+        if self._held.parent is not None:
+            return
         if isinstance(snapshot, float):
             self._apply(snapshot)
             return
         with self._changing:
             kept = self._held.read() if self._held.mine else None
             if kept is not None:
-                _bring_back(self._gpu, kept)
+                bring_back(self._gpu, kept)
             self._release()
             self._setting = None
 
@@ -136,7 +142,7 @@ class NvidiaDevice(RealDevice):
         try:
             left = self._held.read()
             if left is not None:
-                self._note("left behind", f"{self.name}: {_bring_back(self._gpu, left)}, left by process {left['pid']}")
+                self._note("left behind", f"{self.name}: {bring_back(self._gpu, left)}, left by process {left['pid']}")
             limit_w = self._gpu.limit_w() if self.actuator == "power_limit_w" else None
             self._held.keep({"uuid": self.uuid, "name": self.name, "actuator": self.actuator, "limit_w": limit_w})
             call_before_end(self._end)
@@ -150,8 +156,10 @@ class NvidiaDevice(RealDevice):
 
     def _end(self) -> None:
         """Before the process ends: as a signal may come in the middle of anything, without raising."""
-        with suppress(WattuneError):
+        try:
             self._restore(None)
+        except WattuneError as error:
+            sys.stderr.write(f"wattune: {self.name} is not as it was ({error}); `wattune restore` tries it again\n")
 
     def _await_clock(self, mhz: float) -> None:
         until_s = time.monotonic() + SETTLE_S
@@ -211,9 +219,14 @@ class NvidiaDevice(RealDevice):
             return Conditions()
 
     def close(self) -> None:
-        """Bring back what is set, if anything, and let go of the driver."""
-        self._restore(None)
-        self._gpu.close()
+        """Bring back what is set, if anything, and let go of GPU and driver. Raises: DeviceError; what could not be
+        brought back stays kept."""
+        try:
+            self._restore(None)
+        finally:
+            forget(self._end)
+            self._held.let_go()
+            self._gpu.close()
 
 
 def open_nvidia(rest: str, *, seed: int = 0) -> NvidiaDevice:
@@ -247,43 +260,6 @@ def nvidia_specs() -> list[str]:
     return [f"nvidia:{index}" for index in range(count_gpus())]
 
 
-def restore_gpus(state: Path | None = None) -> list[str]:
-    """Bring back what processes that are gone have left on GPUs; says what, one line each.
-
-    Raises: DeviceError where something cannot be brought back; it stays kept.
-    """
-    folder = state or Path(state_folder(Tree()))
-    done = []
-    for uuid in list(held_gpus(folder)):
-        held = Held(folder, uuid)
-        try:
-            held.claim()
-        except BoardUnusable:
-            continue  # its process is at work
-        try:
-            kept = held.read()
-            if kept is None:
-                continue
-            gpu = Gpu(kept["uuid"])
-            try:
-                done.append(f"{gpu.name}: {_bring_back(gpu, kept)}")
-            finally:
-                gpu.close()
-            held.release()
-        finally:
-            held.let_go()
-    return done
-
-
-def _bring_back(gpu: Gpu, kept: dict[str, object]) -> str:
-    limit_w = kept.get("limit_w")
-    if isinstance(limit_w, (int, float)):
-        gpu.set_limit(limit_w)
-        return f"power limit back to {limit_w:g} W"
-    gpu.unlock_clock()
-    return "clock no longer locked"
-
-
 def _default(which: str) -> Actuator | None:
     """Locked clocks where the GPU has them."""
     gpu = Gpu(which)
@@ -301,11 +277,11 @@ def _settings(gpu: Gpu, actuator: Actuator | None) -> tuple[float, ...]:
         if not listed:
             raise InputError(f"{gpu.name} has no clocks that can be locked", hint="use ?actuator=power_limit_w or none")
         return tuple(float(mhz) for mhz in _spread(listed))
-    limits_w = gpu.limits_w()
-    if limits_w is None:
+    lowest_w, highest_w = gpu.limits_w() or (1.0, 0.0)
+    whole_w = range(math.ceil(lowest_w), math.floor(highest_w) + 1)
+    if not whole_w:
         raise InputError(f"{gpu.name} has no power limit that can be set", hint="use ?actuator=clock_mhz or none")
-    lowest, highest = (round(limit) for limit in limits_w)
-    return tuple(float(watts) for watts in _spread(range(lowest, highest + 1)))
+    return tuple(float(watts) for watts in _spread(whole_w))
 
 
 def _spread(listed: tuple[int, ...] | range) -> list[int]:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from wattune.devices.base import Device
-from wattune.devices.stuck import Stuck
 from wattune.errors import InputError, SensorError
 from wattune.records import BoardEvent, StepWork
 from wattune_agent.errors import AgentError
+from wattune_agent.stuck import Stuck
 from wattune_agent.tree import Tree
 
 PAUSE_S = 1.0
@@ -88,12 +88,8 @@ class RealDevice(Device):
         now_s = self.now_s()
         with self._noticing:
             stuck = self._stuck.notice(now_s, power_w)
-        if stuck:
-            self._note(
-                "stuck sensor",
-                f"{self.sensor.rail} reads {power_w:.3f} W for {now_s - self._stuck.same_s:.0f} s, although clock or "
-                "load changed",
-            )
+        if stuck is not None:
+            self._note("stuck sensor", f"{self.sensor.rail} {stuck}")
         return power_w
 
     def events(self) -> tuple[BoardEvent, ...]:

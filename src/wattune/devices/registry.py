@@ -15,6 +15,7 @@ from wattune.records import Kind
 
 OPENERS = {
     "agent": "wattune.devices.local:open_agent",
+    "auto": "wattune.devices.auto:open_auto",
     "cpu": "wattune.devices.local:open_cpu",
     "external": "wattune.devices.external:open_external",
     "jetson": "wattune.devices.local:open_jetson",
@@ -25,7 +26,7 @@ OPENERS = {
 """The name that a device is asked for by -> a function of what stands behind the name and a seed. Third parties add
 theirs in the entry-point group ``wattune.devices``."""
 
-ALONE = frozenset({"agent", "cpu", "external", "jetson", "nvidia"})
+ALONE = frozenset({"agent", "auto", "cpu", "external", "jetson", "nvidia"})
 """Names that need nothing behind them, or say themselves what they need."""
 
 GROUP = "wattune.devices"
@@ -55,6 +56,8 @@ class KnownDevice:
     power_w: float | None = None
     rails_w: dict[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    auto: bool = False
+    """Whether it is the one that "auto" opens."""
 
 
 def open_device(spec: str, *, seed: int = 0) -> Device:
@@ -62,14 +65,15 @@ def open_device(spec: str, *, seed: int = 0) -> Device:
 
     "jetson", "cpu", "nvidia:0", "agent" and "external:URL or COMMAND" for what is here, with options behind them
     (docs/boards.md); "sim:jetson-nano" and its like, ":cpu" behind it for the board's CPU; the path of a board file;
-    "recorded:FILE" for a profile that is replayed; "NAME" or "NAME:REST" of a third party's device. ``seed`` is that
+    "recorded:FILE" for a profile that is replayed; "NAME" or "NAME:REST" of a third party's device. "auto" is
+    the first that works of the agent, the Jetson, the NVIDIA GPU and the CPU that are here. ``seed`` is that
     of a simulated sensor's noise.
 
     Raises: UnknownName, InputError; DeviceError where a device does not answer or a third party's cannot be loaded,
     among them BoardUnusable where a board is not there, has no power sensor, or may not be used.
     """
     device = _opener(spec)(seed)
-    device.spec = spec
+    device.spec = device.spec or spec  # "auto" has opened one by another name
     return device
 
 
@@ -80,11 +84,12 @@ def known_devices(sysfs_root: str | None = None) -> list[KnownDevice]:
     its ``problems``; but not this computer's CPU where it has neither clock nor sensor, as in most virtual machines.
     Raises: InputError where there is no such folder.
     """
+    from wattune.devices.auto import marked
     from wattune.devices.listing import found_here, found_in
 
     if sysfs_root is not None:
-        return [_listed(spec, find) for spec, find in found_in(sysfs_root)]
-    real = [_listed(spec, find) for spec, find in found_here()]
+        return marked([_listed(spec, find) for spec, find in found_in(sysfs_root)])
+    real = marked([_listed(spec, find) for spec, find in found_here()])
     real = [device for device in real if device.backend != "cpu" or device.settings or device.sensor != NO_SENSOR]
     simulated = [_listed(spec, lambda spec=spec: open_device(spec)) for spec in _simulated()]  # type: ignore[misc]
     return real + simulated + [_foreign(point) for point in _third_parties()]
@@ -101,7 +106,17 @@ def _opener(spec: str) -> Callable[[int], Device]:
     for point in _third_parties():
         if point.name == scheme:
             return lambda seed: _third_party(point)(rest, seed=seed)
-    shown = ["jetson", "cpu", "nvidia:0", "agent", "external:URL", *_simulated(), "recorded:PROFILE.json", "BOARD.toml"]
+    shown = [
+        "auto",
+        "jetson",
+        "cpu",
+        "nvidia:0",
+        "agent",
+        "external:URL",
+        *_simulated(),
+        "recorded:PROFILE.json",
+        "BOARD.toml",
+    ]
     raise UnknownName("device", spec, [*shown, *(point.name for point in _third_parties())])
 
 

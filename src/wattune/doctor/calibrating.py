@@ -17,6 +17,7 @@ from wattune.devices import Device
 from wattune.devices.local import mapped
 from wattune.doctor.load import Busy, cores
 from wattune.doctor.sensing import watch
+from wattune.doctor.software import torch_here
 from wattune.errors import DeviceError, InputError, SensorError
 from wattune_agent.supply import save_supply
 from wattune_agent.tree import Tree
@@ -91,7 +92,8 @@ def fit(pairs: Sequence[Pair]) -> Calibration:
 def calibrate(device: Device, meter: Device, say: Callable[[str], None]) -> Calibration:
     """Read both under several loads, and fit. Raises: InputError, SensorError, DeviceError."""
     pairs = []
-    for words, load in _loads(on_gpu=device.trains_on == "gpu"):
+    on_gpu = device.trains_on == "gpu" and torch_here().gpu is not None
+    for words, load in _loads(on_gpu=on_gpu):
         say(f"calibrating: {words}, {SETTLE_S + WATCH_S:g} s")
         if load is None:
             pairs.append(_pair(device, meter, words))

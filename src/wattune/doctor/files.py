@@ -12,7 +12,8 @@ from wattune_agent.lock import Lock
 from wattune_agent.memory import free_bytes
 from wattune_agent.tree import Tree
 
-AGENT_SOCKET = "/run/wattune/agent.sock"
+AGENT_FOLDER = "/run/wattune"
+AGENT_SOCKET = f"{AGENT_FOLDER}/agent.sock"
 WAYS_OUT = (
     "run the agent as root (wattune-agent serve) and use --device agent, or install deploy/99-wattune.rules and join "
     "the group wattune; see docs/boards.md"
@@ -33,7 +34,8 @@ def check_permissions(board: Board) -> Finding:
             "permissions",
             "fail",
             f"{text}, not even as root: /sys is read-only here, as in a container",
-            f"run the agent outside the container, and give its socket to it: -v {AGENT_SOCKET}:{AGENT_SOCKET}",
+            # The folder: a socket that is mounted by itself is gone when the agent is started anew.
+            f"run the agent outside the container, and give its folder to it: -v {AGENT_FOLDER}:{AGENT_FOLDER}",
         )
     return Finding("permissions", "fail", f"{text} by this user", WAYS_OUT)
 

@@ -11,6 +11,7 @@ from wattune.devices import Device
 from wattune.doctor.finding import Finding
 from wattune.doctor.load import Load
 from wattune.errors import SensorError
+from wattune.reporting import words
 
 REST_S, LOAD_S = 3.0, 5.0
 """How long the sensor is watched at rest and under load."""
@@ -161,7 +162,7 @@ def _rate(device: Device, rest: Trace, busy: Trace | None) -> Finding:
             f"{took}; the value hardly ever changed, so how often it is fresh is not known",
             "run this again while the board is busy; a sensor that shows the same under load is stuck",
         )
-    text = f"{took}; a fresh value every {1e3 * period_s:.3g} ms or more often"
+    text = f"{took}; a fresh value every {words.seconds(period_s)} or more often"
     if rest.reading_s > SLOW_READ_S:
         return Finding(
             "rate", "warn", text, "readings this slow cost training time; something else may use the same bus"

@@ -5,14 +5,17 @@ from __future__ import annotations
 from wattune.errors import CapError, RecordError
 from wattune.planning.candidates import candidates, figures, why_slower
 from wattune.planning.caps import gain_over_caps
+from wattune.planning.guarding import NOT_PINNED, guard_command
 from wattune.planning.rules import BASELINES, choose, fields
 from wattune.planning.selection import Limit, fastest
 from wattune.planning.sides import module_cap
+from wattune.planning.sizes import at_size
 from wattune.planning.table import Option, Table
 from wattune.records import (
     Baseline,
     CapSide,
     EfficiencyCurve,
+    Kind,
     Plan,
     ProfileCell,
     ProfileKey,
@@ -26,11 +29,12 @@ CHECK = "wattune profile --check PROFILE --device DEVICE"
 
 def plan(
     profile: ProfileTable,
-    efficiency: EfficiencyCurve,
+    efficiency: EfficiencyCurve | None = None,
     *,
     cap_w: float | None,
     cap_side: CapSide = "module",
     margin_w: float = 0.0,
+    batch_size: int | None = None,
 ) -> Plan:
     """Choose batch size and clock together: the measured point that trains fastest among those that keep the cap.
 
@@ -39,26 +43,32 @@ def plan(
     is the module's. ``target`` is that of the curve. The names of the workloads may differ, since the curve is that of
     a proxy.
 
-    Raises: CapError where no measured point keeps the cap; InputError for a cap that is not a positive number, or one
-    at a supply that is not known; RecordError where the records do not fit together, or no proxy run reached the target
-    at any feasible point. Source: arXiv 2502.18323, Algorithm 1.
+    ``batch_size``: choose for this one only, the baselines left out. Without ``efficiency`` it is needed, unless the
+    profile has no other.
+
+    Raises: CapError where no measured point keeps the cap; InputError for a cap that is not a positive number, one at a
+    supply that is not known, or a batch size that was not profiled; RecordError where the records do not fit together,
+    or no proxy run reached the target at any feasible point. Source: arXiv 2502.18323, Algorithm 1.
     """
     limit = Limit(module_cap(cap_w, cap_side, profile.supply), margin_w)
+    whole, (profile, efficiency, said) = profile, at_size(profile, efficiency, batch_size)
     table = Table(profile, efficiency)
     chosen = fastest(table.rows, limit)
     if chosen is None:
         raise _nothing(table, limit)
     source = profile.provenance
-    return Plan(
+    if profile.program is not None and chosen.cell.power_limit_w is not None:
+        said += (NOT_PINNED,)
+    made = Plan(
         **figures(chosen, table.reference_samples),
         cap_w=limit.cap_w,
         cap_side=cap_side,
         supply_cap_w=cap_w if cap_side == "supply" else None,
         supply=profile.supply,
         margin_w=limit.margin_w,
-        notes=(*_notes(chosen.cell, efficiency), *profile.notes),
+        notes=(*said, *_notes(chosen.cell, efficiency), *profile.notes),
         candidates=candidates(table, limit, chosen),
-        baselines=_baselines(table, limit, chosen),
+        baselines=_baselines(table, limit, chosen) if profile is whole else (),
         gain_over_caps=gain_over_caps(table, limit.margin_w),
         device=profile.device,
         workload=profile.workload,
@@ -68,15 +78,18 @@ def plan(
         profile_cost=profile.cost,
         sensor_window_s=profile.sensor_window_s,
         sensor_rail=profile.sensor_rail,
+        program=profile.program,
         provenance=provenance(
             source.kind, device=source.device or profile.device, model=source.model, data=efficiency.provenance.data
         ),
     )
+    return made.model_copy(update={"run_by": guard_command(made)})
 
 
-def check_profile(profile: ProfileTable, key: ProfileKey, *, command: str = CHECK) -> None:
+def check_profile(profile: ProfileTable, key: ProfileKey, *, kind: Kind | None = None, command: str = CHECK) -> None:
     """Refuse a table that was not measured with this device, model, input shape, ... A table without a key, from
-    another program, is compared by device and algorithm only.
+    another program, is compared by device and algorithm only. ``kind`` is that of the device, where there is one: what
+    was simulated is no profile of a real board, nor the other way round.
 
     Where nothing but the board's mode or the software has changed, the error names ``command``, which measures five
     cells again instead of all of them.
@@ -91,6 +104,9 @@ def check_profile(profile: ProfileTable, key: ProfileKey, *, command: str = CHEC
     else:
         pairs = {"device": (profile.device, key.device), "algorithm": (profile.algorithm, key.algorithm)}
         differences = [f"{name} ({wanted}, not {found})" for name, (found, wanted) in pairs.items() if found != wanted]
+    foreign = profile.provenance.kind_on(kind)
+    if foreign:
+        differences, hint = [*foreign, *differences], "profile again"
     if differences:
         raise RecordError(
             "the profile belongs to something else, it differs in", value=", ".join(differences), hint=hint

@@ -1,10 +1,47 @@
-"""From a device, a workload and an algorithm to a table of step times and powers."""
+"""From a device and what trains on it, a workload or any program, to a table of step times and powers.
+
+Names are loaded when they are first used: profiling a program needs no torch.
+"""
 
 from __future__ import annotations
 
-from wattune.profiling.checking import Deviation, Deviations, check
-from wattune.profiling.confirming import confirm
-from wattune.profiling.key import profile_key
-from wattune.profiling.profile import STRATEGIES, profile
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["STRATEGIES", "Deviation", "Deviations", "check", "confirm", "profile", "profile_key"]
+if TYPE_CHECKING:
+    from wattune.profiling.checking import Deviation, Deviations, check
+    from wattune.profiling.command import profile_command
+    from wattune.profiling.confirming import confirm
+    from wattune.profiling.grid import STRATEGIES
+    from wattune.profiling.key import profile_key
+    from wattune.profiling.workload import profile
+
+__all__ = [
+    "STRATEGIES",
+    "Deviation",
+    "Deviations",
+    "check",
+    "confirm",
+    "profile",
+    "profile_command",
+    "profile_key",
+]
+
+_HOMES = {
+    "STRATEGIES": "grid",
+    "Deviation": "checking",
+    "Deviations": "checking",
+    "check": "checking",
+    "confirm": "confirming",
+    "profile": "workload",
+    "profile_command": "command",
+    "profile_key": "key",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -68,8 +68,9 @@ def check(
     if isinstance(device, RecordedDevice):
         raise InputError("a recorded device has nothing to be measured again", value=device.name)
     key = profile_key(device, workload, table.algorithm)
-    if table.key is None or (table.key != key and not table.key.is_stale(key)):
-        differences = ["it has no key"] if table.key is None else table.key.differences(key)
+    foreign = table.provenance.kind_on(device.kind)
+    if foreign or table.key is None or (table.key != key and not table.key.is_stale(key)):
+        differences = ["it has no key"] if table.key is None else [*foreign, *table.key.differences(key)]
         raise RecordError(
             "the profile belongs to something else, it differs in", value=", ".join(differences), hint="profile again"
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
+from wattune.errors import InputError
 from wattune.records import AbortedProbe, ProfileCell
 
 Shape = tuple[int, int]
@@ -12,10 +14,31 @@ Shape = tuple[int, int]
 Measure = Callable[[Shape, float | None], ProfileCell | AbortedProbe]
 """Measures a shape at a setting (None on a device without one)."""
 
+STRATEGIES: dict[str, str] = {
+    "full": "every batch size at every clock",
+    "staircase": "only along the cap: at most one cell for each batch size and each clock",
+}
+"""Name of each strategy and what it measures."""
+
 
 def shapes(batch_sizes: Sequence[int], micro_batch_sizes: Sequence[int]) -> list[Shape]:
     """Every batch size with every micro-batch size that divides it; in one forward pass where none does."""
     return [(b, m) for b in batch_sizes for m in [m for m in micro_batch_sizes if b % m == 0] or [b]]
+
+
+def checked(strategy: str | None, cap_w: float | None, steps: int) -> str:
+    """The strategy that is meant: without one, the staircase where there is a cap. Raises: InputError."""
+    if cap_w is not None and (isinstance(cap_w, (bool, str)) or not 0 < cap_w < math.inf):
+        raise InputError("cap_w", value=cap_w, allowed="a positive number of watts, or none")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError("steps", value=steps, allowed="1 or more")
+    if strategy is None:
+        return "full" if cap_w is None else "staircase"
+    if strategy not in STRATEGIES:
+        raise InputError("strategy", value=strategy, allowed=", ".join(STRATEGIES))
+    if strategy == "staircase" and cap_w is None:
+        raise InputError("the strategy staircase", allowed="only with a cap", hint='give cap_w, or take "full"')
+    return strategy
 
 
 def full(rows: Sequence[Shape], settings: Sequence[float | None], measure: Measure) -> None:
@@ -49,6 +72,11 @@ def staircase(rows: Sequence[Shape], settings: Sequence[float | None], measure: 
             continue
         while at + 1 < len(settings) and not isinstance(measure(shape, settings[at + 1]), AbortedProbe):
             at += 1
+
+
+def order(cell: ProfileCell) -> tuple[float, ...]:
+    """Cells of a table stand in ascending order: batch size, micro-batch size, setting."""
+    return (cell.batch_size, cell.micro_batch_size or cell.batch_size, cell.clock_mhz or cell.power_limit_w or 0)
 
 
 def _out_of_memory(probe: ProfileCell | AbortedProbe) -> bool:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from wattune.devices import Device
 from wattune.profiling.grid import Shape
-from wattune.profiling.probe import Prober
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost, ProfileKey, Record, Value
 
 Place = tuple[str | None, Shape, float | None]
 """Name of the reference workload (None: the workload itself), its shape, setting."""
+
+
+class Measuring(Protocol):
+    """What measures a cell: a ``Prober`` of a workload, or one of a program."""
+
+    def probe(self, shape: Shape, setting: float | None) -> tuple[ProfileCell | AbortedProbe, ProfileCost]:
+        """What came out of one probe, and what it cost the device."""
 
 
 class Note(Value):
@@ -77,7 +83,7 @@ class Notebook:
         return [shape for shape in rows if shape not in done]
 
     def look_up(
-        self, reference: str | None, prober: Prober, shape: Shape, setting: float | None
+        self, reference: str | None, prober: Measuring, shape: Shape, setting: float | None
     ) -> ProfileCell | AbortedProbe:
         """What was measured there; where nothing was, it is measured and written down now."""
         place = (reference, shape, setting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from statistics import mean, stdev
 from typing import Any
 
@@ -91,7 +92,7 @@ class Prober:
             if self._rows and is_needed(self._device) and can_travel(self._workload):
                 # Nobody watches the power meanwhile.
                 lowest = None if self._cap_w is None else min(self._device.settings, default=None)
-                with self._device.at(lowest):
+                with self._at(lowest):
                     self._unfit = unfit(self._device, self._workload, self._algorithm, self._rows)
         return shape[1] not in self._unfit
 
@@ -99,7 +100,7 @@ class Prober:
         self, shape: Shape, setting: float | None, place: dict[str, Any], spent: list[MeterFigures]
     ) -> ProfileCell | AbortedProbe:
         for repeats_left in range(REPEATS, -1, -1):
-            with self._device.at(setting):
+            with self._at(setting):
                 found = self._measure(self._prepared(shape), place, spent)
             if isinstance(found, AbortedProbe) or not found.disturbed or not repeats_left:
                 break
@@ -107,6 +108,13 @@ class Prober:
                 self._rest()
             spent.append(meter.figures())
         return found
+
+    @contextmanager
+    def _at(self, setting: float | None) -> Iterator[None]:
+        with self._device.at(setting):
+            if self._cap_w is not None:
+                self._device.hand_over(self._cap_w)  # in a step that hangs nobody looks at readings
+            yield
 
     def _rest(self) -> None:
         begun_s = self._device.now_s()

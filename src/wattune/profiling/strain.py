@@ -10,6 +10,21 @@ LOOK_EVERY_S = 1.0
 """Seconds of the device's time between two looks."""
 
 
+REPEATS = 2
+"""How often a cell is measured again that was taken while the board held itself back."""
+
+REST_S, LONGEST_REST_S = 5.0, 60.0
+"""What the board then gets to recover: at least the one, until nothing holds it down any more, at most the other."""
+
+
+def rest(device: Device) -> None:
+    """Let the board recover."""
+    begun_s = device.now_s()
+    device.wait(REST_S)
+    while device.conditions().throttled and device.now_s() - begun_s < LONGEST_REST_S:
+        device.wait(REST_S)
+
+
 class Strain:
     """From the moment that it is made until ``fields`` is asked for."""
 

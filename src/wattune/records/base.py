@@ -47,6 +47,12 @@ class Provenance(Value):
     seed: int | None = None
     created_at: str | None = None
 
+    def kind_on(self, kind: Kind | None) -> list[str]:
+        """One text where a device of this kind cannot have given the figures: a made-up board and one of metal may
+        have everything else in common."""
+        own = ("measured", "simulated")
+        return [f"kind ({kind}, not {self.kind})"] if kind in own and self.kind in own and kind != self.kind else []
+
 
 def provenance(kind: Kind | None, **fields: Any) -> Provenance:
     """A provenance with this version of wattune and the time of now filled in."""

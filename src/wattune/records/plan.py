@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wattune.records.base import BatchSize, NotNegative, Positive, Record, Value
 from wattune.records.board import CapSide, Supply
-from wattune.records.profile import ProfileCost, ProfileKey
+from wattune.records.profile import ProfileCost, ProfileKey, Program
 from wattune.records.work import AtPoint
 
 
@@ -55,6 +55,9 @@ class Plan(AtPoint, Record):
 
     ``cap_w`` is always what the sensor may read. Where the cap was given for the terminals of the supply (``cap_side``
     "supply"), ``supply_cap_w`` is what was given, and ``supply`` what ``cap_w`` was computed with.
+
+    ``program``: what the profile is of, where that is no workload of wattune; ``run_by`` is then the command that runs
+    it at this point and guards the cap.
     """
 
     name = "plan"
@@ -80,3 +83,5 @@ class Plan(AtPoint, Record):
     profile_cost: ProfileCost | None = None
     sensor_window_s: NotNegative | None = None
     sensor_rail: str | None = None
+    program: Program | None = None
+    run_by: str | None = None

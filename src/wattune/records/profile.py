@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import model_validator
 from typing_extensions import Self
 
@@ -121,11 +123,24 @@ class ProfileKey(Value):
         return self != now and self.model_copy(update={"mode": now.mode, "software": now.software}) == now
 
 
+class Program(Value):
+    """The program that was measured in place of a workload.
+
+    ``command``: how it is called, with ``{batch_size}`` and perhaps ``{steps}`` in it; ``device``: the text that its
+    device was opened by; ``step_time``: where its step times came from, lines that it printed, lines of a file, or two
+    runs of different length.
+    """
+
+    command: str
+    device: str
+    step_time: Literal["printed", "file", "run lengths"]
+
+
 class ProfileTable(Record):
     """Step time and power per (batch size, clock). A cell that was not measured is absent.
 
     ``supply`` is what lay between the terminals of the device's supply and its sensor; ``notes`` say what is to be
-    known of the table.
+    known of the table. ``program``: what was measured, where that is no workload of wattune.
     """
 
     name = "profile"
@@ -144,6 +159,7 @@ class ProfileTable(Record):
     strategy: str | None = None
     supply: Supply | None = None
     notes: tuple[str, ...] = ()
+    program: Program | None = None
 
     @model_validator(mode="after")
     def _one_actuator(self) -> Self:

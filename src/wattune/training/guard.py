@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from wattune.devices.base import Device, Setting
+from wattune.devices.meter import GONE_AFTER_S
 from wattune.errors import InputError
 from wattune.records import GuardEvent
 from wattune_agent.cap_guard import PATIENCE_S, UP_AFTER_S, UP_BELOW, CapGuard
@@ -30,7 +31,8 @@ class Guard:
     """The rule of ``wattune_agent.cap_guard``, on a device that is at the planned setting.
 
     Call it with each reading: ``guard(time_s, power_w)``; from a sampling thread, too. A temperature above
-    ``max_temp_c`` counts as a reading above the cap. Without either limit (None) it does nothing.
+    ``max_temp_c`` counts as a reading above the cap; a temperature that is gone for over ``GONE_AFTER_S`` under that
+    limit ends training at the lowest setting. Without either limit (None) it does nothing.
     """
 
     def __init__(self, device: Device, setting: Setting, cap_w: float | None, max_temp_c: float | None = None):
@@ -38,6 +40,8 @@ class Guard:
         self.max_temp_c = max_temp_c
         self._device = device
         self._setting = setting
+        self._felt_s: float | None = None  # when there last was a temperature
+        self._blind = False
         self._rule = CapGuard(
             device.settings, setting.value, setting.change, cap_w, device.sensor.settle_s, max_temp_c=max_temp_c
         )
@@ -59,12 +63,15 @@ class Guard:
 
     @property
     def stopped(self) -> bool:
-        """Whether the limits cannot be kept at the lowest setting, so that training has to end."""
-        return self._rule.stopped
+        """Whether the limits cannot be kept at the lowest setting, or the temperature is not known any more, so that
+        training has to end."""
+        return self._blind or self._rule.stopped
 
     @property
     def reason(self) -> str:
         """Why it stopped, in a sentence."""
+        if self._blind:
+            return f"no temperature for over {GONE_AFTER_S:g} s under a limit of {self.max_temp_c:g} °C"
         last = self._rule.events[-1]
         if self.cap_w is not None and last["power_w"] > self.cap_w:
             return f"{last['power_w']:.4g} W at the lowest setting, above the cap of {self.cap_w:.4g} W"
@@ -73,7 +80,19 @@ class Guard:
     def __call__(self, time_s: float, power_w: float) -> None:
         """Answer one reading: ``power_w`` watts at ``time_s`` seconds of training. Raises: DeviceError."""
         temperature_c = None if self.max_temp_c is None else self._device.conditions().temperature_c
-        self._rule(time_s, power_w, temperature_c)
+        if self._felt_s is None or self.max_temp_c is None or temperature_c is not None:
+            self._felt_s = time_s
+        elif time_s - self._felt_s > GONE_AFTER_S:
+            self._go_blind()
+        if not self._blind:
+            self._rule(time_s, power_w, temperature_c)
+
+    def _go_blind(self) -> None:
+        # As with a power sensor that is gone: the lowest setting at once, and the end at the next step.
+        if not self._blind:
+            self._blind = True
+            if self._setting.value is not None:
+                self._setting.change(self._device.settings[0])
 
     def state_dict(self) -> dict[str, Any]:
         """What a later guard needs to go on from here, as JSON values."""

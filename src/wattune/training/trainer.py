@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
 from wattune.devices import Device
-from wattune.errors import InputError, Interrupted, RecordError
+from wattune.errors import DeviceError, InputError, Interrupted, RecordError
 from wattune.files import write_bytes
-from wattune.records import Plan, ProfileKey, TrainingRecord
+from wattune.records import BoardEvent, Plan, ProfileKey, TrainingRecord
 from wattune.training.guard import check_limit
-from wattune.training.loop import Loop, Progress, Task
+from wattune.training.loop import Loop, Outcome, Progress, Task
 from wattune.training.record import training_record
 from wattune.training.work import counts_all, evaluation_works
 from wattune.workloads import Workload
@@ -94,6 +95,7 @@ def train(
             extra = {"training": identity, "so_far": so_far}
             save_checkpoint(checkpoint, algorithm.state_dict(), extra=extra)
 
+    outcome: Outcome | None = None
     try:
         with device.at(plan.point.setting) as setting:
             if plan.cap_w is not None or max_temp_c is not None:
@@ -102,6 +104,12 @@ def train(
     except KeyboardInterrupt as error:
         hint = "" if checkpoint is None else "; resuming goes on from the last evaluation"
         raise Interrupted(f"training was interrupted{hint}") from error
+    except DeviceError as error:
+        if outcome is None or outcome.ended != "stopped for safety":
+            raise
+        # Where the agent is gone, or a file, the board cannot be brought back either: that belongs to why it ended.
+        event = BoardEvent(time_s=outcome.figures.time_s, kind="not restored", text=str(error))
+        outcome = replace(outcome, reason=f"{outcome.reason}; {error}", board_events=(*outcome.board_events, event))
     if weights is not None:
         # Copies, since safetensors refuses tensors that share memory, as tied weights do.
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in algorithm.module.state_dict().items()}

@@ -1,15 +1,14 @@
-"""Profiling: step time and power of a workload over batch sizes and clocks."""
+"""Step time and power of a workload, over batch sizes and clocks."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 from wattune.devices import Device, RecordedDevice
-from wattune.errors import InputError, OutOfDeviceMemory
+from wattune.errors import OutOfDeviceMemory
 from wattune.profiling.fit import can_travel, is_needed
-from wattune.profiling.grid import Shape, full, shapes, staircase
+from wattune.profiling.grid import Shape, checked, full, order, shapes, staircase
 from wattune.profiling.key import profile_key
 from wattune.profiling.notebook import Notebook, Partial, total_cost
 from wattune.profiling.probe import Prober
@@ -20,12 +19,6 @@ from wattune.records import AbortedProbe, ProfileCell, ProfileTable, provenance
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
-
-STRATEGIES: dict[str, str] = {
-    "full": "every batch size at every clock",
-    "staircase": "only along the cap: at most one cell for each batch size and each clock",
-}
-"""Name of each strategy and what it measures."""
 
 
 def profile(
@@ -60,7 +53,7 @@ def profile(
     Raises: InputError for what cannot be measured as asked; OutOfDeviceMemory where no batch size fits; DeviceError;
     RecordError for a file of partial results that cannot be read.
     """
-    strategy = _checked(strategy, cap_w, steps)
+    strategy = checked(strategy, cap_w, steps)
     workload = workload.without_weights()
     key = profile_key(device, workload, algorithm)
     if isinstance(device, RecordedDevice):
@@ -110,7 +103,7 @@ def profile(
         device=device.name,
         workload=workload.name,
         algorithm=algorithm,
-        cells=tuple(sorted((note.cell for note in own if note.cell is not None), key=_order)),
+        cells=tuple(sorted((note.cell for note in own if note.cell is not None), key=order)),
         aborted=tuple(note.aborted for note in own if note.aborted is not None),
         reference=reference_set(notebook.notes),
         key=key,
@@ -124,25 +117,7 @@ def profile(
     )
 
 
-def _checked(strategy: str | None, cap_w: float | None, steps: int) -> str:
-    if cap_w is not None and (isinstance(cap_w, (bool, str)) or not 0 < cap_w < math.inf):
-        raise InputError("cap_w", value=cap_w, allowed="a positive number of watts, or none")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError("steps", value=steps, allowed="1 or more")
-    if strategy is None:
-        return "full" if cap_w is None else "staircase"
-    if strategy not in STRATEGIES:
-        raise InputError("strategy", value=strategy, allowed=", ".join(STRATEGIES))
-    if strategy == "staircase" and cap_w is None:
-        raise InputError("the strategy staircase", allowed="only with a cap", hint='give cap_w, or take "full"')
-    return strategy
-
-
 def _notes(device: Device, workload: Workload) -> tuple[str, ...]:
     if not is_needed(device) or can_travel(workload):
         return ()
     return ("batch sizes were not tried in a process of its own before, since the workload cannot be sent to one",)
-
-
-def _order(cell: ProfileCell) -> tuple[float, ...]:
-    return (cell.batch_size, cell.micro_batch_size or cell.batch_size, cell.clock_mhz or cell.power_limit_w or 0)

@@ -1,0 +1,171 @@
+"""A program that nothing is known of: started, listened to, and ended with everything that it started itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from typing_extensions import Self
+
+from wattune.errors import DeviceError, InputError
+
+KILL_S = 2.0
+"""Time that a program has to end by itself once it is told to: a probe has nothing to save."""
+
+GONE_S = 5.0
+"""Time after SIGKILL in which a process is gone, unless it hangs in the kernel."""
+
+KEPT = 200
+"""Last lines that are kept."""
+
+LONGEST = 4096
+"""Bytes of a line that are kept where it does not end."""
+
+OURS = {"PYTHONUNBUFFERED": "1"}
+"""Variables that the program gets besides: Python then prints a line when it is printed, also into a pipe."""
+
+
+class Process:
+    """A context around one run of a program; on leaving it, neither the program nor its children are there any more.
+
+    It has a session of its own, so that Ctrl-C reaches it through this process alone, and is the first to end where
+    memory runs out. ``now_s`` gives the time of its beginning, its lines and its end; ``on_line`` is called with the
+    time and the text of each line of its output, from another thread. ``news`` is set when it has ended.
+
+    Raises on entering: InputError where it cannot be started.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        now_s: Callable[[], float],
+        on_line: Callable[[float, str], None],
+        news: threading.Event,
+    ):
+        self._words = list(words)
+        self._now_s = now_s
+        self._on_line = on_line
+        self._news = news
+        self._lines: deque[str] = deque(maxlen=KEPT)
+        self._over = threading.Event()
+        self._before: signal._HANDLER = None
+        self.begun_s = self.ended_s = 0.0
+        self.was_paused = False
+        """Whether this process, and with it the program, stood still for a while (Ctrl-Z)."""
+
+    def __enter__(self) -> Self:
+        self.begun_s = self._now_s()
+        try:
+            self._program = subprocess.Popen(
+                self._words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **OURS},
+            )
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) else error
+            raise InputError("the program cannot be run", value=self._words[0], hint=str(said)) from error
+        with suppress(OSError):  # only Linux has it; to raise it is everybody's right
+            Path(f"/proc/{self._program.pid}/oom_score_adj").write_text("1000")
+        self._reader = threading.Thread(target=self._read, name="output", daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._await, name="program", daemon=True).start()
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTSTP, self._pause)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.tell_to_end()
+            self._until_gone(KILL_S)
+        finally:  # also where Ctrl-C comes while it is waited for
+            self._signal(signal.SIGKILL)
+            ended = self._over.wait(GONE_S)
+            self._reader.join(1.0)
+            if self._before is not None:
+                signal.signal(signal.SIGTSTP, self._before)
+        if not ended and kind is None:
+            raise DeviceError(f"the program {self._words[0]} hangs and cannot be ended")
+
+    # ------------------------------------------------------------------------------------------------------ questions
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._over.is_set()
+
+    @property
+    def code(self) -> int:
+        """Its exit code once it has ended; where a signal ended it, directly or below a shell, less than 0."""
+        code = self._program.returncode
+        return 128 - code if 128 < code <= 192 else code
+
+    @property
+    def lines(self) -> list[str]:
+        """The last lines that it printed, those without a letter or digit left out."""
+        return [line for line in self._lines if re.search(r"\w", line)]
+
+    # -------------------------------------------------------------------------------------------------------- the end
+
+    def tell_to_end(self) -> None:
+        """Ask it, and everything in its group, to end."""
+        if self._signal(signal.SIGTERM):
+            self._signal(signal.SIGCONT)  # one that is stopped would not hear of it
+
+    def _until_gone(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while self._signal(0) and time.monotonic() < end_s:
+            time.sleep(0.01)
+
+    def _signal(self, number: int) -> bool:
+        try:
+            os.killpg(self._program.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _await(self) -> None:
+        self._program.wait()
+        self.ended_s = self._now_s()
+        self._over.set()
+        self._news.set()
+
+    def _pause(self, number: int, frame: FrameType | None) -> None:
+        # The program stands still while nobody looks after it.
+        self.was_paused = True
+        self._signal(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._signal(signal.SIGCONT)
+
+    # ----------------------------------------------------------------------------------------------------- its output
+
+    def _read(self) -> None:
+        assert self._program.stdout is not None
+        rest = b""
+        with self._program.stdout as pipe:
+            while chunk := os.read(pipe.fileno(), 65536):
+                # A progress bar goes back to the beginning of its line again and again.
+                *whole, rest = re.split(rb"[\r\n]+", rest + chunk)
+                for line in whole:
+                    self._take(line)
+                rest = rest[-LONGEST:]
+            self._take(rest)
+
+    def _take(self, line: bytes) -> None:
+        text = line[-LONGEST:].decode("utf-8", "replace")
+        self._lines.append(text)
+        self._on_line(self._now_s(), text)

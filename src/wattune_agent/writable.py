@@ -1,0 +1,50 @@
+"""Which files a snapshot may name, and what may stand in them.
+
+Root brings back what others have written down, so nothing but the files that this package changes is ever taken from a
+snapshot, and no text that could not have been found in them.
+"""
+
+import re
+
+from wattune_agent.limits import HIGHEST_MHZ, tolerance_of
+
+__all__ = ["fits", "is_of_mode"]
+
+LONGEST = 100
+"""Characters of a text, with the white space that some drivers end it with."""
+
+_CPU = "/sys/devices/system/cpu/"
+_DEVFREQ = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*devfreq/[^/]+/(?:min|max)_freq")
+_CPUFREQ = re.compile(_CPU + r"(?:cpufreq/policy[0-9]+|cpu[0-9]+/cpufreq)/scaling_(?:min|max)_freq")
+_RAILGATE = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*railgate_enable")
+_BOOST = re.compile(_CPU + r"(?:cpufreq/boost|intel_pstate/no_turbo|(?:cpufreq/policy[0-9]+|cpu[0-9]+/cpufreq)/boost)")
+_CORE = re.compile(_CPU + r"cpu[0-9]+/online")
+_MEMORY = re.compile(r"/sys/kernel/(?:nvpmodel_clk_cap/emc|nvpmodel_emc_cap/emc_iso_cap)")
+
+_FREQUENCY = re.compile(r"\s*[0-9]{1,12}\s*", re.ASCII)
+_SWITCH = re.compile(r"\s*[01]\s*", re.ASCII)
+_WORD = re.compile(r"\s*\w{1,20}\s*", re.ASCII)
+
+_KINDS = (
+    (_DEVFREQ, _FREQUENCY),
+    (_CPUFREQ, _FREQUENCY),
+    (_RAILGATE, _WORD),
+    (_BOOST, _WORD),
+    (_CORE, _SWITCH),
+    (_MEMORY, _FREQUENCY),
+)
+
+
+def fits(path: str, text: str) -> bool:
+    """Whether this is a file that is changed here, and the text one that can have stood in it."""
+    if ".." in path.split("/") or len(text) > LONGEST:
+        return False
+    if not any(file.fullmatch(path) and form.fullmatch(text) for file, form in _KINDS):
+        return False
+    khz = tolerance_of(path)
+    return not khz or int(text) <= HIGHEST_MHZ * 1000 * khz
+
+
+def is_of_mode(path: str) -> bool:
+    """Whether only a switch of the power mode changes this file: a core's switch, a cap of the memory's clock."""
+    return bool(_CORE.fullmatch(path) or _MEMORY.fullmatch(path))

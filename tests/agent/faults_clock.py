@@ -1,0 +1,115 @@
+"""Faults of the clock: it comes late or never, something holds it down, a switch refuses."""
+
+from tests.agent.faults_made import AS_FOUND, cell, fault
+
+
+@fault("the clock settles late (0.8 s)", "waits for it")
+def _(bench):
+    _settles(bench, 0.8)
+    begin_s = bench.tree.now_s()
+    assert bench.pin()
+    assert bench.tree.board.clock_mhz == bench.mhz
+    assert 0.5 < bench.tree.now_s() - begin_s < 2.0
+
+
+@fault("the clock never settles", "gives up after 2 s, brings all back")
+def _(bench):
+    _settles(bench, 1e9)
+    bench.pin()
+    _settles(bench, 0.05)
+
+
+@fault("the present clock cannot be read, for a moment", "reads again")
+def _(bench):
+    bench.tree.fault(bench.now, "eio", on="read", until_s=bench.tree.now_s() + 0.5)
+    assert bench.pin()
+
+
+@fault("the present clock cannot be read", "gives up after 2 s, brings all back")
+def _(bench):
+    bench.tree.fault(bench.now, "garbage")
+    bench.pin()
+
+
+@fault(
+    "a clamp (heat, power budget) holds the clock below the pin, from before it",
+    "tells it; the pin stands, for the clock is not above it",
+)
+def _(bench):
+    bench.controller.read()
+    bench.tree.before_write = lambda path, text: bench.clamp(bench.settings[2])  # behind the snapshot
+    bench.pin(bench.settings[-2])
+    _throttled(bench)
+    bench.tree.before_write = None
+    bench.clamp(None)
+
+
+@fault("throttled by heat while pinned, for a while", "tells it, and its end; the pin holds again after it")
+def _(bench):
+    bench.controller.read()
+    assert bench.pin(bench.settings[-2])
+    bench.clamp(bench.settings[2])
+    bench.looks()
+    _throttled(bench)
+    bench.clamp(None)
+    bench.looks()
+    assert bench.is_at(bench.settings[-2])
+
+
+@fault("throttled by heat at the moment of the restore", "writes the limits; they show when the clamp ends")
+def _(bench):
+    bench.controller.read()
+    assert bench.pin(bench.settings[-2])
+    bench.clamp(bench.settings[2])
+    bench.tells(bench.controller.restore)
+    bench.hears(bench.controller.check())
+    bench.clamp(None)
+
+
+@fault("throttled by heat as it is found", "says that the limits to come back to may be the clamp's")
+def _(bench):
+    bench.controller.read()
+    bench.clamp(bench.settings[-2])
+    bench.tree.sleep(1.0)
+    found = bench.tree.state()
+    assert bench.pin(bench.settings[1])
+    bench.tells(bench.controller.restore)
+    assert bench.tree.state() == found
+    bench.clamp(None)
+    ending = AS_FOUND
+    for path, text in bench.before[0].items():
+        if bench.tree.board.text(path) != text:
+            ending = "as found: at the clamp's limit, see below"
+            bench.tree.rewrite(path, text)
+    bench.end()
+    return cell(bench.told, ending)
+
+
+@fault("the switch of railgating, or of boost, refuses", "says so, brings all back")
+def _(bench):
+    bench.tree.fault(bench.switch, "refused")
+    bench.pin()
+
+
+@fault("the switch of railgating, or of boost, ignores what is written", "reads back, sees it, brings all back")
+def _(bench):
+    bench.tree.fault(bench.switch, "ignored")
+    bench.pin()
+
+
+@fault("the clock goes above its limits while pinned", "tells it, once")
+def _(bench):
+    assert bench.pin()
+    bench.tree.board.clocks[0].now = bench.tree.board.clocks[0].listed[-1]
+    bench.looks()
+
+
+def _settles(bench, seconds):
+    for clock in bench.tree.board.clocks:
+        clock.settle_s = seconds
+
+
+def _throttled(bench):
+    bench.tree.sleep(1.0)
+    if bench.controller.read()["throttled"]:
+        bench.tell("throttled")

@@ -1,0 +1,360 @@
+"""Faults that end or stop a process: the one that pins, at each of its steps; the agent; a client.
+
+``python -m tests.agent.faults_ends ROOT FAMILY SIGNAL``: a child that pins, pins again and restores gets the signal
+just before each call that touches a file; one line of JSON says what came of all of them.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.agent.agent_socket_made import ENVIRONMENT, REPOSITORY, Holder, wait_for
+from tests.agent.agent_trees_made import Ending
+from tests.agent.faults_made import AS_FOUND, BY_RESTORE, Bench, cell, fault
+from tests.devices.devices_live import virtual
+
+from wattune.devices import open_device
+from wattune_agent.client import Client
+from wattune_agent.controller import Controller, left_behind, restore_left_behind
+from wattune_agent.discovery import find_board
+from wattune_agent.errors import AgentError
+from wattune_agent.guarded import SAFETY_EXIT, run_guarded
+from wattune_agent.snapshot import snapshots
+from wattune_agent.tree import Tree
+
+# ------------------------------------------------------------------------------------------------ at each of its steps
+
+
+@fault(
+    "SIGKILL at each step of pinning and restoring",
+    "nothing can be done; `restore`, or the next pin, brings all back",
+    slow=True,
+)
+def _(bench):
+    said = at_each_step(bench, signal.SIGKILL)
+    assert 0 < said["changed"] == said["left"]
+    return cell(["left behind"], BY_RESTORE)
+
+
+@fault("SIGTERM at each step of pinning and restoring", "brings all back, then ends by it", slow=True)
+def _(bench):
+    said = at_each_step(bench, signal.SIGTERM)
+    assert (said["changed"], said["left"]) == (0, 0)
+    return cell(["SIGTERM"], AS_FOUND)
+
+
+@fault(
+    "SIGINT (Ctrl-C) at each step of pinning and restoring",
+    "finishes the step, then KeyboardInterrupt brings all back",
+    slow=True,
+)
+def _(bench):
+    said = at_each_step(bench, signal.SIGINT)
+    assert (said["changed"], said["left"]) == (0, 0)
+    return cell(["KeyboardInterrupt"], AS_FOUND)
+
+
+@fault("an exception in the training", "brings all back, then raises it")
+def _(bench):
+    device = virtual(bench.tree)
+    try:
+        with device.at(bench.mhz):
+            assert bench.is_at(bench.mhz)
+            raise ZeroDivisionError
+    except ZeroDivisionError as error:
+        bench.tell(f"`{type(error).__name__}`")
+    assert bench.is_back
+    device.close()
+
+
+def at_each_step(bench, number):
+    """What came of a process that was ended before each of its calls."""
+    with tempfile.TemporaryDirectory(prefix="wattune-faults-") as folder:
+        command = [sys.executable, "-m", "tests.agent.faults_ends", folder, bench.family, str(int(number))]
+        done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, universal_newlines=True, check=True)
+    said = json.loads(done.stdout)
+    assert said["steps"] == said["ended"] > 30
+    assert said["back"] == said["steps"]
+    return said
+
+
+def _pin_and_restore(bench, ending):
+    """What the child does; its writes count as calls too, though they only reach the board in memory."""
+    bench.tree.before_write = ending._counting(lambda path, text: None)
+    with Controller(bench.board) as controller:
+        controller.pin(bench.mhz)
+        if not bench.is_cpu:  # a CPU's many policies are steps enough
+            controller.pin(bench.other_mhz)
+        controller.restore()
+    return ending.count
+
+
+def _main(root, family, number):
+    bench = Bench(root, family)
+    plain = Tree(root)
+    before = {path: plain.read(path) for path in bench.tree.state()}
+    said = dict.fromkeys(("steps", "ended", "changed", "left", "back"), 0)
+    _child(bench, 0, number)  # makes the folders, once
+    steps, _ = _child(bench, 0, number)
+    for at in range(1, steps + 1):
+        _, status = _child(bench, at, number)
+        said["steps"] += 1
+        interrupted = number == signal.SIGINT and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 130
+        said["ended"] += interrupted or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == number)
+        changed = {path: plain.read(path) for path in before} != before
+        said["changed"] += changed
+        said["left"] += changed and left_behind(plain) is not None
+        _as_on_disk(bench.tree)
+        assert restore_left_behind(bench.tree) or not changed
+        said["back"] += bench.tree.state() == before == {path: plain.read(path) for path in before}
+        assert not snapshots(plain)
+    assert bench.is_back
+    bench.check()
+    print(json.dumps(said))
+
+
+def _child(bench, at, number):
+    """How many calls it made, if it came to its end, and how it ended."""
+    pipe, end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(end, str(_pin_and_restore(bench, Ending(at, number))).encode())
+            os._exit(0)
+        except KeyboardInterrupt:
+            os._exit(130)
+        finally:
+            os._exit(1)
+    os.close(end)
+    count = os.read(pipe, 100)
+    os.close(pipe)
+    return int(count or 0), os.waitpid(pid, 0)[1]
+
+
+def _as_on_disk(tree):
+    """The board of this process as the one that was ended left it."""
+    for clock in tree.board.clocks:
+        clock.low, clock.high = (int(Tree.read(tree, path)) for path in (clock.low_path, clock.high_path))
+    for path in tree.board._switches:
+        tree.board._switches[path] = Tree.read(tree, path)
+    tree.board.advance(tree.now_s() + 1.0)
+
+
+# ---------------------------------------------------------------------------------------------- the agent, and clients
+
+
+class Served:
+    """A live board as a process, and an agent that serves it."""
+
+    def __init__(self, root, bench):
+        self.tree, self.socket, self.log = Tree(str(root)), root / "agent.sock", root / "agent.log"
+        self.bench, self.lease_s = bench, 1.0
+        self.agent = None
+        board = find_board(self.tree, "cpu" if bench.is_cpu else "jetson")
+        self.files, self.mhz = board.clock.files(), bench.mhz
+        # Railgating on, to be switched off. Boost off already: switching it changes the limits too, and a board made of
+        # plain files may then write over what the agent writes at that moment, as no kernel does.
+        self.tree.write(bench.switch, "1")
+        time.sleep(0.05)  # until the board has taken it in
+        self.before = self.state()
+
+    def state(self):
+        return [self.tree.read(path) for path in self.files]
+
+    def is_back(self):
+        return self.state() == self.before
+
+    def is_at(self, mhz):
+        wanted = str(round(mhz * self.bench.tree.board.model.per_mhz))
+        return self.tree.read(self.bench.low) == wanted == self.tree.read(self.bench.high)
+
+    def start(self):
+        family = "cpu" if self.bench.is_cpu else "jetson"
+        command = [sys.executable, "-m", "wattune_agent", "serve", "--device", family, "--sysfs-root", self.tree.root]
+        command += ["--socket", str(self.socket), "--lease", str(self.lease_s)]
+        with self.log.open("a") as log:
+            self.agent = subprocess.Popen(command, env=ENVIRONMENT, stderr=log)
+        assert wait_for(self._answers)
+        time.sleep(0.05)  # the energy counters of the files move only every few milliseconds
+
+    def kill_soon(self):
+        """Once it has pinned, and somebody has read."""
+        assert wait_for(lambda: self.is_at(self.mhz))
+        time.sleep(1.5)
+        self.stop(signal.SIGKILL)
+
+    def _answers(self):
+        try:
+            Client(str(self.socket)).close()
+        except AgentError:
+            return False
+        return True
+
+    def logged(self, kind):
+        """Where nobody is left to be told, the agent's log has it."""
+        if f"wattune-agent: {kind}: " in self.log.read_text(encoding="utf-8"):
+            self.bench.tell(f"{kind} (agent's log)")
+
+    def check(self):
+        """Without the agent, the board can be pinned again, and comes back."""
+        if self.agent.poll() is None:
+            self.stop(signal.SIGTERM)
+        assert snapshots(self.tree) == []
+        with Controller(find_board(self.tree, "cpu" if self.bench.is_cpu else "jetson")) as following:
+            following.pin(self.bench.other_mhz)
+            assert wait_for(lambda: self.is_at(self.bench.other_mhz), 1.0)
+        assert wait_for(self.is_back, 1.0)
+
+    def stop(self, number):
+        self.agent.send_signal(number)
+        self.agent.wait(10)
+
+
+@contextmanager
+def served(bench):
+    """The files as a process keeps them alive, and an agent over them."""
+    with tempfile.TemporaryDirectory(prefix="wattune-faults-") as folder:
+        root = Path(folder)
+        command = [sys.executable, "-m", "tests.live.daemon", str(root), "--family", bench.family, "--seconds", "60"]
+        with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as daemon:
+            assert daemon.stdout.readline().startswith(b"live")
+            (root / "load_fraction").write_text("1.0", encoding="utf-8")
+            service = Served(root, bench)
+            try:
+                service.start()
+                yield service
+                service.check()
+            finally:
+                if service.agent.poll() is None:
+                    service.stop(signal.SIGTERM)
+                daemon.kill()
+
+
+@contextmanager
+def holding(service, *requests):
+    """A client in a process of its own, which has pinned."""
+    holder = Holder(service.socket, ["pin", service.mhz], *requests)
+    try:
+        assert service.is_at(service.mhz)
+        yield holder
+    finally:
+        holder.end()
+
+
+@fault("the agent gets SIGTERM while a client holds the board", "restores, then ends; the client is told that it went")
+def _(bench):
+    with served(bench) as service, Client(str(service.socket)) as client:
+        client.pin(service.mhz)
+        assert service.is_at(service.mhz)
+        service.stop(signal.SIGTERM)
+        assert wait_for(service.is_back, 1.0)
+        bench.tells(client.read)
+        service.start()
+    return cell(bench.told, AS_FOUND)
+
+
+@fault("the agent is killed (SIGKILL)", "the next agent, or `restore`, brings all back and says so to the next client")
+def _(bench):
+    with served(bench) as service:
+        client = Client(str(service.socket))
+        client.pin(service.mhz)
+        service.stop(signal.SIGKILL)
+        bench.tells(client.read)
+        client.close()
+        assert service.is_at(service.mhz)
+        service.start()
+        assert wait_for(service.is_back, 1.0)
+        with Client(str(service.socket)) as client:
+            client.pin(service.mhz)
+            bench.hears(client.check())
+        assert wait_for(service.is_back, 1.0)
+    return cell(bench.told, BY_RESTORE)
+
+
+@fault(
+    "the agent is killed under a program of `guard`",
+    "stops the program, exit 4; says that the board is not restored yet",
+    slow=True,
+)
+def _(bench):
+    with served(bench) as service:
+        client = Client(str(service.socket))
+        program = ["sh", "-c", f"kill -9 {service.agent.pid}; sleep 60"]
+        report = run_guarded(client, program, clock_mhz=service.mhz, cap_w=900.0)
+        service.agent.wait(10)
+        assert report.exit_code == SAFETY_EXIT
+        bench.hears(event for event in report.events if event["kind"] != "failed")
+        bench.tell(f"exit {report.exit_code}")
+        assert service.is_at(service.mhz)
+        assert restore_left_behind(service.tree)
+        assert wait_for(service.is_back, 1.0)
+    return cell(bench.told, BY_RESTORE)
+
+
+@fault(
+    "the agent is killed under a training",
+    "checkpoint, ends: exit 4; says that the board is not restored yet",
+    slow=True,
+)
+def _(bench):
+    with served(bench) as service:
+        device = open_device(f"agent:{service.socket}")
+        killing = threading.Thread(target=service.kill_soon)
+        killing.start()
+        bench.trains(device, Path(service.tree.root), cap_w=900.0)
+        killing.join()
+        device.close()
+        assert service.is_at(service.mhz)
+        assert restore_left_behind(service.tree)
+        assert wait_for(service.is_back, 1.0)
+    return cell(bench.told, BY_RESTORE)
+
+
+@fault("a client is killed (SIGKILL)", "the agent restores at once")
+def _(bench):
+    with served(bench) as service, holding(service, ["guard", 900.0]) as holder:
+        holder.process.kill()
+        assert wait_for(service.is_back, 2.0)
+    return cell(bench.told, AS_FOUND)
+
+
+@fault(
+    "a client stands still (SIGSTOP)",
+    "after the lease the agent restores; the client has its pin again when it goes on",
+)
+def _(bench):
+    with served(bench) as service, holding(service) as holder:
+        holder.process.send_signal(signal.SIGSTOP)
+        assert wait_for(service.is_back, 4.0)
+        holder.process.send_signal(signal.SIGCONT)
+        assert wait_for(lambda: service.is_at(service.mhz), 4.0)
+        bench.hears(holder.ask()["events"])
+        holder.end()
+        assert wait_for(service.is_back, 2.0)
+    return cell(bench.told, AS_FOUND)
+
+
+@fault(
+    "a client stands still (SIGSTOP) under a cap, then is killed",
+    "after the lease the lowest clock, guarded; restores when it is gone",
+)
+def _(bench):
+    with served(bench) as service, holding(service, ["guard", 900.0]) as holder, Client(str(service.socket)) as reader:
+        holder.process.send_signal(signal.SIGSTOP)
+        assert wait_for(lambda: service.is_at(bench.settings[0]), 4.0)
+        assert reader.read()["power_w"] > 0
+        service.logged("lease lapsed")
+        holder.process.kill()
+        assert wait_for(service.is_back, 2.0)
+    return cell(bench.told, AS_FOUND)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

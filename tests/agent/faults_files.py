@@ -1,0 +1,219 @@
+"""Faults of files: permissions, files that vanish, errors, nonsense; and of the snapshot's disk."""
+
+import json
+from pathlib import Path
+
+from tests.agent.faults_made import BY_RESTORE, Quick, cell, fault
+from tests.live.tree import disk_full
+
+from wattune_agent.controller import restore_left_behind
+from wattune_agent.snapshot import Snapshot, boot_id, snapshots, state_folder
+
+# ------------------------------------------------------------------------------------------------------- permissions
+
+
+@fault("no permission to write the clock", "names the file and both ways out; nothing is written")
+def _(bench):
+    bench.tree.fault("*", "forbidden", on="write")
+    bench.pin()
+
+
+@fault(
+    "permission lost half-way through a pin, after each write in turn",
+    "brings back what it still can, and keeps the snapshot; `restore` does the rest when it may write again",
+)
+def _(bench):
+    tree, allowed = bench.tree, len(bench.board.clock.files())
+    for count in range(1, allowed):
+        tree.writes.clear()
+        tree.before_write = lambda path, text, count=count: (
+            tree.fault("*", "forbidden", on="write", from_s=tree.now_s()) if len(tree.writes) == count else None
+        )
+        assert not bench.pin()
+        assert bench.told == ["`NotRestored`"]
+        assert not bench.is_back
+        bench.tells(bench.controller.close)
+        bench.mend()
+        assert restore_left_behind(tree)
+        assert bench.is_back
+    bench.check()
+    return cell(bench.told, BY_RESTORE)
+
+
+@fault("permission lost while pinned", "says so at the end; the snapshot stays until `restore` may write again")
+def _(bench):
+    assert bench.pin()
+    bench.tree.fault("*", "forbidden", on="write")
+    bench.looks()
+
+
+# -------------------------------------------------------------------------------------- files that vanish, and errors
+
+
+@fault("a limit's file vanishes before the first write", "nothing is written")
+def _(bench):
+    bench.tree.fault(bench.high, "vanished")
+    bench.pin()
+
+
+@fault(
+    "a limit's file vanishes while pinned (driver reloaded, core offline)",
+    "says so at once; at the end brings back the others, and that one by `restore` when it is there again",
+)
+def _(bench):
+    assert bench.pin()
+    bench.tree.fault(bench.high, "vanished")
+    bench.looks()
+
+
+@fault("EIO at a write, for a moment", "writes again; pinned all the same")
+def _(bench):
+    bench.tree.fault(bench.high, "eio", on="write", until_s=bench.tree.now_s() + 0.02)
+    assert bench.pin()
+    assert bench.is_at(bench.mhz)
+
+
+@fault("EIO at every write", "tries three times, then brings all back")
+def _(bench):
+    bench.tree.fault(bench.high, "eio", on="write")
+    bench.pin()
+
+
+@fault(
+    "EIO at the change of a pinned clock", "keeps it pinned where it was, or lower, never higher; says so at the end"
+)
+def _(bench):
+    assert bench.pin()
+    pinned = bench.limits
+    bench.tree.fault(bench.high, "eio", on="write")
+    for mhz in (bench.other_mhz, bench.settings[-1]):
+        assert not bench.pin(mhz)
+        assert bench.limits[1] <= pinned[1]
+
+
+@fault("a write is refused (EINVAL)", "tries three times, in both orders, then brings all back")
+def _(bench):
+    bench.tree.fault(bench.high, "refused")
+    bench.pin()
+
+
+@fault("a write is refused (EBUSY)", "tries three times, then brings all back")
+def _(bench):
+    bench.tree.fault(bench.high, "busy")
+    bench.pin()
+
+
+@fault("a write is ignored without a word", "reads back, sees it, brings all back")
+def _(bench):
+    bench.tree.fault(bench.high, "ignored")
+    bench.pin()
+
+
+@fault("EIO at reading a limit, from before the pin", "nothing is written: what the board was is not known")
+def _(bench):
+    bench.tree.fault(bench.low, "eio", on="read")
+    bench.pin()
+
+
+@fault("EIO at a limit, from while it is pinned", "says so; the snapshot stays until `restore` can read and write")
+def _(bench):
+    assert bench.pin()
+    bench.tree.fault(bench.low, "eio")
+    bench.looks()
+
+
+# ------------------------------------------------------------------------------------------------------------ nonsense
+
+
+@fault("a limit holds garbage when it is found", "nothing is written: garbage is not what to come back to")
+def _(bench):
+    bench.tree.fault(bench.low, "garbage")
+    bench.pin()
+
+
+@fault("a limit is empty when it is found", "nothing is written")
+def _(bench):
+    bench.tree.fault(bench.high, "empty")
+    bench.pin()
+
+
+@fault("a limit reads 1000 THz or less than nothing when it is found", "nothing is written")
+def _(bench):
+    for kind in ("absurd", "negative"):
+        bench.tree.faults.clear()
+        bench.tree.fault(bench.high, kind)
+        bench.pin()
+
+
+@fault("a limit holds garbage while pinned", "says so; the snapshot stays until the file can be compared again")
+def _(bench):
+    assert bench.pin()
+    bench.tree.fault(bench.high, "garbage")
+    bench.looks()
+
+
+# -------------------------------------------------------------------------------------------------------- the snapshot
+
+
+@fault("disk full at the snapshot", "nothing is written: without a snapshot no board is changed")
+def _(bench):
+    with disk_full():
+        bench.pin()
+
+
+@fault("the snapshot's folder cannot be made", "nothing is written")
+def _(bench):
+    folder = Path(state_folder(bench.tree))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("a file where the folder should be")
+    bench.pin()
+    assert snapshots(bench.tree) == []
+    folder.unlink()
+
+
+@fault("a snapshot that is cut off is found", "nothing is written, at a pin and at `restore`: says what to do by hand")
+def _(bench):
+    _leave(bench, lambda text: text[: len(text) // 2])
+    bench.pin()
+    bench.tells(restore_left_behind, bench.tree)
+    Path(snapshots(bench.tree)[0]).unlink()
+
+
+@fault("a snapshot that names files outside of /sys is found", "nothing is written, at a pin and at `restore`")
+def _(bench):
+    _leave(bench, lambda text: text.replace(bench.low, "/sys/../etc/passwd"))
+    bench.pin()
+    bench.tells(restore_left_behind, bench.tree)
+    Path(snapshots(bench.tree)[0]).unlink()
+
+
+@fault(
+    "power cut while pinned, then a start of the machine",
+    "the next pin says so and takes the snapshot away; it writes nothing of it, for the kernel has begun anew",
+)
+def _(bench):
+    _leave(bench, lambda text: text.replace(boot_id(), "the start before").replace(bench.tree.read(bench.low), "1"))
+    bench.tree.__class__ = Started
+    assert bench.pin()
+    bench.controller.restore()
+    assert all(text != "1" or path == bench.switch for _, path, text in bench.tree.writes)
+
+
+class Started(Quick):
+    """As a running kernel's files, which know nothing of the time before the machine was started."""
+
+    is_real = True
+
+
+def _leave(bench, change):
+    """The snapshot of an ended process, with its text changed."""
+    files = bench.board.clock.files()
+    snapshot = Snapshot.of_now(bench.tree, bench.board.family, files, bench.board.mode)._replace(pid=0)
+    snapshot.save()
+    path = Path(snapshot.path)
+    text = change(path.read_text(encoding="utf-8"))
+    path.write_text(text, encoding="utf-8")
+    try:
+        assert json.loads(text)["boot"] != snapshot.boot or bench.low not in text
+    except ValueError:
+        assert text  # cut off

@@ -1,0 +1,109 @@
+"""Others who write the same files: once, for ever, in between; another controller; another power mode."""
+
+from contextlib import suppress
+
+from tests.agent.faults_made import fault
+from tests.live.tree import CALL_S
+
+from wattune_agent.controller import Controller
+
+
+def top(bench):
+    """What another program writes into the upper limit: the highest."""
+    return str(bench.tree.board.clocks[0].listed[-1])
+
+
+@fault("another program writes a limit while pinned, once", "writes the pin again, and tells it")
+def _(bench):
+    assert bench.pin()
+    bench.tree.rewrite(bench.high, top(bench))
+    bench.looks()
+    assert bench.is_at(bench.mhz)
+
+
+@fault(
+    "another program writes a limit while pinned, for ever",
+    "answers five times, then only tells it; brings all back",
+)
+def _(bench):
+    assert bench.pin()
+    for _ in range(10):
+        bench.tree.rewrite(bench.high, top(bench))
+        bench.looks(1)
+    assert not bench.is_at(bench.mhz)
+
+
+@fault(
+    "another program writes a limit after each of our writes of the restore, for ever",
+    "tries three times, then says so; `restore` when the other is done",
+)
+def _(bench):
+    assert bench.pin()
+
+    def rewrite():
+        with suppress(OSError):  # an older kernel refuses what does not fit to the other limit
+            bench.tree.rewrite(bench.high, str(bench.tree.board.clocks[0].listed[-2]))
+
+    bench.tree.before_write = lambda path, text: bench.tree.later(bench.tree.now_s() + 1.5 * CALL_S, rewrite)
+
+
+@fault("another program writes between our writes of a pin", "reads back, sees it, writes again")
+def _(bench):
+    others = iter([True])
+
+    def write(path, text):
+        if path == bench.low and next(others, False):
+            bench.tree.rewrite(bench.high, top(bench))
+
+    bench.tree.before_write = write
+    assert bench.pin()
+    assert bench.is_at(bench.mhz)
+
+
+@fault("another program writes between our writes of the restore", "reads back, sees it, writes again")
+def _(bench):
+    assert bench.pin()
+    others = iter([True])
+
+    def write(path, text):
+        if path == bench.low and next(others, False):
+            bench.tree.rewrite(bench.high, str(bench.tree.board.clocks[0].listed[-2]))
+
+    bench.tree.before_write = write
+    bench.tells(bench.controller.restore)
+    assert bench.is_back
+
+
+@fault("another program switches railgating, or boost, back on while pinned", "switches it off again, and tells it")
+def _(bench):
+    assert bench.pin()
+    bench.tree.rewrite(bench.switch, bench.on)
+    bench.looks()
+    assert bench.tree.board.text(bench.switch) == bench.off
+
+
+@fault("a second controller", "is refused, and told who has the board; what is pinned stays")
+def _(bench):
+    assert bench.pin()
+    writes = len(bench.tree.writes)
+    with Controller(bench.found()) as second:
+        bench.tells(second.pin, bench.other_mhz)
+    assert bench.is_at(bench.mhz)
+    assert len(bench.tree.writes) == writes
+
+
+@fault(
+    "another program switches the power mode while pinned, and with it the limits",
+    "holds the pin, and tells both; the limits that come back are those of the mode before",
+    cpu_laptop="it has no nvpmodel",
+)
+def _(bench):
+    status = "/var/lib/nvpmodel/status"
+    before = bench.tree.read(status)
+    assert bench.pin(bench.other_mhz)
+    bench.tree.rewrite(status, "pmode:0001")
+    bench.tree.rewrite(bench.high, str(bench.tree.board.clocks[0].listed[3]))
+    bench.looks()
+    assert bench.is_at(bench.other_mhz)
+    bench.tells(bench.controller.restore)
+    bench.tree.rewrite(status, before)

@@ -1,0 +1,372 @@
+"""What other users, other programs and a stranger's folder can put before the agent."""
+
+import json
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+from tests.agent.agent_sensors_made import TimedTree, script
+from tests.agent.agent_trees_made import CPU, DEVFREQ, HIGH, LOW, RAILGATE, MadeTree, board_in, cpu_tree, gpu_tree, put
+
+from wattune_agent import folders as folders_module
+from wattune_agent.capture import capture, materialise
+from wattune_agent.conditions import conditions
+from wattune_agent.controller import Controller
+from wattune_agent.discovery import find_board
+from wattune_agent.errors import AgentError, FileFailed, NotKept
+from wattune_agent.folders import state_folder
+from wattune_agent.leftover import left_behind, restore_left_behind
+from wattune_agent.lock import Lock
+from wattune_agent.mode import mode_files
+from wattune_agent.pmic import ask, find_pmic
+from wattune_agent.snapshot import Snapshot, snapshots
+from wattune_agent.supply import load_supply, save_supply
+from wattune_agent.tree import PROGRAMS, Tree
+
+FILES = [LOW, HIGH, RAILGATE]
+SOMEBODY = 65534
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to somebody else")
+
+
+class RealTree(MadeTree):
+    """A folder that is taken for the machine itself."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.folder, self.root = self.root, "/"
+
+    def _joined(self, path):
+        return self.folder + path
+
+    def glob(self, pattern):
+        return [path[len(self.folder) :] for path in super().glob(self.folder + pattern)]
+
+    def real(self, path):
+        return self.inside(path)[len(self.folder) :]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return MadeTree(gpu_tree(tmp_path))
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine with a board, a folder for all, and two users with a home."""
+    homes = [tmp_path / "home" / name for name in ("ann", "ben")]
+    users = [pwd.struct_passwd((h.name, "x", SOMEBODY, SOMEBODY, "", str(h), "/bin/sh")) for h in homes]
+    monkeypatch.setattr(pwd, "getpwall", lambda: users)
+    monkeypatch.setattr(pwd, "getpwnam", {user.pw_name: user for user in users}.__getitem__)
+    monkeypatch.setattr(folders_module, "SYSTEM_FOLDER", str(tmp_path / "system"))
+    monkeypatch.setenv("HOME", str(tmp_path / "root"))
+    for name in ("XDG_STATE_HOME", "SUDO_USER"):
+        monkeypatch.delenv(name, raising=False)
+    return RealTree(gpu_tree(tmp_path / "board"))
+
+
+def of_user(tree, home, **changes):
+    """The snapshot of a user's process that was killed, kept in this home; the board is pinned."""
+    left = Snapshot.of_now(tree, "jetson", FILES, {})._replace(
+        pid=0, path=f"{home}/.local/state/wattune/board-jetson.json"
+    )
+    left = left._replace(**changes)
+    left.save()
+    if os.geteuid() == 0:
+        os.chown(left.path, SOMEBODY, SOMEBODY)
+    for path, text in ((LOW, "612000000"), (HIGH, "612000000"), (RAILGATE, "0")):
+        tree.write(path, text)
+    return left
+
+
+# --------------------------------------------------------------------------------------------- what a snapshot may name
+
+
+def content(files, **changes):
+    usual = {"record": "snapshot", "version": 1, "family": "jetson", "files": files, "mode": {}, "mode_id": None}
+    return {**usual, "pid": 0, "started": 0, "boot": "", "command": "", "time": "", **changes}
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/sys/kernel/uevent_helper", "/tmp/x"),
+        ("/sys/kernel/uevent_helper", "1"),
+        ("/sys/power/state", "mem"),
+        ("/sys/fs/cgroup/devfreq/x/min_freq", "306000000"),
+        ("/sys/module/devfreq/x/min_freq", "306000000"),
+        (DEVFREQ + "/governor", "powersave"),
+        (DEVFREQ + "/device/driver/unbind", "1"),
+        (LOW, "/bin/sh"),
+        (LOW, ""),
+        (LOW, "306000000\n408000000\n"),
+        (LOW, "-1"),
+        (LOW, "99999999999999"),
+        (RAILGATE, "1 2"),
+        (RAILGATE, "/bin/sh"),
+        (CPU + "/cpu1/online", "2"),
+        (CPU + "/cpufreq/policy0/scaling_governor", "powersave"),
+        (CPU + "/cpufreq/policy0/scaling_max_freq", "800000 " + " " * 1000),
+        (CPU + "/microcode/reload", "1"),
+    ],
+)
+def test_a_snapshot_that_names_anything_else_is_none(tmp_path, path, text):
+    (tmp_path / "board-jetson.json").write_text(json.dumps(content([[path, text]])))
+    with pytest.raises(NotKept, match="not a whole snapshot"):
+        Snapshot.load(str(tmp_path / "board-jetson.json"))
+
+
+def test_whatever_a_board_has_can_be_kept_and_read_again(tmp_path):
+    """All layouts that are known, with what a power mode changes as well."""
+    for number, path in enumerate(sorted((Path(__file__).parent.parent / "boards").glob("*.json"))):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        tree = Tree(materialise(record, str(tmp_path / str(number))))
+        clock = find_board(tree, record["expect"]["family"]).clock
+        kept = Snapshot.of_now(tree, "x", [*clock.files(), *mode_files(tree)], {})
+        kept.save()
+        assert Snapshot.load(kept.path) == kept
+
+
+def test_what_could_not_be_brought_back_is_not_kept(tree, tmp_path):
+    put(tmp_path, RAILGATE, "on and off\n")
+    with pytest.raises(FileFailed, match=r"railgate_enable reads 'on and off'.*nothing was changed"):
+        Snapshot.of_now(tree, "jetson", FILES, {})
+
+
+@as_root
+@pytest.mark.parametrize("how", ["mode", "core"])
+def test_the_power_mode_is_switched_back_for_root_and_oneself_only(tmp_path, how):
+    """A user who can have nvpmodel run is root; so nobody else's snapshot has a mode in it."""
+    place = tmp_path / "board-jetson.json"
+    changes = {"mode_id": 3} if how == "mode" else {}
+    files = [[LOW, "1"]] if how == "mode" else [[CPU + "/cpu1/online", "0"]]
+    place.write_text(json.dumps(content(files, **changes)))
+    assert Snapshot.load(str(place))
+    os.chown(place, SOMEBODY, SOMEBODY)
+    with pytest.raises(NotKept, match="another user"):
+        Snapshot.load(str(place))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder"])
+def test_only_a_file_is_read(tmp_path, kind):
+    place = tmp_path / "board-jetson.json"
+    (tmp_path / "other").write_text(json.dumps(content([])))
+    {"fifo": os.mkfifo, "link": lambda path: path.symlink_to(tmp_path / "other"), "folder": os.mkdir}[kind](place)
+    with pytest.raises(NotKept):
+        Snapshot.load(str(place))
+
+
+def test_a_link_in_the_place_of_the_file_beside_is_not_followed(tree, tmp_path):
+    kept = Snapshot.of_now(tree, "jetson", FILES, {})
+    put(tmp_path, "/theirs", "precious")
+    os.makedirs(os.path.dirname(kept.path))
+    os.symlink(tmp_path / "theirs", kept.path + ".part")
+    kept.save()
+    assert (tmp_path / "theirs").read_text() == "precious"
+    assert Snapshot.load(kept.path) == kept
+
+
+# ------------------------------------------------------------------------------------------------------ whose folders
+
+
+def test_root_brings_back_what_users_left(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    left = of_user(machine, tmp_path / "home/ben")
+    assert left_behind(machine).path == left.path
+    assert len(restore_left_behind(machine)) == 1
+    assert [machine.read(path) for path in FILES] == ["306000000", "1020000000", "1"]
+    assert snapshots(machine) == []
+
+
+def test_an_agent_of_root_does_not_take_the_pin_of_a_user_for_what_it_found(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    of_user(machine, tmp_path / "home/ann")
+    with Controller(board_in(machine)) as controller:
+        controller.pin(408.0)
+        assert controller.check()[0]["kind"] == "left behind"
+        assert [os.path.dirname(path) for path in snapshots(machine)] == [str(tmp_path / "system")]
+    assert machine.read(HIGH) == "1020000000"
+
+
+def test_whoever_called_sudo_is_looked_at_although_nobody_lists_him(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    left = of_user(machine, tmp_path / "home/ben")
+    monkeypatch.setattr(pwd, "getpwall", list)
+    assert snapshots(machine) == []
+    monkeypatch.setenv("SUDO_USER", "ben")
+    assert snapshots(machine) == [left.path]
+
+
+def test_a_user_looks_at_no_other_users(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)
+    of_user(machine, tmp_path / "home/ben")
+    monkeypatch.setenv("HOME", str(tmp_path / "home/ann"))
+    assert snapshots(machine) == []
+
+
+def test_the_folder_for_all_where_it_may_be_written(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)
+    own = tmp_path / "root/.local/state/wattune"
+    assert state_folder(machine) == str(own)
+    (tmp_path / "system").mkdir()
+    assert state_folder(machine) == str(tmp_path / "system")
+    monkeypatch.setattr(os, "access", lambda path, how: False)
+    assert state_folder(machine) == str(own)
+
+
+def test_both_folders_of_a_user_are_looked_at(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)
+    monkeypatch.setenv("HOME", str(tmp_path / "home/ann"))
+    of_user(machine, tmp_path / "home/ann")
+    (tmp_path / "system").mkdir()
+    assert len(snapshots(machine)) == 1
+    Snapshot.of_now(machine, "cpu", [LOW], {}).save()
+    assert [os.path.basename(path) for path in snapshots(machine)] == ["board-cpu.json", "board-jetson.json"]
+
+
+def test_a_folder_that_is_there_twice_is_looked_at_once(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    of_user(machine, tmp_path / "home/ann")
+    os.symlink(tmp_path / "home/ann", tmp_path / "home/ben")
+    assert len(snapshots(machine)) == 1
+
+
+# ------------------------------------------------------------------------------------------------------ other families
+
+
+@pytest.fixture
+def broken(tree, tmp_path):
+    cpu_tree(tmp_path)
+    put(tmp_path, "/var/lib/wattune/board-cpu.json", '{"record": "snap')
+    return tree
+
+
+def test_a_broken_snapshot_of_another_family_is_told_and_keeps_nobody_from_pinning(broken, tmp_path):
+    with Controller(board_in(broken)) as controller:
+        controller.pin(408.0)
+        (event,) = controller.check()
+        assert event["kind"] == "left behind"
+        assert "board-cpu.json is not a whole snapshot" in event["text"]
+        Snapshot.load(snapshots(broken)[1])
+    assert broken.read(HIGH) == "1020000000"
+    with Controller(board_in(broken, "cpu")) as controller, pytest.raises(NotKept, match="not a whole"):
+        controller.pin(800.0)
+
+
+def test_a_restore_of_one_family_goes_past_the_others(broken, tree, tmp_path):
+    lock = Lock(tree, CPU + "/cpufreq/policy0/scaling_max_freq")
+    assert lock.acquire()
+    said = restore_left_behind(tree, family="jetson")
+    assert ["not a whole snapshot" in line for line in said] == [True]
+    Snapshot.of_now(tree, "cpu", board_in(tree, "cpu").clock.files(), {}).save()
+    assert restore_left_behind(tree, family="jetson") == []  # somebody is at work there
+    lock.release()
+
+
+def test_what_was_left_behind_is_found_behind_a_broken_one(broken):
+    left = Snapshot.of_now(broken, "jetson", FILES, {})._replace(pid=0)
+    left.save()
+    assert left_behind(broken) == left
+    left.remove()
+    with pytest.raises(NotKept):
+        left_behind(broken)
+
+
+@as_root
+def test_nonsense_in_a_users_home_does_not_stop_the_agent(machine, tmp_path):
+    place = tmp_path / "home/ann/.local/state/wattune/board-jetson.json"
+    put(tmp_path, str(place)[len(str(tmp_path)) :], "{")
+    os.chown(place, SOMEBODY, SOMEBODY)
+    with Controller(board_in(machine)) as controller:
+        controller.pin(408.0)
+        assert "not a whole snapshot" in controller.check()[0]["text"]
+    with pytest.raises(NotKept):
+        restore_left_behind(machine)
+
+
+# ---------------------------------------------------------------------------------------------------------- the supply
+
+
+def test_figures_of_a_supply_stay_in_their_tree(tmp_path):
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "tree/etc").symlink_to(tmp_path / "theirs")
+    tree = Tree(str(tmp_path / "tree"))
+    with pytest.raises(FileFailed, match="leads out"):
+        save_supply(tree, "a nano", 1.0, 0.9)
+    with pytest.raises(FileFailed, match="leads out"):
+        load_supply(tree, "a nano")
+    assert os.listdir(tmp_path / "theirs") == []
+
+
+def test_a_link_beside_the_supplys_file_is_not_followed(tmp_path):
+    put(tmp_path, "/theirs", "precious")
+    (tmp_path / "etc/wattune").mkdir(parents=True)
+    (tmp_path / "etc/wattune/supply.json.new").symlink_to(tmp_path / "theirs")
+    save_supply(Tree(str(tmp_path)), "a nano", 1.0, 0.9)
+    assert (tmp_path / "theirs").read_text() == "precious"
+    assert load_supply(Tree(str(tmp_path)), "a nano") == (1.0, 0.9)
+
+
+# ------------------------------------------------------------------------------------------------ a stranger's programs
+
+
+@pytest.fixture
+def traps(tmp_path):
+    """A folder whose programs leave a trace where they are run."""
+    put(tmp_path, "/proc/device-tree/model", "Raspberry Pi 5 Model B Rev 1.0\0")
+    put(
+        tmp_path,
+        "/etc/nvpmodel.conf",
+        "< POWER_MODEL ID=0 NAME=A >\n< POWER_MODEL ID=1 NAME=B >\n< PM_CONFIG DEFAULT=0 >\n",
+    )
+    for name in ("vcgencmd", "nvpmodel"):
+        script(tmp_path, name, 'echo "$1" >> "$root/ran"')
+    return gpu_tree(tmp_path)
+
+
+def test_to_look_at_a_folder_runs_none_of_its_programs(traps, monkeypatch):
+    monkeypatch.delenv(PROGRAMS, raising=False)
+    tree = TimedTree(traps)
+    for family in ("jetson", "cpu"):
+        find_board(tree, family)
+    conditions(tree)
+    capture(tree)
+    assert find_pmic(tree)[0] is None
+    with Controller(board_in(tree)) as controller, pytest.raises(AgentError):
+        controller.switch_mode(1)
+    assert not (traps / "ran").exists()
+
+
+def test_programs_below_a_root_run_for_whoever_owns_them_and_asks_for_it(traps, monkeypatch):
+    monkeypatch.setenv(PROGRAMS, "1")
+    tree = Tree(str(traps))
+    assert tree.program("nvpmodel") == f"{traps}/usr/sbin/nvpmodel"
+    assert tree.program("vcgencmd") is not None
+    monkeypatch.setenv(PROGRAMS, "")
+    assert tree.program("nvpmodel") is None
+    monkeypatch.setenv(PROGRAMS, "1")
+    (traps / "usr/sbin/nvpmodel").unlink()
+    (traps / "usr/sbin/nvpmodel").symlink_to("/bin/sh")
+    assert tree.program("nvpmodel") is None
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    assert tree.program("vcgencmd") is None
+
+
+def test_a_recorded_answer_is_read_and_never_run(tmp_path):
+    record = {
+        "record": "board",
+        "version": 1,
+        "files": {},
+        "outputs": {"vcgencmd pmic_read_adc": " A_A=1.0A\n A_V=2.0V\n"},
+    }
+    tree = Tree(materialise(record, str(tmp_path / "board")))
+    assert not [place for place in (tmp_path / "board").rglob("*") if place.is_file() and os.access(place, os.X_OK)]
+    assert ask(tree, "pmic_read_adc") == record["outputs"]["vcgencmd pmic_read_adc"]
+    sensor, problems = find_pmic(tree)
+    assert problems == []
+    assert sensor.read().rails_w == {"A": 2.0}
+    with pytest.raises(FileFailed, match="get_throttled"):
+        ask(tree, "get_throttled")
+    assert capture(tree)["outputs"] == record["outputs"]

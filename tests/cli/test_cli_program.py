@@ -1,0 +1,200 @@
+"""Any program from profile to guard, on a live board in user space and on the files of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_boards import ROOT, board_tree, limits
+from tests.live_made import COMMAND, ENVIRONMENT, live, wait_for
+
+from wattune.records import Plan, ProfileTable
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="/sys")
+
+BURN = """
+import os, sys, time
+batch, steps, load = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+open(load, "w").write(str(os.getpid()))
+for step in range(steps):
+    begun, x = time.monotonic(), 1.0
+    for _ in range(2000 * batch):
+        x *= 1.0000001
+    print("step", step, time.monotonic() - begun)
+"""
+
+
+def test_without_torch(tmp_path):
+    board = board_tree(tmp_path / "board")
+    code = f"""
+import sys
+from wattune.cli import main
+sys.argv = ["wattune"]
+options = ["--device", "jetson", "--sysfs-root", {str(board)!r}, "--batch-sizes", "1", "--strategy", "full"]
+command = 'sh -c "for i in 1 2 3 4; do echo 1 s; sleep 0.3; done; exit 5" {{batch_size}} {{steps}}'
+assert main(["profile", *options, "--command", command, "--step-time", "(.*) s"]) == 2
+print(sorted({{"torch", "plotly", "sklearn"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
+    assert "exit code 5" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "profile.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--batch-sizes", "8"], "--batch-sizes goes with --command"),
+        (["--step-time", "x(.)"], "--step-time goes with --command"),
+        (["--command", "true {batch_size} {steps}"], "--batch-sizes"),
+        (["--command", "true {batch_size} {steps}", "--batch-sizes", "8;16"], "8,16,32"),
+        (["--command", "true {batch_size} {steps}", "--batch-sizes", "8", "w.toml"], "goes without WORKLOAD"),
+        (["--command", "true {batch_size} {steps}", "--batch-sizes", "8", "--run-limit", "nan"], "limit"),
+        (["--command", "true", "--batch-sizes", "8"], "{batch_size}"),
+        (["--command", "no-such {batch_size} {steps}", "--batch-sizes", "8"], "no-such"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_one_line(wattune, tmp_path, monkeypatch, options, words):
+    monkeypatch.chdir(tmp_path)
+    root = board_tree(tmp_path / "board")
+    before = limits(root)
+    code, out, err = wattune("profile", "--device", "jetson", "--sysfs-root", root, *options)
+    assert (code, out, len(err)) == (2, "", 1)
+    assert words in err[0]
+    assert limits(root) == before
+
+
+def test_a_simulated_board_runs_no_program(wattune, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["--command", "true {batch_size} {steps}", "--batch-sizes", "8"]
+    code, _, err = wattune("profile", "--device", "sim:jetson-nano", *command)
+    assert (code, len(err)) == (2, 1)
+    assert "no program runs on this device" in err[0]
+
+
+def test_the_one_that_auto_opens_is_marked(wattune, tmp_path):
+    root = board_tree(tmp_path / "board")
+    _, out, _ = wattune("devices", "--sysfs-root", root)
+    (line,) = (
+        part for part in out.split("\n\n")[1].split("\njetson?root=") if "--device auto" in " ".join(part.split())
+    )
+    assert str(root) in line.partition(":")[0]
+    listed = json.loads(wattune("devices", "--json", "--sysfs-root", root)[1])
+    assert [entry["auto"] for entry in listed] == [True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("boards")
+def test_from_profile_to_guard_on_a_live_board(tmp_path):
+    """Interrupted after its first cell, taken up again, planned, and run by the line that the plan printed."""
+    (tmp_path / "burn.py").write_text(BURN)
+    burn = shlex.join([sys.executable, "-S", str(tmp_path / "burn.py")])
+    with live(tmp_path / "board") as board:
+        command = f"{burn} {{batch_size}} {{steps}} {board.root / 'load'}"
+        profile = [*COMMAND, "profile", "--device", "auto", "--sysfs-root", str(board.root), "--cap", "7W"]
+        profile += ["--command", command, "--batch-sizes", "4,16", "--step-time", r"step \d+ (\S+)", "-o", "p.json"]
+
+        with subprocess.Popen(profile, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+            assert wait_for((tmp_path / "p-partial.json").exists, 60)
+            assert wait_for(board.is_pinned, 5)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert "--resume" in said.splitlines()[-1]
+        assert wait_for(board.is_as_found, 5), board.changes()
+        assert not _runs(tmp_path / "burn.py")
+        kept = json.loads((tmp_path / "p-partial.json").read_text())["notes"]
+
+        done = subprocess.run(
+            [*profile, "--resume"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert wait_for(board.is_as_found, 5), board.changes()
+        assert not (tmp_path / "p-partial.json").exists()
+        table = ProfileTable.load(tmp_path / "p.json")
+        assert table.provenance.kind == "simulated"
+        assert kept[0]["cell"]["step_s"] in [cell.step_s for cell in table.measured]
+        assert table.program.device == f"jetson?root={board.root}"
+        assert all(cell.power_peak_w <= 7.0 for cell in table.measured)
+        assert table.aborted
+
+        plan = [*COMMAND, "plan", "p.json", "--cap", "7W", "--batch-size", "16", "--json"]
+        done = subprocess.run(plan, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+        chosen = Plan.parse(json.loads(done.stdout))
+        assert chosen.batch_size == 16
+        words = shlex.split(chosen.run_by.replace("STEPS", "60"))
+        assert words[0] == "wattune"
+        guard = [*COMMAND, "guard", "--json", *words[2:]]
+        done = subprocess.run(guard, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+        report = json.loads(done.stdout)
+        assert done.returncode == report["exit_code"] == 0
+        assert report["clock_mhz"] == chosen.clock_mhz
+        assert report["cap_w"] == 7.0
+        assert report["power_peak_w"] < 8.0
+        assert "step 59" in done.stderr
+        assert wait_for(board.is_as_found, 5), board.changes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_program_as_well(tmp_path, number):
+    root = board_tree(tmp_path / "board")
+    before = limits(root)
+    (tmp_path / "burn.py").write_text(BURN)
+    command = f"{sys.executable} -S {tmp_path / 'burn.py'} {{batch_size}}000 {{steps}} {tmp_path / 'pid'}"
+    profile = [*COMMAND, "profile", "--device", "jetson", "--sysfs-root", str(root), "--batch-sizes", "4"]
+    with subprocess.Popen([*profile, "--command", command], cwd=tmp_path, env=ENVIRONMENT) as process:
+        assert wait_for((tmp_path / "pid").exists, 30)
+        assert limits(root) != before
+        process.send_signal(number)
+        assert process.wait(20) == 130
+    assert not _runs(tmp_path / "burn.py")
+    assert limits(root) == before
+
+
+@pytest.mark.slow
+def test_while_it_stands_still_so_does_the_program(tmp_path):
+    root = board_tree(tmp_path / "board")
+    (tmp_path / "burn.py").write_text(BURN.replace("steps):", "steps):\n    time.sleep(0.03)"))
+    command = f"{sys.executable} -S {tmp_path / 'burn.py'} {{batch_size}} {{steps}} {tmp_path / 'pid'}"
+    profile = [*COMMAND, "profile", "--device", "jetson", "--sysfs-root", str(root), "--batch-sizes", "1"]
+    profile += ["--cap", "5W", "--step-time", r"step \d+ (\S+)"]
+    with subprocess.Popen([*profile, "--command", command], cwd=tmp_path, env=ENVIRONMENT) as process:
+        assert wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 30)
+        pid = int((tmp_path / "pid").read_text())
+        process.send_signal(signal.SIGTSTP)
+        assert wait_for(lambda: _state(pid) == "T" and _state(process.pid) == "T", 5)
+        process.send_signal(signal.SIGCONT)
+        assert wait_for(lambda: _state(pid) != "T", 5)
+        assert process.wait(100) == 0
+    table = ProfileTable.load(tmp_path / "profile.json")
+    assert all(cell.step_s < 0.1 for cell in table.measured)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _runs(path: Path) -> bool:
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(path) in process.read_text().split("\0"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_the_page_names_the_options_that_there_are():
+    text = (ROOT / "docs" / "any-program.md").read_text()
+    for option in ("--command", "--batch-sizes", "--step-time", "--step-time-file", "--run-limit", "--batch-size"):
+        assert option in text

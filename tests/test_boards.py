@@ -1,0 +1,248 @@
+"""The whole job on a live board in user space, on wall-clock time: its clock really holds back what works on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from tests.live_made import COMMAND, ENVIRONMENT, Board, agent, compiled, live, rises, wait_for, wattune
+
+from wattune.records import EfficiencyCurve, Plan, ProfileTable, TrainingRecord
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("boards"),
+    pytest.mark.skipif(os.name != "posix", reason="/sys"),
+]
+
+CAP_W = 7.5
+ANSWER_S = 0.5
+"""From power above the cap to the lower clock: a tenth of a second between readings, and room for a busy machine."""
+
+TINY = """
+name = "tiny"
+model = { name = "small-cnn", options = { width = 16, channels = 1, classes = 5 } }
+input_shape = [1, 16, 16]
+batch_sizes = [8, 16]
+budget_samples = 24000
+evaluate_every = 640
+target = 0.96
+optimizer = { name = "adam", learning_rate = 5e-5, reference_batch_size = 32, scaling = "sqrt" }
+data = { source = "digits", size = 16, classes = [5, 6, 7, 8, 9], invert = true }
+
+[proxy]
+target = 0.6
+data = { source = "digits", size = 16, classes = [5, 6, 7, 8, 9] }
+"""
+
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("workload") / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Board, Path]:
+    """A run whose training draws more than its profile said, since the board was less busy then; and its board."""
+    folder = tmp_path_factory.mktemp("run")
+    with live(folder / "board") as board:
+        board.load(0.6)
+        with wattune(board, *run(tiny, board, folder / "run")) as process:
+            assert wait_for((folder / "run" / "plan.json").exists, 240) or process.poll() is None
+            board.load(None)
+            said, _ = process.communicate(timeout=120)
+            assert process.returncode == 0, said
+        assert wait_for(board.is_as_found, 5), board.changes()
+    return board, folder / "run"
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Board]:
+    with live(tmp_path / "board") as board:
+        yield board
+        assert wait_for(board.is_as_found, 5), board.changes()
+
+
+def run(tiny: Path, board: Board, folder: Path) -> list[object]:
+    device = ["--device", "jetson", "--sysfs-root", board.root]
+    return ["run", tiny, *device, "--cap", f"{CAP_W}W", "--seeds", 1, "--processes", 1, "-o", folder]
+
+
+def guard(board: Board, *arguments: object, timeout: float = 60.0) -> tuple[int, dict[str, Any]]:
+    """``wattune guard`` on the live board: its exit code and report."""
+    command = [*COMMAND, "guard", "--device", "jetson", "--sysfs-root", board.root, "--json", *arguments]
+    words = [str(word) for word in command]
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout)
+    return done.returncode, json.loads(done.stdout)
+
+
+def check_run(folder: Path) -> TrainingRecord:
+    """Every record is there, says that it comes from a board in user space, and tells what was drawn."""
+    for kind in (ProfileTable, EfficiencyCurve, Plan, TrainingRecord):
+        record = kind.load(folder / f"{kind.name}.json")
+        if kind is not EfficiencyCurve:
+            assert record.provenance.kind == "simulated"
+    table, record = ProfileTable.load(folder / "profile.json"), TrainingRecord.load(folder / "training.json")
+    assert table.reference is None
+    assert {cell.batch_size for cell in table.cells} | {probe.batch_size for probe in table.aborted} == {8, 16}
+    assert record.ended == "target reached"
+    assert record.plan.cap_w == CAP_W
+    assert 3.0 * record.time_s < record.energy_j < 13.0 * record.time_s
+    assert (record.readings or 0) > 3 * record.time_s
+    assert "simulated" in (folder / "report.html").read_text(encoding="utf-8").lower()
+    return record
+
+
+def test_the_whole_job(finished: tuple[Board, Path]) -> None:
+    record = check_run(finished[1])
+    downs = [event for event in record.guard if event.action == "down"]
+    assert downs
+    assert downs[0].power_w > CAP_W
+    assert record.power_peak_w > CAP_W
+    # Each event is one reading; the next one is not before the clock has followed.
+    assert record.above_cap_s < len(record.guard) * 4 * ANSWER_S
+    assert record.trace[-1].setting == record.guard[-1].setting
+
+
+def test_the_clock_really_holds_the_work_back(finished: tuple[Board, Path]) -> None:
+    table = ProfileTable.load(finished[1] / "profile.json")
+    row = sorted((cell.clock_mhz, cell.step_s) for cell in table.cells if cell.batch_size == 16 and cell.step_s)
+    (low_mhz, slow_s), (high_mhz, fast_s) = row[0], row[-1]
+    assert None not in (low_mhz, slow_s, high_mhz, fast_s)
+    # Wider than the ratio of the clocks by half: a cell is a few cycles of running and standing still.
+    assert high_mhz / low_mhz / 1.5 < slow_s / fast_s < 1.5 * high_mhz / low_mhz
+
+
+def test_the_whole_job_through_an_agent(tiny: Path, board: Board, tmp_path: Path) -> None:
+    with agent(board, tmp_path / "socket") as device:
+        command = ["run", tiny, "--device", device, "--cap", f"{CAP_W}W", "--seeds", 1, "--processes", 1]
+        with wattune(board, *command, "-o", tmp_path / "run") as process:
+            assert wait_for(board.is_pinned, 60)
+            said, _ = process.communicate(timeout=240)
+            assert process.returncode == 0, said
+        assert wait_for(board.is_as_found, 5), board.changes()  # before the agent ends
+    check_run(tmp_path / "run")
+
+
+def test_killed_twice_brought_back_and_gone_on_with(tiny: Path, board: Board, tmp_path: Path) -> None:
+    folder, resume = tmp_path / "run", ["run", "-o", tmp_path / "run", "--resume"]
+    with wattune(board, *run(tiny, board, folder)) as process:
+        # Since the first cell is kept there is a second one under way.
+        assert wait_for(lambda: (folder / "profile-partial.json").exists() and board.snapshots(), 120)
+        process.kill()
+        process.communicate()
+    assert board.snapshots()
+    command = [*COMMAND, "restore", "--sysfs-root", str(board.root)]
+    restored = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert restored.returncode == 0, restored.stderr
+    assert wait_for(board.is_as_found, 5), board.changes()
+
+    with wattune(board, *resume) as process:
+        assert wait_for((folder / "checkpoint" / "training.safetensors").exists, 240), process.poll()
+        process.kill()
+        process.communicate()
+    assert not board.is_as_found()
+    kept = ProfileTable.load(folder / "profile.json")
+
+    with wattune(board, *resume) as process:  # it brings the board back by itself
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    record = check_run(folder)
+    assert ProfileTable.load(folder / "profile.json") == kept
+    assert "left behind" in {event.kind for event in record.board_events}
+
+
+def test_a_trainer_that_hangs_is_capped_by_the_agent(finished: tuple[Board, Path], tiny: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    shutil.copy(finished[1] / "plan.json", plan)
+    planned_mhz = Plan.load(plan).clock_mhz or 0.0
+    with live(tmp_path / "board", throttled=False) as board, agent(board, tmp_path / "socket") as device:
+        board.load(0.2)
+        endless = tmp_path / "endless.toml"  # no target, so that it does not end before it hangs
+        endless.write_text(TINY.replace("target = 0.96\n", ""), encoding="utf-8")
+        command = ["train", plan, endless, "--device", device, "-o", tmp_path / "training.json"]
+        with wattune(board, *command) as process:
+            assert wait_for((tmp_path / "training-checkpoint.safetensors").exists, 120), process.poll()
+            process.send_signal(signal.SIGSTOP)
+            assert board.limit_mhz() == planned_mhz
+            board.load(1.0)
+            assert wait_for(lambda: board.power_w() > CAP_W, 2)
+            # Two seconds are left to the trainer; from then on the agent answers every reading.
+            assert wait_for(lambda: board.limit_mhz() < planned_mhz, 8)
+            assert wait_for(lambda: board.power_w() <= CAP_W, 8)
+            # Ten seconds of silence, and it is the lowest clock until the trainer speaks again.
+            assert wait_for(lambda: board.limit_mhz() == 306.0, 20)
+            board.load(0.2)
+            process.send_signal(signal.SIGCONT)
+            said, _ = process.communicate(timeout=120)
+            assert process.returncode == 3, said  # there was no target to reach
+        assert wait_for(board.is_as_found, 5), board.changes()
+    kinds = {event.kind for event in TrainingRecord.load(tmp_path / "training.json").board_events}
+    assert {"guard", "lease lapsed", "lease renewed"} <= kinds
+
+
+def test_a_shell_loop_under_a_cap(board: Board) -> None:
+    script = f"echo $$ > {board.root}/load; i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done; exit 7"
+    code, report = guard(board, "--clock", "612MHz", "--cap", "6W", "--", "sh", "-c", script)
+    assert code == report["exit_code"] == 7
+    assert report["ended"] == "finished"
+    assert 3.0 * report["time_s"] < report["energy_j"] < 13.0 * report["time_s"]
+    # At 408 MHz and busy the board draws 6.07 W.
+    lowered = [event["setting"] for event in report["events"] if event["kind"] == "guard" and event["action"] == "down"]
+    assert lowered == [510.0, 408.0, 306.0]
+    assert report["above_cap_s"] < 3 * 2 * ANSWER_S
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_rising_power_is_answered_in_time(board: Board, tmp_path: Path) -> None:
+    found = rises(board, compiled(tmp_path), 4)
+    assert {one.exit_code for one in found} == {7}
+    assert all(one.to_mhz < 612.0 for one in found)
+    assert median(one.power_s for one in found) < ANSWER_S / 2
+    assert max(one.power_s for one in found) < 4 * ANSWER_S
+
+
+def test_a_reading_takes_less_than_a_fifth_of_a_millisecond(tmp_path: Path) -> None:
+    from benchmarks.boards import BOARDS, reading
+
+    found = [reading(path, tmp_path / path.stem) for path in sorted(BOARDS.glob("*.json"))]
+    assert len(found) >= 12
+    # A program that has to be started takes longer; nobody reads a Raspberry Pi 5 otherwise.
+    slow = {board["board"]: board["device"]["median_s"] for board in found if board["device"]["median_s"] >= 2e-4}
+    assert slow.keys() <= {board["board"] for board in found if board["by_program"]}, slow
+
+
+def test_an_hour_of_readings_takes_no_memory(tmp_path: Path) -> None:
+    from benchmarks.boards import hour
+
+    found = hour(tmp_path / "board", sys.getallocatedblocks)
+    assert found["readings"] == 36000
+    assert found["guard_events"] > 5
+    # Fifty minutes are 30000 readings: one object kept of each tenth one would be more.
+    assert found["growth"] < 3000
+
+
+def test_an_interrupted_run_leaves_the_board_as_found(tiny: Path, board: Board, tmp_path: Path) -> None:
+    with wattune(board, *run(tiny, board, tmp_path / "run")) as process:
+        assert wait_for(board.snapshots, 120)
+        process.send_signal(signal.SIGTERM)
+        began_s = time.monotonic()
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert time.monotonic() - began_s < 30
+    assert said.splitlines()[-1].endswith("--resume") or "interrupted" in said
+    assert board.is_as_found(), board.changes()
