@@ -25,6 +25,7 @@ class Joules:
 
     def add(self, time_s: float, power_w: float) -> None:
         """Take in one reading: the one before it held until now, and the first one since the beginning."""
+        time_s = max(time_s, self._last_s)  # no stretch counts twice where the clock was set back a little by a pause
         held_w = self._last_w if self.readings else power_w
         self._energy_j += held_w * self._counted_s(time_s)
         self._above_s += self._over_s(time_s) if self.readings else 0.0

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from wattune_agent.errors import BadRequest
+from wattune_agent.signals import tidy
 
 __all__ = ["KILL_S", "Program"]
 
@@ -60,12 +61,14 @@ class Program:
     def start(self) -> None:
         """Raises: BadRequest where it cannot be run."""
         self._watch()
+        self._began_s = time.monotonic()
         try:
             # A session of its own: its whole group can be stopped, and Ctrl-C reaches it through us alone.
             process = subprocess.Popen(self._command, start_new_session=True)
         except OSError as error:
             raise BadRequest("{} cannot be run: {}".format(self._command[0], error.strerror or error)) from error
-        self._began_s, self._process = time.monotonic(), process
+        self._process = process
+        # At once: until here a SIGKILL of this process would leave the program to itself.
         self._tell_watcher("{}\n".format(process.pid))
         threading.Thread(target=self._await, args=(process,), name="program", daemon=True).start()
         self._forward()
@@ -181,6 +184,7 @@ class Program:
         finally:
             for taken in before:
                 signal.signal(taken, before[taken])
+            tidy()  # what stood there before may be that of a pin which is over
 
     def _on_signal(self, number: int, _: Any) -> None:
         self.was_signalled = True

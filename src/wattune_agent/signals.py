@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-__all__ = ["call_before_end", "ending", "forget", "held", "waiting"]
+__all__ = ["call_before_end", "ending", "forget", "held", "tidy", "waiting"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,6 +41,11 @@ def forget(call: Callable[[], None]) -> None:
     """Do not call it any more."""
     if call in _calls:
         _calls.remove(call)
+    _arrange()
+
+
+def tidy() -> None:
+    """Take away handlers that nothing needs any more: another's clean-up may have put one of ours back."""
     _arrange()
 
 

@@ -252,6 +252,7 @@ def _write(path: str, content: bytes) -> None:
     _delete(path)  # in a folder of several users it may be somebody's link to elsewhere
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
+        os.fchmod(descriptor, 0o644)  # whoever finds the board changed has to be able to read how it was
         while content:
             content = content[os.write(descriptor, content) :]
         os.fsync(descriptor)
