@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("startup", "planning", "profiling", "metering", "boards", "example", "readme")
+NAMES = ("startup", "planning", "profiling", "metering", "boards", "session", "example", "readme")
 
 
 ALONE = ("real_images", "report_picture")  # these take arguments of their own

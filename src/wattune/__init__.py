@@ -29,8 +29,9 @@ if TYPE_CHECKING:
         WorkloadError,
     )
     from wattune.pipeline import run
-    from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
+    from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, SessionRecord, TrainingRecord
     from wattune.reporting import write_report
+    from wattune.session import capped
     from wattune.stages import compare, estimate, plan, profile, train
     from wattune.workloads import (
         Augmentation,
@@ -65,6 +66,7 @@ __all__ = [
     "RecordError",
     "SafetyStop",
     "SensorError",
+    "SessionRecord",
     "TargetNotReached",
     "TrainingRecord",
     "UnknownName",
@@ -72,6 +74,7 @@ __all__ = [
     "Workload",
     "WorkloadError",
     "__version__",
+    "capped",
     "compare",
     "estimate",
     "example_workload",
@@ -103,8 +106,9 @@ _HOMES = {
         "WorkloadError",
     ),
     "wattune.pipeline": ("run",),
-    "wattune.records": ("Comparison", "EfficiencyCurve", "Plan", "ProfileTable", "TrainingRecord"),
+    "wattune.records": ("Comparison", "EfficiencyCurve", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),
     "wattune.reporting": ("write_report",),
+    "wattune.session": ("capped",),
     "wattune.stages": ("compare", "estimate", "plan", "profile", "train"),
     "wattune.workloads": (
         "Augmentation",

@@ -107,7 +107,10 @@ class FileDevice(Device):
         return float(self.clock_file.read_text())
 
     def _apply(self, value: float) -> None:
-        self.clock_file.write_text(f"{value:g}\n")
+        # In one piece, as a kernel's file changes: another thread may be reading.
+        beside = self.clock_file.with_suffix(".new")
+        beside.write_text(f"{value:g}\n")
+        beside.replace(self.clock_file)
 
     def _snapshot(self) -> object:
         return self.clock_file.read_text()

@@ -23,6 +23,7 @@ from wattune.records import (
     ProfileTable,
     ReferencePower,
     ReferenceSet,
+    SessionRecord,
     TrainingRecord,
     provenance,
 )
@@ -269,3 +270,28 @@ def other_actuator(*, limits: bool) -> Records:
     ]
     table = ProfileTable(device="workstation", workload="resnet8-digits", cells=tuple(cells))
     return Records(profile=table, efficiency=efficiency(), plan=plan(table, efficiency(), cap_w=190.0))
+
+
+def session() -> SessionRecord:
+    """A training in the user's own loop that looked at two points."""
+    table = profile()
+    first, chosen = table.cells[0].point, table.cells[5].point
+    return SessionRecord(
+        device=table.device,
+        mode="as made up",
+        cap_w=CAP_W,
+        recipe={"batch_size": 4, "keep": True, "learning_rate_rule": "kept as it is (AdamW)"},
+        table=table,
+        efficiency_from="the user's batch size",
+        point=chosen,
+        changes=(
+            {"samples": 0, "time_s": 0.0, "point": first, "why": "probe"},
+            {"samples": 512, "time_s": 4.0, "point": chosen, "why": "chosen"},
+        ),
+        samples=4096,
+        steps=1024,
+        time_s=40.0,
+        energy_j=160.0,
+        ended="finished",
+        provenance=provenance("simulated", device=table.device, seed=0),
+    )

@@ -14,7 +14,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.fixture(scope="module")
 def records():
     run = samples.run()
-    return {r.name: r for r in (run.profile, run.efficiency, run.plan, run.training, run.comparison, run.proxy[0])}
+    session = samples.session()
+    kinds = (run.profile, run.efficiency, run.plan, run.training, run.comparison, run.proxy[0], session)
+    return {r.name: r for r in kinds}
 
 
 def test_the_published_schemas_are_those_of_the_records(tmp_path):

@@ -29,7 +29,7 @@ class SessionRecipe(Value):
 
 
 class PointChange(Value):
-    """From ``samples`` samples and ``time_s`` seconds of the session on, training ran at ``point``; ``why`` in words."""
+    """From so many samples and seconds of the session on, training ran at ``point``; ``why`` in words."""
 
     samples: Samples
     time_s: NotNegative
@@ -42,7 +42,7 @@ class SessionRecord(Record):
 
     ``table`` holds every point that was probed, by ordinary training steps; its ``workload`` is the model's class.
     ``point`` is the last one that was chosen, ``changes`` are all that training ran at, in their order. Time and energy
-    are of the whole session, with evaluations; ``compute_s``, ``waiting_s`` and ``copying_s`` are the parts of its steps.
+    are of the whole session, with evaluations; ``compute_s``, ``waiting_s`` and ``copying_s`` are parts of its steps.
     ``cap_w`` is what the sensor was held below; ``supply_cap_w`` the cap at the supply that it comes from.
     """
 

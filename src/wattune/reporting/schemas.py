@@ -14,11 +14,13 @@ from wattune.records import (
     Plan,
     ProfileTable,
     Record,
+    SessionRecord,
     TrainingRecord,
 )
 
 PUBLIC: dict[str, type[Record]] = {
-    kind.name: kind for kind in (ProfileTable, EfficiencyCurve, Plan, TrainingRecord, Comparison, LearningCurve)
+    kind.name: kind
+    for kind in (ProfileTable, EfficiencyCurve, Plan, TrainingRecord, Comparison, LearningCurve, SessionRecord)
 }
 """The records whose JSON other programs may rely on, by the value of their field ``record``."""
 

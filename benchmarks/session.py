@@ -1,0 +1,366 @@
+"""How far from the best point a training is that looks for it on the way: random boards, five workloads, several caps.
+
+Every run trains on a simulated board, under the meter and the cap guard of ``wattune.training``: probes and training
+alike are steps of counted work. Compared with two other ways to begin: every row's staircase of settings first, and
+the user's own batch size at a clock found by bisection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Any
+
+from benchmarks.session_worlds import TASKS, World, work_of, world
+from benchmarks.timing import keep
+from wattune.devices import Meter
+from wattune.devices.simulated import SimulatedDevice
+from wattune.errors import OutOfDeviceMemory
+from wattune.session.prior import relative_samples
+from wattune.session.search import Point, Row, Search
+from wattune.training.guard import Guard
+
+TUNING = range(0, 20)
+"""Boards that the search was tuned on."""
+
+FRESH = range(1000, 1020)
+"""Boards of the figures that are kept: none of them was seen before."""
+
+CAPS = (0.3, 0.6, 0.9)
+"""Of the way from the least to the most that any point draws."""
+
+TRAINING_S = 3600.0
+"""A training takes so long at its best point."""
+
+MOMENTS_S = {"60 s": 60.0, "5 min": 300.0, "10 %": 0.1 * TRAINING_S}
+KNOWLEDGE = ("recipe", "curve", "noise scale", "prior")
+ASK_EVERY_S = 15.0
+
+
+@dataclass
+class Run:
+    """One training's first tenth: what it was at each moment, and what it cost."""
+
+    in_force: dict[str, float] = field(default_factory=dict)
+    so_far: dict[str, float] = field(default_factory=dict)
+    probes: int = 0
+    probing_s: float = 0.0
+    above_probing: int = 0
+    above_training: int = 0
+    readings: int = 0
+    worst_above: float = 0.0
+
+
+class Trainer:
+    """Trains on a simulated board, at points that somebody names, and counts progress."""
+
+    def __init__(self, place: World, cap_w: float, seed: int):
+        self.place, self.cap_w = place, cap_w
+        self.device = SimulatedDevice(place.board, seed=seed)
+        self.progress = 0.0
+        self.run = Run()
+        self.is_probing = False
+        self.above: list[float] = []
+        self.point: Point | None = None
+        self.force: Point | None = None
+        self.moments = dict(MOMENTS_S)
+        self.best_cost = math.inf
+        best = place.best(cap_w - place.allowance_w())
+        assert best is not None
+        self.best_cost = place.cost(best)
+        self.begun_s = self.device.now_s()
+        self._setting: Any = None
+        self._guard: Guard | None = None
+        self.probed_s = self.changed_s = -math.inf
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """The whole session: the board at its lowest clock, the meter and a guard that counts on."""
+        lowest = self.device.settings[0]
+        with self.device.at(lowest) as self._setting:
+            self.device.wait(self.device.sensor.settle_s)
+            self.begun_s = self.device.now_s()
+            self._guard = None
+            with Meter(self.device, cap_w=self.cap_w, on_reading=self._read):
+                yield
+
+    @property
+    def time_s(self) -> float:
+        """Of the training, so far."""
+        return self.device.now_s() - self.begun_s
+
+    @property
+    def over(self) -> bool:
+        """Whether the last moment has passed."""
+        return not self.moments
+
+    def go(self, point: Point) -> None:
+        """Bring the board there; the guard begins anew at its clock."""
+        if point.setting != self._setting.value:
+            self._setting.change(point.setting)
+        self.point = point
+        self.changed_s = self.device.now_s()
+        self._guard = Guard(self.device, self._setting, self.cap_w)
+
+    def step(self) -> float:
+        """One optimizer step; its time."""
+        assert self.point is not None
+        row = self.point.row
+        before_s = self.device.now_s()
+        with self.device.step(work_of(self.place.task, row)):
+            pass
+        self.progress += row.batch_size / self.place.relative[row.batch_size]
+        while self.moments and self.time_s >= next(iter(self.moments.values())):
+            name = next(iter(self.moments))
+            del self.moments[name]
+            force = self.force if self.force is not None else self.point
+            self.run.in_force[name] = self.place.cost(force) / self.best_cost - 1
+            self.run.so_far[name] = self.time_s / (self.progress * self.best_cost) - 1
+        return self.device.now_s() - before_s
+
+    def probe(self, point: Point, *, brief: bool = False) -> tuple[float, float, float, float] | float | None:
+        """Step time, mean and highest power, and seconds; or the reading above the cap; or None: it does not fit."""
+        sensor = self.device.sensor
+        self.go(point)
+        self.is_probing, self.above = True, []
+        begun_s = self.device.now_s()
+        try:
+            while not self.above and self.device.now_s() - begun_s < sensor.settle_s:
+                self.step()
+            times: list[float] = []
+            if not self.above:
+                with Meter(self.device) as meter:
+                    count = 1 if brief else 3
+                    least_s = count * max(sensor.window_s, sensor.period_s)
+                    while not self.above and (sum(times) < least_s or len(times) < count):
+                        times.append(self.step())
+                figures = meter.figures()
+        except OutOfDeviceMemory:
+            return None
+        finally:
+            self.is_probing = False
+            self.probed_s = self.device.now_s()
+            self.run.probes += 1
+            self.run.probing_s += self.device.now_s() - begun_s
+        if self.above:
+            self._calm()
+            return self.above[0]
+        return mean(times), figures.power_mean_w, figures.power_peak_w, figures.time_s
+
+    def _calm(self) -> None:
+        """At the lowest clock until the sensor holds nothing of the probe any more."""
+        assert self.point is not None
+        power_w = self.above
+        self.go(Point(self.point.row, self.device.settings[0]))
+        self.is_probing = True
+        while self.device.now_s() - self.changed_s < self.device.sensor.settle_s:
+            self.step()
+        self.is_probing, self.above = False, power_w
+        self.probed_s = self.device.now_s()
+
+    def train(self, point: Point, seconds: float) -> tuple[float, float, float, float] | float:
+        """So long at a point, as ``probe``."""
+        self.go(point)
+        self.force, self.above = point, []
+        begun_s, times = self.device.now_s(), []
+        while self.device.now_s() - begun_s < self.device.sensor.settle_s:
+            self.step()
+        with Meter(self.device) as meter:
+            while not self.over and not self.above and (not times or self.device.now_s() - begun_s < seconds):
+                times.append(self.step())
+        figures = meter.figures()
+        if self.above:
+            return self.above[0]
+        return mean(times) if times else 1.0, figures.power_mean_w, figures.power_peak_w, figures.time_s
+
+    def _read(self, time_s: float, power_w: float) -> None:
+        if self._guard is None:
+            return
+        self.run.readings += 1
+        self._guard(time_s, power_w)
+        if power_w <= self.cap_w:
+            return
+        self.run.worst_above = max(self.run.worst_above, power_w / self.cap_w - 1)
+        if self.is_probing or self.device.now_s() - self.probed_s < self.device.sensor.settle_s:
+            self.run.above_probing += 1  # also where the sensor still holds something of the probe
+        else:
+            self.run.above_training += 1
+        if self.device.now_s() - self.changed_s >= self.device.sensor.settle_s or self.is_probing:
+            self.above.append(power_w)
+
+
+# -------------------------------------------------------------------------------------------------------- ways to train
+
+
+def guided(trainer: Trainer, known: Mapping[int, tuple[float, float]]) -> None:
+    """As a session does it."""
+    place, device = trainer.place, trainer.device
+    user = place.task.user
+    search = Search(
+        place.rows,
+        device.settings,
+        cap_w=trainer.cap_w,
+        start=Row(user, user),
+        samples_left=TRAINING_S / trainer.best_cost,
+        noise_w=device.sensor.noise_w,
+        resolution_w=device.sensor.resolution_w,
+        window_s=device.sensor.window_s,
+        period_s=device.sensor.period_s,
+        settle_s=device.sensor.settle_s,
+    )
+    search.relative(known)
+    while not trainer.over:
+        point = search.next()
+        trainer.force = search.best()
+        if point is not None:
+            _told(search, point, trainer.probe(point, brief=search.is_brief(point)))
+        else:
+            best = search.best()
+            assert best is not None, search.reason
+            _told(search, best, trainer.train(best, ASK_EVERY_S))
+
+
+def _told(search: Search, point: Point, found: tuple[float, float, float, float] | float | None) -> None:
+    if found is None:
+        search.unfit(point.row)
+    elif isinstance(found, float):
+        search.above(point, found)
+    else:
+        search.tell(point, *found)
+
+
+def staircase(trainer: Trainer, known: Mapping[int, tuple[float, float]]) -> None:
+    """Every row from the lowest setting up until a reading is above the cap, then the best of what was seen."""
+    settings = trainer.device.settings
+    costs: dict[Point, float] = {}
+    for row in trainer.place.rows:
+        for setting in settings:
+            found = trainer.probe(Point(row, setting))
+            if not isinstance(found, tuple):
+                break
+            if found[2] <= trainer.cap_w:
+                costs[Point(row, setting)] = found[0] / row.batch_size * known[row.batch_size][0]
+            trainer.force = min(costs, key=costs.__getitem__, default=None)
+            if trainer.over:
+                return
+    _go_on(trainer, sorted(costs, key=costs.__getitem__))
+
+
+def bisection(trainer: Trainer, known: Mapping[int, tuple[float, float]]) -> None:
+    """The user's own row at the highest setting without a reading above the cap, found by halving."""
+    row = Row(trainer.place.task.user, trainer.place.task.user)
+    settings = trainer.device.settings
+    low, high = 0, len(settings)
+    while high - low > 1:
+        middle = (low + high) // 2
+        trainer.force = Point(row, settings[low])
+        found = trainer.probe(Point(row, settings[middle]))
+        if found is None:
+            break
+        low, high = (middle, high) if isinstance(found, tuple) else (low, middle)
+    _go_on(trainer, [Point(row, settings[level]) for level in range(low, -1, -1)])
+
+
+def _go_on(trainer: Trainer, points: Sequence[Point]) -> None:
+    left = list(points)
+    while not trainer.over:
+        if isinstance(trainer.train(left[0], math.inf), float) and len(left) > 1:
+            left.pop(0)
+
+
+WAYS = {"guided": guided, "staircase first": staircase, "user's batch, bisected clock": bisection}
+
+
+# -------------------------------------------------------------------------------------------------------------- figures
+
+
+def knowledge(place: World, kind: str, draw: random.Random) -> dict[int, tuple[float, float]]:
+    """What is known of the relative samples: a measured curve, or what follows from a noise scale, or nothing."""
+    user = place.task.user
+    sizes = sorted(place.relative)
+    if kind == "curve":
+        return {b: (place.relative[b] * math.exp(0.03 * draw.gauss(0, 1) * (b != user)), 0.03) for b in sizes}
+    scale = math.exp(math.log(place.critical) - 0.3 + 0.9 * draw.gauss(0, 1)) if kind == "noise scale" else None
+    return relative_samples(sizes, scale, reference=user)
+
+
+def cases(seed: int) -> list[dict[str, Any]]:
+    """All runs of one board."""
+    found = []
+    for task in TASKS:
+        for kind in KNOWLEDGE:
+            place = world(seed, task, keep_recipe=kind == "recipe")
+            lowest_w, highest_w = min(place.peak_w.values()), max(place.peak_w.values())
+            known = knowledge(place, kind, random.Random(f"{seed} {task.name} {kind}"))
+            for share in CAPS:
+                cap_w = lowest_w + place.allowance_w() + share * (highest_w - lowest_w)
+                least = place.peak_w.get(Point(Row(task.user, task.user), place.board.gpu.clocks_mhz[0]))
+                if least is None or least + place.allowance_w() > cap_w:
+                    continue  # the user's own row cannot be trained at all
+                free, kept = place.best(cap_w), place.best(cap_w - place.allowance_w())
+                assert free is not None
+                assert kept is not None
+                for way, train in WAYS.items():
+                    if way == "staircase first" and kind == "prior":
+                        continue
+                    trainer = Trainer(place, cap_w, seed)
+                    with trainer.training():
+                        train(trainer, known)
+                    found.append(
+                        {
+                            "seed": seed,
+                            "task": task.name,
+                            "kind": kind,
+                            "cap": share,
+                            "way": way,
+                            "noise_price": place.cost(kept) / place.cost(free) - 1,
+                            **vars(trainer.run),
+                        }
+                    )
+    return found
+
+
+def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means and tails over runs."""
+    result: dict[str, Any] = {"runs": len(runs)}
+    for what in ("in_force", "so_far"):
+        for moment in MOMENTS_S:
+            values = sorted(run[what][moment] for run in runs)
+            result[f"{what} {moment}"] = {
+                "mean": round(mean(values), 4),
+                "median": round(values[len(values) // 2], 4),
+                "p90": round(values[int(0.9 * (len(values) - 1))], 4),
+                "below 1 %": round(mean(value < 0.01 for value in values), 3),
+            }
+    result["probes"] = round(mean(run["probes"] for run in runs), 1)
+    result["probing_s"] = round(mean(run["probing_s"] for run in runs), 1)
+    for what in ("above_probing", "above_training"):
+        result[f"readings_{what}"] = sum(run[what] for run in runs)
+        result[f"runs_{what}"] = sum(run[what] > 0 for run in runs)
+    result["worst_above_cap"] = round(max(run["worst_above"] for run in runs), 4)
+    result["readings"] = sum(run["readings"] for run in runs)
+    # What the fastest point costs that keeps the cap with the noise on top, over the fastest whose true power keeps it.
+    result["noise_price"] = round(mean(run["noise_price"] for run in runs), 4)
+    return result
+
+
+def main(seeds: Sequence[int] = FRESH, *, name: str = "session") -> None:
+    """Run all, on as many processes as there are cores, and keep."""
+    with ProcessPoolExecutor() as pool:
+        runs = [run for found in pool.map(cases, seeds) for run in found]
+    figures: dict[str, Any] = {}
+    for kind in KNOWLEDGE:
+        for way in WAYS:
+            if chosen := [run for run in runs if run["kind"] == kind and run["way"] == way]:
+                figures.setdefault(kind, {})[way] = summary(chosen)
+    keep(name, {"boards": len(seeds), "workloads": len(TASKS), "caps": list(CAPS), "regret": figures})
+
+
+if __name__ == "__main__":
+    main(TUNING if "tuning" in sys.argv else FRESH)

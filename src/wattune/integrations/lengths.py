@@ -1,0 +1,102 @@
+"""The longest row of the training data, for batches whose length varies: power and memory have to hold there."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from wattune.integrations.regrouping import Inputs, longest_row, repeated, width
+
+LOOK_FOR_S = 2.0
+"""Most time spent on looking through a data set for its longest row before training begins."""
+
+
+class Longest:
+    """The longest row known, and how it is known.
+
+    ``how`` is "in the data set" where every row of it was looked at, else "seen so far". ``main`` is the model's main
+    input, ``collate`` the training loader's own collator.
+    """
+
+    def __init__(self, main: str, collate: Callable[[list[Any]], Inputs] | None = None):
+        self.how = "seen so far"
+        self.width = 0
+        self.varies = False
+        self._main = main
+        self._collate = collate
+        self._item: Any = None
+        self._batch: Inputs | None = None
+
+    def look(self, dataset: Any, column: str, within_s: float = LOOK_FOR_S) -> None:
+        """Look through a data set with a length; anything else stays unknown until its batches come.
+
+        ``column`` holds the lengths where the data set has it. Random transforms do not notice.
+        """
+        if self._collate is None or not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+            return
+        if column in (getattr(dataset, "column_names", None) or ()):
+            lengths = [int(n) for n in dataset[column]]
+        else:
+            lengths = self._lengths(dataset, within_s)
+        if not lengths:
+            return
+        at = max(range(len(lengths)), key=lengths.__getitem__)
+        self._item = dataset[at]
+        with undisturbed():
+            self._take(self._collate([self._item]))
+        self.how = "in the data set" if len(lengths) == len(dataset) else "seen so far"
+        self.varies = min(lengths) < max(lengths)
+
+    def see(self, batch: Inputs, found: int) -> bool:
+        """Take in a batch of this width that is about to be trained on; whether all before were less, if there were."""
+        if self.width and found != self.width:
+            self.varies = True
+        if found <= self.width:
+            return False
+        first = self.width == 0
+        self._item = None
+        self._take(batch)
+        return not first
+
+    def batch(self, size: int) -> Inputs:
+        """``size`` rows that all are the longest one."""
+        if self._item is not None and self._collate is not None:
+            with undisturbed():
+                return self._collate([self._item] * size)
+        assert self._batch is not None  # a batch was seen
+        return repeated(self._batch, longest_row(self._batch), size)
+
+    def _take(self, batch: Inputs) -> None:
+        self._batch, self.width = batch, width(batch, self._main)
+
+    def _lengths(self, dataset: Any, within_s: float) -> list[int]:
+        begun_s = time.monotonic()
+        lengths: list[int] = []
+        with undisturbed():
+            for index in range(len(dataset)):
+                item = dataset[index]
+                ids = item.get(self._main) if isinstance(item, Mapping) else None
+                if not isinstance(ids, Sized) or getattr(ids, "ndim", 1) != 1:
+                    return []
+                lengths.append(len(ids))
+                if time.monotonic() - begun_s > within_s:
+                    break
+        return lengths
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Nothing that is drawn inside changes what the random generators give afterwards."""
+    states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])

@@ -1,0 +1,352 @@
+"""What Lightning's training loop fetches from: the user's loader, in micro-batches whose size may change."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Iterator, Sized
+from typing import Any, NamedTuple
+
+import torch
+from lightning.pytorch.utilities import CombinedLoader
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler
+from typing_extensions import Self
+
+from wattune.errors import InputError
+from wattune.session.batch import can_split, even, shapes, split
+from wattune.session.feed import Feed, Fetched
+from wattune.session.fetching import Fetcher
+from wattune.session.search import Row
+from wattune.session.session import Session
+
+
+class Part(NamedTuple):
+    """One micro-batch: ``share`` is its part of the samples of its step; ``ends_pass``: nothing comes after it."""
+
+    data: Any
+    samples: int
+    share: float
+    first: bool
+    last: bool
+    ends_pass: bool
+
+
+class Division(float):
+    """What ``Trainer.accumulate_grad_batches`` is while one micro-batch is trained on.
+
+    Lightning asks that number three things, and of micro-batches that differ in size and number no whole number
+    answers all of them. Divided by, it scales the loss. The remainder of the batches that are begun (``ready``) says
+    whether the optimizer steps with this one, that of the batches before it whether the gradients are cleared: where
+    it is 0.
+    """
+
+    first: bool
+    last: bool
+    ready: int
+
+    def __new__(cls, value: float, *, first: bool, last: bool, ready: int) -> Self:
+        """``value``: the step's samples over those of the micro-batch."""
+        made = super().__new__(cls, value)
+        made.first, made.last, made.ready = first, last, ready
+        return made
+
+    def __rmod__(self, batches: float) -> float:
+        return 0 if (self.last if batches == self.ready else self.first) else 1
+
+
+class Passes(CombinedLoader):
+    """The user's loader as Lightning sees it.
+
+    Until ``attach`` it has the length of the user's own, in whose batches Lightning then reckons limits and intervals.
+    Afterwards each pass goes on until its samples are used up.
+    """
+
+    def __init__(self, loader: Any, *, keep: bool):
+        if isinstance(loader, CombinedLoader) and len(loader.flattened) == 1:
+            loader = loader.flattened[0]
+        if isinstance(loader, (CombinedLoader, list, tuple, dict)):
+            raise InputError("several loaders to train on at once", allowed="one loader")
+        super().__init__(loader, "max_size_cycle")
+        self.position = 0
+        """Samples of the present pass that were trained on."""
+        self.random: list[Tensor] = []
+        """The random numbers that the present pass began with."""
+        self.micro_batches_left = 0
+        """How many the rest of the pass is expected to be made of, the present step included."""
+        self.part: Part
+        """The micro-batch that was fetched last."""
+        self.step_samples = 0
+        """Samples of its step."""
+        self.wants_norms = False
+        """Whether the norms of the gradients of its step would tell something new."""
+        self._session: Session | None = None
+        self._begun = False
+        self._index = -1
+        self._parts: Iterator[Part] = iter(())
+        self._resumed: tuple[int, list[Tensor]] | None = None
+        self._keep = keep
+        self._feed: Feed | None = None
+        self._upto: UpTo | None = None
+        self._most: int | None = None
+        self._fetched_s: float | None = None
+
+    @property
+    def loader(self) -> Any:
+        """The user's own, as Lightning prepared it."""
+        return self.flattened[0]
+
+    @property
+    def batches(self) -> float:
+        """Batches of the user's own loader in a pass, as far as Lightning is to use them; inf where nobody knows."""
+        limit = self.limits[0] if self.limits else math.inf
+        return min(len(self.loader) if isinstance(self.loader, Sized) and _has_length(self.loader) else math.inf, limit)
+
+    @property
+    def feed(self) -> Feed:
+        """The loader, asked for other sizes. Raises: InputError for one that cannot be, and would have to."""
+        if self._feed is None:
+            try:
+                Feed(self.loader, keep=False)
+            except InputError:
+                if not self._keep:
+                    raise
+                self._feed = Feed(self.loader, keep=True)
+            else:
+                self._upto = UpTo(self.loader, self.batches)
+                self._feed = Feed(_ordered(self.loader, self._upto), keep=self._keep)
+        return self._feed
+
+    @property
+    def samples(self) -> int | None:
+        """Samples in a pass; None where nobody knows."""
+        found = self.feed.samples_per_pass
+        return found if self._upto is not None else None
+
+    def attach(self, session: Session, parts_a_step: int) -> None:
+        """Fetch for this session from now on. ``parts_a_step``: batches of the loader in a step of the user's own."""
+        self._session = session
+        self._fetcher = Fetcher(self.feed, session.governor)
+        self._parts_a_step = parts_a_step
+        modules = session.governor.model.modules()
+        self._has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in modules)
+
+    def resume(self, position: int, random: list[Tensor]) -> None:
+        """Begin the next pass so many samples into it, in the order that follows from these random numbers."""
+        self._resumed = position, random
+
+    def cut(self, samples: int | None) -> None:
+        """End the pass that begins after so many samples, where that is not None."""
+        self._most = samples
+
+    def arrived(self) -> None:
+        """The micro-batch is where the model is."""
+        if self._fetched_s is not None and self._session is not None:
+            governor = self._session.governor
+            governor.times.copying_s += governor.device.now_s() - self._fetched_s
+
+    def end_pass(self) -> bool:
+        """Let go of what was fetched and is not going to be trained on; whether the pass was complete."""
+        if self._session is not None:
+            self._session.drop_step()
+            self._fetcher.clear()
+        position = self._resumed[0] if self._resumed is not None else self.position
+        self._parts, self._begun, self._resumed, self.position = iter(()), False, None, 0
+        return position >= self.samples if self.samples is not None else self.part.ends_pass
+
+    def expected(self) -> float:
+        """Micro-batches of a whole pass at the point in force, as far as one can say; inf where nobody can."""
+        if self._session is None or self.samples is None:
+            return math.inf
+        self.position = 0
+        return self._expected(0, self._session.row)
+
+    # ------------------------------------------------------------------------------------------- what Lightning calls
+
+    def __len__(self) -> int:
+        """In batches of the user's own; more than there can be where the pass says when it ends."""
+        return sys.maxsize if self._session is not None or self.batches == math.inf else int(self.batches)
+
+    def __iter__(self) -> Self:
+        """A new pass, which begins with its first batch."""
+        if self._begun and self._session is not None:
+            self.end_pass()
+        self._index = -1
+        return self
+
+    def __next__(self) -> Any:
+        """The next micro-batch. Raises: SafetyStop, InputError, DeviceError."""
+        assert self._session is not None  # attached before the first batch is fetched
+        if not self._begun:
+            self._start()
+        self.part = next(self._parts)
+        self._index += 1
+        governor = self._session.governor
+        governor.trial.samples = self.part.samples
+        self._fetched_s = governor.device.now_s() if governor.on_cuda else None
+        return self.part.data, self._index, 0
+
+    # ------------------------------------------------------------------------------------------------------- the pass
+
+    def _start(self) -> None:
+        self.position, random = self._resumed or (0, [])
+        self._resumed, self._begun = None, True
+        if self._upto is not None:
+            self._upto.most = self._most
+        if self.position:
+            self.feed.start(skip=self.position, random=random)
+        else:
+            self.feed.start()
+        self.random = self.feed.random
+        self._parts = self._pass()
+
+    def _pass(self) -> Iterator[Part]:
+        steps = self._whole_steps() if self._upto is not None else self._steps_as_they_are()
+        for fetched, row, is_end in steps:
+            yield from self._step(fetched, row, is_end)
+
+    def _whole_steps(self) -> Iterator[tuple[list[Fetched], Row, bool]]:
+        # Not one fetch more than is needed: a sampler that is asked for more may draw random numbers for that.
+        position, whole = self.position, self.samples
+        assert whole is not None
+        samples = whole if self._most is None else min(whole, self._most)
+        while position < samples and (fetched := self._fetcher.fetch()) is not None:
+            position += fetched.samples
+            yield [fetched], self._fetcher.row(fetched), position >= whole
+
+    def _steps_as_they_are(self) -> Iterator[tuple[list[Fetched], Row, bool]]:
+        assert self._session is not None
+        batches: Iterator[Any] = iter(self._fetcher.fetch, None)
+        if self.batches != math.inf:
+            batches = itertools.islice(batches, max(0, int(self.batches) - self.position // self.feed.batch_size))
+        group = list(itertools.islice(batches, self._parts_a_step))
+        while group:
+            following = list(itertools.islice(batches, self._parts_a_step))
+            yield group, self._session.row, not following
+            group = following
+
+    def _step(self, fetched: list[Fetched], row: Row, is_end: bool) -> Iterator[Part]:
+        session = self._session
+        assert session is not None
+        governor = session.governor
+        samples = sum(one.samples for one in fetched)
+        self.wants_norms = session.knowledge.wants(governor.steps)
+        pieces: list[tuple[Any, int]] = []
+        for one in fetched:
+            sizes = even(one.samples, row.micro_batch_size)
+            if len(sizes) > 1 or not governor.checked:
+                self._look(one.data, one.samples, row)
+            if self.wants_norms and len(fetched) == len(sizes) == 1 < samples and self._may_halve():
+                sizes = even(samples, -(-samples // 2))
+            pieces += zip(split(one.data, one.samples, sizes), sizes, strict=True)
+        key = None
+        if governor.book.counts:
+            key = tuple(size for _, size in pieces), tuple(shapes(data) for data, _ in pieces)
+        session.begin_step(samples, row, key=key, data=[one.data for one in fetched])
+        self.step_samples = samples
+        self.micro_batches_left = len(pieces) + self._expected(samples, row)
+        last = len(pieces) - 1
+        for index, (data, size) in enumerate(pieces):
+            yield Part(data, size, size / samples, index == 0, index == last, is_end and index == last)
+
+    def _may_halve(self) -> bool:
+        # Two halves instead of one batch say what the noise of the gradients is; BatchNorm would notice.
+        assert self._session is not None
+        governor = self._session.governor
+        return governor.can_split and not self._has_norm and not governor.prober.is_measuring
+
+    def _look(self, data: Any, samples: int, row: Row) -> None:
+        assert self._session is not None
+        governor, kind = self._session.governor, type(data).__name__
+        if not governor.checked:
+            governor.checked = True
+            governor.can_split = can_split(data, samples)
+            if not governor.can_split:
+                governor.note(f"batches of {kind} cannot be cut into micro-batches, so they are not")
+        if not governor.can_split and min(samples, row.micro_batch_size) < samples:
+            raise InputError(
+                "batches of this make cannot be cut into micro-batches",
+                value=kind,
+                hint="let collate_fn give tensors or lists with an entry for each sample, in tuples or dictionaries",
+            )
+
+    def _expected(self, samples: int, row: Row) -> int:
+        """Micro-batches of the steps after the present one."""
+        total = self.samples
+        if total is None:
+            return 1
+        full, rest = divmod(
+            (total if self._most is None else min(total, self._most)) - self.position - samples, row.batch_size
+        )
+        parts = full * len(even(*row))
+        return parts + (len(even(rest, row.micro_batch_size)) if rest else 0)
+
+
+class UpTo(Sampler[int]):
+    """The first ``samples`` of a loader's sampler, ``most`` of them where that is not None.
+
+    It is asked for more only where the user's own loader would ask it, since a sampler may draw random numbers then.
+    """
+
+    def __init__(self, loader: DataLoader[Any], batches: float):
+        if not isinstance(loader.sampler, Sized) or loader.batch_size is None:
+            raise InputError(
+                "a sampler without a length", value=type(loader.sampler).__name__, hint="give the sampler a __len__"
+            )
+        self.sampler = loader.sampler
+        self.samples = int(min(len(loader.sampler), batches * loader.batch_size))
+        self.most: int | None = None
+        is_asked = loader.num_workers > 0 or self.samples % loader.batch_size != 0
+        self._is_asked = is_asked and self.samples == len(loader.sampler)
+
+    def __len__(self) -> int:
+        """How many."""
+        return self.samples
+
+    def __iter__(self) -> Iterator[int]:
+        """A new pass."""
+        indices = iter(self.sampler)
+        yield from itertools.islice(indices, self.samples if self.most is None else self.most)
+        if self._is_asked and self.most is None:
+            next(indices, None)
+
+
+def _ordered(loader: DataLoader[Any], sampler: Sampler[int]) -> DataLoader[Any]:
+    """The same loader in the order of another sampler."""
+    options: dict[str, Any] = {}
+    if loader.num_workers:
+        options = {
+            "prefetch_factor": loader.prefetch_factor,
+            "persistent_workers": loader.persistent_workers,
+            "multiprocessing_context": loader.multiprocessing_context,
+        }
+    return DataLoader(
+        loader.dataset,
+        batch_size=loader.batch_size,
+        sampler=sampler,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        generator=loader.generator,
+        **options,
+    )
+
+
+def _has_length(loader: Sized) -> bool:
+    try:
+        len(loader)
+    except (TypeError, NotImplementedError):
+        return False
+    return True
+
+
+def squared_norm(parameters: Iterator[Tensor]) -> Tensor:
+    """That of the gradients as they are."""
+    gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
+    if not gradients:
+        return torch.zeros(())
+    norms = torch._foreach_norm(gradients)
+    return torch.stack([norm.float() for norm in norms]).square().sum()

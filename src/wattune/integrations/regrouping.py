@@ -1,0 +1,118 @@
+"""The batches of one optimizer step as micro-batches of another size: rows cut out of a batch, or batches put together.
+
+A batch is what a Transformers collator gives: a mapping of names to tensors whose first dimension is the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Inputs = Mapping[str, Any]
+
+FILLS = {"labels": -100, "shift_labels": -100, "attention_mask": 0, "token_type_ids": 0, "position_ids": 0}
+"""What a row is filled up with to the right where another one is longer; ``input_ids`` with the padding token.
+
+A token that is filled in is masked and has no label, so it changes no result.
+"""
+
+
+def rows(batch: Inputs) -> int | None:
+    """How many rows a batch has; None where its tensors do not agree on that, so that it cannot be cut."""
+    found = {len(v) for v in batch.values() if isinstance(v, list) or (isinstance(v, Tensor) and v.dim() > 0)}
+    return found.pop() if len(found) == 1 else None
+
+
+def tokens(batch: Inputs, main: str) -> Tensor | int:
+    """What a batch holds: its tokens without padding, or its rows where it is not made of tokens."""
+    if "attention_mask" in batch and isinstance(batch["attention_mask"], Tensor):
+        return batch["attention_mask"].count_nonzero()
+    if is_text(batch, main):
+        return int(batch[main].numel())
+    return rows(batch) or 1
+
+
+def is_text(batch: Inputs, main: str) -> bool:
+    """Whether its main input is made of tokens: one whole number each."""
+    ids = batch.get(main)
+    return isinstance(ids, Tensor) and ids.dim() == 2 and not ids.is_floating_point()
+
+
+def width(batch: Inputs, main: str) -> int:
+    """Tokens a row, padding included; 1 where it is not made of tokens."""
+    return int(batch[main].shape[1]) if is_text(batch, main) else 1
+
+
+def cut(batch: Inputs, size: int) -> list[Inputs]:
+    """Pieces of ``size`` rows, the last of which may be smaller; the batch itself where it cannot be cut."""
+    count = rows(batch)
+    if count is None or count <= size:
+        return [batch]
+    return [_select(batch, slice(begin, begin + size)) for begin in range(0, count, size)]
+
+
+def repeated(batch: Inputs, row: int, size: int) -> Inputs:
+    """A batch of ``size`` rows that all are this row; the batch itself where it cannot be cut."""
+    if rows(batch) is None:
+        return batch
+    one = _select(batch, slice(row, row + 1))
+    return _made(one, {name: _times(value, size) for name, value in one.items()})
+
+
+def longest_row(batch: Inputs) -> int:
+    """The row with the least padding."""
+    mask = batch.get("attention_mask")
+    return int(mask.flatten(1).sum(1).argmax()) if isinstance(mask, Tensor) and mask.dim() > 1 else 0
+
+
+def joined(batches: Sequence[Inputs], main: str, pad: int) -> Inputs | None:
+    """One batch of the rows of all; None where they cannot be put together without changing a result."""
+    first = batches[0]
+    if any(rows(batch) is None or batch.keys() != first.keys() for batch in batches):
+        return None
+    values = {}
+    for name in first:
+        value = _joined([batch[name] for batch in batches], {**FILLS, main: pad}.get(name), "attention_mask" in first)
+        if value is None and first[name] is not None:
+            return None
+        values[name] = value
+    return _made(first, values)
+
+
+def _joined(values: list[Any], fill: int | None, masked: bool) -> Any:
+    first = values[0]
+    if isinstance(first, list):
+        return [entry for value in values for entry in value]
+    if not isinstance(first, Tensor) or first.dim() == 0:
+        same = all(torch.equal(v, first) if isinstance(v, Tensor) else v == first for v in values)
+        return first if same else None
+    if any(v.shape[1:] != first.shape[1:] for v in values):
+        if fill is None or not masked or first.dim() != 2:
+            return None
+        length = max(v.shape[1] for v in values)
+        values = [torch.nn.functional.pad(v, (0, length - v.shape[1]), value=fill) for v in values]
+    return torch.cat(values)
+
+
+def _select(batch: Inputs, part: slice) -> Inputs:
+    def of(value: Any) -> Any:
+        return value[part] if isinstance(value, list) or (isinstance(value, Tensor) and value.dim() > 0) else value
+
+    return _made(batch, {name: of(value) for name, value in batch.items()})
+
+
+def _times(value: Any, size: int) -> Any:
+    if isinstance(value, list):
+        return value * size
+    if isinstance(value, Tensor) and value.dim() > 0:
+        return value.repeat(size, *[1] * (value.dim() - 1))
+    return value
+
+
+def _made(like: Inputs, values: dict[str, Any]) -> Inputs:
+    # The collator's own type, as the Trainer keeps it too: a custom loss may ask it for more than its entries.
+    made: Inputs = type(like)(values)  # type: ignore[call-arg]
+    return made

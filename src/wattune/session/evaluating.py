@@ -1,0 +1,35 @@
+"""Evaluations in the middle of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from wattune.devices import Device
+from wattune.session.keeper import Keeper
+from wattune.session.work import WorkBook
+
+
+@contextmanager
+def evaluation(device: Device, keeper: Keeper, book: WorkBook, *, on_cuda: bool) -> Iterator[None]:
+    """Around an evaluation: the keeper holds it below the cap, and a simulated board takes the time of what ran.
+
+    A recording holds training steps only: there an evaluation takes no time. Raises: DeviceError.
+    """
+    keeper.begin_evaluation()
+    try:
+        book.begin("evaluation")
+        try:
+            yield
+            work = book.end(1, 1, keep=False) if book.counts else None
+        finally:
+            book.drop()
+        if work is not None and work.flops and device.kind != "replayed":
+            with device.step(work):
+                pass
+        elif on_cuda:
+            torch.cuda.synchronize()
+    finally:
+        keeper.end_evaluation()

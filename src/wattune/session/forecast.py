@@ -1,0 +1,95 @@
+"""Step time and power of all points from those of a few: what they are sums of, on a processor that has a clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from wattune.session.grid import Grid
+from wattune.session.seen import DRIFT, Readings, Seen, scatter_w
+from wattune.session.surrogate import Array, Surrogate
+
+TIME_SHARES = (0.08, 0.12, 0.05, 0.05, 0.10, 0.60)
+"""Of the time of a sample at the first point: per forward pass and per optimizer step (each: what does not depend on
+the clock, what does), then per sample, likewise. A wide guess."""
+
+POWER_SHARES = (0.9, 0.12, 0.08, 0.25, 0.15, 0.05)
+"""At the highest setting, relative to the power at the first point: at rest; a running clock (f, and f^3 for the
+voltage that rises with it); a busy processor, likewise; the busiest stretch of long steps above their mean."""
+
+SHARES_SD = 1.5
+POWER_SD = (0.3, 1.0, 1.0, 1.0, 1.0, 1.0)
+"""Standard deviations of the logarithms of those."""
+
+TIME_RESIDUAL, POWER_RESIDUAL = 0.03, 0.02
+"""How far a board is from such a sum, relative: kernels change with the size, caches fill."""
+
+LENGTHS = (1.0, 2.0, 2.0)
+"""Over which such a deviation of the time changes: in ln(setting), doublings of the micro-batch and of the batch."""
+
+POWER_LENGTHS = (0.4, 2.0, 2.0)
+"""And of the power: in shares of the highest setting, where the voltage bends, and doublings as above."""
+
+BENDING = 0.3
+"""How much the slope of ln(power) over the share of the highest setting wanders over the whole range: voltages bend.
+A tenth of the range beyond what was seen adds 0.5 % of standard deviation, three tenths 3 %."""
+
+RISE_S = 0.2
+"""Steps of this length draw half of the power that long ones add (they leave gaps that no count of work shows)."""
+
+ABOVE, ABOVE_SD = 0.01, 0.015
+"""ln(power of a point over its first reading above the cap): mean and standard deviation. It came early, and the power
+from before was still in it."""
+
+
+class Forecast:
+    """Of all points of a grid; ``time`` and ``power`` give mean and standard deviation of ln(step time) and ln(power).
+
+    The power is the highest that a sensor without noise would read.
+    """
+
+    def __init__(self, grid: Grid, readings: Readings):
+        self._batch, self._micro, self._clock = grid.batch, grid.micro, grid.setting / grid.setting.max()
+        logs = np.stack([np.log(self._clock), np.log2(self._micro), np.log2(self._batch)], axis=1)
+        self._places = logs / np.array(LENGTHS)
+        logs = np.stack([self._clock, np.log2(self._micro), np.log2(self._batch)], axis=1)
+        self._power_places = logs / np.array(POWER_LENGTHS)
+        self._readings = readings
+        self.time: Surrogate
+        self.power: Surrogate
+        self.scatter_w = readings.scatter_w
+        self.power_noise: Array
+
+    def fit(self, seen: Mapping[int, Seen], above: Mapping[int, float]) -> None:
+        """Know what was seen at some places (one at least, in their order), and readings above the cap at others."""
+        first = next(iter(seen))
+        one, clock, micro, batch = np.ones_like(self._clock), self._clock, self._micro, self._batch
+        at = np.array(sorted(seen), dtype=np.intp)
+        known = [seen[index] for index in at]
+        terms = np.stack([1 / micro, 1 / (micro * clock), 1 / batch, 1 / (batch * clock), one, 1 / clock], axis=1)
+        first_s = seen[first].step_s / batch[first]
+        shares = np.log(np.array(TIME_SHARES) * first_s)
+        sd = np.full(len(TIME_SHARES), SHARES_SD)
+        self.time = Surrogate(terms / terms[first], shares, sd, self._places, TIME_RESIDUAL)
+        logs = np.log([one.step_s for one in known]) - np.log(batch[at])
+        self.time.fit(at, logs, np.array([one.step_sd() for one in known]))
+        self.time.mean = self.time.mean + np.log(batch)  # of a step again, not of a sample
+
+        step_s = np.exp(self.time.mean)
+        idle = self.time.shares[:, 0] + self.time.shares[:, 2]
+        busy = (1 - idle) * step_s / (step_s + RISE_S) * clock
+        uneven = step_s**2 / (step_s**2 + self._readings.window_s**2) * clock
+        terms = np.stack([one, clock, clock**3, busy, busy * clock**2, uneven], axis=1)
+        shares = np.log(np.array(POWER_SHARES) * seen[first].power_mean_w)
+        self.power = Surrogate(
+            terms, shares, np.array(POWER_SD), self._power_places, POWER_RESIDUAL, BENDING ** (2 / 3) * self._clock
+        )
+        self.scatter_w = scatter_w(self._readings, known)
+        highest = [one.highest_w(self._readings, self.scatter_w) for one in known]
+        logs = np.log([w for w, _ in highest] + [w * math.exp(ABOVE) for w in above.values()])
+        sds = [sd / w for w, sd in highest] + [ABOVE_SD] * len(above)
+        self.power.fit(np.append(at, np.array(list(above), dtype=np.intp)), logs, np.array(sds))
+        # How well a probe of three windows or so tells the power.
+        self.power_noise = np.hypot(DRIFT, 0.6 * self.scatter_w / np.exp(self.power.mean))

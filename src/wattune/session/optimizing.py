@@ -1,0 +1,149 @@
+"""The optimizer's step of a session: gradients added up over micro-batches, scaled, looked at, applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wattune.errors import InputError
+from wattune.session.knowledge import Knowledge
+from wattune.session.recipe import Recipe
+from wattune.session.work import WorkBook
+
+OVERFLOWS = 25
+"""Steps in a row that gradient scaling may skip: after so many halvings no scale would have helped."""
+
+
+class Stepper:
+    """Adds up the gradients of one step, and takes it.
+
+    Where the norms of the gradients are wanted, those after the first micro-batch and those of the whole step say what
+    the noise of the samples is. Raises: InputError for a loop that steps or clears gradients itself.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        recipe: Recipe,
+        knowledge: Knowledge,
+        book: WorkBook,
+        *,
+        scaler: torch.amp.GradScaler | None,
+        before_step: Callable[[], None] | None,
+    ):
+        self.scaler = scaler
+        self.told = False
+        """Whether the last step brought something new about the gradient noise."""
+        self._model = model
+        self._optimizer = optimizer
+        self._recipe = recipe
+        self._knowledge = knowledge
+        self._book = book
+        self._before_step = before_step
+        self._stepping = self._stepped = False
+        self._overflows = 0
+        self._parts = 0
+        self._first: tuple[int, Tensor] | None = None
+        self._witness: Tensor | None = None
+        self._hooks = [
+            optimizer.register_step_pre_hook(lambda *_: self._only_here()),
+            optimizer.register_step_post_hook(lambda *_: self._done()),
+        ]
+
+    def begin(self) -> None:
+        """A step begins without gradients."""
+        self._optimizer.zero_grad(set_to_none=True)
+        self._parts, self._first, self._witness = 0, None, None
+
+    def add(self, loss: Tensor, samples: int, share: float, *, norms: bool) -> None:
+        """Backpropagate the mean loss of one micro-batch, which is so much of the step's samples."""
+        if self._witness is not None and self._witness.grad is None:
+            raise InputError(
+                "the gradients were cleared in the middle of a step",
+                hint="remove optimizer.zero_grad() from the loop: the session does it at the beginning of each step",
+            )
+        if share != 1.0:
+            loss = loss * share
+        if self.scaler is not None:
+            loss = self.scaler.scale(loss)
+        torch.autograd.backward(loss)
+        self._parts += 1
+        if self._parts == 1 and share != 1.0:
+            groups = self._optimizer.param_groups
+            self._witness = next((p for g in groups for p in g["params"] if p.grad is not None), None)
+            if norms:
+                with self._book.uncounted():
+                    self._first = samples, self._square() / share**2
+
+    def step(self, samples: int) -> bool:
+        """Take the step over so many samples; whether the parameters changed.
+
+        Raises: InputError where gradient scaling has skipped too many in a row.
+        """
+        scaler, scale = self.scaler, 1.0
+        if scaler is not None:
+            scale = float(scaler.get_scale()) if self._first is not None else 1.0
+            if self._before_step is not None:
+                scaler.unscale_(self._optimizer)
+                if self._first is not None:
+                    self._first = self._first[0], self._first[1] / scale**2
+                    scale = 1.0
+        self.told = False
+        if self._first is not None:
+            small, square = self._first
+            with self._book.uncounted():
+                squares = torch.stack([square, self._square()]).tolist()
+            self.told = self._knowledge.add(small, squares[0] / scale**2, samples, squares[1] / scale**2)
+        if self._before_step is not None:
+            self._before_step()
+        self._stepping, self._stepped = True, False
+        try:
+            if scaler is not None:
+                scaler.step(self._optimizer)
+                scaler.update()
+            else:
+                self._optimizer.step()
+        finally:
+            self._stepping = False
+            self._recipe.unscale()
+        if not self._stepped:
+            self._overflow()
+        else:
+            self._overflows = 0
+        return self._stepped
+
+    def close(self) -> None:
+        """Leave the optimizer as it was found."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _overflow(self) -> None:
+        self._overflows += 1
+        if self._overflows >= OVERFLOWS:
+            raise InputError(
+                "gradient scaling found no scale at which the gradients are finite",
+                value=f"{self._overflows} steps in a row were skipped",
+                hint="train in bf16 or fp32, lower the learning rate, or look for infinities in model and loss",
+            )
+
+    def _square(self) -> Tensor:
+        """Squared norm of the gradients as they are."""
+        gradients = [p.grad for p in self._model.parameters() if p.grad is not None and not p.grad.is_sparse]
+        if not gradients:
+            return torch.zeros(())
+        norms = torch._foreach_norm(gradients)
+        return torch.stack([norm.float() for norm in norms]).square().sum()
+
+    def _only_here(self) -> None:
+        if not self._stepping:
+            raise InputError(
+                "the optimizer was stepped by the loop",
+                hint="remove optimizer.step() from it: session.backward(loss) steps where a batch is complete",
+            )
+
+    def _done(self) -> None:
+        self._stepped = True

@@ -1,0 +1,270 @@
+"""Where to train next: batch size, micro-batch size and setting, found while training, with no reading above the cap.
+
+A probe is a stretch of ordinary training at a point whose step time and power become known with it; it costs what that
+point is slower than the best one known, for as long as it takes. Step time and power of all other points are forecast
+from those seen (``forecast``). Only points that are forecast to keep the cap are probed, no more than a bounded step up
+in clock; where something faster may lie beyond, the probe is one that leads there or tells most about its power
+(``worth``). The search ends where nothing that is left is worth its cost over the rest of the training, and can begin
+again when more is known of how many samples each batch size needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from wattune.session.forecast import Forecast
+from wattune.session.grid import Grid, Mask, Point, Row, distance
+from wattune.session.prior import relative_samples
+from wattune.session.seen import NOISE_LIMIT, Readings, Seen
+from wattune.session.surrogate import Array
+from wattune.session.worth import LIKELY, SURE, Options, saving_if_known, values
+
+__all__ = ["Point", "Row", "Search"]
+
+PASSES: Final = 4
+"""Steps that a probe takes at least, with those before it settles."""
+
+WINDOWS: Final = 3
+"""Windows of the sensor that it measures for."""
+
+PROBE_MAX: Final = 1.2
+PROBE_MAX_SD: Final = 0.7
+"""Mean and standard deviation of the highest of five normal numbers: a probe sees that many readings."""
+
+HORIZON_S: Final = 3600.0
+"""Time that training is expected to go on for where nobody says."""
+
+FAR: Final = 50.0
+"""Of the logarithm of the time: further behind than anything, for batch sizes that nothing is known of."""
+
+
+class Search:
+    """Says where to probe, and what is best of what was seen.
+
+    ``start``: the user's own row, or the one nearest to it that fits. ``samples_left``: samples of training to come, at
+    the user's batch size; it counts down with what is told, and may be set. Without a cap (None) the first probe is
+    made at the highest setting, else at the lowest. The last five arguments say what is known of the sensor: see
+    ``wattune.devices.Sensor``; where its noise is unknown (0), it is estimated from the readings. ``tell`` is for
+    probes, and as well for any stretch of training at the point in force: the more was read, the closer to the cap.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        settings: Sequence[float],
+        *,
+        cap_w: float | None,
+        start: Row,
+        margin_w: float = 0.0,
+        samples_left: float | None = None,
+        noise_w: float = 0.0,
+        resolution_w: float = 0.0,
+        window_s: float = 0.5,
+        period_s: float = 0.1,
+        settle_s: float = 1.0,
+    ):
+        self.start = Row(*start)
+        self.samples_left = samples_left
+        self.reason = ""
+        self._grid = grid = Grid([*rows, self.start], settings)
+        self._cap_w = math.inf if cap_w is None else cap_w - margin_w
+        self._readings = Readings(noise_w, resolution_w, window_s, max(period_s, 0.1))
+        self._measuring_s = WINDOWS * max(window_s, period_s, 0.1) + settle_s
+        self._forecast = Forecast(grid, self._readings)
+        self._seen: dict[int, Seen] = {}
+        self._above: dict[int, float] = {}
+        self._open = np.ones(len(grid.points), dtype=bool)
+        self._worth = 0.0
+        self._is_fitted = False
+        self._relative: dict[int, tuple[float, float]] = {}
+        self.relative(relative_samples(sorted({r.batch_size for r in grid.rows}), reference=self.start.batch_size))
+
+    # --------------------------------------------------------------------------------------------------- what is told
+
+    def relative(self, known: Mapping[int, tuple[float, float]]) -> None:
+        """Batch size -> mean of the samples that it needs, relative to any one batch size, and the sd of its logarithm.
+
+        Of a batch size that is not in it, nothing is known: its rows are left out.
+        """
+        own = known.get(self.start.batch_size, (1.0, 0.0))[0]
+        self._relative = {int(size): (mean / own, sd) for size, (mean, sd) in known.items()}
+        means = [self._relative.get(point.row.batch_size, (math.nan, 0.0))[0] for point in self._grid.points]
+        self._samples = np.log(means) - np.log(self._grid.batch)
+        self._known = np.isfinite(self._samples)
+
+    def tell(self, point: Point, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float) -> None:
+        """What ``seconds`` of a probe, or of training after it, showed at this point."""
+        index = self._grid.index(point)
+        stretch = Seen.of(self._readings, step_s, power_mean_w, power_peak_w, seconds)
+        if index in self._seen:
+            self._seen[index].add(stretch)
+        else:
+            self._seen[index] = stretch
+        if self.samples_left is not None and self._known[index]:
+            done = seconds / step_s / math.exp(self._samples[index])
+            self.samples_left = max(0.0, self.samples_left - done)
+        self._is_fitted = False
+
+    def above(self, point: Point, power_w: float) -> None:
+        """A reading of ``power_w`` was above the cap at this point, in a probe or in training: it is not used again."""
+        index = self._grid.index(point)
+        self._above[index] = power_w
+        self._open &= ~self._grid.from_here_up(index)
+        self._is_fitted = False
+
+    def unfit(self, row: Row) -> None:
+        """This row does not fit the memory, or its forward pass fails; nor do rows that are larger in both."""
+        self._open &= ~self._grid.at_least(Row(*row))
+
+    # --------------------------------------------------------------------------------------------------- what it says
+
+    def next(self) -> Point | None:
+        """Where to probe now; None where nothing is left that is worth it (``reason`` says why)."""
+        self._worth = 0.0
+        if not self._seen:
+            return self._beginning()
+        found = values(self._options())
+        self._worth = found.worth
+        if found.point is None:
+            self.reason = f"what is left may save {found.worth:.1%} of the time, less than finding it costs"
+            return None
+        self.reason = ""
+        return self._grid.points[found.point]
+
+    def is_brief(self, point: Point) -> bool:
+        """Whether this probe only leads on, so that one step and one window of the sensor are enough of it.
+
+        That is so where the next setting up surely keeps the cap, too, and at the very first point below a cap.
+        """
+        index = self._grid.index(point)
+        if math.isinf(self._cap_w) or self._grid.level[index] + 1 == len(self._grid.settings):
+            return False
+        return not self._seen or bool(self._sure()[index + 1])
+
+    def best(self) -> Point | None:
+        """The fastest to the target of the points that were measured and keep the cap; None before the first.
+
+        Where none surely keeps it, the one of those without a reading above it that draws least.
+        """
+        found = self._best()
+        return None if found is None else self._grid.points[found]
+
+    def worth(self) -> float:
+        """The share of the remaining time that further probing may save, as of the last ``next``."""
+        return self._worth
+
+    def worth_of_curve(self) -> float:
+        """The share of the remaining time that knowing the relative samples exactly is expected to save."""
+        if not self._seen:
+            return 0.0
+        sd = np.array([self._relative.get(point.row.batch_size, (1.0, 0.0))[1] for point in self._grid.points])
+        return saving_if_known(self._options(), np.sign(self._grid.batch - self.start.batch_size) * sd)
+
+    # ---------------------------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a later search needs to go on from here, as JSON values."""
+        key = self._grid.key
+        return {
+            "seen": [[list(key(index)), one.state_dict()] for index, one in self._seen.items()],
+            "above": [[list(key(index)), power_w] for index, power_w in self._above.items()],
+            "closed": [list(key(int(index))) for index in np.flatnonzero(~self._open)],
+            "relative": [[size, *known] for size, known in self._relative.items()],
+            "samples_left": self.samples_left,
+            "reason": self.reason,
+            "worth": self._worth,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``; points that this search does not have are passed over."""
+        of = self._grid.of
+        self._seen = {i: Seen(**one) for key, one in state["seen"] if (i := of(key)) is not None}
+        self._above = {i: power_w for key, power_w in state["above"] if (i := of(key)) is not None}
+        self._open[:] = True
+        for key in state["closed"]:
+            if (index := of(key)) is not None:
+                self._open[index] = False
+        self.relative({size: (mean, sd) for size, mean, sd in state["relative"]})
+        self.samples_left, self.reason, self._worth = state["samples_left"], state["reason"], state["worth"]
+        self._is_fitted = False
+
+    # ------------------------------------------------------------------------------------------------------- deciding
+
+    def _beginning(self) -> Point | None:
+        """The user's row, or else the nearest that is left; at the lowest setting where there is a cap."""
+        level = len(self._grid.settings) - 1 if math.isinf(self._cap_w) else 0
+        left = [self._grid.points[i] for i in np.flatnonzero(self._open & (self._grid.level == level))]
+        self.reason = "" if left else "nothing fits" if not self._above else "the cap is not kept at the lowest setting"
+        return min(left, key=lambda point: distance(point.row, self.start), default=None)
+
+    def _forecasts(self) -> Forecast:
+        if not self._is_fitted:
+            self._forecast.fit(self._seen, self._above)
+            self._is_fitted = True
+        return self._forecast
+
+    def _costs(self) -> Array:
+        """ln of the time that each point takes for what a sample of the user's batch size achieves."""
+        costs = self._forecasts().time.mean + self._samples
+        return np.asarray(np.where(self._known, costs, FAR))
+
+    def _limit_w(self) -> float:
+        """What a point may draw so that no reading is above the cap, with all the noise that the sensor may add."""
+        noise_w = self._readings.noise_w or self._forecasts().scatter_w
+        return self._cap_w - NOISE_LIMIT * noise_w - self._readings.resolution_w / 2
+
+    def _sure(self) -> Mask:
+        """Which points keep the cap, to all that is known."""
+        if math.isinf(self._cap_w):
+            return self._open
+        power = self._forecasts().power
+        return np.asarray(self._open & (np.exp(power.mean + SURE * power.sd) <= self._limit_w()))
+
+    def _short(self, sure: float) -> Mask:
+        """Which points keep the cap for as long as a probe takes, in which the noise hardly gets to its limit."""
+        if math.isinf(self._cap_w):
+            return self._open
+        power, scatter_w = self._forecasts().power, self._forecasts().scatter_w
+        mean_w = np.exp(power.mean)
+        sd_w = np.hypot(mean_w * power.sd, PROBE_MAX_SD * scatter_w)
+        return np.asarray(self._open & (mean_w + PROBE_MAX * scatter_w + sure * sd_w <= self._cap_w))
+
+    def _best(self) -> int | None:
+        measured = [index for index in self._seen if self._open[index]]
+        if not measured:
+            return None
+        sure, costs, power = self._sure(), self._costs(), self._forecasts().power
+        if kept := [index for index in measured if sure[index] and self._known[index]]:
+            return min(kept, key=lambda index: float(costs[index]))
+        kept = [index for index in measured if self._seen[index].power_peak_w <= self._cap_w]
+        return min(kept, key=lambda index: float(power.mean[index]), default=None)
+
+    def _options(self) -> Options:
+        forecast, costs, best, capped = self._forecasts(), self._costs(), self._best(), math.isfinite(self._cap_w)
+        base = float(min(costs[index] for index in self._seen) if best is None else costs[best])
+        kept = [index for index in self._seen if self._open[index]]
+        times = np.zeros(len(costs), dtype=np.intp)
+        for index, one in self._seen.items():
+            times[index] = one.times
+        return Options(
+            costs=costs,
+            costs_sd=forecast.time.sd,
+            base=base,
+            power=forecast.power if capped else None,
+            limit=math.log(max(self._limit_w(), 1e-9)) if capped else math.inf,
+            power_sd=forecast.power_noise,
+            is_open=self._open & self._known,
+            sure=self._sure(),
+            short=self._short(SURE),
+            likely=self._short(LIKELY) & self._grid.next_up(kept),
+            near=self._grid.near(kept) if capped else self._open,
+            times=times,
+            row=self._grid.row,
+            level=self._grid.level,
+            probe_s=self._measuring_s + PASSES * np.exp(forecast.time.mean),
+            left_s=HORIZON_S if self.samples_left is None else self.samples_left * math.exp(min(base, FAR / 2)),
+        )

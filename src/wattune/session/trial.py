@@ -1,0 +1,163 @@
+"""Whether the model can be run at another micro-batch size, tried before the user's own loop gets to it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves, tree_map
+
+from wattune.algorithms import operations, release, shortage_said
+from wattune.devices import Device
+from wattune.errors import InputError, OutOfDeviceMemory
+from wattune.session.batch import even
+from wattune.session.search import Row
+from wattune.session.work import WorkBook
+
+
+class Trial:
+    """Remembers how the user calls the model, and calls it so with other numbers of samples.
+
+    One forward and backward pass of each new size, of copies of one sample: gradients, buffers and random numbers are
+    afterwards as they were. Where the model itself was never called, or cannot be cut by samples, only parts that are
+    not larger than those of the user's own are taken to fit.
+    """
+
+    def __init__(self, device: Device, model: nn.Module, largest: int, optimizer: Optimizer | None = None):
+        self.known: set[int] = set()
+        """Micro-batch sizes that training has run with or that were tried."""
+        self.failures: dict[int, str] = {}
+        self.too_large: dict[Row, str] = {}
+        """Rows whose batch does not fit beside a micro-batch that does, on a device that does not run the steps."""
+        self._peaks: dict[int, float] = {}
+        self._device = device
+        self._model = model
+        self._optimizer = optimizer
+        self._largest = largest
+        self._call: tuple[Any, Any, Any] | None = None
+        self.samples = 0
+        """How many the model is about to be called with."""
+        self._hook: Any = None
+        if not isinstance(model, nn.parallel.DistributedDataParallel):
+            self._hook = model.register_forward_pre_hook(self._see, with_kwargs=True)
+
+    def is_known(self, row: Row) -> bool:
+        """Whether nothing has to be tried to say whether this row fits."""
+        size = max(even(*row))
+        return size in self.known or size in self.failures or self._call is None
+
+    def fits(self, row: Row, book: WorkBook) -> bool:
+        """Whether steps of this row can be trained. Why not stands in ``failures``. Raises: DeviceError."""
+        size = max(even(*row))
+        if size in self.failures or row in self.too_large:
+            return False
+        if size in self.known:
+            return self._has_room(row, size)
+        if self._call is None:
+            return size <= self._largest
+        try:
+            self._try(size, book)
+        except (OutOfDeviceMemory, InputError) as error:
+            self.failures[size] = str(error)
+        except Exception as error:  # noqa: BLE001 - the user's own model may raise anything
+            text = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self.failures[size] = f"{type(error).__name__}: {text}"
+        else:
+            self.known.add(size)
+            return self._has_room(row, size)
+        release()
+        return False
+
+    def _has_room(self, row: Row, size: int) -> bool:
+        available = self._device.memory_bytes
+        if size not in self._peaks or available is None or self._call is None:
+            return True
+        one = sum(part.nbytes for part in tree_leaves(self._call[:2]) if isinstance(part, _One))
+        needed = self._peaks[size] + one * (row.batch_size - size)
+        if needed > available:
+            self.too_large[row] = f"{needed / 2**20:.0f} MiB needed, {available / 2**20:.0f} MiB available"
+        return needed <= available
+
+    def close(self) -> None:
+        """Leave the model as it was found."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _see(self, model: nn.Module, arguments: Any, options: Any) -> None:
+        if not self.samples or not torch.is_grad_enabled():
+            return
+        samples = self.samples
+        cut = any(t.dim() and t.shape[0] == samples for t in operations.tensors([list(arguments), options]))
+        if cut:
+            one = tree_map(lambda v: _first(v, samples), (arguments, options))
+            kind = next(self._model.parameters()).device.type
+            autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+            self._call = (*one, (kind, *autocast))
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _try(self, size: int, book: WorkBook) -> None:
+        assert self._call is not None
+        arguments, options, (kind, enabled, dtype) = self._call
+        model = self._model
+        if self._optimizer is not None:
+            self._optimizer.zero_grad(set_to_none=True)  # their memory is not there twice in training, either
+        buffers = [buffer.clone() for buffer in model.buffers()]
+        weights = [p for p in model.parameters() if p.requires_grad]
+        devices = [weights[0].device] if weights and kind == "cuda" else []
+        arguments, options = tree_map(
+            lambda v: v.expand(size).contiguous() if isinstance(v, _One) else v, (arguments, options)
+        )
+        book.begin(("trial", size), [list(arguments), options])
+        try:
+            with torch.random.fork_rng(devices=devices), shortage_said(f"a micro-batch of {size}"):
+                timed = self._device.step(book.plain(size, size)) if not book.counts else nullcontext()
+                with timed, torch.enable_grad():
+                    with torch.autocast(kind, dtype=dtype, enabled=enabled):
+                        outputs = [
+                            t for t in operations.tensors(_plain(model(*arguments, **options))) if t.requires_grad
+                        ]
+                    if outputs:
+                        total = sum(
+                            (t.float().mean() for t in outputs), start=torch.zeros((), device=outputs[0].device)
+                        )
+                        torch.autograd.grad(total, weights, allow_unused=True)
+            work = book.end(size, size) if book.counts else None
+        finally:
+            book.drop()
+            for buffer, value in zip(model.buffers(), buffers, strict=True):
+                buffer.copy_(value)
+        if work is not None:
+            self._peaks[size] = work.peak_memory_bytes
+            with self._device.step(work):
+                pass
+
+
+class _One:
+    """One sample of an argument that has one for each."""
+
+    def __init__(self, value: Tensor):
+        self._value = value
+
+    @property
+    def nbytes(self) -> int:
+        return self._value.nbytes
+
+    def expand(self, size: int) -> Tensor:
+        return self._value.expand(size, *self._value.shape[1:])
+
+
+def _first(value: Any, samples: int) -> Any:
+    if isinstance(value, Tensor):
+        value = value.detach()
+        return _One(value[:1].clone()) if value.dim() and value.shape[0] == samples else value
+    return value
+
+
+def _plain(outputs: Any) -> Any:
+    return dict(outputs) if hasattr(outputs, "items") else outputs

@@ -1,0 +1,231 @@
+"""An interruption leaves the board as it was, a checkpoint and a record; and training goes on from there."""
+
+from contextlib import suppress
+
+import pytest
+import torch
+from session_made import Named, Numbered, RealTimeDevice, board, distance, loss_of, perceptron
+from torch.nn import functional
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader
+
+from wattune.errors import InputError, RecordError, SafetyStop
+from wattune.records import SessionRecord
+from wattune.session import capped
+
+
+def loader_of(data=None, **options):
+    generator = options.pop("generator", torch.Generator().manual_seed(3))
+    return DataLoader(data or Numbered(), **{"batch_size": 32, "shuffle": True, "generator": generator, **options})
+
+
+class Run:
+    """One process's worth of training, up to an interruption in the middle of a batch."""
+
+    def __init__(self, path, *, stop_after=None, passes=6, device=None, loader=None, resume=True, **options):
+        self.model = perceptron()
+        optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
+        self.scheduler = lr_scheduler.StepLR(optimizer, 9, 0.8)
+        self.device = device or board()
+        self.seen = []
+        calls = 0
+        with capped(
+            device=self.device,
+            cap_w=4.5,
+            model=self.model,
+            optimizer=optimizer,
+            loader=loader or loader_of(Named()),
+            scheduler=self.scheduler,
+            checkpoint=path,
+            resume=resume,
+            record=path.with_suffix(".json"),
+            **options,
+        ) as self.session:
+            for _ in range(self.session.passes, passes):
+                parts = []
+                for batch in self.session.batches():
+                    loss = functional.cross_entropy(self.model(batch.data["x"]), batch.data["y"])
+                    calls += 1
+                    if calls == stop_after:
+                        raise KeyboardInterrupt
+                    self.session.backward(loss)
+                    parts += batch.data["number"].tolist()
+                    if batch.last:
+                        self.seen += parts
+                        parts = []
+
+
+@pytest.mark.parametrize("stop_after", [1, 7, 75, 110])
+@pytest.mark.parametrize("micro", [32, 8])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_resumed_training_is_the_one_that_was_never_interrupted(tmp_path, stop_after, micro, workers):
+    options = {"keep_recipe": True, "micro_batch_size": micro}
+    if workers and stop_after != 75:
+        pytest.skip("once is enough")
+
+    def loader():
+        return loader_of(Named(), num_workers=workers)
+
+    whole = Run(tmp_path / "whole.safetensors", loader=loader(), **options)
+    path = tmp_path / "checkpoint.safetensors"
+    device = board()
+    clock_mhz = device.current()
+    with pytest.raises(KeyboardInterrupt):
+        Run(path, stop_after=stop_after, device=device, loader=loader(), **options)
+    assert device.current() == clock_mhz
+    first = SessionRecord.load(path.with_suffix(".json"))
+    assert first.ended == "interrupted"
+    rest = Run(path, loader=loader(), **options)
+    assert first.samples + len(rest.seen) == len(whole.seen) == 6 * 640
+    assert rest.seen == whole.seen[first.samples :]
+    assert distance(rest.model, whole.model) < 1e-6
+    assert rest.scheduler.get_last_lr() == whole.scheduler.get_last_lr()
+    assert rest.session.record.samples == 6 * 640
+    assert rest.session.record.time_s >= first.time_s
+
+
+def test_what_was_probed_is_not_probed_again(tmp_path, touring):
+    path = tmp_path / "checkpoint.safetensors"
+    first = Run(path, passes=12)
+    again = Run(path, passes=13)
+    cells = first.session.record.table.cells
+    assert len(cells) > 3
+    assert again.session.record.table.cells[: len(cells)] == cells
+    probes = [change for change in again.session.record.changes if change.why == "probe"]
+    places = [change.point for change in probes]
+    assert len(set(places)) >= len(places) - 1  # the one that was under way begins anew
+
+
+def test_each_sample_is_seen_once_although_the_sizes_change_and_it_was_interrupted(tmp_path, touring):
+    path = tmp_path / "checkpoint.safetensors"
+    seen, stops = [], iter([30, 90, 200, None])
+    for stop in stops:
+        run = Run.__new__(Run)
+        with suppress(KeyboardInterrupt):
+            run.__init__(path, stop_after=stop, passes=5)
+        seen += run.seen
+    for number in range(5):
+        assert sorted(seen[640 * number : 640 * (number + 1)]) == list(range(640))
+
+
+def test_an_interruption_on_real_time(tmp_path):
+    device = RealTimeDevice()
+    with pytest.raises(KeyboardInterrupt):
+        Run(tmp_path / "c.safetensors", stop_after=30, device=device)
+    assert device.current() == 150.0
+    assert SessionRecord.load(tmp_path / "c.json").ended == "interrupted"
+
+
+def test_any_other_error_leaves_the_same_behind(tmp_path):
+    device, model = board(), perceptron()
+    clock_mhz = device.current()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    path = tmp_path / "c.safetensors"
+    with pytest.raises(ZeroDivisionError):
+        with capped(
+            device=device, cap_w=4.5, model=model, optimizer=optimizer, loader=loader_of(), checkpoint=path
+        ) as session:
+            for number, batch in enumerate(session.batches()):
+                session.backward(loss_of(model, batch) / (7 - number if number < 8 else 1))
+                if number == 7:
+                    1 / 0  # noqa: B018
+    assert session.record.ended == "failed"
+    assert session.record.reason == "division by zero"
+    assert path.exists()
+    assert device.current() == clock_mhz
+
+
+def test_a_loop_that_breaks_out_of_a_pass_begins_another():
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with capped(
+        device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader_of(), micro_batch_size=8
+    ) as s:
+        for batch in s.batches():
+            s.backward(loss_of(model, batch))
+            if s.samples >= 96:
+                break
+        assert s.passes == 0
+        assert sum(passed.samples for passed in _trained(s, model)) == 640
+    assert s.record.passes == 1
+
+
+def _trained(session, model):
+    for batch in session.batches():
+        session.backward(loss_of(model, batch))
+        yield batch
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"loader": loader_of(Named(), batch_size=16)},
+            r"of another session, it differs in: batch_size \(32, not 16\)",
+        ),
+        ({"keep_recipe": True}, "keep_recipe"),
+    ],
+)
+def test_a_checkpoint_of_something_else(tmp_path, change, said):
+    path = tmp_path / "c.safetensors"
+    Run(path, passes=1)
+    with pytest.raises(RecordError, match=said):
+        Run(path, passes=2, **change)
+
+
+def test_a_checkpoint_of_another_model(tmp_path):
+    path = tmp_path / "c.safetensors"
+    Run(path, passes=1)
+    model = perceptron(width=3)
+    with pytest.raises(RecordError, match="does not fit model, optimizer or scheduler"):
+        with capped(
+            device=board(),
+            cap_w=4.5,
+            model=model,
+            optimizer=torch.optim.Adam(model.parameters()),
+            loader=loader_of(),
+            checkpoint=path,
+            resume=True,
+        ):
+            pass
+
+
+def test_a_scheduler_that_cannot_be_kept(tmp_path):
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.StepLR(optimizer, 3)
+    scheduler.mine = object()
+    with pytest.raises(InputError, match="holds what cannot be kept"):
+        with capped(
+            device=board(),
+            cap_w=4.5,
+            model=model,
+            optimizer=optimizer,
+            loader=loader_of(),
+            scheduler=scheduler,
+            checkpoint=tmp_path / "c.safetensors",
+        ):
+            pass
+
+
+def test_a_safety_stop_can_be_gone_on_from(tmp_path):
+    device = RealTimeDevice()
+    path = tmp_path / "c.safetensors"
+    readings = iter(range(10**9))
+
+    def power_w(clock_mhz):
+        if next(readings) > 5:
+            from wattune.errors import SensorError
+
+            raise SensorError("unplugged")
+        return 2.0
+
+    device._power_w = power_w
+    with pytest.raises(SafetyStop, match="no reading any more"):
+        Run(path, passes=10**6, device=device)
+    assert device.current() == 150.0
+    record = SessionRecord.load(path.with_suffix(".json"))
+    assert record.ended == "stopped for safety"
+    assert "unplugged" in record.board_events[0].text
+    rest = Run(path, passes=record.passes + 1, device=RealTimeDevice())
+    assert rest.session.record.passes == record.passes + 1
