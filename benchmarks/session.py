@@ -19,11 +19,11 @@ from typing import Any
 
 from benchmarks.session_worlds import TASKS, World, work_of, world
 from benchmarks.timing import keep
+from wattune.decisions.prior import relative_samples
+from wattune.decisions.search import Point, Row, Search
 from wattune.devices import Meter
 from wattune.devices.simulated import SimulatedDevice
 from wattune.errors import OutOfDeviceMemory
-from wattune.session.prior import relative_samples
-from wattune.session.search import Point, Row, Search
 from wattune.training.guard import Guard
 
 TUNING = range(0, 20)

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wattune.algorithms import open_algorithm
+from wattune.decisions.search import Point, Row
 from wattune.devices.board import BOARDS, Board, board_names, tomllib
 from wattune.devices.roofline import Segment, segments
 from wattune.devices.simulated import NOISE_LIMIT, SimulatedDevice
 from wattune.records import StepWork
-from wattune.session.search import Point, Row
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet18, resnet20, small_cnn
 from wattune.workloads.optimizers import OptimizerRule
 

@@ -27,12 +27,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 
+from wattune.decisions.noise import Norms
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.errors import InputError, SafetyStop
 from wattune.integrations.lightning import PowerCap
 from wattune.records import SessionRecord
 from wattune.session import capped
-from wattune.session.noise import Norms
 
 pytestmark = [
     # What the library says of a loader without workers, of few batches to log, and of its own parts.

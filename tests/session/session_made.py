@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from wattune.decisions.search import Point, Row
 from wattune.devices import Device, Sensor, SimulatedDevice, builtin_board
 from wattune.records import StepWork
-from wattune.session.search import Point, Row
 
 SAMPLES = 640
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from typing_extensions import Self
 
+from wattune.decisions.search import Row
 from wattune.errors import InputError
 from wattune.session.batch import can_split, even, shapes, split
 from wattune.session.feed import Feed, Fetched
 from wattune.session.fetching import Fetcher
-from wattune.session.search import Row
 from wattune.session.session import Session
 
 

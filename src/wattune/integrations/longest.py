@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wattune.algorithms import release, shortage_said
+from wattune.decisions.search import Point, Row, Search
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory
 from wattune.integrations.lengths import Longest, undisturbed
 from wattune.integrations.regrouping import Inputs
 from wattune.records import StepWork
 from wattune.session.governor import Governor
-from wattune.session.search import Point, Row, Search
 from wattune.session.timing import WORTH_SAYING
 from wattune.session.trial import Trial
 from wattune.session.work import WorkBook

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from wattune.decisions.search import Point, Row, Search
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError
 from wattune.integrations.lengths import Longest
@@ -20,7 +21,6 @@ from wattune.session.governor import Governor
 from wattune.session.knowledge import Knowledge
 from wattune.session.optimizing import OVERFLOWS
 from wattune.session.recipe import Recipe
-from wattune.session.search import Point, Row, Search
 from wattune.session.session import Options, Session
 
 

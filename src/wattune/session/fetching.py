@@ -6,9 +6,9 @@ from collections import deque
 from typing import Any
 
 from wattune.algorithms import operations
+from wattune.decisions.search import Row
 from wattune.session.feed import Feed, Fetched
 from wattune.session.governor import Governor
-from wattune.session.search import Row
 
 BURST_BYTES = 256 * 2**20
 """Most that a burst may hold in memory, where the device does not say how little that has to be."""

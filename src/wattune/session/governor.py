@@ -9,13 +9,13 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from wattune.decisions.search import Point, Row, Search
 from wattune.devices import Device, Meter
 from wattune.errors import DeviceError, OutOfDeviceMemory, SafetyStop
 from wattune.session.diary import Diary
 from wattune.session.evaluating import evaluation
 from wattune.session.keeper import Keeper
 from wattune.session.prober import Prober
-from wattune.session.search import Point, Row, Search
 from wattune.session.timing import Sync, Times
 from wattune.session.trial import Trial
 from wattune.session.work import WorkBook

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from wattune.decisions.noise import NoiseScale, Norms
+from wattune.decisions.prior import relative_samples
 from wattune.errors import InputError
 from wattune.records import EfficiencyCurve, EfficiencyPoint
 from wattune.records.session import EfficiencySource
-from wattune.session.noise import NoiseScale, Norms
-from wattune.session.prior import relative_samples
 
 UNKNOWN_SD = 0.1
 """Standard deviation of ln(relative samples) that a point of a curve without a band is given."""

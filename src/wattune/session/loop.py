@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wattune.decisions.search import Row
 from wattune.errors import InputError
 from wattune.session.batch import Batch, can_split, even, moved, shapes, split
 from wattune.session.feed import Fetched
@@ -16,7 +17,6 @@ from wattune.session.governor import Governor
 from wattune.session.knowledge import Knowledge
 from wattune.session.optimizing import Stepper
 from wattune.session.recipe import Recipe
-from wattune.session.search import Row
 
 
 class Loop:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from wattune.decisions.search import Row, Search
 from wattune.devices import Device, open_device
 from wattune.errors import InputError
 from wattune.planning.sides import module_cap
@@ -22,7 +23,6 @@ from wattune.session.knowledge import Knowledge, opened_curve
 from wattune.session.recipe import Recipe
 from wattune.session.rows import batch_sizes as sizes_of
 from wattune.session.rows import rows as rows_of
-from wattune.session.search import Row, Search
 from wattune.session.session import Options, Session
 
 

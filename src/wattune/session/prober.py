@@ -7,10 +7,10 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
+from wattune.decisions.search import Point, Row, Search
 from wattune.devices import Device
 from wattune.records import AbortedProbe, OperatingPoint, ProfileCell
 from wattune.session.keeper import Keeper
-from wattune.session.search import Point, Row, Search
 from wattune.session.stretch import Stretch, cell, ratio
 
 STEPS = 3

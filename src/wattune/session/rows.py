@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wattune.decisions.search import Row
 from wattune.errors import InputError
 from wattune.records import EfficiencyCurve
-from wattune.session.search import Row
 
 OCTAVES = 3
 """Batch sizes from so many halvings of the user's own to as many doublings."""

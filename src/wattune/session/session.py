@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from wattune.algorithms import shortage_said
+from wattune.decisions.search import Row
 from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop, SensorError, WattuneError
 from wattune.records import CapSide, OperatingPoint, SessionRecord
 from wattune.records.session import SessionEnding
@@ -27,7 +28,6 @@ from wattune.session.loop import Loop
 from wattune.session.optimizing import Stepper
 from wattune.session.recipe import Recipe
 from wattune.session.recording import explained, session_record
-from wattune.session.search import Row
 
 
 @dataclass

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import mean, stdev
 
+from wattune.decisions.search import Point
 from wattune.records import OperatingPoint, ProfileCell
-from wattune.session.search import Point
 
 
 class Stretch:

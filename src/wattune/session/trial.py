@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from wattune.algorithms import operations, release, shortage_said
+from wattune.decisions.search import Row
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory
 from wattune.session.batch import even
-from wattune.session.search import Row
 from wattune.session.work import WorkBook
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattune.session.surrogate import Array, Surrogate
+from wattune.decisions.surrogate import Array, Surrogate
 
 SURE: Final = 2.33
 """Standard deviations below the cap at which a point counts as keeping it: 99 in 100."""

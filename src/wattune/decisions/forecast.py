@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from wattune.session.grid import Grid
-from wattune.session.seen import DRIFT, Readings, Seen, scatter_w
-from wattune.session.surrogate import Array, Surrogate
+from wattune.decisions.grid import Grid
+from wattune.decisions.seen import DRIFT, Readings, Seen, scatter_w
+from wattune.decisions.surrogate import Array, Surrogate
 
 TIME_SHARES = (0.08, 0.12, 0.05, 0.05, 0.10, 0.60)
 """Of the time of a sample at the first point: per forward pass and per optimizer step (each: what does not depend on

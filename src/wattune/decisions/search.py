@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from wattune.session.forecast import Forecast
-from wattune.session.grid import Grid, Mask, Point, Row, distance
-from wattune.session.prior import relative_samples
-from wattune.session.seen import NOISE_LIMIT, Readings, Seen
-from wattune.session.surrogate import Array
-from wattune.session.worth import LIKELY, SURE, Options, saving_if_known, values
+from wattune.decisions.forecast import Forecast
+from wattune.decisions.grid import Grid, Mask, Point, Row, distance
+from wattune.decisions.prior import relative_samples
+from wattune.decisions.seen import NOISE_LIMIT, Readings, Seen
+from wattune.decisions.surrogate import Array
+from wattune.decisions.worth import LIKELY, SURE, Options, saving_if_known, values
 
 __all__ = ["Point", "Row", "Search"]
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from wattune.session.prior import critical_batch_size, relative_samples
+from wattune.decisions.prior import critical_batch_size, relative_samples
 
 SIZES = (4, 8, 16, 32, 64, 128, 256)
 

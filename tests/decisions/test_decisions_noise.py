@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from wattune.session.noise import FEWEST, LONGEST, Norms
+from wattune.decisions.noise import FEWEST, LONGEST, Norms
 
 
 def gradients(steps: int, *, scale: float, small: int, parts: int, seed: int = 0, width: int = 400) -> Norms:

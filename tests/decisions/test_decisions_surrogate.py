@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wattune.session.seen import Readings, Seen
-from wattune.session.surrogate import Surrogate
+from wattune.decisions.seen import Readings, Seen
+from wattune.decisions.surrogate import Surrogate
 
 
 def made(bends: bool = False) -> Surrogate:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from wattune.session.search import Point, Row, Search
+from wattune.decisions.search import Point, Row, Search
 
 ROWS = tuple(Row(b, m) for b in (16, 32, 64, 128) for m in (8, 16, 32, 64, 128) if m <= b)
 CLOCKS = (100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0, 1000.0)
