@@ -10,7 +10,7 @@ from typing import Any
 from wattune.devices import Device, Setting
 from wattune.errors import DeviceError
 from wattune.records import GuardEvent
-from wattune_agent.cap_guard import PATIENCE_S, UP_BELOW, CapGuard
+from wattune_agent.cap_guard import HEAT_PATIENCE_S, PATIENCE_S, UP_BELOW, CapGuard
 
 NEVER = -math.inf
 
@@ -175,9 +175,10 @@ class Keeper:
     def _answer(self, time_s: float, power_w: float) -> None:
         temperature_c = None if self.max_temp_c is None else self._device.conditions().temperature_c
         is_above = power_w > self.cap_w
-        if is_above or (temperature_c is not None and temperature_c > (self.max_temp_c or math.inf)):
+        is_hot = temperature_c is not None and self.max_temp_c is not None and temperature_c > self.max_temp_c
+        if is_above or is_hot:
             self._above = power_w, temperature_c
-        self._wait(time_s, is_above)
+        self._wait(time_s, is_above, is_hot)
         if is_above and self._device.now_s() < self._quiet_until_s:
             return  # of before the board went down: answered already
         if is_above and self._probing:
@@ -192,11 +193,11 @@ class Keeper:
         if self._collecting:
             self.readings.append(power_w)
 
-    def _wait(self, time_s: float, is_above: bool) -> None:
+    def _wait(self, time_s: float, is_above: bool, is_hot: bool) -> None:
         # As the guard's own patience, over all that is tried at the lowest setting.
         elapsed_s, self._last_s = max(0.0, time_s - self._last_s), time_s
-        if is_above and self._setting.value == self.lowest:
-            self._over_s += elapsed_s
+        if (is_above or is_hot) and self._setting.value == self.lowest:
+            self._over_s += elapsed_s if is_above else elapsed_s * PATIENCE_S / HEAT_PATIENCE_S
         else:
             self._over_s = max(0.0, self._over_s - elapsed_s)
 

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from wattune.devices import SimulatedDevice, builtin_board
+from wattune.session.keeper import Keeper
+from wattune_agent.cap_guard import HEAT_PATIENCE_S, PATIENCE_S
+
+
+class Warm(SimulatedDevice):
+    """A board that is as warm as it is told to be."""
+
+    temperature_c = 40.0
+
+    def conditions(self):
+        return dataclasses.replace(super().conditions(), temperature_c=self.temperature_c)
+
+
+def seconds_until_stopped(keeper: Keeper, power_w: float, *, at_most: int) -> float | None:
+    """Readings ten times a second, with an evaluation every two seconds, until training has to end."""
+    for tenth in range(1, 10 * at_most):
+        if tenth % 20 == 0:
+            keeper.begin_evaluation()
+        if tenth % 20 == 5:
+            keeper.end_evaluation()
+        keeper(tenth / 10, power_w)
+        if keeper.stopped is not None:
+            return tenth / 10
+    return None
+
+
+@pytest.mark.parametrize(
+    ("power_w", "temperature_c", "patience_s"),
+    [(6.0, 40.0, PATIENCE_S), (3.0, 95.0, HEAT_PATIENCE_S), (3.0, 40.0, None)],
+    ids=["above the cap", "too hot", "fine"],
+)
+def test_the_patience_at_the_lowest_setting_does_not_begin_anew_with_each_evaluation(
+    power_w, temperature_c, patience_s
+):
+    device = Warm(builtin_board("jetson-nano"))
+    device.temperature_c = temperature_c
+    with device.at(device.settings[0]) as setting:
+        keeper = Keeper(device, setting, 5.0, 90.0)
+        stopped_s = seconds_until_stopped(keeper, power_w, at_most=100)
+    assert stopped_s == (None if patience_s is None else pytest.approx(patience_s, abs=1.5))
