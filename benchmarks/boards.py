@@ -63,15 +63,20 @@ def main() -> None:
         )
 
 
-def reading(path: Path, root: Path) -> dict[str, Any]:
-    """What a reading costs on one board's files: of the controller, and of the device that training sees."""
+def opened(path: Path, root: Path) -> tuple[Tree, Controller, bool]:
+    """A board's files, written below ``root``, with their controller; and whether a program has to be asked."""
     materialise(json.loads(path.read_text(encoding="utf-8")), str(root))
     # A Raspberry Pi 5 is read by a program, vcgencmd: here a script that prints what one printed.
     by_program = (root / "outputs" / "vcgencmd").exists()
     if by_program:
         as_program(root)
     tree = Tree(str(root))
-    controller = Controller(find_board(tree, families(tree)[0]))
+    return tree, Controller(find_board(tree, families(tree)[0])), by_program
+
+
+def reading(path: Path, root: Path) -> dict[str, Any]:
+    """What a reading costs on one board's files: of the controller, and of the device that training sees."""
+    tree, controller, by_program = opened(path, root)
     sensor = controller.board.sensor
     assert sensor is not None
     device = BoardDevice(controller, tree)

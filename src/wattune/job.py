@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from wattune import comparison, efficiency, planning, profiling, training
-from wattune.devices import Device
+from wattune.devices import Device, SimulatedDevice
 from wattune.errors import DeviceError, WorkloadError
 from wattune.folder import RunArguments, RunFolder
 from wattune.preflight import check_command
@@ -86,6 +86,7 @@ class Job:
             # Later than the training will be, whose noise would else be that which is seen here.
             self._from_start(rest_s=REST_S)
             table, plan = self._confirmed(table, curve)
+            plan = self._on_other_boards(plan, curve)
             self.folder.save(table)
             self.folder.save(plan)
         return table, plan
@@ -150,6 +151,14 @@ class Job:
             confirmed = choose(table, curve)
             if confirmed.point == plan.point:
                 return table, confirmed
+
+    def _on_other_boards(self, plan: Plan, curve: EfficiencyCurve) -> Plan:
+        if not isinstance(self.board, SimulatedDevice) or not self.board.board.ranges:
+            return plan
+        if (tell := self._in("plan")) is not None:
+            tell(0, 1, "the same choice on other boards that the board's file allows")
+        others = profiling.drawn_tables(self.board, self.work, plan.algorithm)
+        return plan.model_copy(update={"robustness": planning.robustness(plan, others, curve)})
 
     def _from_start(self, rest_s: float = 0.0) -> None:
         # A simulated board begins each step as it began the first, so that a resumed run ends with the same figures.

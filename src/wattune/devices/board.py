@@ -260,6 +260,20 @@ class Board(Section):
     cpu: Cpu | None = None
     supply: SupplySection | None = None
     fault: tuple[Fault, ...] = ()
+    ranges: dict[str, tuple[Number, Number]] = {}
+    """Between what a figure may lie, by its place in the file ("power.base_w"); ``drawing.drawn`` draws from them."""
+
+    @model_validator(mode="after")
+    def _within(self) -> Self:
+        for place, (low, high) in self.ranges.items():
+            value: Any = self
+            for key in place.split("."):
+                value = getattr(value, key, None) if isinstance(value, Section) else None
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ValueError(f'ranges of figures in this file, such as "power.base_w" (there is no {place!r})')
+            if not low <= value <= high or low == high:
+                raise ValueError(f"a range of {place} from below {value:g} to above it, not {low:g} to {high:g}")
+        return self
 
     def chip(self, processor: ProcessorName) -> Chip:
         """The GPU or the CPU. Raises: InputError where the file has no ``[cpu]``."""
@@ -272,7 +286,7 @@ class Board(Section):
     @property
     def digest(self) -> str:
         """Eight hex digits of everything that step time and power depend on: an edited file is another board."""
-        physics = self.model_dump(mode="json", exclude={"name", "mode", "rails", "sensor", "supply", "fault"})
+        physics = self.model_dump(mode="json", exclude={"name", "mode", "rails", "sensor", "supply", "fault", "ranges"})
         return hashlib.sha256(json.dumps(physics, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -71,6 +71,7 @@ class SimulatedDevice(VirtualDevice):
     def __init__(self, board: Board, processor: ProcessorName = "gpu", *, seed: int = 0):
         super().__init__()
         self.board = board
+        self.processor: ProcessorName = processor
         self._chip: Chip = board.chip(processor)
         self.name = f"sim:{board.name}" + (":cpu" if processor == "cpu" else "")
         self.mode = f"{board.mode}, board file {board.digest}"

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from wattune.profiling.checking import Deviation, Deviations, check
     from wattune.profiling.command import profile_command
     from wattune.profiling.confirming import confirm
+    from wattune.profiling.draws import drawn_tables
     from wattune.profiling.grid import STRATEGIES
     from wattune.profiling.key import profile_key
     from wattune.profiling.workload import profile
@@ -22,6 +23,7 @@ __all__ = [
     "Deviations",
     "check",
     "confirm",
+    "drawn_tables",
     "profile",
     "profile_command",
     "profile_key",
@@ -33,6 +35,7 @@ _HOMES = {
     "Deviations": "checking",
     "check": "checking",
     "confirm": "confirming",
+    "drawn_tables": "draws",
     "profile": "workload",
     "profile_command": "command",
     "profile_key": "key",

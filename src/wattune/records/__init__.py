@@ -11,7 +11,7 @@ from wattune.records.base import Kind, Provenance, Record, Value, provenance
 from wattune.records.board import BoardEvent, CapSide, Supply
 from wattune.records.comparison import Comparison, ComparisonRow
 from wattune.records.efficiency import EfficiencyCurve, EfficiencyPoint
-from wattune.records.plan import Baseline, Candidate, CapGain, Plan
+from wattune.records.plan import Baseline, Candidate, CapGain, Plan, Robustness
 from wattune.records.profile import (
     AbortedProbe,
     Confirmation,
@@ -70,6 +70,7 @@ __all__ = [
     "Record",
     "ReferencePower",
     "ReferenceSet",
+    "Robustness",
     "SessionEnding",
     "SessionRecipe",
     "SessionRecord",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattune.records.base import BatchSize, NotNegative, Positive, Record, Value
+from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Value
 from wattune.records.board import CapSide, Supply
 from wattune.records.profile import ProfileCost, ProfileKey, Program
 from wattune.records.work import AtPoint
@@ -46,6 +46,23 @@ class CapGain(Value):
     over_best_batch: Positive | None = None
 
 
+class Robustness(Value):
+    """How far a pick holds on ``draws`` boards drawn from the ranges of a simulated board's file, known exactly.
+
+    ``best``: boards on which it is the fastest point that keeps the cap; ``best_batch_size``: on which that has its
+    batch size; ``over_cap``: on which it is above the cap; ``unkept``: on which nothing keeps it. ``mean_loss``: what
+    its batch size, at the best clock of each board, takes longer than the fastest point, as a share; None where it
+    keeps the cap on none.
+    """
+
+    draws: BatchSize
+    best: Samples
+    best_batch_size: Samples
+    over_cap: Samples
+    unkept: Samples = 0
+    mean_loss: NotNegative | None = None
+
+
 class Plan(AtPoint, Record):
     """The chosen point, what it was compared with, and what it is predicted to take.
 
@@ -85,3 +102,4 @@ class Plan(AtPoint, Record):
     sensor_rail: str | None = None
     program: Program | None = None
     run_by: str | None = None
+    robustness: Robustness | None = None

@@ -25,7 +25,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
         f"chosen: {words.point(plan.point)}",
         *plan.notes,
         _figures(plan, training),
-        *filter(None, [words.side(plan)]),
+        *filter(None, [words.side(plan), words.robust(plan)]),
     ]
     if training:
         parts.append("\n".join(filter(None, (_ending(training), words.left_out(training)))))

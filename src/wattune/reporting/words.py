@@ -116,6 +116,18 @@ def side(plan: Plan) -> str:
     )
 
 
+def robust(plan: Plan) -> str:
+    """On how many boards that a simulated board's file allows the pick holds; nothing where nobody asked."""
+    found = plan.robustness
+    if found is None:
+        return ""
+    loss = "" if found.mean_loss is None else f"; with it they are {percent(found.mean_loss)} slower than they could be"
+    return (
+        f"of {found.draws} boards that the board's file allows, this point is the best on {found.best} and above the "
+        f"cap on {found.over_cap}; its batch size is the best on {found.best_batch_size}{loss}"
+    )
+
+
 def strain(cell: ProfileCell) -> str:
     """What speaks against a measured cell; empty where nothing does."""
     parts = []

@@ -1,0 +1,40 @@
+"""Tables of boards that are drawn from the ranges of a file."""
+
+from __future__ import annotations
+
+import pytest
+from profiling_made import BATCHES, workload
+
+from wattune.devices import SimulatedDevice, builtin_board
+from wattune.profiling import draws, drawn_tables, profile
+
+
+def test_each_table_is_that_of_the_board_that_was_drawn(monkeypatch):
+    monkeypatch.setattr(draws, "DRAWS", 3)
+    board = builtin_board("jetson-nano")
+    tables = list(drawn_tables(SimulatedDevice(board), workload(), "backprop"))
+    assert len({table.cells for table in tables}) == 3
+    sensor = board.sensor.model_copy(update={"noise_w": 0.0, "resolution_w": 0.0})
+    for seed, table in enumerate(tables):
+        assert table.provenance.kind == "simulated"
+        assert {cell.batch_size for cell in table.cells} == set(BATCHES)
+        other = draws.drawn(board, seed).model_copy(update={"sensor": sensor})
+        measured = profile(SimulatedDevice(other), workload(), reference=False, steps=20)
+        for exact, cell in zip(table.cells, measured.cells, strict=True):
+            assert exact.point == cell.point
+            assert exact.step_s == pytest.approx(cell.step_s)
+            assert exact.power_peak_w == pytest.approx(cell.power_peak_w, rel=0.01)
+            assert exact.power_peak_w > cell.power_peak_w * (1 - 1e-9)
+
+
+def test_without_ranges_there_is_nothing_to_draw():
+    board = builtin_board("jetson-nano").model_copy(update={"ranges": {}})
+    assert list(drawn_tables(SimulatedDevice(board), workload(), "backprop")) == []
+
+
+def test_what_does_not_fit_is_not_in_the_tables(monkeypatch):
+    monkeypatch.setattr(draws, "DRAWS", 1)
+    device = SimulatedDevice(builtin_board("jetson-nano"))
+    device.memory_bytes = 30e6
+    (table,) = drawn_tables(device, workload(), "backprop")
+    assert 0 < len({cell.batch_size for cell in table.cells}) < len(BATCHES)
