@@ -61,6 +61,8 @@ def plan(
         said += (NOT_PINNED,)
     made = Plan(
         **figures(chosen, table.reference_samples),
+        step_s=chosen.step_s,
+        power_mean_w=chosen.mean_w,
         cap_w=limit.cap_w,
         cap_side=cap_side,
         supply_cap_w=cap_w if cap_side == "supply" else None,

@@ -15,6 +15,7 @@ from wattune.records.plan import Baseline, Candidate, CapGain, Plan, Robustness
 from wattune.records.profile import (
     AbortedProbe,
     Confirmation,
+    Guidance,
     ProfileCell,
     ProfileCost,
     ProfileKey,
@@ -23,13 +24,14 @@ from wattune.records.profile import (
     ReferencePower,
     ReferenceSet,
 )
-from wattune.records.session import EfficiencySource, PointChange, SessionEnding, SessionRecipe, SessionRecord
+from wattune.records.session import EfficiencySource, SessionEnding, SessionRecipe, SessionRecord
 from wattune.records.training import (
     Ending,
     Evaluation,
     ExactFigures,
     GuardEvent,
     LearningCurve,
+    PointChange,
     PowerSample,
     TrainingRecord,
 )
@@ -53,6 +55,7 @@ __all__ = [
     "Evaluation",
     "ExactFigures",
     "GuardEvent",
+    "Guidance",
     "Kind",
     "LearningCurve",
     "OperatingPoint",

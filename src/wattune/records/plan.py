@@ -68,7 +68,8 @@ class Plan(AtPoint, Record):
 
     Selection is by ``step_s / batch_size * relative_samples`` among the points whose peak power plus ``margin_w``
     is at most ``cap_w``. ``predicted_s`` is that times the samples of the reference batch size, None where unknown;
-    ``target`` is that of the curve, so usually the proxy's; ``notes`` say what is not to be relied on.
+    ``target`` is that of the curve, so usually the proxy's; ``notes`` say what is not to be relied on. ``step_s`` and
+    ``power_mean_w`` are the profile's at the chosen point: a training in which they are not so is planned anew.
 
     ``cap_w`` is always what the sensor may read. Where the cap was given for the terminals of the supply (``cap_side``
     "supply"), ``supply_cap_w`` is what was given, and ``supply`` what ``cap_w`` was computed with.
@@ -88,6 +89,8 @@ class Plan(AtPoint, Record):
     predicted_s: Positive | None = None
     predicted_j: Positive | None = None
     predicted_peak_w: Positive | None = None
+    step_s: Positive | None = None
+    power_mean_w: Positive | None = None
     notes: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     baselines: tuple[Baseline, ...] = ()

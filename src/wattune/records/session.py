@@ -7,7 +7,7 @@ from typing import Literal
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
 from wattune.records.board import BoardEvent, CapSide, Supply
 from wattune.records.profile import ProfileTable
-from wattune.records.training import ExactFigures, GuardEvent
+from wattune.records.training import ExactFigures, GuardEvent, PointChange
 from wattune.records.work import OperatingPoint
 
 EfficiencySource = Literal["curve", "prior", "prior and noise scale", "the user's batch size"]
@@ -26,15 +26,6 @@ class SessionRecipe(Value):
     batch_size: BatchSize
     keep: bool
     learning_rate_rule: str
-
-
-class PointChange(Value):
-    """From so many samples and seconds of the session on, training ran at ``point``; ``why`` in words."""
-
-    samples: Samples
-    time_s: NotNegative
-    point: OperatingPoint
-    why: str
 
 
 class SessionRecord(Record):

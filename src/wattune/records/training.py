@@ -7,6 +7,7 @@ from typing import Literal
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
 from wattune.records.board import BoardEvent
 from wattune.records.plan import Plan
+from wattune.records.work import OperatingPoint
 
 
 class Evaluation(Value):
@@ -48,6 +49,15 @@ class ExactFigures(Value):
     time_s: NotNegative
 
 
+class PointChange(Value):
+    """From so many samples and seconds of the training on, training ran at ``point``; ``why`` in words."""
+
+    samples: Samples
+    time_s: NotNegative
+    point: OperatingPoint
+    why: str
+
+
 Ending = Literal["target reached", "budget used up", "diverged", "stopped for safety"]
 
 
@@ -57,6 +67,7 @@ class TrainingRecord(Record):
     Time and energy are of the whole training on the device: first steps, evaluations and checkpoints count.
     ``reason`` says why it was stopped for safety; ``max_temp_c`` is the limit that the temperature had,
     ``temperature_max_c`` the highest seen; ``board_events`` are what happened to the board, in the training's time.
+    ``replanned`` are the settings that the plan was changed to where steps took or drew something else than it says.
     """
 
     name = "training"
@@ -80,6 +91,7 @@ class TrainingRecord(Record):
     temperature_max_c: Number | None = None
     guard: tuple[GuardEvent, ...] = ()
     board_events: tuple[BoardEvent, ...] = ()
+    replanned: tuple[PointChange, ...] = ()
     trace: tuple[PowerSample, ...] = ()
     exact: ExactFigures | None = None
     profiling_share: NotNegative | None = None

@@ -126,9 +126,13 @@ def _ending(training: TrainingRecord) -> str:
 
 
 def _board(training: TrainingRecord) -> str:
-    """What happened to the board, the first few; and how hot it became, where that had a limit."""
-    lines = [f"{words.seconds(e.time_s)}: {e.kind}: {e.text}" for e in training.board_events[:SHOWN_EVENTS]]
-    if more := len(training.board_events) - len(lines):
+    """What the plan became, what happened to the board, the first few; and how hot it became, where that had a limit."""
+    lines = [
+        f"planned anew after {words.seconds(change.time_s)}, for {words.setting(change.point)}: {change.why}"
+        for change in training.replanned
+    ]
+    lines += [f"{words.seconds(e.time_s)}: {e.kind}: {e.text}" for e in training.board_events[:SHOWN_EVENTS]]
+    if (more := len(training.board_events) - SHOWN_EVENTS) > 0:
         lines.append(f"and {more} more in the record")
     if training.max_temp_c is not None:
         seen = "-" if training.temperature_max_c is None else f"{training.temperature_max_c:.1f}"

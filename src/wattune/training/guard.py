@@ -42,14 +42,15 @@ class Guard:
         self._setting = setting
         self._felt_s: float | None = None  # when there last was a temperature
         self._blind = False
-        self._rule = CapGuard(
-            device.settings, setting.value, setting.change, cap_w, device.sensor.settle_s, max_temp_c=max_temp_c
-        )
+        self.top: float | None
+        """The setting that was planned: the highest one."""
+        self._before: list[GuardEvent] = []
+        self._rule = self._made()
 
     @property
     def events(self) -> tuple[GuardEvent, ...]:
         """What the guard did so far."""
-        return tuple(GuardEvent(**event) for event in self._rule.events)
+        return (*self._before, *(GuardEvent(**event) for event in self._rule.events))
 
     @property
     def failure(self) -> Exception | None:
@@ -87,6 +88,19 @@ class Guard:
         if not self._blind:
             self._rule(time_s, power_w, temperature_c)
 
+    def move(self, value: float) -> None:
+        """Go on from another setting, as the one that was planned. Raises: DeviceError."""
+        before = list(self.events)
+        self._setting.change(value)
+        self._before, self._rule = before, self._made()
+
+    def _made(self) -> CapGuard:
+        self.top = self._setting.value
+        settle_s = self._device.sensor.settle_s
+        return CapGuard(
+            self._device.settings, self.top, self._setting.change, self.cap_w, settle_s, max_temp_c=self.max_temp_c
+        )
+
     def _go_blind(self) -> None:
         # As with a power sensor that is gone: the lowest setting at once, and the end at the next step.
         if not self._blind:
@@ -96,8 +110,12 @@ class Guard:
 
     def state_dict(self) -> dict[str, Any]:
         """What a later guard needs to go on from here, as JSON values."""
-        return self._rule.state_dict()
+        before = [event.model_dump() for event in self._before]
+        return {**self._rule.state_dict(), "before": before, "top": self.top}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``; brings the device to the setting of then. Raises: InputError, DeviceError."""
+        if state["top"] != self.top:
+            self.move(state["top"])
+        self._before = [GuardEvent(**event) for event in state["before"]]
         self._rule.load_state_dict(state)

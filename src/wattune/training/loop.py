@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,19 @@ from torch import nn
 from wattune.algorithms import Batch, Progressed, TrainingAlgorithm, learn, shortage_said
 from wattune.devices import Device, Meter, MeterFigures, Setting
 from wattune.errors import DeviceError, SafetyStop
-from wattune.records import BoardEvent, Ending, Evaluation, ExactFigures, GuardEvent, Plan, PowerSample, StepWork
+from wattune.records import (
+    BoardEvent,
+    Ending,
+    Evaluation,
+    ExactFigures,
+    GuardEvent,
+    OperatingPoint,
+    Plan,
+    PointChange,
+    PowerSample,
+    StepWork,
+)
+from wattune.training.drift import DriftWatch
 from wattune.training.guard import Guard
 from wattune.training.watch import Watch
 from wattune.workloads import Workload
@@ -62,6 +74,7 @@ class Outcome:
     reason: str | None = None
     temperature_max_c: float | None = None
     board_events: tuple[BoardEvent, ...] = ()
+    replanned: tuple[PointChange, ...] = ()
 
 
 class Loop:
@@ -93,7 +106,10 @@ class Loop:
             device.load_state_dict(kept["device"])
         self.guard = Guard(device, setting, cap_w, task.max_temp_c)
         self.watch = Watch(device)
-        self.meter = Meter(device, cap_w=cap_w, on_reading=self.guard, on_lost=self._lost)
+        self.drift = DriftWatch(device, task.plan, task.budget_samples)
+        self.replanned: list[PointChange] = []
+        self._moves = 0  # of the guard, as of the last evaluation
+        self.meter = Meter(device, cap_w=cap_w, on_reading=self._read, on_lost=self._lost)
         self.truth = device.truth(cap_w)
         if kept:
             self.samples = kept["samples"]
@@ -101,6 +117,9 @@ class Loop:
             self.guard.load_state_dict(kept["guard"])
             self.meter.load_state_dict(kept["meter"])
             self.watch.load_state_dict(kept["watch"])
+            self.drift.load_state_dict(kept["drift"])
+            self.replanned = [PointChange(**change) for change in kept["replanned"]]
+            self._moves = kept["moves"]
             if self.truth is not None:
                 self.truth.load_state_dict(kept["truth"])
 
@@ -147,12 +166,17 @@ class Loop:
             evaluations=tuple(self.evaluations),
             figures=self.meter.figures(),
             guard=self.guard.events,
-            trace=_with_settings(self.meter.trace, self.guard.events, task.plan.point.setting),
+            trace=_with_settings(self.meter.trace, self._settings(), task.plan.point.setting),
             exact=None if self.truth is None else self.truth.figures(),
             reason=reason if ended == "stopped for safety" else None,
             temperature_max_c=self.watch.temperature_max_c,
             board_events=self.watch.events,
+            replanned=tuple(self.replanned),
         )
+
+    def _read(self, time_s: float, power_w: float) -> None:
+        self.guard(time_s, power_w)
+        self.drift(power_w)
 
     @contextmanager
     def _step(self) -> Iterator[None]:
@@ -163,7 +187,7 @@ class Loop:
         if self.guard.stopped:
             raise SafetyStop(self.guard.reason)
         self.watch.look(self.meter.elapsed_s)
-        with self.device.step(self.task.step_work):
+        with self.drift.step(), self.device.step(self.task.step_work):
             yield
         self.samples += self.task.plan.batch_size
 
@@ -187,12 +211,40 @@ class Loop:
         self.evaluations.append(
             Evaluation(samples=at.samples, metric=at.metric, time_s=time_s, energy_j=energy_j, loss=at.loss)
         )
+        self._plan_again()
         size = self.task.checkpoint_bytes()
         if size is not None and not self.device.executes_steps:
             self.device.wait(size / WRITE_BYTES_PER_S)
         self._keep()
         if self.progress is not None:
             self.progress(at.samples, self.task.budget_samples, _line(self.task.workload, self.evaluations[-1]))
+
+    def _plan_again(self) -> None:
+        """Where steps take or draw something else than the plan says, go on at the setting that then is the best."""
+        moved = self._moves
+        self._moves = len(self.guard.events)
+        if self._moves != moved or self.setting.value != self.guard.top:
+            self.drift.forget(self.samples)  # some of it was at another setting than the plan's
+            return
+        drift = self.drift.look(self.samples)
+        if drift is None or not drift.is_stale:
+            return
+        point, setting = self.task.plan.point, self.drift.follow(drift)
+        if setting is None:
+            self.watch.note(self.meter.elapsed_s, "plan stale", f"{drift}")
+            return
+        self.guard.move(setting)
+        place = {**point.model_dump(), str(self.device.actuator): setting}
+        self.replanned.append(
+            PointChange(
+                samples=self.samples, time_s=self.meter.elapsed_s, point=OperatingPoint(**place), why=str(drift)
+            )
+        )
+
+    def _settings(self) -> list[tuple[float, float | None]]:
+        """When the setting was changed, and to what."""
+        changes = [(event.time_s, event.setting) for event in self.guard.events if event.action != "at lowest"]
+        return sorted([*changes, *((change.time_s, change.point.setting) for change in self.replanned)])
 
     def _keep(self, guard: dict[str, Any] | None = None) -> None:
         if self.keep is None:
@@ -205,6 +257,9 @@ class Loop:
                 "guard": {**self.guard.state_dict(), **(guard or {})},
                 "meter": self.meter.state_dict(),
                 "watch": self.watch.state_dict(),
+                "drift": self.drift.state_dict(),
+                "replanned": [change.model_dump() for change in self.replanned],
+                "moves": self._moves,
                 "truth": None if self.truth is None else self.truth.state_dict(),
             }
         )
@@ -238,14 +293,13 @@ def _line(workload: Workload, evaluation: Evaluation) -> str:
 
 
 def _with_settings(
-    trace: Iterable[tuple[float, float]], events: tuple[GuardEvent, ...], planned: float | None
+    trace: Iterable[tuple[float, float]], changes: Sequence[tuple[float, float | None]], planned: float | None
 ) -> tuple[PowerSample, ...]:
     # The setting that was in force when the reading was taken: that of the last change before it.
-    changes = [event for event in events if event.action != "at lowest"]
     samples, setting, following = [], planned, 0
     for time_s, power_w in trace:
-        while following < len(changes) and changes[following].time_s < time_s:
-            setting = changes[following].setting
+        while following < len(changes) and changes[following][0] < time_s:
+            setting = changes[following][1]
             following += 1
         samples.append(PowerSample(time_s=time_s, power_w=power_w, setting=setting))
     return tuple(samples)

@@ -48,6 +48,7 @@ def training_record(
         temperature_max_c=outcome.temperature_max_c,
         guard=outcome.guard,
         board_events=outcome.board_events,
+        replanned=outcome.replanned,
         trace=outcome.trace,
         exact=outcome.exact,
         profiling_share=cost.time_s / figures.time_s if cost is not None and figures.time_s else None,

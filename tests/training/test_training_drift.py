@@ -1,0 +1,108 @@
+"""A training that finds its plan stale: on boards that changed after they were profiled."""
+
+from __future__ import annotations
+
+import pytest
+from tests.training import training_made as made
+
+from wattune.devices import Fault
+from wattune.errors import Interrupted
+from wattune.planning import plan as make_plan
+from wattune.profiling import profile
+from wattune.records import EfficiencyCurve, EfficiencyPoint, TrainingRecord
+from wattune.training import train
+from wattune.training.drift import Drift
+
+CAP_W = 4.5
+FOR_EVER = 1e6
+
+
+def workload():
+    """Some minutes of training, on a board that waits for the data of each sample as little as it can."""
+    return made.workload(target=None, budget_samples=38400, evaluate_every=1280, host_s_per_sample=0.001)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    """For a board as it was."""
+    table = profile(made.nano(), workload(), reference=False)
+    points = tuple(EfficiencyPoint(batch_size=b, relative_samples=1.0, samples=38400.0) for b in (8, 32))
+    curve = EfficiencyCurve(workload="points", reference_batch_size=32, points=points)
+    return make_plan(table, curve, cap_w=CAP_W)
+
+
+def trained(plan, *faults, **arguments) -> TrainingRecord:
+    return train(made.nano(faults=faults), workload(), plan, **arguments)
+
+
+def test_on_the_board_that_was_profiled_nothing_is_changed(plan):
+    record = trained(plan)
+    assert record.replanned == ()
+    assert record.board_events == ()
+    assert {sample.setting for sample in record.trace} == {plan.clock_mhz}
+
+
+def test_a_board_that_draws_less_is_taken_to_a_higher_clock(plan):
+    record = trained(plan, Fault(kind="power", time_s=0, duration_s=FOR_EVER, gain=0.85))
+    (change,) = record.replanned
+    assert change.point.clock_mhz > plan.clock_mhz
+    assert change.point.batch_size == plan.batch_size
+    assert change.why == "steps draw 15 % less than the profile says"
+    assert change.samples < 0.2 * record.samples
+    assert record.readings_above_cap == 0
+    assert record.trace[-1].setting == change.point.clock_mhz
+    without = trained(
+        plan.model_copy(update={"step_s": None}), Fault(kind="power", time_s=0, duration_s=1e6, gain=0.85)
+    )
+    assert without.replanned == ()
+    assert record.time_s < without.time_s
+    assert TrainingRecord.parse(record.dump()) == record
+
+
+def test_a_board_that_draws_more_is_brought_down_before_the_cap_is_broken_for_long(plan):
+    higher = plan.model_copy(update={"cap_w": 1.2 * plan.predicted_peak_w})
+    record = trained(higher, Fault(kind="power", time_s=0, duration_s=FOR_EVER, gain=1.1))
+    # There is room: more power is said, and the clock stays or rises as far as the cap allows.
+    (seen,) = (*record.replanned, *record.board_events)
+    assert "draw 10 % more" in (getattr(seen, "why", None) or seen.text)
+    assert record.readings_above_cap == 0
+
+
+def test_a_board_that_is_slower_is_named_and_left_where_it_is(plan):
+    record = trained(plan, Fault(kind="slowdown", time_s=0, duration_s=FOR_EVER, gain=1.2))
+    assert record.replanned == ()
+    assert [event.kind for event in record.board_events] == ["plan stale"]
+    assert record.board_events[0].text == "steps take 20 % longer than the profile says"
+
+
+def test_what_the_guard_answers_is_not_taken_for_another_board(plan):
+    """A spike above the cap moves the clock down for a while: what was measured meanwhile says nothing of the plan."""
+    tight = plan.model_copy(update={"cap_w": 1.001 * plan.predicted_peak_w})
+    record = trained(tight, made.spike(5.0, 1.0))
+    assert record.guard
+    assert record.replanned == ()
+
+
+@pytest.mark.parametrize("stops", [(1,), (3,), (2, 2)])
+def test_a_resumed_training_goes_on_with_its_new_plan(plan, tmp_path, stops):
+    fault = Fault(kind="power", time_s=0, duration_s=FOR_EVER, gain=0.85)
+    whole = trained(plan, fault, checkpoint=tmp_path / "whole")
+    for stop in stops:
+        left = [stop]
+
+        def interrupt(*_, left=left):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+
+        with pytest.raises(Interrupted):
+            trained(plan, fault, checkpoint=tmp_path / "parts", resume=True, progress=interrupt)
+    resumed = trained(plan, fault, checkpoint=tmp_path / "parts", resume=True)
+    assert resumed.replanned == whole.replanned
+    assert (resumed.time_s, resumed.energy_j, resumed.trace) == (whole.time_s, whole.energy_j, whole.trace)
+
+
+def test_in_words():
+    assert str(Drift(1.2, 0.9)) == "steps draw 10 % less and take 20 % longer than the profile says"
+    assert str(Drift(0.9, 1.0)) == "steps take 10 % less than the profile says"
+    assert not Drift(1.04, 0.96).is_stale
