@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.timing import RESULTS
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "boards.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "boards.md", ROOT / "docs" / "own-loop.md")
 MARK = re.compile(r"(<!-- (?P<name>\w+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 
 
@@ -177,11 +177,50 @@ def seconds(figures: dict[str, float]) -> str:
     return f"{figures['median_s']:.2f} s ({figures['min_s']:.2f} to {figures['max_s']:.2f})"
 
 
+KNOWN = {
+    "recipe": "the recipe is kept",
+    "curve": "a curve, measured to 3 %",
+    "noise scale": "the gradient noise scale",
+    "prior": "nothing but past workloads",
+}
+
+
+def percent(share: float) -> str:
+    """A share of one, with one decimal."""
+    return f"{100 * share:.1f} %"
+
+
+def session() -> str:
+    """How far from the best point a session trains, by what it knows, beside two other ways to begin."""
+    data = read("session")
+    lines = [
+        f"{data['boards']} random simulated boards, {data['workloads']} workloads, {len(data['caps'])} caps each; every "
+        "training would take an hour at its best point. Regret is what the point in force takes longer than the fastest "
+        "point below the cap, if that were known exactly; the sensor's noise alone, which no reading may bring above the "
+        f"cap, costs {percent(data['regret']['recipe']['guided']['noise_price'])} where the recipe is kept.",
+        "",
+        "| what is known of the samples | way | regret after 60 s | 5 min | 10 % | below 1 % by then "
+        "| time probing | runs with a reading above the cap: probing | training |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, ways in data["regret"].items():
+        for way, found in ways.items():
+            name = "wattune" if way == "guided" else way
+            means = " | ".join(percent(found[f"in_force {moment}"]["mean"]) for moment in ("60 s", "5 min", "10 %"))
+            lines.append(
+                f"| {KNOWN[kind]} | {name} | {means} | {100 * found['in_force 10 %']['below 1 %']:.0f} % of runs "
+                f"| {found['probing_s']:.0f} s | {found['runs_above_probing']} of {found['runs']} "
+                f"| {found['runs_above_training']} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "boards": boards,
     "comparison": comparison,
     "profiling_cost": profiling_cost,
     "real_images": real_images,
+    "session": session,
     "speed": speed,
     "sweep": sweep,
 }

@@ -52,6 +52,8 @@ class SessionRecord(Record):
     table: ProfileTable | None = None
     efficiency_from: EfficiencySource
     noise_scale: Positive | None = None
+    worth_of_curve: NotNegative | None = None
+    worth_of_probing: NotNegative | None = None
     point: OperatingPoint | None = None
     changes: tuple[PointChange, ...] = ()
     samples: Samples

@@ -44,6 +44,8 @@ def session_record(session: Session) -> SessionRecord:
         table=_table(session),
         efficiency_from=knowledge.source,
         noise_scale=None if knowledge.scale is None else knowledge.scale.samples,
+        worth_of_curve=prober.search.worth_of_curve() if knowledge.source.startswith("prior") else None,
+        worth_of_probing=prober.search.worth() if prober.cells else None,
         point=prober.place(prober.wanted) if not prober.probing else None,
         changes=tuple(PointChange(**change) for change in governor.changes),
         samples=governor.samples,
@@ -110,9 +112,10 @@ def explained(session: Session) -> str:
     search = prober.search
     if search.reason:
         lines.append(f"Probing ended: {search.reason}.")
-    lines.append(f"Knowing more would save {search.worth():.1%} of the time to come, at most.")
+    lines.append(f"Measuring more points would save {100 * search.worth():.1f} % of the time to come, at most.")
     if knowledge.source.startswith("prior"):
-        lines.append("An efficiency curve (wattune estimate) would tell the samples that each batch size needs.")
+        saved = f"{100 * search.worth_of_curve():.1f} % of the time to come"
+        lines.append(f"Knowing the samples that each batch size needs (wattune estimate) is expected to save {saved}.")
     lines += [*governor.times.advice(session.options.loader, on_gpu=governor.on_cuda), *governor.notes]
     return "\n".join(lines)
 
