@@ -14,12 +14,12 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from wattune_agent.client import Client
 from wattune_agent.controller import Controller, restore_left_behind
 from wattune_agent.discovery import families, find_board
-from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, NotThere
-from wattune_agent.guarded import Report, run_guarded
+from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, Gone, NotKept, NotThere
+from wattune_agent.guarding import add_options, guard
 from wattune_agent.keeper import LEASE_S
 from wattune_agent.protocol import SOCKET
+from wattune_agent.quantities import SECONDS, quantity
 from wattune_agent.server import serve
-from wattune_agent.settings import nearest
 from wattune_agent.tree import Tree
 
 __all__ = ["main"]
@@ -37,8 +37,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
         parser.error("only guard runs a program")
     options.program = program
     try:
-        return int(options.act(options))
-    except (BadRequest, NotThere, Forbidden, Busy, Full) as error:
+        code = int(options.act(options))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read our output has gone, as `head` does; Python would complain about it again while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    except (BadRequest, NotThere, Forbidden, Busy, Full, NotKept, Gone) as error:
         print("wattune-agent: {}".format(error), file=sys.stderr)
         return 2
     except AgentError as error:
@@ -78,13 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     serving.add_argument("--lease", type=_seconds, default=LEASE_S, help="silence after which a client loses the board")
 
-    guarding = add("guard", _guard, "Run a program: pin, meter, guard, restore. It stands after --.")
-    guarding.add_argument("--device", metavar="NAME", help="jetson, cpu or agent[:SOCKET]; without it, what is found")
-    guarding.add_argument("--clock", type=_quantity("MHz"), metavar="612MHz", help="pin the clock there")
-    guarding.add_argument("--cap", type=_quantity("W"), metavar="10W", help="lower the clock where power is above this")
-    guarding.add_argument("--max-temp", type=_quantity("C"), metavar="80C", help="... or where the board is hotter")
-    guarding.add_argument("-o", "--output", metavar="FILE", help="write the report there, as JSON")
-
+    add_options(add("guard", _guard, "Run a program: pin, meter, guard, restore. It stands after --."))
     add("restore", _restore, "Bring a board back that a killed process left changed.")
     listing = add("devices", _devices, "What is there: clocks, power, mode and problems.")
     listing.add_argument("--json", action="store_true")
@@ -92,9 +92,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(options: Any) -> int:
-    tree = Tree(options.sysfs_root)
+    tree = _tree(options)
     family = options.device or _found(tree)
-    controller = Controller(find_board(tree, family))
+    board = find_board(tree, family)
+    if board.clock is None and board.sensor is None:
+        raise NotThere("{}: nothing to serve, no clock and no sensor: {}".format(board.name, "; ".join(board.problems)))
+    controller = Controller(board)
     try:
         serve(
             controller,
@@ -116,34 +119,17 @@ def _usual_group() -> Optional[str]:
 
 
 def _guard(options: Any) -> int:
-    if not options.program:
-        raise BadRequest("no program: wattune-agent guard --cap 10W -- COMMAND...")
-    with _controller(options) as controller:
-        board = controller.describe()
-        report = run_guarded(
-            controller,
-            options.program,
-            clock_mhz=None if options.clock is None else nearest(board["settings_mhz"], options.clock),
-            cap_w=options.cap,
-            max_temp_c=options.max_temp,
-            say=lambda text: print("wattune-agent: " + text, file=sys.stderr, flush=True),
-        )
-    kind = "measured" if board["real"] else "simulated"
-    print(_told(report, board, options.cap, kind), file=sys.stderr)
-    if options.output:
-        kept = dict(report._asdict(), command=options.program, device=board["name"], provenance={"kind": kind})
-        _write(options.output, kept)
-    return report.exit_code
+    return guard(options, _controller)
 
 
 def _restore(options: Any) -> int:
-    said = restore_left_behind(Tree(options.sysfs_root))
+    said = restore_left_behind(_tree(options, "sys"))
     print("\n".join(said) or "nothing was left behind")
     return 0
 
 
 def _devices(options: Any) -> int:
-    tree = Tree(options.sysfs_root)
+    tree = _tree(options)
     found = [_device(tree, family) for family in families(tree)]
     if options.json:
         print(json.dumps(found, indent=1))
@@ -192,8 +178,15 @@ def _controller(options: Any) -> Any:
     device = options.device
     if device is not None and device.partition(":")[0] == "agent":
         return Client(device.partition(":")[2] or SOCKET)
-    tree = Tree(options.sysfs_root)
+    tree = _tree(options)
     return Controller(find_board(tree, device or _found(tree)))
+
+
+def _tree(options: Any, needed: str = "") -> Tree:
+    """The board's files. Raises: BadRequest where there is no such folder, or not what is ``needed`` in it."""
+    if not os.path.isdir(os.path.join(options.sysfs_root, needed)):
+        raise BadRequest("--sysfs-root: {}; allowed: a folder with sys/... in it".format(options.sysfs_root))
+    return Tree(options.sysfs_root)
 
 
 def _found(tree: Tree) -> str:
@@ -203,48 +196,7 @@ def _found(tree: Tree) -> str:
     return found[0]
 
 
-def _told(report: Report, board: Dict[str, Any], cap_w: Optional[float], kind: str) -> str:
-    text = "wattune-agent: {}: {:.4g} J in {:.1f} s, mean {:.2f} W, peak {:.2f} W of {} ({})".format(
-        report.ended,
-        report.energy_j,
-        report.time_s,
-        report.power_mean_w,
-        report.power_peak_w,
-        board["rail"],
-        board["covers"],
-    )
-    if cap_w is not None:
-        text += ", {:.1f} s above the cap of {:g} W".format(report.above_cap_s, cap_w)
-    return text if kind == "measured" else "{}  [{}]".format(text, kind)
-
-
-def _write(path: str, content: Dict[str, Any]) -> None:
-    beside = "{}.{}.part".format(path, os.getpid())
-    try:
-        with open(beside, "w", encoding="utf-8") as file:
-            file.write(json.dumps(content, indent=1) + "\n")
-        os.replace(beside, path)
-    except OSError as error:
-        raise AgentError("the report cannot be written to {}: {}".format(path, error.strerror or error)) from error
-
-
-def _quantity(unit: str) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        number = text.strip()
-        if number.lower().endswith(unit.lower()):
-            number = number[: -len(unit)]
-        try:
-            value = float(number)
-        except ValueError:
-            value = -1.0
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError("{!r} is not a number of {}".format(text, unit))
-        return value
-
-    return parse
-
-
-_seconds = _quantity("s")
+_seconds = quantity(SECONDS)
 
 
 if __name__ == "__main__":

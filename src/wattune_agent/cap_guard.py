@@ -29,6 +29,9 @@ HEAT_WAIT_S = 10.0
 HEAT_PATIENCE_S = 60.0
 """As ``PATIENCE_S``, for a board that is too hot while its power is below the cap."""
 
+GAP_S = 2.0
+"""A reading stands for so long at most, or for as long as its sensor needs; what came after it nobody has seen."""
+
 COOL_BY_C = 3.0
 """Kelvin below the limit that the temperature must stay before the guard goes up again."""
 
@@ -110,7 +113,7 @@ class CapGuard:
     def __call__(self, time_s: float, power_w: float, temperature_c: Optional[float] = None) -> None:
         """Answer one reading of ``power_w`` watts at ``time_s`` seconds. Raises: what ``change`` raises."""
         with self._lock:
-            elapsed_s = 0.0 if self._last_s is None else time_s - self._last_s
+            elapsed_s = 0.0 if self._last_s is None else min(time_s - self._last_s, max(GAP_S, self.settle_s))
             self._last_s = time_s
             if self.cap_w is None and self.max_temp_c is None:
                 return
@@ -219,7 +222,9 @@ class CapGuard:
             self._told_lowest = state["told_lowest"]
 
 
-def told(event: Dict[str, Any], cap_w: Optional[float] = None, max_temp_c: Optional[float] = None) -> str:
+def told(
+    event: Dict[str, Any], cap_w: Optional[float] = None, max_temp_c: Optional[float] = None, unit: str = "MHz"
+) -> str:
     """One of the guard's events in words, with the limits that it is about where they are given."""
     said = "{:.2f} W".format(event["power_w"])
     if cap_w is not None:
@@ -230,4 +235,4 @@ def told(event: Dict[str, Any], cap_w: Optional[float] = None, max_temp_c: Optio
             said += " with a limit of {:g} C".format(max_temp_c)
     if event["action"] == "at lowest":
         return said + " at the lowest clock"
-    return "{}: {} to {:g} MHz".format(said, event["action"], event["setting"])
+    return "{}: {} to {:g} {}".format(said, event["action"], event["setting"], unit)

@@ -30,6 +30,12 @@ __all__ = ["Controller", "left_behind", "restore_left_behind"]
 CONDITIONS_S = 1.0
 """Time between two looks at temperatures, counters and the mode, which change slowly and are many files."""
 
+AS_FOUND = (
+    "{} clamps the board as it is found: the limits that come back in the end may be the clamp's, lower than the "
+    "board's own; let it cool down before, or set the power mode again afterwards"
+)
+"""A clamp's limit and one that somebody has written look the same."""
+
 PATIENCE_S = 10.0
 """Time that a signal waits for another thread to be done with the board."""
 
@@ -122,6 +128,27 @@ class Controller:
 
     # --------------------------------------------------------------------------------------------------------- changes
 
+    def claim(self) -> None:
+        """Become the one who controls the board, without changing it, until ``restore``; what a killed process left is
+        brought back. A later ``pin`` then fails by nothing that could be known now.
+
+        Raises: NotThere without a clock, Forbidden, Busy, NotKept, NotRestored; the board is then nobody's.
+        """
+        clock = self._clock()
+        with self._alone():
+            if self._snapshot is not None and self._is_ours():
+                return
+            for path in clock.files():
+                self._tree.check_writable(path)
+            self._take_lock(clock)
+            try:
+                snapshot = self._of_now(clock)
+                snapshot.save()  # only to see that it can be: how the board is found is kept when it is changed
+                snapshot.remove()
+            except BaseException:
+                self._let_go()
+                raise
+
     def pin(self, mhz: float) -> Dict[str, Any]:
         """Put the clock at one of its settings and see that it is there.
 
@@ -162,10 +189,11 @@ class Controller:
 
         Raises: NotRestored; what could be brought back is, the snapshot stays, and it can be tried again.
         """
-        if self._snapshot is None or not self._is_ours():
+        if self._lock is None or not self._is_ours():
             return
         with self._alone():
             if self._snapshot is None:
+                self._let_go()
                 return
             self._watch = self._mhz = self._mode = None
             try:
@@ -207,25 +235,37 @@ class Controller:
             return
         if ending():
             raise NotTaken("the process is at its end: the board is not changed any more")
-        clock, family = self._clock(), self.board.family
-        lock = Lock(self._tree, lock_path(clock.files()))
+        clock = self._clock()
+        self._take_lock(clock)
+        try:
+            snapshot = self._of_now(clock)
+            snapshot.save()
+            for clamp in conditions(self._tree).throttled:
+                self._events.append(event(self._tree, "clamped", AS_FOUND.format(clamp)))
+        except BaseException:
+            self._let_go()
+            raise
+        self._snapshot, self._answers = snapshot, ANSWERS
+        self._mode_id = mode_id(self._tree)
+        call_before_end(self._end)
+
+    def _take_lock(self, clock: Clock) -> None:
+        """Be the only one, and bring back what a killed process left."""
+        family = self.board.family
+        lock = self._lock or Lock(self._tree, lock_path(clock.files()))
         if not lock.acquire():
             raise busy_with(self._tree, family, lock.path)
+        self._lock, self._pid = lock, os.getpid()
         try:
             for text in restore_left_behind(self._tree, lock, family):
                 self._events.append(event(self._tree, "left behind", text))
-            snapshot = Snapshot.of_now(self._tree, family, clock.files(), mode(self._tree, family))
-            snapshot.save()
-            for clamp in conditions(self._tree).throttled:
-                text = "{} clamps the board as it is found: the limits to come back to may be the clamp's".format(clamp)
-                self._events.append(event(self._tree, "clamped", text))
         except BaseException:
-            lock.release()
+            self._let_go()
             raise
-        self._pid = os.getpid()
-        self._lock, self._snapshot, self._answers = lock, snapshot, ANSWERS
-        self._mode_id = mode_id(self._tree)
-        call_before_end(self._end)
+
+    def _of_now(self, clock: Clock) -> Snapshot:
+        family = self.board.family
+        return Snapshot.of_now(self._tree, family, clock.files(), mode(self._tree, family))
 
     def _let_go(self) -> None:
         forget(self._end)

@@ -3,16 +3,18 @@
 import shutil
 import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from wattune_agent.cap_guard import CapGuard, told
 from wattune_agent.errors import AgentError, BadRequest, NotThere
 from wattune_agent.joules import Joules
+from wattune_agent.outcome import Report, missed
 from wattune_agent.program import DEAD_S, Program
+from wattune_agent.pulse import Pulse
 from wattune_agent.settings import at_most
 from wattune_agent.stuck import Stuck
 
-__all__ = ["BLIND_S", "SAFETY_EXIT", "Report", "run_guarded"]
+__all__ = ["BLIND_S", "SAFETY_EXIT", "run_guarded"]
 
 PERIOD_S = 0.1
 CHECK_S = 1.0
@@ -27,27 +29,6 @@ SAFETY_EXIT = 4
 """Exit code of a program that was stopped for safety, whatever it ended with itself."""
 
 
-class Report(NamedTuple):
-    """What a guarded run was. Energy, mean and peak are those of the sensor's readings, taken ten times a second.
-
-    Time is the program's: it stands still while that is paused by Ctrl-Z. ``above_cap_s``: time during which the latest
-    reading was above the cap. ``events``: ``{"time_s", "kind", "text"}`` in seconds since the program began;
-    those of the guard also have ``power_w``, ``action``, ``setting``. One of kind "not restored" says that the board is
-    not as it was found; ``restore_left_behind`` then has what is needed. ``exit_code``: the program's (128 + n where
-    signal n ended it), or 4. ``ended``: "finished", "interrupted" or "stopped for safety".
-    """
-
-    time_s: float
-    energy_j: float
-    power_mean_w: float
-    power_peak_w: float
-    above_cap_s: float
-    readings: int
-    events: List[Dict[str, Any]]
-    exit_code: int
-    ended: str
-
-
 def run_guarded(
     controller: Any,
     command: List[str],
@@ -59,13 +40,15 @@ def run_guarded(
 ) -> Report:
     """Run a program, pinned, metered and guarded; restore the board, whatever happens.
 
-    ``controller`` has ``describe``, ``read``, ``pin``, ``check`` and ``restore``, and may have ``guard``. Without
-    ``clock_mhz`` the clock is left alone until a reading is above the cap. The program gets SIGINT, SIGTERM, SIGHUP,
-    SIGQUIT and Ctrl-Z of this process, which ends when the program does. SIGTERM, and SIGKILL ``program.KILL_S`` later,
-    end it where the cap is not kept at the lowest clock, the clock cannot be changed, the sensor is gone for
-    ``BLIND_S``, or this process is killed. ``say`` is called with a line for each event, from another thread.
+    ``controller`` has ``describe``, ``read``, ``claim``, ``pin``, ``check`` and ``restore``, and may have ``guard``.
+    Without ``clock_mhz`` the clock is left alone until a reading is above the cap. The program gets SIGINT, SIGTERM,
+    SIGHUP, SIGQUIT and Ctrl-Z of this process, which ends when the program does. SIGTERM, and SIGKILL
+    ``program.KILL_S`` later, end it where the cap is not kept at the lowest clock, the clock cannot be changed, the
+    sensor is gone for ``BLIND_S``, or this process is killed. ``say`` is called with a line for each event, from
+    another thread.
 
-    Raises, before the program runs: BadRequest, NotThere, NoReading, Busy, and what the board raises.
+    Raises, before the program runs: BadRequest, NotThere, NoReading, Busy, Forbidden and what else the board raises
+    where it could not be guarded.
     """
     if not command:
         raise BadRequest("no program to run")
@@ -107,6 +90,8 @@ class _Run:
         self._guard: Optional[CapGuard] = None
         if clock_mhz is not None or not self._settings:
             self._guard = self._guard_from(clock_mhz)
+        self._pulse = Pulse(program.now_s)
+        self._hottest_c: Optional[float] = None
         self._told = 0
         self._events: List[Dict[str, Any]] = []
         self._pinning = threading.Lock()
@@ -122,9 +107,14 @@ class _Run:
             self._controller.pin(self._clock_mhz)
             time.sleep(self._settle_s)
             self._first_w = self._controller.read()["power_w"]
-        limited = self._cap_w is not None or self._max_temp_c is not None
-        if limited and self._settings and hasattr(self._controller, "guard"):
+        if self._cap_w is None and self._max_temp_c is None:
+            return
+        if not self._settings:
+            self._tell("no clock", "none can be lowered here: above a limit the program is ended, after a while")
+        elif hasattr(self._controller, "guard"):
             self._controller.guard(self._cap_w, self._max_temp_c)
+        elif self._clock_mhz is None:
+            self._controller.claim()
 
     def run(self) -> None:
         """Start the program, guard it until it has ended, and restore the board before signals are heard again."""
@@ -134,18 +124,21 @@ class _Run:
                 self._stuck.notice(0.0, self._first_w)
                 self._stuck.change()
                 program.start()
+                self._pulse = Pulse(program.now_s)
                 if not program.is_watched:
                     self._tell("unwatched", "no shell that could end the program if this process was killed")
                 watching = threading.Thread(target=self._watch, name="guard", daemon=True)
                 watching.start()
                 while not program.ended.wait(0.5):
-                    if program.now_s() - self._alive_s > HANG_S:
+                    self._beat()
+                    if self._silent_s(self._alive_s) > HANG_S:
                         self._stop("the sensor, or the clock, hangs for {:g} s".format(HANG_S))
                     program.kill_late()
                 watching.join(HANG_S)
                 if not program.end_group():
                     text = "what the program started is still there {:g} s after it was killed"
                     self._tell("not ended", text.format(DEAD_S))
+                self._tell_missed()
             finally:
                 program.let_go()
                 self.restore()
@@ -177,6 +170,7 @@ class _Run:
                 self._look()
             except Exception as error:  # noqa: BLE001 - whatever it is, the program must not go on without its guard
                 self._stop("the guard failed: {}: {}".format(type(error).__name__, error))
+            self._beat()
             self._alive_s = program.now_s()
             due_s = max(due_s + PERIOD_S, self._alive_s)
             if program.ended.wait(due_s - self._alive_s):
@@ -191,11 +185,14 @@ class _Run:
             why = str(error)
         else:
             time_s = program.now_s()
+            if program.ended.is_set():  # what comes later is not the program's
+                time_s = min(time_s, program.end_s)
             self._joules.add(time_s, reading["power_w"])
             if self._max_temp_c is None or reading.get("temperature_c") is not None:
                 self._read_s, why = time_s, ""
             self._judge(time_s, reading)
-        if why and program.now_s() - self._read_s > BLIND_S:
+        self._beat()
+        if why and self._silent_s(self._read_s) > BLIND_S:
             self._stop("no reading for {:g} s: {}".format(BLIND_S, why))
         if program.now_s() - self._checked_s >= CHECK_S:
             self._checked_s = program.now_s()
@@ -204,6 +201,8 @@ class _Run:
 
     def _judge(self, time_s: float, reading: Dict[str, Any]) -> None:
         power_w, temperature_c = reading["power_w"], reading.get("temperature_c")
+        if temperature_c is not None:
+            self._hottest_c = max(temperature_c, self._hottest_c or temperature_c)
         stuck = self._stuck.notice(time_s, power_w)
         if stuck is not None:
             self._tell("stuck sensor", "{} {}".format(self._board.get("rail") or "the sensor", stuck))
@@ -222,12 +221,24 @@ class _Run:
         events = self._guard.events[self._told :]
         self._told += len(events)
         for event in events:
-            self._keep(dict(event, kind="guard", text=told(event)))
+            self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
         if self._guard.stopped:
             self._stop("the limit is not kept at the lowest clock")
 
     def _guard_from(self, mhz: Optional[float]) -> CapGuard:
         return CapGuard(self._settings, mhz, self._pin, self._cap_w, self._settle_s, self._max_temp_c)
+
+    def _beat(self) -> None:
+        """Where this process was stopped itself, all waiting begins anew: that there was nothing says nothing."""
+        still_s = self._pulse.beat()
+        if still_s:
+            text = (
+                "the guard itself did not run for {:.1f} s (SIGSTOP, or the machine): nothing was guarded meanwhile, "
+            )
+            self._tell("stood still", text.format(still_s) + "and the reading before stands for that time's energy")
+
+    def _silent_s(self, since_s: float) -> float:
+        return self._program.now_s() - max(since_s, self._pulse.since_s)
 
     def _check(self) -> None:
         """What the board noticed."""
@@ -237,7 +248,7 @@ class _Run:
             self._tell("failed", str(error))
             return
         for event in events:
-            self._keep(dict(event, time_s=self._program.at_s(event["time_s"])))
+            self._keep(dict(event, time_s=max(0.0, self._program.at_s(event["time_s"]))))
 
     def _stop(self, why: str) -> None:
         if self._why:
@@ -263,17 +274,27 @@ class _Run:
 
     # ----------------------------------------------------------------------------------------------------- the report
 
+    def _tell_missed(self) -> None:
+        """A program that ends before the guard loses its patience has not kept its limits all the same."""
+        if not self._joules.readings:  # over before there was one: that of the moment before stands for it
+            self._joules.add(0.0, self._first_w)
+        events = self._guard.events if self._guard is not None else []
+        text = missed(events, self._joules.above_s(self._program.end_s), self._joules.is_above, self._cap_w)
+        if text and not self._why:
+            self._tell("not kept", text)
+
     def _tell(self, kind: str, text: str) -> None:
         self._keep({"time_s": self._program.now_s(), "kind": kind, "text": text})
 
     def _keep(self, event: Dict[str, Any]) -> None:
         self._events.append(event)
-        self._say("{:.1f} s: {}: {}".format(event["time_s"], event["kind"], event["text"]))
+        try:
+            self._say("{:.1f} s: {}: {}".format(event["time_s"], event["kind"], event["text"]))
+        except OSError:
+            pass  # whoever listened has gone, as `head` does: the program keeps its guard
 
     def report(self) -> Report:
         """What the run was, after it ended."""
-        if not self._joules.readings:  # over before there was one: that of the moment before stands for it
-            self._joules.add(0.0, self._first_w)
         time_s, code = self._program.end_s, self._program.exit_code
         if self._why:
             code, ended = SAFETY_EXIT, "stopped for safety"
@@ -286,6 +307,7 @@ class _Run:
             power_mean_w=energy_j / time_s if time_s > 0 else 0.0,
             power_peak_w=self._joules.peak_w,
             above_cap_s=self._joules.above_s(time_s),
+            hottest_c=self._hottest_c,
             readings=self._joules.readings,
             events=self._events,
             exit_code=1 if self._is_restored is False and not code else code,

@@ -27,6 +27,11 @@ class Hold:
         """Where the clock can be held."""
         return list(self._controller.describe()["settings_mhz"])
 
+    def claim(self) -> None:
+        """Nobody else's from now on, and sure to be changed when that is needed. Raises: what the controller raises."""
+        if self.mhz is None:
+            self._controller.claim()
+
     def put(self, mhz: float, again: bool = False) -> None:
         """Hold the clock there; ``again``: also where it is already. Raises: what the controller raises."""
         if mhz == self.mhz and self._is_sure and not again:

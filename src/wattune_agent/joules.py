@@ -41,9 +41,13 @@ class Joules:
         """Seconds of it during which the latest reading was above the cap."""
         return self._above_s + self._over_s(end_s)
 
+    @property
+    def is_above(self) -> bool:
+        """Whether the latest reading is above the cap."""
+        return self._cap_w is not None and self._last_w > self._cap_w
+
     def _counted_s(self, time_s: float) -> float:
         return max(0.0, time_s - max(self._last_s, self._delay_s))
 
     def _over_s(self, time_s: float) -> float:
-        above = self._cap_w is not None and self._last_w > self._cap_w
-        return max(0.0, time_s - self._last_s) if above else 0.0
+        return max(0.0, time_s - self._last_s) if self.is_above else 0.0

@@ -127,7 +127,8 @@ class Keeper:
     def guard(self, party: Party, cap_w: Optional[float], max_temp_c: Optional[float]) -> Dict[str, Any]:
         """Take the board and guard it; without both numbers, end the guard.
 
-        Raises: Busy; NotThere, NoReading where there is nothing to guard by.
+        Raises: Busy; NotThere, NoReading where there is nothing to guard by; Forbidden and what else keeps the clock
+        from being changed.
         """
         if cap_w is None and max_temp_c is None:
             with self._lock:
@@ -143,6 +144,12 @@ class Keeper:
             raise NotThere("{}: no temperature to hold a limit on".format(board["name"]))
         with self._lock:
             self._take(party)
+            try:
+                self._hold.claim()
+            except Exception:
+                if self._wanted is None and self._ceiling is None:
+                    self._forget()
+                raise
             ceiling = self._ceiling
             if ceiling is None or (ceiling.cap_w, ceiling.max_temp_c) != (cap_w, max_temp_c):
                 settle_s = board["window_s"] + board["lag_s"] + board["period_s"]

@@ -127,9 +127,7 @@ class Snapshot(NamedTuple):
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise NotKept(
                 "{} is not a whole snapshot ({}), so what the board was is not known: start the board anew, or set its "
-                "clocks yourself, then delete the file".format(
-                    path, str(error).splitlines()[0] if str(error) else "empty"
-                )
+                "clocks yourself, then delete the file".format(path, _why(error))
             ) from error
 
     @classmethod
@@ -216,6 +214,12 @@ def started_at(pid: int) -> Optional[int]:
     except OSError:
         return None
     return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return "it has no {}".format(error.args[0])
+    return str(error).splitlines()[0] if str(error) else "empty"
 
 
 def _is_anothers(status: os.stat_result) -> bool:

@@ -25,7 +25,7 @@ def load_supply(tree: Tree, board_name: str) -> Optional[Tuple[float, float]]:
         try:
             other_w, efficiency = float(entry["other_w"]), float(entry["efficiency"])
             _check(other_w, efficiency)
-        except (TypeError, KeyError, ValueError, BadRequest) as error:
+        except (TypeError, KeyError, ValueError, OverflowError, BadRequest) as error:
             raise NotKept("{}: no usable figures for {!r}: {}".format(path, board_name, error)) from error
         return other_w, efficiency
     return None
@@ -73,8 +73,11 @@ def _entries(path: str) -> Dict[str, Any]:
             entries = json.load(file)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise NotKept("{} cannot be read: {}".format(path, error)) from error
+    except OSError as error:
+        raise NotKept("{} cannot be read: {}".format(path, error.strerror or error)) from error
+    except (ValueError, RecursionError) as error:
+        why = "too deep" if isinstance(error, RecursionError) else error
+        raise NotKept("{} is no whole JSON: {}; delete it, and measure it anew".format(path, why)) from error
     if not isinstance(entries, dict):
         raise NotKept("{} does not hold figures by the board's name".format(path))
     return entries

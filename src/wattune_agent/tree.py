@@ -88,6 +88,13 @@ class Tree:
         """Whether this user may write the file."""
         return os.access(self._joined(path), os.W_OK)
 
+    def check_writable(self, path: str) -> None:
+        """Raises: Forbidden where this user may not write the file, FileFailed where there is none."""
+        if not self.exists(path):
+            raise self._mapped(OSError(errno.ENOENT, os.strerror(errno.ENOENT)), path, "written")
+        if not self.writable(path):
+            raise self._mapped(OSError(errno.EACCES, os.strerror(errno.EACCES)), path, "written")
+
     def glob(self, pattern: str) -> List[str]:
         """Paths that match, sorted, as the board names them."""
         found = glob.glob(glob.escape(self.root.rstrip("/")) + pattern)

@@ -66,7 +66,7 @@ def _(bench):
     bench.clamp(None)
 
 
-@fault("throttled by heat as it is found", "says that the limits to come back to may be the clamp's")
+@fault("throttled by heat as it is found", "says that the limits that come back may be the clamp's, and what helps")
 def _(bench):
     bench.controller.read()
     bench.clamp(bench.settings[-2])

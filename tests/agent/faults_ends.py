@@ -317,6 +317,38 @@ def _(bench):
     return cell(bench.told, BY_RESTORE)
 
 
+@fault(
+    "the guard of a program stands still (SIGSTOP) for 6 s under a cap",
+    "tells it, begins to count anew; nobody guards meanwhile, and the program goes on",
+    slow=True,
+)
+def _(bench):
+    with served(bench) as service:
+        family, report = "cpu" if bench.is_cpu else "jetson", Path(service.tree.root) / "report.json"
+        command = [
+            sys.executable,
+            "-m",
+            "wattune_agent",
+            "guard",
+            "--device",
+            family,
+            "--sysfs-root",
+            service.tree.root,
+        ]
+        command += ["--clock", f"{service.mhz}", "--cap", "900W", "-o", str(report), "--", "sleep", "8"]
+        with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL) as guard:
+            assert wait_for(lambda: service.is_at(service.mhz))
+            time.sleep(1.0)
+            guard.send_signal(signal.SIGSTOP)
+            time.sleep(6.0)
+            guard.send_signal(signal.SIGCONT)
+        said = json.loads(report.read_text(encoding="utf-8"))
+        bench.hears(said["events"])
+        bench.tell(f"exit {guard.returncode}")
+        assert wait_for(service.is_back, 1.0)
+    return cell(bench.told, AS_FOUND)
+
+
 @fault("a client is killed (SIGKILL)", "the agent restores at once")
 def _(bench):
     with served(bench) as service, holding(service, ["guard", 900.0]) as holder:

@@ -7,6 +7,7 @@ from tests.agent.faults_made import BY_RESTORE, Quick, cell, fault
 from tests.live.tree import disk_full
 
 from wattune_agent.controller import restore_left_behind
+from wattune_agent.guarded import run_guarded
 from wattune_agent.snapshot import Snapshot, boot_id, snapshots, state_folder
 
 # ------------------------------------------------------------------------------------------------------- permissions
@@ -16,6 +17,13 @@ from wattune_agent.snapshot import Snapshot, boot_id, snapshots, state_folder
 def _(bench):
     bench.tree.fault("*", "forbidden", on="write")
     bench.pin()
+
+
+@fault("no permission to write the clock, under a cap of `guard`", "the program is not run; nothing is written")
+def _(bench):
+    bench.tree.sleep(0.1)
+    bench.tree.fault(bench.high, "forbidden", on="write")
+    bench.tells(lambda: run_guarded(bench.controller, ["false"], cap_w=900.0))
 
 
 @fault(

@@ -6,6 +6,7 @@ from tests.agent.faults_made import fault
 from tests.live.tree import CALL_S
 
 from wattune_agent.controller import Controller
+from wattune_agent.guarded import run_guarded
 
 
 def top(bench):
@@ -88,6 +89,18 @@ def _(bench):
     writes = len(bench.tree.writes)
     with Controller(bench.found()) as second:
         bench.tells(second.pin, bench.other_mhz)
+    assert bench.is_at(bench.mhz)
+    assert len(bench.tree.writes) == writes
+
+
+@fault(
+    "a second controller, under a cap of `guard` and without a clock", "the program is not run; what is pinned stays"
+)
+def _(bench):
+    assert bench.pin()
+    writes = len(bench.tree.writes)
+    with Controller(bench.found()) as second:
+        bench.tells(lambda: run_guarded(second, ["false"], cap_w=900.0))
     assert bench.is_at(bench.mhz)
     assert len(bench.tree.writes) == writes
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattune_agent.cap_guard import COOL_BY_C, HEAT_PATIENCE_S, HEAT_WAIT_S, PATIENCE_S, CapGuard
+from wattune_agent.cap_guard import COOL_BY_C, GAP_S, HEAT_PATIENCE_S, HEAT_WAIT_S, PATIENCE_S, CapGuard
 
 CLOCKS = (100.0, 200.0, 300.0, 400.0, 500.0)
 
@@ -116,6 +116,15 @@ def test_heat_alone_at_the_lowest_has_the_longer_patience():
     assert not guard.stopped
     feed(guard, [1.0] * 5, HEAT_PATIENCE_S, 90.0)
     assert guard.stopped
+
+
+def test_a_silence_between_two_readings_is_not_held_against_the_work():
+    for settle_s, elapsed_s, counted_s in ((0.0, 60.0, GAP_S), (5.0, 60.0, 5.0), (0.0, 0.5, 0.5)):
+        guard, _ = made(100.0, settle_s=settle_s)
+        guard(0.0, 5.0)
+        guard(elapsed_s, 5.0)
+        assert not guard.stopped
+        assert guard.state_dict()["over_s"] == counted_s
 
 
 def test_a_board_that_fails_to_change_is_kept_as_the_failure():

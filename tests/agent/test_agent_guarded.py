@@ -14,7 +14,7 @@ from tests.live.tree import LiveTree
 from wattune_agent import guarded, program
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
-from wattune_agent.errors import BadRequest, Busy, FileFailed, NoReading, NotRestored, NotThere
+from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, NoReading, NotRestored, NotThere
 from wattune_agent.guarded import run_guarded
 from wattune_agent.joules import Joules
 from wattune_agent.signals import held
@@ -34,6 +34,7 @@ class Board:
         self.noticed = []
         self.watts = None
         self.window_s = 0.0
+        self.claimed = 0
 
     def describe(self):
         numbers = {"window_s": self.window_s, "lag_s": 0.0, "period_s": 0.0}
@@ -45,6 +46,11 @@ class Board:
         at = self.mhz or self.free_mhz
         watts = at / 100 if self.watts is None else self.watts
         return {"power_w": watts, "temperature_c": self.temperature_c, "clock_mhz": at}
+
+    def claim(self):
+        if "claim" in self.fails:
+            raise self.fails["claim"]
+        self.claimed += 1
 
     def pin(self, mhz):
         if "pin" in self.fails:
@@ -145,6 +151,11 @@ def test_nothing_runs_blind_or_on_a_board_of_somebody_else(board, tmp_path):
         board.fails = {name: error}
         with pytest.raises(type(error)):
             run_guarded(board, ["touch", str(marker)], clock_mhz=200.0)
+    for error in (Forbidden("max_freq may not be written"), Busy("process 7")):
+        for limits in ({"cap_w": 9.0}, {"max_temp_c": 80.0}):
+            board.fails = {"claim": error}
+            with pytest.raises(type(error)):
+                run_guarded(board, ["touch", str(marker)], **limits)
     board.fails, board.temperature_c = {}, None
     with pytest.raises(NotThere, match="temperature"):
         run_guarded(board, ["touch", str(marker)], max_temp_c=80.0)

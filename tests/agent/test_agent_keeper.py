@@ -3,7 +3,17 @@
 import pytest
 
 from wattune_agent.ceiling import GRACE_S
-from wattune_agent.errors import BadRequest, Busy, FileFailed, NoReading, NotKept, NotRestored, NotTaken, NotThere
+from wattune_agent.errors import (
+    BadRequest,
+    Busy,
+    FileFailed,
+    Forbidden,
+    NoReading,
+    NotKept,
+    NotRestored,
+    NotTaken,
+    NotThere,
+)
 from wattune_agent.hold import RETRY_S
 from wattune_agent.keeper import BLIND_S, LEASE_S, Keeper
 from wattune_agent.party import Party
@@ -36,6 +46,9 @@ class Board:
         self._do("read")
         at = self.mhz or self.free_mhz
         return {"power_w": at / 100, "temperature_c": self.temperature_c, "clock_mhz": at}
+
+    def claim(self):
+        self._do("claim")
 
     def pin(self, mhz):
         self._do("pin")  # what fails leaves the board as it was, or where it was pinned, as a Controller does
@@ -156,6 +169,18 @@ def test_a_connection_without_its_process_is_no_client(room):
 
 
 # ---------------------------------------------------------------------------------------------------------- the guard
+
+
+@pytest.mark.parametrize("error", [Forbidden("max_freq may not be written"), Busy("process 7")])
+def test_a_board_that_cannot_be_changed_cannot_be_guarded(error):
+    room = Room()
+    room.board.fails["claim"] = error
+    with pytest.raises(type(error)):
+        room.keeper.guard(room.trainer, 5.0, None)
+    assert not room.keeper.holds(room.trainer)
+    del room.board.fails["claim"]
+    room.keeper.guard(room.other, 5.0, None)
+    assert room.keeper.holds(room.other)
 
 
 def guarded(room, mhz, cap_w, max_temp_c=None):

@@ -16,6 +16,7 @@ from wattune_agent.__main__ import main
 from wattune_agent.capture import materialise
 from wattune_agent.client import Client
 from wattune_agent.discovery import families, find_board
+from wattune_agent.supply import save_supply
 from wattune_agent.tree import Tree
 
 
@@ -129,7 +130,8 @@ def test_guard_lowers_the_clock_of_a_program_above_its_cap(board):
     code, _, said = run(*command)
     assert code == 0
     assert "down to" in said
-    assert "s above the cap of 9 W" in said
+    assert "above 9 W for" in said
+    assert "1020 MHz at first, " in said
 
 
 def test_guard_interrupted_leaves_the_board_as_it_was(board, tmp_path):
@@ -150,6 +152,8 @@ def test_restore_after_a_kill(board, tmp_path):
     script = "echo $$ > {}; exec sleep 60 > /dev/null 2>&1".format(marker)
     with agent("guard", *on(board), "--clock", "408", "--", "sh", "-c", script) as process:
         assert wait_for(lambda: marker.exists() and marker.read_text().endswith("\n"))
+        # Its threads begin once the program's group is known to who watches over it.
+        assert wait_for(lambda: len(os.listdir("/proc/{}/task".format(process.pid))) > 2)
         process.kill()
         process.communicate(timeout=10)
         assert wait_for(lambda: not os.path.exists("/proc/{}".format(marker.read_text().strip())))
@@ -308,3 +312,111 @@ def test_the_rules_run_in_a_shell(tmp_path):
         script = script.replace("/sys%p", str(folder)).replace("$$", "$").replace("wattune", group)
         subprocess.run(["/bin/sh", "-c", script], check=True)
     assert [(folder / name).stat().st_mode & 0o777 for name in names] == [0o620, 0o620, 0o620, 0o640]
+
+
+# ------------------------------------------------------------------------------------------- what is refused, and how
+
+
+@pytest.mark.parametrize("command", [["restore"], ["devices"], ["guard", "--", "true"], ["serve"]])
+def test_a_folder_that_is_not_there_is_refused_in_one_line(tmp_path, command, capsys):
+    name, *rest = command
+    assert main([name, "--sysfs-root", str(tmp_path / "none"), *rest]) == 2
+    out, said = capsys.readouterr()
+    assert (out, said.count("\n")) == ("", 1)
+    assert "sys/..." in said
+
+
+def test_a_folder_without_a_board_has_nothing_that_could_be_restored(tmp_path, capsys):
+    assert main(["restore", "--sysfs-root", str(tmp_path)]) == 2
+    assert "sys/..." in capsys.readouterr().err
+
+
+def test_a_broken_snapshot_is_bad_input_as_it_is_to_wattune(tmp_path, capsys):
+    (tmp_path / "sys").mkdir()
+    broken = tmp_path / "var" / "lib" / "wattune" / "board-jetson.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{}")
+    assert main(["restore", "--sysfs-root", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "board-jetson.json is not a whole snapshot (it has no record)" in said
+
+
+@pytest.mark.parametrize("command", ["devices", "restore"])
+def test_a_reader_that_goes_away_costs_no_traceback(board, command):
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = [sys.executable, "-m", "wattune_agent", command, "--sysfs-root", str(board.root)]
+    done = subprocess.run(arguments, env=ENVIRONMENT, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_an_agent_that_has_nothing_to_serve_says_so(tmp_path, capsys):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text("model name : a computer\n")
+    assert main(["serve", "--sysfs-root", str(tmp_path), "--socket", str(tmp_path / "socket")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "a computer: nothing to serve, no clock and no sensor: " in said
+    assert not (tmp_path / "socket").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["-o", "{}/taken"], "there already"),
+        (["-o", "{}/taken/report.json"], "nothing can be written"),
+        (["--cap", "12W@supply"], "--calibrate"),
+        (["--mode", "MAXN"], "nvpmodel's number"),
+    ],
+)
+def test_guard_refuses_before_the_program_runs(board, tmp_path, options, text, capsys):
+    (tmp_path / "taken").write_text("mine")
+    marker = tmp_path / "ran"
+    options = [option.format(tmp_path) for option in options]
+    assert main(["guard", *map(str, on(board)), *options, "--", "touch", str(marker)]) == 2
+    out, said = capsys.readouterr()
+    assert (out, said.count("\n")) == ("", 1)
+    assert text in said
+    assert not marker.exists()
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+@pytest.mark.parametrize("limit", [["--cap", "900W"], ["--max-temp", "120C"]])
+def test_guard_refuses_a_board_that_somebody_else_holds(board, tmp_path, limit):
+    marker, socket = tmp_path / "ran", tmp_path / "agent.sock"
+    with serving(board, socket):
+        holder = Holder(socket, ["pin", 408.0])
+        try:
+            for device in (on(board), ["--device", "agent:{}".format(socket)]):
+                code, _, said = run("guard", *device, *limit, "--", "touch", marker)
+                assert (code, said.count("\n")) == (2, 1), said
+                assert "process" in said
+        finally:
+            holder.end()
+    assert not marker.exists()
+
+
+def test_guard_under_a_cap_at_the_supply_with_a_report_on_stdout(board, tmp_path):
+    name = find_board(Tree(str(board.root)), "jetson").name
+    place = save_supply(Tree(str(board.root)), name, 1.5, 0.9)
+    try:
+        script = "echo mine; exit 3"
+        options = [*on(board), "--cap", "50W@supply", "--clock", "0.612GHz", "--json"]
+        code, out, said = run("guard", *options, "--", "sh", "-c", script)
+    finally:
+        os.unlink(place)
+    report = json.loads(out)
+    assert (code, report["exit_code"]) == (3, 3)
+    assert (report["cap_w"], report["supply_cap_w"], report["cap_side"]) == (pytest.approx(43.5), 50.0, "supply")
+    assert (report["record"], report["clock_mhz"]) == ("guard", 612.0)
+    assert said == "mine\n"
+
+
+def test_guard_says_that_a_cap_was_not_kept(board):
+    board.load(1.0)
+    code, _, said = run("guard", *on(board), "--clock", "306", "--cap", "1W", "--max-temp", "99C", "--", "sleep", "1")
+    assert code == 0
+    assert said.splitlines()[-1].startswith("wattune-agent: not kept: above the cap of 1 W for ")
+    assert "with a limit of 99 C" in said

@@ -37,9 +37,24 @@ def test_figures_that_cannot_be(tmp_path: Path, other_w: float, efficiency: floa
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"a nano": {"other_w": 1}}', '{"a nano": {"other_w": 1, "efficiency": 7}}']
+    "text",
+    [
+        "{",
+        "[]",
+        '{"a nano": {"other_w": 1}}',
+        '{"a nano": {"other_w": 1, "efficiency": 7}}',
+        '{"a nano": {"other_w": 1' + 400 * "0" + ', "efficiency": 1}}',
+        '{"a nano": 1}',
+        100_000 * "[",
+        '{"a": ' * 100_000 + "1" + "}" * 100_000,
+        "\udcff",
+    ],
+    ids=range(9),
 )
 def test_a_file_with_something_else_is_said(tmp_path: Path, text: str) -> None:
-    put(tmp_path, "/etc/wattune/supply.json", text)
-    with pytest.raises(NotKept, match=r"supply\.json"):
+    put(tmp_path, "/etc/wattune/supply.json", "")
+    (tmp_path / "etc/wattune/supply.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(NotKept, match=r"supply\.json") as raised:
         load_supply(TimedTree(tmp_path), "a nano")
+    assert len(str(raised.value).splitlines()) == 1
+    assert len(str(raised.value)) < 300

@@ -1,7 +1,10 @@
 """``wattune devices``: what is listed, as text and as JSON."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 
 import pytest
@@ -74,3 +77,14 @@ def test_on_a_machine_with_nothing_real_it_is_quick(wattune):
     listed = json.loads(out)
     assert {"sim:jetson-nano", "sim:jetson-tx2-nx"} <= {entry["spec"] for entry in listed}
     assert all(set(entry) >= FIELDS for entry in listed)
+
+
+def test_a_reader_that_goes_away_costs_no_traceback(tmp_path):
+    root = unpack("orin-nano-jp6", tmp_path / "tree")
+    for arguments in (["devices", "--sysfs-root", root], ["restore", "--sysfs-root", root]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "-m", "wattune", *map(str, arguments)]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (1, "")

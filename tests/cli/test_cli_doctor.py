@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 
 import pytest
 from cli_boards import board_tree, limits, live_board
@@ -60,6 +62,20 @@ def test_a_record_to_share_is_a_board_again(wattune, tmp_path):
         for place in (root, again)
     ]
     assert texts[0] == texts[1]
+
+
+def test_a_board_behind_an_agent_is_examined_as_well(wattune, tmp_path):
+    root, socket = board_tree(tmp_path / "board"), tmp_path / "agent.sock"
+    command = [sys.executable, "-m", "wattune_agent", "serve", "--sysfs-root", str(root), "--socket", str(socket)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as agent:
+        try:
+            assert str(socket) in agent.stderr.readline()
+            code, out, err = wattune("doctor", "--device", f"agent:{socket}")
+        finally:
+            agent.terminate()
+            agent.communicate()
+    assert (code, err) == (0, [])
+    assert "VDD_IN 4.556 W" in out
 
 
 @pytest.fixture

@@ -8,10 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 from cli_boards import board_tree, limits, live_board
 
+from wattune.cli.pinned import Pinned
+from wattune.devices import Sensor
+from wattune.devices.base import Conditions
+from wattune.errors import BoardUnusable
+from wattune.records import BoardEvent
+from wattune_agent.cap_guard import told
+from wattune_agent.controller import Controller
+from wattune_agent.discovery import find_board
+from wattune_agent.errors import NotThere
+from wattune_agent.guarded import run_guarded
+from wattune_agent.outcome import Asked, Report, in_words
 from wattune_agent.supply import save_supply
 from wattune_agent.tree import Tree
 
@@ -72,6 +84,17 @@ def test_a_cap_at_the_supply_is_told_with_what_it_leaves_for_the_module(wattune,
     assert (report["cap_w"], report["supply_cap_w"], report["cap_side"]) == (12.0, None, "module")
 
 
+def test_figures_of_a_supply_that_cannot_be_read_are_named(wattune, tmp_path):
+    root = board_tree(tmp_path / "board")
+    place = root / "etc" / "wattune" / "supply.json"
+    place.parent.mkdir(parents=True)
+    place.write_text(100_000 * "[")
+    for device in ("jetson", "cpu"):
+        code, out, err = wattune("guard", "--device", device, "--sysfs-root", root, "--cap", "12W@supply", "--", "true")
+        assert (code, out, len(err)) == (2, "", 1)
+        assert f"{place} is no whole JSON: too deep" in err[0]
+
+
 def test_a_clock_may_be_given_rounded(wattune, tmp_path):
     root = board_tree(tmp_path / "board", "nano-jp4")
     code, out, err = wattune(*GUARD, root, "--clock", "77MHz", "--json", "--", "true")
@@ -80,6 +103,8 @@ def test_a_clock_may_be_given_rounded(wattune, tmp_path):
     code, out, err = wattune(*GUARD, root, "--clock", "500MHz", "--json", "--", "true")
     assert (code, len(err)) == (2, 1)
     assert "460.8" in json.loads(out)["error"]["message"]
+    err = wattune(*GUARD, root, "--clock", "612000000", "--", "true")[2]
+    assert "no such clock: 612000000 MHz; allowed: 76.8, " in err[0]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +113,7 @@ def test_a_clock_may_be_given_rounded(wattune, tmp_path):
         (["--cap", "10W@supply", "--", "true"], "--calibrate"),
         (["--", "/no/such/program"], "no program"),
         (["-o", "taken", "--", "true"], "there already"),
+        (["-o", "taken/report.json", "--", "touch", "ran"], "cannot write to taken"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(wattune, tmp_path, monkeypatch, tail, words):
@@ -99,6 +125,7 @@ def test_what_cannot_be_done_is_one_line(wattune, tmp_path, monkeypatch, tail, w
     assert (code, out, len(err)) == (2, "", 1)
     assert words in err[0]
     assert limits(root) == before
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_options_of_the_program_are_its_own(wattune, tmp_path):
@@ -166,3 +193,103 @@ def test_after_a_kill_restore_brings_the_board_back(wattune, tmp_path):
             time.sleep(0.01)
         assert limits(root) == before
         assert wattune("restore", "--sysfs-root", root)[1] == "nothing was left behind\n"
+
+
+@pytest.mark.parametrize("limit", [["--cap", "900W"], ["--max-temp", "140C"]])
+def test_a_board_that_cannot_be_guarded_runs_no_program(wattune, tmp_path, monkeypatch, limit):
+    root = board_tree(tmp_path / "board")
+    before = limits(root)
+    writable = Tree.writable
+    monkeypatch.setattr(Tree, "writable", lambda tree, path: "max_freq" not in path and writable(tree, path))
+    code, out, err = wattune(*GUARD, root, *limit, "--", "touch", tmp_path / "ran")
+    assert (code, out, len(err)) == (2, "", 1)
+    assert "max_freq may not be written by this user" in err[0]
+    monkeypatch.undo()
+    with Controller(find_board(Tree(str(root)), "jetson")) as other:
+        other.claim()
+        code, out, err = wattune(*GUARD, root, *limit, "--", "touch", tmp_path / "ran")
+        assert (code, out, len(err)) == (2, "", 1)
+        assert f"process {os.getpid()}" in err[0]
+        assert wattune(*GUARD, root, "--", "true")[0] == 0, "without a limit it only reads"
+    assert not (tmp_path / "ran").exists()
+    assert limits(root) == before
+
+
+def test_a_limit_on_heat_and_where_the_clock_ended_are_told(wattune, tmp_path):
+    with live_board(tmp_path / "board", load=1.0) as root:
+        options = ["--clock", "1020", "--cap", "9W", "--max-temp", "140C"]
+        code, _, err = wattune(*GUARD, root, *options, "--", "sleep", "1.5")
+    assert code == 0
+    assert any(" 1020 MHz at first, " in line for line in err)
+    assert any(line.startswith("wattune: hottest ") and "with a limit of 140 C" in line for line in err)
+
+
+def test_a_cap_that_a_short_program_did_not_keep_is_told_and_its_exit_code_stays(wattune, tmp_path):
+    with live_board(tmp_path / "board", load=1.0) as root:
+        options = ["--clock", "306", "--cap", "1W", "--json"]
+        code, out, err = wattune(*GUARD, root, *options, "--", "sh", "-c", "sleep 0.5; exit 3")
+    assert code == 3
+    last = json.loads(out)["events"][-1]
+    assert last["kind"] == "not kept"
+    assert "above the cap of 1 W for 0." in last["text"]
+    assert "not kept" in err[-1]
+
+
+def test_a_program_goes_on_where_nobody_reads_what_its_guard_says(tmp_path):
+    with live_board(tmp_path / "board", load=1.0) as root:
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [*COMMAND, *GUARD, str(root), "--clock", "1020", "--cap", "9W", "--", "sh", "-c", "sleep 1; exit 3"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer)
+        os.close(writer)
+    assert (done.returncode, done.stdout) == (3, b"")
+
+
+class Sensing:
+    """A device with a power limit, as ``Pinned`` is told of it: what it does is written down."""
+
+    name, actuator, settings = "a card", "power_limit_w", (100.0, 150.0, 200.0)
+    sensor = Sensor(rail="counter")
+
+    def __init__(self, may=True):
+        self.may, self.did = may, []
+
+    @contextmanager
+    def at(self, value):
+        if not self.may:
+            raise BoardUnusable("only root may set clocks and power limits")
+        self.did.append(value)
+        yield self
+        self.did.append("back")
+
+    def power_w(self):
+        return 120.0
+
+    def conditions(self):
+        return Conditions(temperature_c=50.0)
+
+    def now_s(self):
+        return 0.0
+
+    def events(self):
+        kinds = ("stuck sensor", "throttled")
+        return tuple(BoardEvent(time_s=0.0, kind=kind, text=kind) for kind in kinds)
+
+
+def test_a_card_is_tried_before_a_program_runs_on_it(tmp_path):
+    device = Sensing()
+    report = run_guarded(Pinned(device), ["true"], cap_w=150.0)
+    assert device.did == [200.0, "back"]
+    assert [event["kind"] for event in report.events] == ["throttled"]
+    with pytest.raises(NotThere, match="only root"):
+        run_guarded(Pinned(Sensing(may=False)), ["touch", str(tmp_path / "ran")], cap_w=150.0)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_settings_of_a_power_limit_are_watts():
+    device, asked = Sensing(), Asked(["sleep"], None, 110.0, None, None)
+    described = Pinned(device).describe()
+    event = {"time_s": 0.1, "kind": "guard", "text": "", "power_w": 120.0, "action": "down", "setting": 150.0}
+    report = Report(1.0, 120.0, 120.0, 120.0, 0.5, None, 9, [event], 0, "finished")
+    assert "150 W at its end" in in_words(report, asked, described, "measured")[0]
+    assert told(event, unit=described["setting_unit"]).endswith("down to 150 W")

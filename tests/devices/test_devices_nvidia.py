@@ -21,6 +21,7 @@ from wattune.devices.gpu_restore import restore_gpus
 from wattune.devices.nvidia import find_nvidia, open_nvidia
 from wattune.devices.nvml import Gpu, count_gpus
 from wattune.errors import BoardUnusable, DeviceError, InputError, SensorError
+from wattune_agent.snapshot import boot_id, started_at
 
 PASCAL = {"architecture": pynvml.NVML_DEVICE_ARCH_PASCAL, "capability": (6, 1), "name": "NVIDIA P40"}
 
@@ -28,7 +29,9 @@ PASCAL = {"architecture": pynvml.NVML_DEVICE_ARCH_PASCAL, "capability": (6, 1), 
 @pytest.fixture(autouse=True)
 def kept_here(monkeypatch, tmp_path):
     """What is kept goes to this test's folder, and the environment names no GPU."""
-    monkeypatch.setattr("wattune.devices.held.state_folder", lambda tree: str(tmp_path / "state"))
+    monkeypatch.setattr(
+        "wattune.devices.held.folders", lambda tree: [str(tmp_path / name) for name in ("state", "all")]
+    )
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -461,6 +464,49 @@ def test_what_a_killed_process_left_is_brought_back(use, tmp_path):
     path.write_text("[]")
     with pytest.raises(DeviceError, match="none of our files"):
         restore_gpus()
+
+
+def test_what_another_user_left_is_brought_back_whatever_else_lies_there(use, tmp_path):
+    gpu = FakeGpu(limit_mw=120_000)
+    use(gpu)
+    for name in ("state", "all"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "elsewhere").write_text("{}")
+    os.mkfifo(tmp_path / "state" / "nvidia-GPU-pipe.json")
+    (tmp_path / "state" / "nvidia-GPU-link.json").symlink_to(tmp_path / "elsewhere")
+    path = tmp_path / "all" / f"nvidia-{gpu.uuid}.json"
+    path.write_text(json.dumps({"uuid": gpu.uuid, "limit_w": 150.0, "pid": 7}))
+    with pytest.raises(DeviceError, match=r"link\.json.*; .*pipe\.json"):
+        restore_gpus()
+    assert gpu.limit_mw == 150_000
+    assert not path.exists()
+    assert (tmp_path / "elsewhere").read_text() == "{}"
+
+
+def test_a_process_that_lives_keeps_its_gpu_without_its_lock_as_well(use, tmp_path):
+    use(gpu := FakeGpu())
+    place = tmp_path / "state"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        place.mkdir()
+        kept = {"uuid": gpu.uuid, "limit_w": 150.0, "pid": other.pid, "started": started_at(other.pid)}
+        path = place / f"nvidia-{gpu.uuid}.json"
+        path.write_text(json.dumps({**kept, "boot": boot_id()}))
+        assert restore_gpus() == []
+        device = open_nvidia("0")
+        with pytest.raises(BoardUnusable, match=f"process {other.pid}"), device.at(210.0):
+            pytest.fail("two of them")
+        path.write_text(json.dumps({**kept, "boot": "the start before"}))
+        assert len(restore_gpus()) == 1
+        other.communicate(b"\n")
+
+
+def test_a_lock_is_not_made_through_a_link(use, tmp_path):
+    use(gpu := FakeGpu())
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / f"nvidia-{gpu.uuid}.lock").symlink_to(tmp_path / "anywhere")
+    with pytest.raises(BoardUnusable, match="nothing can be kept"), open_nvidia("0").at(210.0):
+        pytest.fail("through a link")
+    assert not (tmp_path / "anywhere").exists()
 
 
 def test_nothing_is_changed_where_nothing_can_be_kept(use, tmp_path):

@@ -103,7 +103,8 @@ def _report(error: BaseException, *, as_json: bool) -> int:
         message = f"unexpected {name}, set {TRACEBACK}=1 to see where it comes from: {error}"
     message = " ".join(message.split())
     message = message if len(message) <= LONGEST else f"{message[: LONGEST - 3]}..."
-    note(message)
+    with suppress(OSError):  # nobody listens on stderr any more
+        note(message)
     if as_json:
         details = {k: getattr(error, k, None) for k in ("what", "value", "allowed", "hint", "known")}
         shown = {k: v if isinstance(v, list) else str(v) for k, v in details.items() if v is not None}

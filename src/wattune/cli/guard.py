@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,6 @@ import typer
 from wattune.cli.options import (
     DeviceSpec,
     Json,
-    Limit,
     MaxTemp,
     Mode,
     SysfsRoot,
@@ -23,13 +22,12 @@ from wattune.cli.options import (
     device_spec,
     max_temp_c,
 )
-from wattune.cli.output import emit_json, note
-from wattune.errors import InputError, OutputError, SafetyStop
+from wattune.cli.output import claim, emit_json, note
+from wattune.errors import InputError, SafetyStop
 from wattune.files import write_json
 
 if TYPE_CHECKING:
     from wattune.devices import Device
-    from wattune_agent.guarded import Report
 
 
 def guard(
@@ -62,35 +60,29 @@ def guard(
     from wattune.devices.local import BoardDevice, mapped
     from wattune.planning import module_cap
     from wattune_agent.guarded import run_guarded
+    from wattune_agent.outcome import Asked, as_record, in_words
 
     limit, hottest_c, wanted_mhz = cap_limit(cap), max_temp_c(max_temp), clock_mhz(clock)
-    if output is not None and output.exists():
-        raise OutputError("the output is there already", value=str(output), hint="give another one by -o FILE")
+    if output is not None:
+        claim(output, "", as_json=as_json)
     board = open_device(device_spec(device, sysfs_root, mode))
     try:
         if not board.executes_steps:
             raise InputError("no program runs on this device", value=device, hint="name the board that it runs on")
+        if limit.side == "supply" and board.supply is None:
+            for problem in board.problems:
+                if "supply.json" in problem:  # it is known, but not readable
+                    raise InputError(problem)
         cap_w = module_cap(limit.cap_w, limit.side, board.supply)
         at_mhz = None if wanted_mhz is None else _listed(board, wanted_mhz)
         # A board's own controller also tells the present clock, and an agent guards by itself.
         controller = board.controller if isinstance(board, BoardDevice) else Pinned(board)
+        described = dict(controller.describe())
+        asked = Asked(command, at_mhz, cap_w, limit.cap_w if limit.side == "supply" else None, hottest_c)
         with mapped(), _stdout_aside() if as_json else nullcontext():
             report = run_guarded(controller, command, clock_mhz=at_mhz, cap_w=cap_w, max_temp_c=hottest_c, say=note)
-        kept = {
-            "record": "guard",
-            "version": 1,
-            "device": board.name,
-            "mode": board.mode,
-            "command": command,
-            "clock_mhz": at_mhz,
-            "cap_w": cap_w,
-            "cap_side": limit.side,
-            "supply_cap_w": limit.cap_w if limit.side == "supply" else None,
-            "max_temp_c": hottest_c,
-            **report._asdict(),
-            "provenance": {"kind": board.kind},
-        }
-        text = _text(report, board, cap_w, limit, at_mhz)
+        text = in_words(report, asked, described, board.kind)
+        kept = as_record(report, asked, device=board.name, mode=board.mode, kind=board.kind)
     finally:
         board.close()
     if output is not None:
@@ -104,26 +96,12 @@ def guard(
     elif as_json:
         emit_json(kept)
     if not as_json:
-        for line in text:
-            note(line)  # stdout is the program's own
+        with suppress(OSError):  # nobody listens any more: the exit code is the program's all the same
+            for line in text:
+                note(line)  # stdout is the program's own
     if failure is not None:
         raise failure
     raise typer.Exit(report.exit_code)
-
-
-def _text(report: Report, board: Device, cap_w: float | None, limit: Limit, at_mhz: float | None) -> list[str]:
-    at = "the clock left to the board" if at_mhz is None else f"{at_mhz:g} MHz"
-    origin = "" if board.kind == "measured" else f"  [{board.kind}]"
-    lines = [
-        f"{report.ended} after {report.time_s:.1f} s on {board.name}, {at}{origin}",
-        f"{report.energy_j:.1f} J, mean {report.power_mean_w:.2f} W, highest reading {report.power_peak_w:.2f} W of "
-        f"{report.readings} ({board.sensor.rail})",
-    ]
-    if cap_w is not None:
-        window = f", each a mean over {board.sensor.window_s:.2g} s" if board.sensor.window_s else ""
-        given = f" ({limit.cap_w:g} W at the supply)" if limit.side == "supply" else ""
-        lines.append(f"above {cap_w:g} W{given} for {report.above_cap_s:.1f} s by the readings{window}")
-    return lines
 
 
 def _listed(board: Device, wanted_mhz: float) -> float:
@@ -133,7 +111,13 @@ def _listed(board: Device, wanted_mhz: float) -> float:
     if board.actuator == "power_limit_w":
         raise InputError("--clock", value=f"{wanted_mhz:g}", allowed="none: this device's actuator is a power limit")
     meant_mhz = nearest(board.settings, wanted_mhz)
-    board.check_setting(meant_mhz)
+    if meant_mhz not in board.settings:
+        allowed = ", ".join(f"{mhz:g}" for mhz in board.settings)
+        raise InputError(
+            f"{board.name} has no such clock",
+            value=f"{wanted_mhz:.12g} MHz",
+            allowed=f"{allowed} MHz" if allowed else "none, it has no clock that can be set",
+        )
     return meant_mhz
 
 

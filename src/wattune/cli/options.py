@@ -56,7 +56,8 @@ Strategy = Annotated[
     typer.Option(
         "--strategy",
         metavar="WHICH",
-        help="full: every batch size and clock; staircase: those along the limit. By default staircase under a limit.",
+        help="full: every batch size and clock; staircase: those along the limit; guided: the few that tell most. By "
+        "default staircase under a limit.",
     ),
 ]
 Reference = Annotated[

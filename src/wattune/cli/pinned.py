@@ -21,11 +21,13 @@ class Pinned:
         self._setting: Setting | None = None
 
     def describe(self) -> dict[str, Any]:
-        """What is needed to guard it: its settings, and how late its sensor is."""
+        """What is needed to guard it: its settings and their unit, its sensor and how late that is."""
         sensor = self._device.sensor
         return {
             "name": self._device.name,
+            "rail": sensor.rail,
             "settings_mhz": list(self._device.settings),
+            "setting_unit": "W" if self._device.actuator == "power_limit_w" else "MHz",
             "window_s": sensor.window_s,
             "lag_s": sensor.lag_s,
             "period_s": sensor.period_s,
@@ -36,6 +38,11 @@ class Pinned:
         with _mapped():
             power_w, now = self._device.power_w(), self._device.conditions()
         return {"power_w": power_w, "temperature_c": now.temperature_c}
+
+    def claim(self) -> None:
+        """See that it can be changed: at its highest setting, and back. Raises: as ``pin`` and ``restore``."""
+        with _mapped(), self._device.at(self._device.settings[-1]):
+            pass
 
     def pin(self, setting: float) -> None:
         """Go to this setting, and stay. Raises: BadRequest, NotThere, FileFailed."""
@@ -51,6 +58,7 @@ class Pinned:
         return [
             {"time_s": began_s + event.time_s, "kind": event.kind, "text": event.text}
             for event in self._device.events()
+            if event.kind != "stuck sensor"  # the guard looks itself, and knows when the program began
         ]
 
     def restore(self) -> None:

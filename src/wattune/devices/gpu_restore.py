@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from wattune.devices.held import Held, held_gpus, usual_folder
+from wattune.devices.held import Held, held_gpus, usual_folders
 from wattune.devices.nvml import Gpu
-from wattune.errors import BoardUnusable
+from wattune.errors import BoardUnusable, DeviceError
 
 
 def bring_back(gpu: Gpu, kept: dict[str, Any]) -> str:
@@ -26,26 +26,35 @@ def bring_back(gpu: Gpu, kept: dict[str, Any]) -> str:
 def restore_gpus(state: Path | None = None) -> list[str]:
     """Bring back what processes that are gone have left on GPUs; says what, one line each.
 
-    Raises: DeviceError where something cannot be brought back; it stays kept.
+    Raises: DeviceError, after all that can be brought back is; what cannot stays kept.
     """
-    folder = state or usual_folder()
-    done = []
-    for uuid in list(held_gpus(folder)):
-        held = Held(folder, uuid)
+    done: list[str] = []
+    failures: list[DeviceError] = []
+    places = [state] if state is not None else usual_folders()
+    for held in [Held(place, uuid) for place in places for uuid in held_gpus(place)]:
         try:
             held.claim()
         except BoardUnusable:
             continue  # its process is at work
         try:
-            kept = held.read()
-            if kept is None:
-                continue
-            gpu = Gpu(kept["uuid"])
-            try:
-                done.append(f"{gpu.name}: {bring_back(gpu, kept)}")
-            finally:
-                gpu.close()
-            held.release()
+            done += _restored(held)
+        except DeviceError as error:
+            failures.append(error)
         finally:
             held.let_go()
+    if failures:
+        raise failures[0] if len(failures) == 1 else DeviceError("; ".join(map(str, failures)))
     return done
+
+
+def _restored(held: Held) -> list[str]:
+    kept = held.read()
+    if kept is None:
+        return []
+    gpu = Gpu(kept["uuid"])
+    try:
+        said = f"{gpu.name}: {bring_back(gpu, kept)}"
+    finally:
+        gpu.close()
+    held.release()
+    return [said]

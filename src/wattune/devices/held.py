@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from wattune.errors import BoardUnusable, DeviceError, RecordError, WattuneError
 from wattune.files import read_json, write_json
-from wattune_agent.folders import state_folder
+from wattune_agent.folders import folders
+from wattune_agent.snapshot import boot_id, started_at
 from wattune_agent.tree import Tree
 
 _claimed: set[Path] = set()
@@ -48,7 +50,9 @@ class Held:
             raise BoardUnusable("this process controls the GPU already")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            # Not through a link: root looks into folders of others.
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(self.path.with_suffix(".lock"), flags, 0o644)
         except OSError as error:
             raise BoardUnusable(f"nothing can be kept in {self.path.parent} ({error.strerror})") from error
         try:
@@ -58,6 +62,10 @@ class Held:
             os.close(descriptor)
             holder = _holder(self.path)
             raise BoardUnusable(f"another process controls this GPU{holder}: wait for it or end it") from error
+        living = _living(self.path)  # its lock may not be seen from here, or was deleted
+        if living is not None:
+            os.close(descriptor)
+            raise BoardUnusable(f"another process controls this GPU (process {living}): wait for it or end it")
         self._lock, self._pid = descriptor, os.getpid()
         _claimed.add(self.path)
 
@@ -65,6 +73,8 @@ class Held:
         """What has to be brought back; None where nothing has. Raises: DeviceError where the file is not whole."""
         if not self.path.exists():
             return None
+        if not stat.S_ISREG(self.path.lstat().st_mode):
+            raise DeviceError(f"{self.path} is no file of ours: remove it")
         try:
             data = read_json(self.path)
         except RecordError as error:
@@ -76,7 +86,8 @@ class Held:
     def keep(self, data: dict[str, Any]) -> None:
         """Write what will have to be brought back. Raises: DeviceError where it cannot be kept."""
         try:
-            write_json(self.path, {**data, "pid": os.getpid()})
+            owner = {"pid": os.getpid(), "started": started_at(os.getpid()), "boot": boot_id()}
+            write_json(self.path, {**data, **owner})
         except WattuneError as error:
             raise DeviceError(f"nothing was changed, since it could not be kept first: {error}") from error
 
@@ -94,9 +105,14 @@ class Held:
             _claimed.discard(self.path)
 
 
+def usual_folders() -> list[Path]:
+    """Where files of this user are, then where else some may be that concern him; root looks at those of all users."""
+    return [Path(folder) for folder in folders(Tree())]
+
+
 def usual_folder() -> Path:
     """Where this user's files are."""
-    return Path(state_folder(Tree()))
+    return usual_folders()[0]
 
 
 def held_gpus(folder: Path) -> Iterator[str]:
@@ -106,8 +122,24 @@ def held_gpus(folder: Path) -> Iterator[str]:
 
 
 def _holder(path: Path) -> str:
+    data = _kept(path)
+    return f" (process {data['pid']})" if "pid" in data else ""
+
+
+def _living(path: Path) -> int | None:
+    """The process that keeps the file, where it is another one that lives."""
+    data = _kept(path)
+    pid = data.get("pid")
+    if not isinstance(pid, int) or pid in (0, os.getpid()) or data.get("boot") != boot_id():
+        return None
+    return pid if data.get("started") is not None and started_at(pid) == data["started"] else None
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    if not path.is_file() or path.is_symlink():
+        return {}
     try:
         data = read_json(path)
     except RecordError:
-        return ""
-    return f" (process {data['pid']})" if isinstance(data, dict) and "pid" in data else ""
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -76,10 +76,10 @@ def examine(spec: str, *, say: Say = lambda text: None) -> Examination:
     except DeviceError as error:
         return Examination(spec, (Finding("device", "fail", str(error)), *_files(place)))
     try:
-        if device.kind != "measured" and place is None:
+        if device.kind != "measured" and place is None and scheme != "agent":
             raise InputError("there is nothing to examine, this device is not a real one", value=spec)
         found = [*_device(device), *_files(place)]
-        if place is None or place[0].is_real:
+        if device.kind == "measured":
             torch = torch_here()
             sensing, figures = _sensing(device, torch, say)
             found += [*sensing, check_torch(torch, needs_gpu=device.trains_on == "gpu" and scheme != "external")]

@@ -1,0 +1,116 @@
+"""What a guarded run was: its report, as a record and in words."""
+
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from wattune_agent.cap_guard import HEAT_PATIENCE_S, PATIENCE_S
+
+__all__ = ["Asked", "Report", "as_record", "in_words", "missed"]
+
+
+class Asked(NamedTuple):
+    """What ``guard`` was asked for. ``cap_w`` is what the board's own sensor may read; ``supply_cap_w`` what was asked
+    for at the supply, where it was asked for there."""
+
+    command: List[str]
+    clock_mhz: Optional[float]
+    cap_w: Optional[float]
+    supply_cap_w: Optional[float]
+    max_temp_c: Optional[float]
+
+
+class Report(NamedTuple):
+    """What a guarded run was. Energy, mean and peak are those of the sensor's readings, taken ten times a second.
+
+    Time is the program's: it stands still while that is paused by Ctrl-Z. ``above_cap_s``: time during which the latest
+    reading was above the cap. ``hottest_c``: the highest temperature, None without any. ``events``: ``{"time_s",
+    "kind", "text"}`` in seconds since the program began; those of the guard also have ``power_w``, ``action``,
+    ``setting``. One of kind "not kept" says that a limit was not kept, one of kind "not restored" that the board is not
+    as it was found; ``restore_left_behind`` then has what is needed. ``exit_code``: the program's (128 + n where signal
+    n ended it), or 4. ``ended``: "finished", "interrupted" or "stopped for safety".
+    """
+
+    time_s: float
+    energy_j: float
+    power_mean_w: float
+    power_peak_w: float
+    above_cap_s: float
+    hottest_c: Optional[float]
+    readings: int
+    events: List[Dict[str, Any]]
+    exit_code: int
+    ended: str
+
+
+def missed(events: List[Dict[str, Any]], above_s: float, is_above: bool, cap_w: Optional[float]) -> str:
+    """Which limit was not kept, in words; empty where the guard could do what it had to.
+
+    ``events``: those of the guard; ``above_s``, ``is_above``: how long readings were above the cap, and the last one.
+    """
+    lowest = [event for event in events if event["action"] == "at lowest"]
+    if cap_w is not None and (is_above or any(event["power_w"] > cap_w for event in lowest)):
+        text = "above the cap of {:g} W for {:.1f} s, ".format(cap_w, above_s)
+        if not lowest:
+            return text + "and still when the program ended"
+        return text + "also at the lowest clock; a program that goes on so is ended after {:g} s".format(PATIENCE_S)
+    if not lowest:
+        return ""
+    text = "too hot at {:.1f} C, also at the lowest clock; a program that goes on so is ended after {:g} s"
+    return text.format(lowest[-1]["temperature_c"], HEAT_PATIENCE_S)
+
+
+def as_record(report: Report, asked: Asked, *, device: str, mode: str, kind: str) -> Dict[str, Any]:
+    """The report as JSON values; ``kind`` is that of its provenance, "measured" or "simulated"."""
+    record = {
+        "record": "guard",
+        "version": 1,
+        "device": device,
+        "mode": mode,
+        "command": list(asked.command),
+        "clock_mhz": asked.clock_mhz,
+        "cap_w": asked.cap_w,
+        "cap_side": "module" if asked.supply_cap_w is None else "supply",
+        "supply_cap_w": asked.supply_cap_w,
+        "max_temp_c": asked.max_temp_c,
+    }
+    record.update(report._asdict())
+    record["provenance"] = {"kind": kind}
+    return record
+
+
+def in_words(report: Report, asked: Asked, board: Dict[str, Any], kind: str) -> List[str]:
+    """The report in a few lines. ``board``: as a controller describes it."""
+    lines = [
+        "{} after {:.1f} s on {}, {}{}".format(
+            report.ended, report.time_s, board["name"], _clock(report, asked, board), _origin(kind)
+        ),
+        "{:.1f} J, mean {:.2f} W, highest reading {:.2f} W of {} ({})".format(
+            report.energy_j, report.power_mean_w, report.power_peak_w, report.readings, board["rail"]
+        ),
+    ]
+    if asked.cap_w is not None:
+        window = ", each a mean over {:.2g} s".format(board["window_s"]) if board["window_s"] else ""
+        given = "" if asked.supply_cap_w is None else " ({:g} W at the supply)".format(asked.supply_cap_w)
+        text = "above {:g} W{} for {:.1f} s by the readings{}"
+        lines.append(text.format(asked.cap_w, given, report.above_cap_s, window))
+    if asked.max_temp_c is not None:
+        hottest = "not known" if report.hottest_c is None else "{:.1f} C".format(report.hottest_c)
+        lines.append("hottest {}, with a limit of {:g} C".format(hottest, asked.max_temp_c))
+    # Each was said when it happened as well, perhaps hours ago.
+    for event in report.events:
+        if event["kind"] in ("not kept", "stuck sensor", "stood still", "not restored"):
+            lines.append("{}: {}".format(event["kind"], event["text"]))
+    return lines
+
+
+def _clock(report: Report, asked: Asked, board: Dict[str, Any]) -> str:
+    unit = board.get("setting_unit", "MHz")
+    at = "the clock left to the board" if asked.clock_mhz is None else "{:g} {}".format(asked.clock_mhz, unit)
+    changes = [event for event in report.events if event["kind"] == "guard" and event["action"] != "at lowest"]
+    reached = [event["setting"] for event in changes]
+    if reached and reached[-1] != asked.clock_mhz:
+        at += " at first, {:g} {} at its end".format(reached[-1], unit)
+    return at
+
+
+def _origin(kind: str) -> str:
+    return "" if kind == "measured" else "  [{}]".format(kind)

@@ -1,0 +1,42 @@
+"""Numbers with a unit, as they stand on the command line."""
+
+import argparse
+from typing import Callable, Dict, Optional, Tuple
+
+__all__ = ["CELSIUS", "MHZ", "SECONDS", "WATTS", "limit", "quantity"]
+
+MHZ = {"MHz": 1.0, "kHz": 1e-3, "GHz": 1e3, "Hz": 1e-6}
+WATTS = {"W": 1.0, "mW": 1e-3}
+CELSIUS = {"C": 1.0}
+SECONDS = {"s": 1.0}
+
+
+def quantity(units: Dict[str, float]) -> Callable[[str], float]:
+    """A parser of numbers above zero in one of the units; without one, in the first."""
+    first = next(iter(units))
+
+    def parse(text: str) -> float:
+        number, factor = text.strip(), 1.0
+        for unit in sorted(units, key=len, reverse=True):
+            if number.lower().endswith(unit.lower()):
+                number, factor = number[: -len(unit)], units[unit]
+                break
+        try:
+            value = float(number) * factor
+        except ValueError:
+            value = -1.0
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError("{!r} is not a number of {}".format(text, first))
+        return value
+
+    return parse
+
+
+def limit(text: str) -> Tuple[Optional[float], str]:
+    """Watts, and the side on which they hold: "10W", "10W@module", "12W@supply", or "none"."""
+    watts, at, side = text.partition("@")
+    if text.strip().lower() == "none":
+        return None, "module"
+    if at and side.strip().lower() not in ("module", "supply"):
+        raise argparse.ArgumentTypeError("{!r}: behind the @ stands module or supply".format(text))
+    return quantity(WATTS)(watts), side.strip().lower() or "module"

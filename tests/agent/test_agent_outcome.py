@@ -1,0 +1,193 @@
+"""What a guarded run says of itself: limits that were not kept, where the clock ended, and a guard that stood still."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from agent_socket_made import ENVIRONMENT, wait_for
+from test_agent_guarded import Board, _state, kinds
+
+from wattune_agent import pulse
+from wattune_agent.guarded import run_guarded
+from wattune_agent.outcome import Asked, as_record, in_words
+from wattune_agent.pulse import Pulse
+
+
+def words(report, **asked):
+    whole = dict(dict.fromkeys(("clock_mhz", "cap_w", "supply_cap_w", "max_temp_c")), **asked)
+    board = dict(Board().describe(), name="a board")
+    return in_words(report, Asked(command=["true"], **whole), board, "measured")
+
+
+def test_a_cap_that_a_short_program_did_not_keep_is_said():
+    board = Board()
+    board.watts = 9.0
+    report = run_guarded(board, ["sleep", "0.8"], clock_mhz=100.0, cap_w=2.5)
+    assert (report.exit_code, report.ended) == (0, "finished")
+    assert kinds(report) == ["guard", "not kept"]
+    assert "above the cap of 2.5 W for 0." in report.events[1]["text"]
+    assert "at the lowest clock" in report.events[1]["text"]
+    assert words(report, clock_mhz=100.0, cap_w=2.5)[-1] == "not kept: " + report.events[1]["text"]
+
+
+def test_a_program_that_was_over_before_the_guard_was_done_has_not_kept_its_cap():
+    board = Board()
+    board.window_s = 5.0
+    report = run_guarded(board, ["sleep", "0.5"], cap_w=3.5)
+    assert kinds(report) == ["guard", "not kept"]
+    assert "still when the program ended" in report.events[-1]["text"]
+
+
+def test_a_cap_that_was_kept_by_the_guard_is_not_said_to_be_missed():
+    report = run_guarded(Board(), ["sleep", "0.8"], clock_mhz=500.0, cap_w=2.5)
+    assert set(kinds(report)) == {"guard"}
+
+
+def test_heat_at_the_lowest_clock_is_said_with_the_hottest():
+    board = Board()
+    board.temperature_c = 91.0
+    report = run_guarded(board, ["sleep", "0.4"], clock_mhz=100.0, max_temp_c=80.0)
+    assert (report.exit_code, kinds(report)) == (0, ["guard", "not kept"])
+    assert "too hot at 91.0 C" in report.events[1]["text"]
+    assert report.hottest_c == 91.0
+    assert "hottest 91.0 C, with a limit of 80 C" in words(report, max_temp_c=80.0)
+
+
+def test_where_the_clock_ended_is_said():
+    report = run_guarded(Board(), ["sleep", "0.8"], clock_mhz=500.0, cap_w=2.5)
+    said = words(report, clock_mhz=500.0, cap_w=2.5)
+    assert said[0].endswith("on a board, 500 MHz at first, 200 MHz at its end")
+    quiet = run_guarded(Board(), ["true"], clock_mhz=300.0, cap_w=4.5)
+    assert words(quiet, clock_mhz=300.0)[0].endswith("on a board, 300 MHz")
+    free = run_guarded(Board(), ["sleep", "0.3"], cap_w=4.5)
+    assert words(free, cap_w=4.5)[0].endswith("the clock left to the board at first, 400 MHz at its end")
+
+
+def test_what_is_read_when_the_program_is_over_is_not_its_energy():
+    board = Board()
+    read = board.read
+
+    def slow():
+        time.sleep(0.2)
+        return read()
+
+    board.read = slow
+    for _ in range(3):
+        report = run_guarded(board, ["true"])
+        assert report.power_mean_w == pytest.approx(report.power_peak_w)
+        assert report.energy_j == pytest.approx(5.0 * report.time_s)
+
+
+def test_what_was_before_the_program_is_at_its_beginning():
+    board = Board()
+    board.noticed = [{"time_s": time.monotonic() - 60.0, "kind": "left behind", "text": "the clock is as it was"}]
+    report = run_guarded(board, ["true"], cap_w=9.0)
+    assert (kinds(report), report.events[0]["time_s"]) == (["left behind"], 0.0)
+
+
+def test_a_sensor_that_was_stuck_is_said_again_at_the_end(monkeypatch):
+    monkeypatch.setattr("wattune_agent.stuck.READINGS", 3)
+    monkeypatch.setattr("wattune_agent.stuck.SECONDS", 0.2)
+    board = Board()
+    board.watts = 3.0
+    report = run_guarded(board, ["sleep", "0.8"], cap_w=4.5)
+    assert words(report, cap_w=4.5)[-1].startswith("stuck sensor: VDD_IN reads 3.000 W")
+
+
+def test_a_board_without_a_clock_is_said_to_have_none_to_lower():
+    report = run_guarded(Board(settings=()), ["true"], cap_w=9.0)
+    assert kinds(report) == ["no clock"]
+
+
+def test_one_that_stops_listening_costs_the_program_nothing():
+    def gone(text):
+        raise BrokenPipeError
+
+    report = run_guarded(Board(), ["sleep", "0.4"], clock_mhz=500.0, cap_w=3.5, say=gone)
+    assert (report.exit_code, report.ended) == (0, "finished")
+    assert "guard" in kinds(report)
+
+
+def test_without_a_clock_a_limit_claims_the_board_and_nothing_else_does():
+    for limits, claimed in (({"cap_w": 9.0}, 1), ({"max_temp_c": 80.0}, 1), ({}, 0)):
+        board = Board()
+        run_guarded(board, ["true"], **limits)
+        assert (board.claimed, board.pins) == (claimed, [])
+
+
+def test_the_record_names_the_side_of_the_cap():
+    report = run_guarded(Board(), ["true"], cap_w=9.0)
+    record = as_record(
+        report, Asked(["true"], None, 9.0, 12.0, None), device="a board", mode="as it is", kind="measured"
+    )
+    assert (record["record"], record["version"], record["cap_side"], record["supply_cap_w"]) == (
+        "guard",
+        1,
+        "supply",
+        12.0,
+    )
+    assert record["provenance"] == {"kind": "measured"}
+
+
+# --------------------------------------------------------------------------------------------- a guard that stood still
+
+
+def test_a_pulse_tells_a_silence_of_all_once():
+    now_s = [0.0]
+    beating = Pulse(lambda: now_s[0])
+    for now_s[0] in (0.5, 1.0, 2.0):
+        assert beating.beat() == 0.0
+    assert beating.since_s == 0.0
+    now_s[0] = 2.0 + 2 * pulse.STILL_S
+    assert beating.beat() == pytest.approx(2 * pulse.STILL_S)
+    assert beating.beat() == 0.0
+    assert beating.since_s == now_s[0]
+
+
+STOPPED = """
+import sys; sys.path.insert(0, sys.argv[1])
+from test_agent_guarded import Board
+from wattune_agent import cap_guard, guarded
+guarded.HANG_S, guarded.BLIND_S, cap_guard.PATIENCE_S = 2.0, 1.0, 6.0
+from wattune_agent.errors import NoReading
+board, read, wakes = Board([100.0]), Board.read, []
+board.watts = float(sys.argv[2])
+def reads():
+    if sys.argv[3] == "fails first" and not wakes and guarded.time.monotonic() - last[0] > 2:
+        wakes.append(1)
+        raise NoReading("i2c woke late")
+    last[0] = guarded.time.monotonic()
+    return read(board)
+last = [guarded.time.monotonic()]
+board.read = reads
+report = guarded.run_guarded(board, ["sleep", "6.5"], cap_w=5.0)
+print(report.exit_code, report.ended, *[event["kind"].replace(" ", "-") for event in report.events])
+print([event["text"] for event in report.events if event["kind"] == "stood still"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("watts", "how", "events"),
+    [
+        (3.0, "reads", "stood-still"),
+        (3.0, "fails first", "stood-still"),
+        # Above the cap for less than the patience, unless the silence counts as well.
+        (9.0, "reads", "guard stood-still not-kept"),
+    ],
+)
+def test_a_guard_that_was_stopped_itself_begins_to_count_anew(watts, how, events):
+    command = [sys.executable, "-W", "ignore", "-c", STOPPED, os.path.dirname(__file__), str(watts), how]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert wait_for(lambda: len(os.listdir("/proc/{}/task".format(process.pid))) > 2)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGSTOP)
+        assert wait_for(lambda: _state(process.pid) == "T")
+        time.sleep(4.0)
+        process.send_signal(signal.SIGCONT)
+        said, told = process.stdout.read().splitlines()
+    assert said == "0 finished " + events
+    assert "did not run for" in told
