@@ -1,6 +1,7 @@
 """`python -m benchmarks [NAME ...]`: all benchmarks, or those that are named; `readme` fills in README and docs.
 
-`real_images FOLDER` and `report_picture [REPORT [PICTURE]]` need something that not everybody has, and run alone.
+`real_images FOLDER`, `report_picture [REPORT [PICTURE]]` and `decisions` (see decisions/README.md) need something that
+not everybody has, and run alone.
 """
 
 from __future__ import annotations
@@ -8,16 +9,20 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("startup", "planning", "profiling", "metering", "boards", "session", "example", "readme")
+NAMES = ("startup", "planning", "profiling", "metering", "boards", "session", "session_overhead", "example", "readme")
 
 
-ALONE = ("real_images", "report_picture")  # these take arguments of their own
+ALONE = {  # these take arguments of their own
+    "real_images": "benchmarks.real_images",
+    "report_picture": "benchmarks.report_picture",
+    "decisions": "benchmarks.decisions.command",
+}
 
 
 def main(arguments: list[str]) -> int:
     """Run them one after another, never side by side: they are timed."""
     if arguments and arguments[0] in ALONE:
-        importlib.import_module(f"benchmarks.{arguments[0]}").main(arguments[1:])
+        importlib.import_module(ALONE[arguments[0]]).main(arguments[1:])
         return 0
     if unknown := [name for name in arguments if name not in NAMES]:
         print(f"unknown benchmark: {', '.join(unknown)}; allowed: {', '.join((*NAMES, *ALONE))}", file=sys.stderr)

@@ -215,12 +215,36 @@ def session() -> str:
     return "\n".join(lines) + "\n"
 
 
+def session_overhead() -> str:
+    """What a session takes for a step, by kind of loop, and what share of a step that is."""
+    lines = [
+        "| loop | processor time a step (median, 95 % band) | share of steps | step of which it is 1 % |",
+        "|---|---|---|---|",
+    ]
+    for name, title in (("capped", "your own"), ("lightning", "Lightning"), ("transformers", "Transformers")):
+        found = read("session_overhead")[name]
+        extra = found["tiny"]["extra_s"]
+        low, high = (1e3 * bound for bound in extra["band"])
+        shares = ", ".join(f"{percent(one['overhead'])} of {1e3 * one['step_s']:.0f} ms" for one in steps_of(found))
+        least = 1e3 * found["least_step_s"]
+        lines.append(
+            f"| {title} | {1e3 * extra['median']:.2f} ms ({low:.2f} to {high:.2f}) | {shares} | {least:.0f} ms |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def steps_of(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps of usual length, without the model that is there for the difference alone."""
+    return [one for size, one in found.items() if size not in ("tiny", "least_step_s")]
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "boards": boards,
     "comparison": comparison,
     "profiling_cost": profiling_cost,
     "real_images": real_images,
     "session": session,
+    "session_overhead": session_overhead,
     "speed": speed,
     "sweep": sweep,
 }

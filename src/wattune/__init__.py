@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, SessionRecord, TrainingRecord
     from wattune.reporting import write_report
     from wattune.session import capped
-    from wattune.stages import compare, estimate, plan, profile, train
+    from wattune.stages import compare, estimate, plan, profile, profile_command, train
     from wattune.workloads import (
         Augmentation,
         Data,
@@ -82,6 +82,7 @@ __all__ = [
     "open_device",
     "plan",
     "profile",
+    "profile_command",
     "run",
     "train",
     "write_report",
@@ -109,7 +110,7 @@ _HOMES = {
     "wattune.records": ("Comparison", "EfficiencyCurve", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),
     "wattune.reporting": ("write_report",),
     "wattune.session": ("capped",),
-    "wattune.stages": ("compare", "estimate", "plan", "profile", "train"),
+    "wattune.stages": ("compare", "estimate", "plan", "profile", "profile_command", "train"),
     "wattune.workloads": (
         "Augmentation",
         "Data",

@@ -127,6 +127,21 @@ def fit(module, *callbacks, samples=640, load=None, ckpt_path=None, **options):
     return trainer
 
 
+def fit_alone(module, *callbacks, **options):
+    """Three epochs of a module that brings its own loaders."""
+    trainer = lightning.Trainer(
+        callbacks=list(callbacks),
+        max_epochs=3,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
+    )
+    trainer.fit(module)
+
+
 def cosine(optimizer, trainer):
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 300)
 
@@ -198,6 +213,23 @@ def test_a_loader_that_cannot_be_resized_is_taken_as_it_is():
     assert modules[0].numbers == modules[1].numbers
     assert distance(*modules) < 1e-5
     assert cap.record.steps == 40
+
+
+def test_a_loader_that_cannot_be_resized_may_be_made_anew_each_epoch():
+    class Own(Module):
+        def train_dataloader(self):
+            return DataLoader(data(), batch_sampler=Batches(range(640), 16, drop_last=False))
+
+        def val_dataloader(self):
+            return loader(data(32), shuffle=False)
+
+    modules = [Own(), Own()]
+    cap = PowerCap(CAP_W, device=slow(), keep_recipe=True)
+    for module, callbacks in zip(modules, ([], [cap]), strict=True):
+        fit_alone(module, *callbacks, accumulate_grad_batches=2, reload_dataloaders_every_n_epochs=1)
+    assert modules[0].numbers == modules[1].numbers
+    assert distance(*modules) < 1e-5
+    assert cap.record.steps == 3 * 20
 
 
 class Batches(BatchSampler):
@@ -282,17 +314,7 @@ def test_the_loader_may_come_from_the_module_and_change():
             return loader(data(32), shuffle=False)
 
     module, cap = Own(), PowerCap(CAP_W, device=slow())
-    trainer = lightning.Trainer(
-        callbacks=[cap],
-        max_epochs=3,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        reload_dataloaders_every_n_epochs=1,
-    )
-    trainer.fit(module)
+    fit_alone(module, cap, reload_dataloaders_every_n_epochs=1)
     assert len(module.numbers) == cap.record.samples == 160 + 320 + 480
     assert cap.record.passes == 3
 
@@ -414,7 +436,7 @@ def test_a_cap_that_cannot_be_kept_ends_the_training():
     device = slow()
     cap = PowerCap(2.0, device=device)
     with pytest.raises(SafetyStop, match="lowest setting"):
-        fit(Module(), cap, max_epochs=50, limit_val_batches=0)
+        fit(Module(), cap, max_epochs=50)
     assert device.current() == device.settings[-1]
     assert cap.record.ended == "stopped for safety"
 

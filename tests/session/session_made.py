@@ -188,6 +188,9 @@ class Tour:
     def worth(self) -> float:
         return 0.0
 
+    def worth_of_curve(self) -> float:
+        return 0.0
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "seen": [[list(p.row), p.setting, *figures] for p, figures in self.seen.items()],

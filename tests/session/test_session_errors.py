@@ -3,6 +3,7 @@
 import pytest
 import torch
 from session_made import Numbered, RealTimeDevice, board, loss_of, perceptron
+from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
@@ -101,6 +102,15 @@ def passed(session, model):
         ({"model": lambda x: x, "optimizer": 1}, "model: function"),
         ({"optimizer": "sgd"}, "optimizer: str"),
         ({"max_temp_c": 70, "device": "real"}, "does not tell its temperature"),
+        ({"cap_w": float("nan")}, "cap_w: nan"),
+        ({"cap_w": "4.5W"}, "cap_w: 4.5W; allowed: a positive number of watts"),
+        ({"margin_w": -5}, "margin_w: -5"),
+        ({"margin_w": float("nan")}, "margin_w: nan"),
+        ({"batch_sizes": 8}, "batch_sizes: 8; allowed: a list"),
+        ({"micro_batch_size": 1.5}, "micro_batch_size: 1.5"),
+        ({"efficiency": {}}, "efficiency: dict; allowed: an efficiency record"),
+        ({"model": nn.Linear(8, 2, device="meta")}, "no weights yet: device meta"),
+        ({"optimizer": torch.optim.SGD(nn.Linear(8, 2).parameters(), lr=0.1)}, "no parameter of the model: Sequential"),
         ({"loader": None}, "batch_size: None|batch_size; allowed"),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value),

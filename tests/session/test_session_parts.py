@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from session_made import Numbered, board, loss_of, perceptron
 from torch.utils.data import DataLoader
 
-from wattune.errors import InputError
+from wattune.errors import DeviceError, InputError
 from wattune.records import EfficiencyCurve
 from wattune.session import Row, capped
 from wattune.session.batch import can_split, even, moved, samples_of, shapes, split
 from wattune.session.knowledge import Knowledge
 from wattune.session.rows import batch_sizes, rows
 from wattune.session.timing import Times
+from wattune.session.trial import Trial
 from wattune.session.work import StepCounter
 
 Pair = namedtuple("Pair", "x y")
@@ -157,3 +158,15 @@ def test_it_explains_itself():
         text = session.explain()
     for part in ("under a cap of 4.5 W", "640 samples in 20 steps", "past workloads", "in proportion", "would save"):
         assert part in text
+
+
+def test_a_device_that_fails_during_a_trial_is_not_the_fault_of_the_size():
+    trial = Trial(board(), perceptron(), largest=8)
+
+    def lost():
+        raise DeviceError("the board is gone")
+
+    with pytest.raises(DeviceError, match="is gone"):
+        trial.runs(4, lost)
+    assert trial.failures == {}
+    assert 4 not in trial.known

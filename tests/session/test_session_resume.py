@@ -1,13 +1,15 @@
 """An interruption leaves the board as it was, a checkpoint and a record; and training goes on from there."""
 
+import random
 from contextlib import suppress
 
+import numpy as np
 import pytest
 import torch
-from session_made import Named, Numbered, RealTimeDevice, board, distance, loss_of, perceptron
+from session_made import SAMPLES, Named, Numbered, RealTimeDevice, board, distance, loss_of, perceptron
 from torch.nn import functional
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler, Sampler
 
 from wattune.errors import InputError, RecordError, SafetyStop
 from wattune.records import SessionRecord
@@ -23,6 +25,7 @@ class Run:
     """One process's worth of training, up to an interruption in the middle of a batch."""
 
     def __init__(self, path, *, stop_after=None, passes=6, device=None, loader=None, resume=True, **options):
+        Run.latest = self
         self.model = perceptron()
         optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
         self.scheduler = lr_scheduler.StepLR(optimizer, 9, 0.8)
@@ -229,3 +232,63 @@ def test_a_safety_stop_can_be_gone_on_from(tmp_path):
     assert "unplugged" in record.board_events[0].text
     rest = Run(path, passes=record.passes + 1, device=RealTimeDevice())
     assert rest.session.record.passes == record.passes + 1
+
+
+class Shuffled(Sampler[int]):
+    """An order that Python's random numbers decide, or those of a generator of its own."""
+
+    def __init__(self, samples, draw=random):
+        self.samples, self.draw = samples, draw
+
+    def __len__(self):
+        return self.samples
+
+    def __iter__(self):
+        order = list(range(self.samples))
+        self.draw.shuffle(order)
+        return iter(order)
+
+
+class ShuffledByNumpy(Shuffled):
+    def __iter__(self):
+        return iter(np.random.permutation(self.samples).tolist())
+
+
+@pytest.mark.parametrize("kind", ["python", "numpy", "two generators", "torch"])
+@pytest.mark.parametrize("stop_after", [13, 31])
+def test_whatever_the_order_follows_from_no_sample_is_seen_twice(tmp_path, kind, stop_after):
+    def loader(seed):
+        """Of another process, whose random numbers are others."""
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        data = Named()
+        generators = [torch.Generator().manual_seed(seed + n) for n in (1, 2)]
+        sampler = {
+            "python": Shuffled(len(data)),
+            "numpy": ShuffledByNumpy(len(data)),
+            "two generators": RandomSampler(data, generator=generators[0]),
+            "torch": RandomSampler(data),
+        }[kind]
+        own = generators[1] if kind == "two generators" else None
+        return DataLoader(data, batch_size=32, sampler=sampler, generator=own)
+
+    with pytest.raises(KeyboardInterrupt):
+        Run(tmp_path / "c", passes=2, stop_after=stop_after, loader=loader(1))
+    seen = list(Run.latest.seen)
+    assert 0 < len(seen) < 2 * SAMPLES
+    rest = Run(tmp_path / "c", passes=2, loader=loader(50))
+    seen += rest.seen
+    assert sorted(seen[:SAMPLES]) == sorted(seen[SAMPLES:]) == list(range(SAMPLES))
+
+
+def test_an_order_that_cannot_be_brought_back_is_refused(tmp_path):
+    """Rather than that samples are seen twice."""
+
+    def loader(seed):
+        return DataLoader(Named(), batch_size=32, sampler=Shuffled(SAMPLES, random.Random(seed)))
+
+    with pytest.raises(KeyboardInterrupt):
+        Run(tmp_path / "c", stop_after=13, loader=loader(1))
+    with pytest.raises(RecordError, match="another order than in the pass that was interrupted: Shuffled"):
+        Run(tmp_path / "c", loader=loader(2))

@@ -12,29 +12,27 @@ that tick with each step.
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler, StochasticWeightAveraging
-from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
-from torch import Tensor
+from lightning.pytorch.callbacks import Callback
 
 from wattune.devices import Device
-from wattune.errors import InputError, SensorError
+from wattune.errors import SensorError
 from wattune.integrations.lightning_calendar import Calendar, state
-from wattune.integrations.lightning_loader import Division, Passes, squared_norm
+from wattune.integrations.lightning_division import division, restored
+from wattune.integrations.lightning_loader import Passes
+from wattune.integrations.lightning_setup import Source, check, try_with
+from wattune.integrations.lightning_step import Step
 from wattune.records import CapSide, EfficiencyCurve, SessionRecord
 from wattune.session import Session, capped
 from wattune.session.knowledge import opened_curve
-from wattune.session.optimizing import OVERFLOWS
 from wattune.session.rows import batch_sizes as sizes_of
-from wattune.session.trial import Trial
 
 
 class PowerCap(Callback):
@@ -77,12 +75,11 @@ class PowerCap(Callback):
         self._passes: Passes | None = None
         self._attached: Passes | None = None
         self._calendar: Calendar | None = None
-        self._source: _DataLoaderSource | None = None
+        self._source: Any = None
         self._kept: dict[str, Any] | None = None
         self._final: dict[str, Any] = {}
         self._evaluation: AbstractContextManager[None] | None = None
-        self._first: tuple[int, Tensor] | None = None
-        self._both: Tensor | None = None
+        self._step: Step | None = None
         self._open = False
 
     # --------------------------------------------------------------------------------------------- before and after it
@@ -91,10 +88,10 @@ class PowerCap(Callback):
         """Stand between the Trainer and its loader. Raises: InputError for what cannot be honoured."""
         if stage != "fit":
             return
-        _check(trainer, pl_module)
+        check(trainer, pl_module)
         self._trainer, self._passes, self._attached = trainer, None, None
         self._source = trainer.fit_loop._data_source
-        trainer.fit_loop._data_source = _Source(self._source, self._take)
+        trainer.fit_loop._data_source = Source(self._source, self._take)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Bring the board below the cap, before anything runs on it. Raises: InputError, DeviceError."""
@@ -118,19 +115,13 @@ class PowerCap(Callback):
             **self._options,
         )
         session.options.loader = passes.loader
-        _try_with(session, pl_module, batch_size)
+        try_with(session, pl_module, batch_size)
         self._calendar = Calendar(trainer, batch_size, parts, moves=not self._keep)
         self._restored = self._restore(passes)
         session.__enter__()
         self._open = True
-        self._in_step = self._is_stepped = self._is_backward = self._is_disturbed = self._has_gradients = False
-        self._overflows, self._logged = 0, (0.0, 0.0)
-        # After the session's own, which takes a step to be nothing but the optimizer's work: Lightning runs forward
-        # and backward pass in there, too.
-        self._hooks = [
-            optimizer.register_step_pre_hook(lambda *_: session.governor.book._in_optimizer(self._has_gradients)),
-            optimizer.register_step_post_hook(lambda *_: self._has_stepped()),
-        ]
+        self._logged, self._planned = (0.0, 0.0), 0
+        self._step = Step(session, trainer, pl_module, optimizer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the board as it was found, and write the record."""
@@ -162,10 +153,10 @@ class PowerCap(Callback):
     def _give_back(self) -> None:
         assert self.session is not None
         assert self._calendar is not None
+        assert self._step is not None
         self.record = self.session.record
         self._final = self._state()  # for who saves a checkpoint afterwards
-        for hook in self._hooks:
-            hook.remove()
+        self._step.close()
         self._calendar.give_back(self._trainer)
 
     def _end_evaluation(self, error: BaseException | None) -> None:
@@ -187,7 +178,7 @@ class PowerCap(Callback):
         self._attached = passes
         self._calendar.read(trainer, passes.batches, passes.samples)
         self._calendar.take_over(trainer)
-        passes.attach(session, trainer.accumulate_grad_batches)
+        passes.attach(session, self._calendar.parts)
         fetcher: Any = trainer.fit_loop._data_fetcher
         fetcher.length = None  # of the first pass, whose length was asked for before
 
@@ -201,8 +192,7 @@ class PowerCap(Callback):
             trainer.val_check_batch = kept["trainer"]["val_check_batch"]
             trainer.fit_loop.max_batches = (kept["trainer"]["max_batches"] if over else None) or float("inf")
             trainer.fit_loop.epoch_loop.batch_progress.is_last_batch &= over
-            if kept["trainer"]["division"] is not None:
-                self._trainer.accumulate_grad_batches = Division(1.0, **kept["trainer"]["division"])
+            self._trainer.accumulate_grad_batches = restored(kept["trainer"]["division"])
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A pass over the data set begins."""
@@ -214,96 +204,59 @@ class PowerCap(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """A micro-batch was fetched: say what is to be done with it."""
-        passes, calendar = self._passes, self._calendar
+        passes, calendar, step = self._passes, self._calendar, self._step
         assert passes is not None
         assert calendar is not None
+        assert step is not None
         passes.arrived()
         part = passes.part
-        self._trainer.accumulate_grad_batches = Division(
-            1.0 / part.share, first=part.first, last=part.last, ready=batch_idx + 1
-        )
+        self._trainer.accumulate_grad_batches = division(part, batch_idx + 1)
         if part.first:
-            self._in_step, self._is_stepped, self._is_disturbed = True, False, False
-            self._has_gradients, self._first, self._both = False, None, None
-            self._planned = batch_idx + passes.micro_batches_left
+            step.begin()
+            if passes.left is not None:
+                self._planned = batch_idx + passes.left
             calendar.begin_step(trainer)
         trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = part.ends_pass
         trainer.fit_loop.max_batches = batch_idx + 1 if part.ends_pass else max(self._planned, batch_idx + 2)
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The gradients of a micro-batch are there."""
-        passes, session = self._passes, self.session
-        if not self._open or not self._in_step or passes is None or session is None:
-            return
-        self._is_backward = True
-        part = passes.part
-        if passes.wants_norms and part.first and not part.last:
-            with session.governor.book.uncounted():
-                square = squared_norm(pl_module.parameters()) / (part.share * _scale(trainer)) ** 2
-            self._first = part.samples, square
+        if self._open and self._passes is not None and self._step is not None and self._step.is_under_way:
+            self._step.backward(self._passes.part, wants_norms=self._passes.wants_norms)
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         """The gradients of a step are complete."""
-        session = self.session
-        if not self._open or not self._in_step or session is None:
-            return
-        book = session.governor.book
-        if self._first is not None:
-            scale = _scale(trainer) if getattr(optimizer, "_step_supports_amp_scaling", False) else 1.0
-            with book.uncounted():
-                self._both = torch.stack([self._first[1], squared_norm(pl_module.parameters()) / scale**2])
-        self._has_gradients = True
-        book._in_optimizer(True)
+        if self._open and self._step is not None and self._step.is_under_way:
+            self._step.complete(optimizer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """A micro-batch was trained on; where it was the last of a step, the step is over. Raises: as the session."""
-        passes, session, calendar = self._passes, self.session, self._calendar
+        passes, calendar, step = self._passes, self._calendar, self._step
         assert passes is not None
-        assert session is not None
         assert calendar is not None
+        assert step is not None
         if not passes.part.last:
             return
-        self._in_step = False
         passes.position += passes.step_samples
-        session.end_step(stepped=self._is_stepped and not self._is_disturbed)
-        self._see_overflow(trainer)
-        self._tell(session, passes.step_samples)
+        step.end(passes.step_samples)
         calendar.end_step(trainer, pl_module, passes.position, passes.step_samples, is_end=passes.part.ends_pass)
         if trainer.loggers and trainer.global_step % self._trainer.log_every_n_steps == 0:
-            self._log(session)
+            self._log()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A pass is over, complete or not."""
         if self._passes is not None and self.session is not None:
             self.session.passes += self._passes.end_pass()
-            self._in_step = False
+            if self._step is not None:
+                self._step.is_under_way = False
 
-    def _has_stepped(self) -> None:
-        self._is_stepped = True
-
-    def _see_overflow(self, trainer: Trainer) -> None:
-        skipped = _scaler(trainer) is not None and self._is_backward and not self._is_stepped
-        self._overflows = self._overflows + 1 if skipped else 0
-        self._is_backward = False
-        if self._overflows >= OVERFLOWS:
-            raise InputError(
-                "gradient scaling found no scale at which the gradients are finite",
-                value=f"{self._overflows} steps in a row were skipped",
-                hint="train in bf16 or fp32, lower the learning rate, or look for infinities in model and loss",
-            )
-
-    def _tell(self, session: Session, samples: int) -> None:
-        if self._first is None or self._both is None or not self._is_stepped:
-            return
-        if session.knowledge.add(self._first[0], float(self._both[0]), samples, float(self._both[1])):
-            session.governor.prober.search.relative(session.knowledge.relative)
-            session.governor.prober.again()
-
-    def _log(self, session: Session) -> None:
+    def _log(self) -> None:
+        session = self.session
+        assert session is not None
         try:
             figures = session.governor.meter.figures()
         except SensorError:  # no reading yet
@@ -323,10 +276,10 @@ class PowerCap(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nobody knows the power of an evaluation before. Raises: SafetyStop, DeviceError."""
-        if not self._open or self.session is None:
+        if not self._open or self.session is None or self._step is None:
             return
-        if self._in_step:  # by the clock, in the middle of a step: a part of that, which is not like others then
-            self._is_disturbed = True
+        if self._step.is_under_way:  # by the clock, in the middle of a step: a part of that
+            self._step.disturb()
             return
         self._evaluation = self.session.evaluation()
         self._evaluation.__enter__()
@@ -380,53 +333,3 @@ class PowerCap(Callback):
     def _recipe(self, session: Session) -> dict[str, Any]:
         recipe = session.recipe
         return {"device": session.governor.device.name, "batch_size": recipe.batch_size, "keep": recipe.keep}
-
-
-class _Source(_DataLoaderSource):
-    """Where Lightning takes the user's loader from."""
-
-    def __init__(self, source: _DataLoaderSource, take: Callable[[Any], Passes]):
-        super().__init__(source.instance, source.name)
-        self._take = take
-
-    def dataloader(self) -> Any:
-        """The user's loader, as ``Passes``."""
-        return self._take(super().dataloader())
-
-
-def _check(trainer: Any, module: LightningModule) -> None:
-    """Raises: InputError for what cannot be honoured."""
-    if not module.automatic_optimization:
-        raise InputError(
-            "manual optimization: PowerCap cannot see what is a step there",
-            value=type(module).__name__,
-            hint="use automatic optimization, or wattune.capped in a loop of your own",
-        )
-    if trainer.world_size > 1:
-        raise InputError("PowerCap holds one device", value=f"{trainer.world_size} processes", allowed="devices=1")
-    if trainer.strategy.handles_gradient_accumulation:
-        raise InputError("a strategy that accumulates gradients itself", value=type(trainer.strategy).__name__)
-    for other in trainer.callbacks:
-        if isinstance(other, (GradientAccumulationScheduler, StochasticWeightAveraging)):
-            raise InputError("this callback chooses how many batches make a step, too", value=type(other).__name__)
-    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-        raise InputError("training_step(dataloader_iter) fetches for itself", allowed="training_step(batch, batch_idx)")
-
-
-def _try_with(session: Session, module: LightningModule, largest: int) -> None:
-    """Try larger micro-batches with what ``training_step`` calls: rarely the LightningModule, mostly its one part."""
-    weights = {id(p) for p in module.parameters() if p.requires_grad}
-    holds = [child for child in module.children() if weights <= {id(p) for p in child.parameters()}]
-    if len(holds) == 1:
-        governor = session.governor
-        governor.trial.close()
-        governor.trial = Trial(governor.device, holds[0], largest, session.optimizer)
-
-
-def _scaler(trainer: Trainer) -> Any:
-    return getattr(trainer.precision_plugin, "scaler", None)
-
-
-def _scale(trainer: Trainer) -> float:
-    scaler = _scaler(trainer)
-    return 1.0 if scaler is None else float(scaler.get_scale())

@@ -12,6 +12,8 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
+from wattune.integrations.lightning_division import kept
+
 NEVER = sys.maxsize
 """A number of batches that no training has."""
 
@@ -24,12 +26,14 @@ class Calendar:
     """
 
     def __init__(self, trainer: Trainer, batch_size: int, parts: int, *, moves: bool):
-        self._batch_size, self._parts, self._moves = batch_size, parts, moves
+        self._batch_size, self.parts, self._moves = batch_size, parts, moves
         self._batches = math.inf
         self._samples: int | None = None
         self._val_every: float | None = None
         self._max_steps = trainer.max_steps
-        self._frequencies = [(config, config.frequency) for config in trainer.lr_scheduler_configs]
+        self._frequencies = [(c, c.frequency) for c in trainer.lr_scheduler_configs if c.interval == "step"]
+        self._budget: int | None = None
+        """The samples of ``max_steps`` steps of the user's own; None where his steps are counted as they are."""
 
     def read(self, trainer: Trainer, batches: float, samples: int | None) -> None:
         """Take in what Lightning made of a loader: before anything of that is changed."""
@@ -37,12 +41,16 @@ class Calendar:
         self._val_every = trainer.val_check_batch
         if batches == math.inf and self._val_every is not None and isinstance(trainer.val_check_interval, float):
             self._val_every = math.inf  # a share of what nobody knows is the whole pass
+        if self._moves and self._max_steps >= 0 and samples is not None and batches != math.inf:
+            passes, steps = divmod(self._max_steps, math.ceil(batches / self.parts))
+            self._budget = passes * samples + min(samples, steps * self.parts * self._batch_size)
+        else:
+            self._budget = None
 
     def take_over(self, trainer: Trainer) -> None:
         """Count here from now on."""
         for config, _ in self._frequencies:
-            if config.interval == "step":
-                config.frequency = NEVER
+            config.frequency = NEVER
         if self._budget is not None:
             trainer.fit_loop.epoch_loop.max_steps = NEVER
 
@@ -51,7 +59,7 @@ class Calendar:
         for config, frequency in self._frequencies:
             config.frequency = frequency
         trainer.fit_loop.epoch_loop.max_steps = self._max_steps
-        trainer.accumulate_grad_batches = self._parts
+        trainer.accumulate_grad_batches = self.parts
 
     def most(self, trainer: Trainer) -> int | None:
         """Samples of the pass that begins until training is to end; None where it ends elsewhere."""
@@ -69,16 +77,16 @@ class Calendar:
         self, trainer: Trainer, pl_module: LightningModule, position: int, samples: int, *, is_end: bool
     ) -> None:
         """A step of so many samples ended at this position in the pass; ``is_end``: and the pass with it."""
-        before, now = self._index(position - samples, is_end=False), self._index(position, is_end=is_end)
-        self._tick(trainer, pl_module, before, now)
-        every = self._val_every
-        if every is not None:
-            due = is_end
-            if every != math.inf:
+        every, due = self._val_every, is_end
+        if self._frequencies or every not in (None, math.inf):
+            before, now = self._index(position - samples, is_end=False), self._index(position, is_end=is_end)
+            self._tick(trainer, pl_module, before, now)
+            if every is not None and every != math.inf:
                 first = 0.0
                 if trainer.check_val_every_n_epoch is None and self._batches != math.inf:
                     first = trainer.current_epoch * self._batches
                 due = (first + now) // every > (first + before) // every
+        if every is not None:
             trainer.val_check_batch = 1 if due else NEVER
         if self._budget is not None and self._samples is not None:
             over = trainer.current_epoch * self._samples + position >= self._budget
@@ -92,8 +100,6 @@ class Calendar:
 
     def _tick(self, trainer: Trainer, pl_module: LightningModule, before: int, now: int) -> None:
         for config, frequency in self._frequencies:
-            if config.interval != "step":
-                continue
             ticks = self._ticks(now, frequency) - self._ticks(before, frequency)
             if config.reduce_on_plateau:  # needs a metric, which Lightning has after the validation
                 config.frequency = 1 if ticks else NEVER
@@ -103,26 +109,16 @@ class Calendar:
 
     def _ticks(self, batches: int, frequency: int) -> int:
         # Lightning ticks with a step whose last batch has a number that the frequency divides.
-        found = batches // math.lcm(self._parts, frequency)
-        is_rest = batches == self._batches and batches % self._parts != 0
+        found = batches // math.lcm(self.parts, frequency)
+        is_rest = batches == self._batches and batches % self.parts != 0
         return found + (is_rest and batches % frequency == 0)
-
-    @property
-    def _budget(self) -> int | None:
-        """The samples of ``max_steps`` steps of the user's own; None where his steps are counted as they are."""
-        if not self._moves or self._max_steps < 0 or self._samples is None or self._batches == math.inf:
-            return None
-        passes, steps = divmod(self._max_steps, math.ceil(self._batches / self._parts))
-        return passes * self._samples + min(self._samples, steps * self._parts * self._batch_size)
 
 
 def state(trainer: Trainer) -> dict[str, Any]:
     """What Lightning looks at before the first batch when a training goes on, as JSON values."""
-    division = trainer.accumulate_grad_batches
-    answers = {name: getattr(division, name, None) for name in ("first", "last", "ready")}
     every, batches = trainer.val_check_batch, trainer.fit_loop.max_batches
     return {
         "val_check_batch": None if every == math.inf else every,
         "max_batches": None if batches == math.inf else batches,
-        "division": answers if answers["ready"] is not None else None,
+        "division": kept(trainer.accumulate_grad_batches),
     }

@@ -5,55 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Iterator, Sized
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-import torch
 from lightning.pytorch.utilities import CombinedLoader
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler
+from torch import Tensor
 from typing_extensions import Self
 
 from wattune.decisions.search import Row
 from wattune.errors import InputError
-from wattune.session.batch import can_split, even, shapes, split
-from wattune.session.feed import Feed, Fetched
+from wattune.integrations.lightning_division import Part
+from wattune.integrations.lightning_order import UpTo, batches_in
+from wattune.session.batch import even, shapes, split
+from wattune.session.feed import Feed, Fetched, remade
 from wattune.session.fetching import Fetcher
 from wattune.session.session import Session
-
-
-class Part(NamedTuple):
-    """One micro-batch: ``share`` is its part of the samples of its step; ``ends_pass``: nothing comes after it."""
-
-    data: Any
-    samples: int
-    share: float
-    first: bool
-    last: bool
-    ends_pass: bool
-
-
-class Division(float):
-    """What ``Trainer.accumulate_grad_batches`` is while one micro-batch is trained on.
-
-    Lightning asks that number three things, and of micro-batches that differ in size and number no whole number
-    answers all of them. Divided by, it scales the loss. The remainder of the batches that are begun (``ready``) says
-    whether the optimizer steps with this one, that of the batches before it whether the gradients are cleared: where
-    it is 0.
-    """
-
-    first: bool
-    last: bool
-    ready: int
-
-    def __new__(cls, value: float, *, first: bool, last: bool, ready: int) -> Self:
-        """``value``: the step's samples over those of the micro-batch."""
-        made = super().__new__(cls, value)
-        made.first, made.last, made.ready = first, last, ready
-        return made
-
-    def __rmod__(self, batches: float) -> float:
-        return 0 if (self.last if batches == self.ready else self.first) else 1
 
 
 class Passes(CombinedLoader):
@@ -73,8 +39,9 @@ class Passes(CombinedLoader):
         """Samples of the present pass that were trained on."""
         self.random: list[Tensor] = []
         """The random numbers that the present pass began with."""
-        self.micro_batches_left = 0
-        """How many the rest of the pass is expected to be made of, the present step included."""
+        self.left: int | None = None
+        """Micro-batches that the rest of the pass is expected to be made of, the present step included; None where
+        that is what was expected before this step."""
         self.part: Part
         """The micro-batch that was fetched last."""
         self.step_samples = 0
@@ -90,6 +57,7 @@ class Passes(CombinedLoader):
         self._feed: Feed | None = None
         self._upto: UpTo | None = None
         self._most: int | None = None
+        self._kind: Any = None
         self._fetched_s: float | None = None
 
     @property
@@ -100,8 +68,7 @@ class Passes(CombinedLoader):
     @property
     def batches(self) -> float:
         """Batches of the user's own loader in a pass, as far as Lightning is to use them; inf where nobody knows."""
-        limit = self.limits[0] if self.limits else math.inf
-        return min(len(self.loader) if isinstance(self.loader, Sized) and _has_length(self.loader) else math.inf, limit)
+        return batches_in(self.loader, self.limits[0] if self.limits else math.inf)
 
     @property
     def feed(self) -> Feed:
@@ -115,7 +82,8 @@ class Passes(CombinedLoader):
                 self._feed = Feed(self.loader, keep=True)
             else:
                 self._upto = UpTo(self.loader, self.batches)
-                self._feed = Feed(_ordered(self.loader, self._upto), keep=self._keep)
+                ordered = remade(self.loader, sampler=self._upto, batch_size=self.loader.batch_size)
+                self._feed = Feed(ordered, keep=self._keep)
         return self._feed
 
     @property
@@ -129,8 +97,6 @@ class Passes(CombinedLoader):
         self._session = session
         self._fetcher = Fetcher(self.feed, session.governor)
         self._parts_a_step = parts_a_step
-        modules = session.governor.model.modules()
-        self._has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in modules)
 
     def resume(self, position: int, random: list[Tensor]) -> None:
         """Begin the next pass so many samples into it, in the order that follows from these random numbers."""
@@ -191,7 +157,7 @@ class Passes(CombinedLoader):
 
     def _start(self) -> None:
         self.position, random = self._resumed or (0, [])
-        self._resumed, self._begun = None, True
+        self._resumed, self._begun, self._kind = None, True, None
         if self._upto is not None:
             self._upto.most = self._most
         if self.position:
@@ -232,44 +198,27 @@ class Passes(CombinedLoader):
         governor = session.governor
         samples = sum(one.samples for one in fetched)
         self.wants_norms = session.knowledge.wants(governor.steps)
+        may_halve = self.wants_norms and governor.may_halve and not governor.prober.is_measuring
         pieces: list[tuple[Any, int]] = []
         for one in fetched:
             sizes = even(one.samples, row.micro_batch_size)
             if len(sizes) > 1 or not governor.checked:
-                self._look(one.data, one.samples, row)
-            if self.wants_norms and len(fetched) == len(sizes) == 1 < samples and self._may_halve():
+                governor.check_parts(one.data, one.samples, row)
+            if may_halve and len(fetched) == len(sizes) == 1 < samples:
                 sizes = even(samples, -(-samples // 2))
-            pieces += zip(split(one.data, one.samples, sizes), sizes, strict=True)
+            parts = split(one.data, one.samples, sizes) if len(sizes) > 1 else [one.data]
+            pieces += zip(parts, sizes, strict=True)
         key = None
         if governor.book.counts:
             key = tuple(size for _, size in pieces), tuple(shapes(data) for data, _ in pieces)
         session.begin_step(samples, row, key=key, data=[one.data for one in fetched])
         self.step_samples = samples
-        self.micro_batches_left = len(pieces) + self._expected(samples, row)
+        kind = row, samples, len(pieces)
+        self.left = None if kind == self._kind else len(pieces) + self._expected(samples, row)
+        self._kind = kind
         last = len(pieces) - 1
         for index, (data, size) in enumerate(pieces):
             yield Part(data, size, size / samples, index == 0, index == last, is_end and index == last)
-
-    def _may_halve(self) -> bool:
-        # Two halves instead of one batch say what the noise of the gradients is; BatchNorm would notice.
-        assert self._session is not None
-        governor = self._session.governor
-        return governor.can_split and not self._has_norm and not governor.prober.is_measuring
-
-    def _look(self, data: Any, samples: int, row: Row) -> None:
-        assert self._session is not None
-        governor, kind = self._session.governor, type(data).__name__
-        if not governor.checked:
-            governor.checked = True
-            governor.can_split = can_split(data, samples)
-            if not governor.can_split:
-                governor.note(f"batches of {kind} cannot be cut into micro-batches, so they are not")
-        if not governor.can_split and min(samples, row.micro_batch_size) < samples:
-            raise InputError(
-                "batches of this make cannot be cut into micro-batches",
-                value=kind,
-                hint="let collate_fn give tensors or lists with an entry for each sample, in tuples or dictionaries",
-            )
 
     def _expected(self, samples: int, row: Row) -> int:
         """Micro-batches of the steps after the present one."""
@@ -281,72 +230,3 @@ class Passes(CombinedLoader):
         )
         parts = full * len(even(*row))
         return parts + (len(even(rest, row.micro_batch_size)) if rest else 0)
-
-
-class UpTo(Sampler[int]):
-    """The first ``samples`` of a loader's sampler, ``most`` of them where that is not None.
-
-    It is asked for more only where the user's own loader would ask it, since a sampler may draw random numbers then.
-    """
-
-    def __init__(self, loader: DataLoader[Any], batches: float):
-        if not isinstance(loader.sampler, Sized) or loader.batch_size is None:
-            raise InputError(
-                "a sampler without a length", value=type(loader.sampler).__name__, hint="give the sampler a __len__"
-            )
-        self.sampler = loader.sampler
-        self.samples = int(min(len(loader.sampler), batches * loader.batch_size))
-        self.most: int | None = None
-        is_asked = loader.num_workers > 0 or self.samples % loader.batch_size != 0
-        self._is_asked = is_asked and self.samples == len(loader.sampler)
-
-    def __len__(self) -> int:
-        """How many."""
-        return self.samples
-
-    def __iter__(self) -> Iterator[int]:
-        """A new pass."""
-        indices = iter(self.sampler)
-        yield from itertools.islice(indices, self.samples if self.most is None else self.most)
-        if self._is_asked and self.most is None:
-            next(indices, None)
-
-
-def _ordered(loader: DataLoader[Any], sampler: Sampler[int]) -> DataLoader[Any]:
-    """The same loader in the order of another sampler."""
-    options: dict[str, Any] = {}
-    if loader.num_workers:
-        options = {
-            "prefetch_factor": loader.prefetch_factor,
-            "persistent_workers": loader.persistent_workers,
-            "multiprocessing_context": loader.multiprocessing_context,
-        }
-    return DataLoader(
-        loader.dataset,
-        batch_size=loader.batch_size,
-        sampler=sampler,
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        generator=loader.generator,
-        **options,
-    )
-
-
-def _has_length(loader: Sized) -> bool:
-    try:
-        len(loader)
-    except (TypeError, NotImplementedError):
-        return False
-    return True
-
-
-def squared_norm(parameters: Iterator[Tensor]) -> Tensor:
-    """That of the gradients as they are."""
-    gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
-    if not gradients:
-        return torch.zeros(())
-    norms = torch._foreach_norm(gradients)
-    return torch.stack([norm.float() for norm in norms]).square().sum()

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import astuple, dataclass
 from statistics import mean, median
 from typing import Any, NamedTuple
 
@@ -13,12 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from wattune.algorithms import release, shortage_said
+from wattune.algorithms import shortage_said
 from wattune.decisions.search import Point, Row, Search
 from wattune.devices import Device
-from wattune.errors import InputError, OutOfDeviceMemory
 from wattune.integrations.lengths import Longest, undisturbed
-from wattune.integrations.regrouping import Inputs
+from wattune.integrations.regrouping import Inputs, masked, tokens
 from wattune.records import StepWork
 from wattune.session.governor import Governor
 from wattune.session.timing import WORTH_SAYING
@@ -26,16 +26,20 @@ from wattune.session.trial import Trial
 from wattune.session.work import WorkBook
 
 STEPS_KEPT = 4096
-"""Steps whose tokens are remembered, for the mean over those of one probe."""
+"""Steps whose shapes are remembered, for the mean over those of one probe."""
+
+MASKS_KEPT = 256
+"""Attention masks that wait until they are counted, all at once."""
 
 
-class Step(NamedTuple):
+@dataclass
+class Step:
     """When a step began and ended, its tokens without padding, and rows and width of each batch that it took in."""
 
     begun_s: float
     ended_s: float
     tokens: int
-    shapes: tuple[tuple[int, int], ...]
+    shapes: list[tuple[int, int]]
 
 
 class Figures(NamedTuple):
@@ -49,24 +53,45 @@ class Figures(NamedTuple):
 class Tokens:
     """What the steps of a training held, and how long they took: a step of another length is priced from those.
 
-    ``own`` is the user's micro-batch, ``total`` counts all tokens but padding.
+    ``own`` is the user's micro-batch, ``main`` the model's main input.
     """
 
-    def __init__(self, device: Device, own: int):
-        self.total = 0
+    def __init__(self, device: Device, own: int, main: str):
+        self._total = 0
+        self._masks: list[Tensor] = []
+        self._main = main
         self._device = device
         self._own = own
         self._steps: deque[Step] = deque(maxlen=STEPS_KEPT)
         self._usual: tuple[Step, ...] = ()
 
-    def add(self, begun_s: float, tokens: int, shapes: Sequence[tuple[int, int]]) -> None:
-        """A step that began then and is about to end: its tokens, and rows and width of each of its batches."""
-        self.total += tokens
-        self._steps.append(Step(begun_s, math.nan, tokens, tuple(shapes)))
+    @property
+    def total(self) -> int:
+        """All tokens but padding."""
+        self._count()
+        return self._total
+
+    def add(self, begun_s: float, batches: Sequence[Inputs], shapes: list[tuple[int, int]]) -> None:
+        """A step with these batches that began then and is about to end; ``shapes``: rows and width of each."""
+        count = 0
+        if self._usual:
+            # Nobody asks for the tokens of one step any more, and a count is an operation that a GPU is waited for.
+            for batch in batches:
+                mask = masked(batch)
+                if mask is None:
+                    self._total += tokens(batch, self._main)
+                else:
+                    self._masks.append(mask)
+            if len(self._masks) >= MASKS_KEPT:
+                self._count()
+        else:
+            count = sum(tokens(batch, self._main) for batch in batches)
+            self._total += count
+        self._steps.append(Step(begun_s, math.nan, count, shapes))
 
     def ended(self) -> None:
         """The latest step is over."""
-        self._steps[-1] = self._steps[-1]._replace(ended_s=self._device.now_s())
+        self._steps[-1].ended_s = self._device.now_s()
 
     def usual(self, size: int, step_s: float, seconds: float) -> tuple[float, float]:
         """Steps in micro-batches of ``size`` rows took ``step_s`` seconds over the last ``seconds``: how long the usual
@@ -89,6 +114,11 @@ class Tokens:
         expected_s = step_s + slope * (usual - middle)
         return expected_s, median(step.tokens for step in self._usual) / expected_s
 
+    def _count(self) -> None:
+        if self._masks:
+            self._total += int(torch.cat([mask.flatten() for mask in self._masks]).count_nonzero())
+            self._masks.clear()
+
     def computed(self, shapes: Sequence[tuple[int, int]], size: int) -> int:
         """Tokens that a step goes through in micro-batches of so many rows: batches put together have one width."""
         at_once = max(1, size // self._own)
@@ -97,15 +127,19 @@ class Tokens:
 
     def state_dict(self) -> dict[str, Any]:
         """What later ones need, as JSON values."""
-        return {"total": self.total, "usual": [list(step) for step in self._usual]}
+        return {"total": self.total, "usual": [list(astuple(step)) for step in self._usual]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``."""
-        self.total = state["total"]
+        self.go_on(state["total"])
         self._usual = tuple(
-            Step(begun_s, ended_s, tokens, tuple((rows, width) for rows, width in shapes))
+            Step(begun_s, ended_s, tokens, [(rows, width) for rows, width in shapes])
             for begun_s, ended_s, tokens, shapes in state["usual"]
         )
+
+    def go_on(self, total: int) -> None:
+        """So many tokens were trained on before; nothing else is known."""
+        self._total = total
 
 
 class TokenSearch(Search):
@@ -145,18 +179,7 @@ class LongestTrial(Trial):
         keeper = self._governor.keeper
         if keeper.value != keeper.lowest:
             keeper.move(keeper.lowest)
-        try:
-            self._run(size)
-        except (OutOfDeviceMemory, InputError) as error:
-            self.failures[size] = str(error)
-        except RuntimeError as error:  # the user's own model, at a size that it was not made for
-            text = (str(error).strip() or type(error).__name__).splitlines()[0]
-            self.failures[size] = f"{type(error).__name__}: {text}"
-        else:
-            self.known.add(size)
-            return True
-        release()
-        return False
+        return self.runs(size, lambda: self._run(size))
 
 
 class Bursts:

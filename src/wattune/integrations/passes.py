@@ -27,7 +27,7 @@ TOLERANCE, LOW_TOLERANCE = 1e-3, 2e-2
 class Passes:
     """The forward and backward passes of a Trainer.
 
-    ``size``: rows of a micro-batch, ``batch`` those of the user's.
+    ``size``: rows of a micro-batch, ``batch`` those of the user's, ``main`` the model's main input.
     """
 
     def __init__(self, trainer: Any):
@@ -37,7 +37,7 @@ class Passes:
         self._trainer = trainer
         self._training_step = trainer.training_step
         self._backward = trainer.accelerator.backward
-        self._main: str = getattr(trainer.model, "main_input_name", "input_ids")
+        self.main: str = getattr(trainer.model, "main_input_name", "input_ids")
         self._pad = _padding_token(trainer)
         self._share = 1.0
         self._pending: list[Inputs] = []
@@ -56,6 +56,8 @@ class Passes:
         if self._left > 0 and len(self._pending) < self.size // self.batch:
             return torch.zeros((), device=self._trainer.args.device)
         batches, self._pending = self._pending, []
+        if len(batches) == 1 and self.size >= self.batch:
+            return self.run(model, inputs, *others)
         losses = [self.run(model, part, *others, share=share) for part, share in self._parts(batches)]
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
@@ -65,12 +67,16 @@ class Passes:
 
     def run(self, model: nn.Module, inputs: Inputs, *others: Any, share: float = 1.0) -> Tensor:
         """One pass forward and backward, and its share of the loss."""
+        loss: Tensor
+        if share == 1.0:
+            loss = self._training_step(model, inputs, *others)
+            return loss
         self._share = share
         try:
-            loss: Tensor = self._training_step(model, inputs, *others)
+            loss = self._training_step(model, inputs, *others)
         finally:
             self._share = 1.0
-        return loss if share == 1.0 else loss * share
+        return loss * share
 
     def _parts(self, batches: list[Inputs]) -> Iterator[tuple[Inputs, float]]:
         if self.rule is not None and len(batches) > 1 and (whole := self._whole(batches)) is not None:
@@ -90,7 +96,7 @@ class Passes:
         # another one, unless they have the same number of them.
         if self.rule != "sum" and len({self._weight(batch) for batch in batches}) > 1:
             return None
-        return joined(batches, self._main, self._pad)
+        return joined(batches, self.main, self._pad)
 
     def _shares(self, pieces: Sequence[Inputs], rule: Rule | None = None) -> list[float]:
         rule = rule or self.rule
@@ -119,7 +125,7 @@ class Passes:
         whole: Inputs | None = batches[0]
         if len(parts) == 1:
             parts = list(batches[:2])
-            whole = joined(parts, self._main, self._pad) if len(parts) == 2 else None
+            whole = joined(parts, self.main, self._pad) if len(parts) == 2 else None
         if whole is None:
             return None
         training, tolerance = model.training, LOW_TOLERANCE if self._is_low(model) else TOLERANCE

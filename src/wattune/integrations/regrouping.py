@@ -26,10 +26,17 @@ def rows(batch: Inputs) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def tokens(batch: Inputs, main: str) -> Tensor | int:
+def masked(batch: Inputs) -> Tensor | None:
+    """Its attention mask, which is 0 at padding."""
+    mask = batch.get("attention_mask")
+    return mask if isinstance(mask, Tensor) else None
+
+
+def tokens(batch: Inputs, main: str) -> int:
     """What a batch holds: its tokens without padding, or its rows where it is not made of tokens."""
-    if "attention_mask" in batch and isinstance(batch["attention_mask"], Tensor):
-        return batch["attention_mask"].count_nonzero()
+    mask = masked(batch)
+    if mask is not None:
+        return int(mask.count_nonzero())
     if is_text(batch, main):
         return int(batch[main].numel())
     return rows(batch) or 1

@@ -10,16 +10,16 @@ from typing_extensions import Self
 
 from wattune.decisions.search import Point, Row, Search
 from wattune.devices import Device
-from wattune.errors import DeviceError, InputError
+from wattune.errors import DeviceError
 from wattune.integrations.lengths import Longest
 from wattune.integrations.longest import Bursts, Figures, LongestTrial, Tokens, TokenSearch
 from wattune.integrations.passes import Passes
-from wattune.integrations.regrouping import Inputs, rows, tokens, width
+from wattune.integrations.regrouping import Inputs, rows, width
 from wattune.records import ProfileTable, SessionRecord
 from wattune.session.batch import shapes
 from wattune.session.governor import Governor
 from wattune.session.knowledge import Knowledge
-from wattune.session.optimizing import OVERFLOWS
+from wattune.session.optimizing import Overflows
 from wattune.session.recipe import Recipe
 from wattune.session.session import Options, Session
 
@@ -46,13 +46,12 @@ class Training:
         self.passes = Passes(trainer)
         self.start = Row(self.passes.batch * args.gradient_accumulation_steps, self.passes.batch)
         self.figures: dict[Point, Figures] = {}
-        self.tokens = Tokens(device, self.passes.batch)
+        self.tokens = Tokens(device, self.passes.batch, self.passes.main)
         self._trainer = trainer
         self._cap_w, self._margin_w = cap_w, options.margin_w
         self._rows = [self.start]
         self._samples_left = float(max(1, state.max_steps - state.global_step) * self.start.batch_size)
-        self._main: str = getattr(trainer.model, "main_input_name", "input_ids")
-        self._longest = Longest(self._main, getattr(loader, "collate_fn", None))
+        self._longest = Longest(self.passes.main, getattr(loader, "collate_fn", None))
         self._longest.look(getattr(loader, "dataset", None), args.length_column_name)
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
         self.governor = governor = Governor(
@@ -75,7 +74,7 @@ class Training:
         self._is_ready = self._is_known = False
         self._in_step = False
         self._begun_s = 0.0
-        self._overflows = 0
+        self._overflows = Overflows()
         self._logged = (0.0, 0.0, 0)
         if args.fp16 and not getattr(trainer.accelerator, "native_amp", True):
             governor.note("fp16 was asked for, and Transformers trains in fp32 on this processor")
@@ -106,7 +105,7 @@ class Training:
             return
         governor, batches = self.governor, self._batches
         self._call = model, others
-        self._shapes = [(rows(batch) or 1, width(batch, self._main)) for batch in batches]
+        self._shapes = [(rows(batch) or 1, width(batch, self.passes.main)) for batch in batches]
         longer = [self._longest.see(batch, held) for batch, (_, held) in zip(batches, self._shapes, strict=True)]
         if not self._is_ready:
             self._prepare(model, batches, *others)
@@ -124,17 +123,10 @@ class Training:
         if not self._in_step:
             return
         self._in_step = False
-        count = sum(int(tokens(batch, self._main)) for batch in self._batches)
-        self.tokens.add(self._begun_s, count, self._shapes)
+        self.tokens.add(self._begun_s, self._batches, self._shapes)
         self.session.end_step(stepped=stepped)
         self.tokens.ended()
-        self._overflows = 0 if stepped else self._overflows + 1
-        if self._overflows >= OVERFLOWS:
-            raise InputError(
-                "gradient scaling found no scale at which the gradients are finite",
-                value=f"{self._overflows} steps in a row were skipped",
-                hint="train with bf16=True or in fp32, lower the learning rate, or look for infinities in the loss",
-            )
+        self._overflows.count(skipped=not stepped)
 
     def drop(self) -> None:
         """Give up the step under way, if there is one."""
@@ -292,6 +284,6 @@ class Training:
             self.tokens.load_state_dict(state["tokens"])
             self._is_known = True
         else:
-            self.tokens.total = state["tokens"]["total"]
+            self.tokens.go_on(state["tokens"]["total"])
             kept = {**kept, "prober": {"search": self._search(set()).state_dict(), "cells": [], "aborted": []}}
         self.governor.load_state_dict(kept)

@@ -25,7 +25,7 @@ from wattune.integrations.regrouping import Inputs
 from wattune.integrations.trained import Training
 from wattune.planning.sides import module_cap
 from wattune.records import CapSide, OperatingPoint, SessionRecord
-from wattune.session.session import Options
+from wattune.session.session import Options, Session
 from wattune.session.work import WorkBook
 from wattune.training.guard import Guard, check_limit
 
@@ -118,6 +118,11 @@ class Capped(TrainerCallback):
         trainer.train = self._train
         trainer.evaluate = partial(self._evaluate, "evaluate")
         trainer.predict = partial(self._evaluate, "predict")
+
+    @property
+    def session(self) -> Session | None:
+        """The one under way; None outside of a training."""
+        return None if self._training is None else self._training.session
 
     @property
     def point(self) -> OperatingPoint | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wattune.errors import RecordError
 from wattune.records import (
     AbortedProbe,
-    Candidate,
+    AtPoint,
     EfficiencyCurve,
     ProfileCell,
     ProfileTable,
@@ -86,7 +86,7 @@ class Table:
         self.relative_samples = {b: curve.get(b) for b in self.largest_micro_batch}
 
 
-def place_of(cell: ProfileCell | AbortedProbe | Candidate) -> Place:
+def place_of(cell: AtPoint) -> Place:
     """The cell's place in a table; ascending places are ascending settings within a row."""
     batch_size = cell.batch_size
     return (batch_size, cell.micro_batch_size or batch_size, cell.clock_mhz or 0.0, cell.power_limit_w or 0.0)

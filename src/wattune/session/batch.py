@@ -57,8 +57,12 @@ def samples_of(data: Any) -> int:
 
 
 def can_split(data: Any, samples: int) -> bool:
-    """Whether a batch of so many samples can be cut: a part of it must have an entry for each sample."""
-    return _is_structure(data, samples) or _is_list(data, samples)
+    """Whether a batch of so many samples can be cut: a part of it must have an entry for each sample.
+
+    A tensor of more than one axis whose first one is another (time, for one) is content of all samples at once, and
+    nobody knows how to cut that.
+    """
+    return not _has_other_axes(data, samples) and (_is_structure(data, samples) or _is_list(data, samples))
 
 
 def split(data: Any, samples: int, sizes: Sequence[int]) -> list[Any]:
@@ -130,6 +134,15 @@ def _is_structure(data: Any, samples: int) -> bool:
     if not isinstance(data, (list, tuple)):
         return False
     return any(_is_structure(v, samples) or (isinstance(v, (list, tuple)) and len(v) == samples) for v in data)
+
+
+def _has_other_axes(data: Any, samples: int) -> bool:
+    if isinstance(data, Tensor):
+        return data.dim() > 1 and data.shape[0] != samples
+    if _is_list(data, samples):
+        return False
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, (list, tuple)) else ()
+    return any(_has_other_axes(part, samples) for part in parts)
 
 
 def _is_list(data: Any, samples: int) -> bool:

@@ -16,16 +16,15 @@ from wattune.session.work import WorkBook
 def evaluation(device: Device, keeper: Keeper, book: WorkBook, *, on_cuda: bool) -> Iterator[None]:
     """Around an evaluation: the keeper holds it below the cap, and a simulated board takes the time of what ran.
 
-    A recording holds training steps only: there an evaluation takes no time. Raises: DeviceError.
+    It may come in the middle of a step. A recording holds training steps only: there an evaluation takes no time.
+    Raises: DeviceError.
     """
     keeper.begin_evaluation()
     try:
-        book.begin("evaluation")
-        try:
+        with book.aside():
+            book.begin("evaluation")
             yield
             work = book.end(1, 1, keep=False) if book.counts else None
-        finally:
-            book.drop()
         if work is not None and work.flops and device.kind != "replayed":
             with device.step(work):
                 pass

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
-from wattune.errors import InputError
+from wattune.errors import InputError, RecordError
 from wattune.session.batch import samples_of
+from wattune.session.randomness import restore, states
 
 AS_IT_IS = "or keep_recipe=True, which takes the loader's batches as they come"
 
 
 class Fetched(NamedTuple):
-    """One batch of the loader: ``batch_size`` is what was asked for, ``samples`` what came."""
+    """One batch of the loader: ``batch_size`` is what was asked for, ``samples`` what came.
+
+    ``order`` is a checksum of all that was drawn in this pass up to here; 0 where nobody sees what is drawn.
+    """
 
     data: Any
     samples: int
     batch_size: int
+    order: int = 0
 
 
 class Draws(Sampler[list[int]]):
@@ -37,8 +42,8 @@ class Draws(Sampler[list[int]]):
         self.size = size
         self.unit = unit
         self.skip = 0
-        self.on_skipped: Callable[[], None] | None = None
-        self.drawn: deque[tuple[int, int]] = deque()
+        self.on_skipped: Callable[[int], None] | None = None
+        self.drawn: deque[tuple[int, int, int]] = deque()
 
     def __iter__(self) -> Iterator[list[int]]:
         self.drawn.clear()
@@ -46,10 +51,9 @@ class Draws(Sampler[list[int]]):
         left: float = float("inf")
         if self.unit is not None:
             left = len(self.sampler) // self.unit * self.unit - self.skip
-        if self.skip:
-            next(itertools.islice(indices, self.skip - 1, self.skip), None)
+        order = _order(itertools.islice(indices, self.skip), 0)
         if self.on_skipped is not None:
-            self.on_skipped()
+            self.on_skipped(order)
         self.skip, self.on_skipped = 0, None
         while left > 0:
             size = self.size
@@ -57,10 +61,17 @@ class Draws(Sampler[list[int]]):
             if not found:
                 return
             left -= len(found)
-            self.drawn.append((size, len(found)))
+            order = _order(found, order)
+            self.drawn.append((size, len(found), order))
             yield found
         # The rest is dropped, but drawn: with it, the sampler's random numbers are where the user's loop leaves them.
         deque(indices, maxlen=0)
+
+
+def _order(indices: Iterable[Any], before: int) -> int:
+    for index in indices:
+        before = zlib.crc32(str(index).encode(), before)
+    return before
 
 
 class Feed:
@@ -82,7 +93,7 @@ class Feed:
         self._source: Any = loader
         if reason is None:
             self._draws = Draws(loader.sampler, self.batch_size, self.batch_size if loader.drop_last else None)
-            self._source = _resized(loader, self._draws)
+            self._source = remade(loader, batch_sampler=self._draws)
         self._batches: Iterator[Any] = iter(())
         self._random: list[Tensor] = []
 
@@ -96,15 +107,26 @@ class Feed:
         if self._draws is not None:
             self._draws.size = value
 
-    def start(self, *, skip: int = 0, random: list[Tensor] | None = None) -> None:
-        """Begin a pass, ``skip`` samples into it and with the random numbers that it began with, where given."""
-        now = self._generators()
-        if random is not None:
-            self._load(random)
-        self._random = self._generators()
+    def start(self, *, skip: int = 0, random: list[Tensor] | None = None, order: int = 0) -> None:
+        """Begin a pass, ``skip`` samples into it and with the random numbers that it began with, where given.
 
-        def back() -> None:  # the sampler has drawn its order; what comes is drawn as if nothing had happened
-            torch.set_rng_state(now[0])
+        ``order`` is the checksum of what was skipped. Raises: RecordError, with the first batch, where what is skipped
+        is something else: some samples would then be seen twice, and others not at all.
+        """
+        now = states(None)
+        if random is not None:
+            restore(self.loader, random)
+        self._random = states(self.loader)
+
+        def back(skipped: int) -> None:  # the sampler has drawn its order; what comes is as if nothing had happened
+            restore(None, now)
+            if skipped != order:
+                raise RecordError(
+                    "the loader gives another order than in the pass that was interrupted",
+                    value=type(self.loader.sampler).__name__,
+                    allowed="one that follows from the random numbers of torch, Python, NumPy or its generator",
+                    hint="go on without resume=True, or seed the sampler by the epoch",
+                )
 
         if self._draws is not None:
             self._draws.skip, self._draws.on_skipped = skip, back if random is not None else None
@@ -114,7 +136,7 @@ class Feed:
                 found = next(self._batches, None)
                 skip -= samples_of(found) if found is not None else skip
             if random is not None:
-                back()
+                restore(None, now)
 
     def fetch(self) -> Fetched | None:
         """The next batch; None at the end of the pass."""
@@ -123,8 +145,8 @@ class Feed:
             return None
         if self._draws is None:
             return Fetched(data, samples_of(data), self.batch_size)
-        size, samples = self._draws.drawn.popleft()
-        return Fetched(data, samples, size)
+        size, samples, order = self._draws.drawn.popleft()
+        return Fetched(data, samples, size, order)
 
     @property
     def random(self) -> list[Tensor]:
@@ -134,22 +156,6 @@ class Feed:
     def stop(self) -> None:
         """Let go of the pass under way."""
         self._batches = iter(())
-
-    def _generators(self) -> list[Tensor]:
-        own = _generator(self.loader)
-        return [torch.get_rng_state(), *([own.get_state()] if own is not None else [])]
-
-    def _load(self, random: list[Tensor]) -> None:
-        torch.set_rng_state(random[0])
-        own = _generator(self.loader)
-        if own is not None and len(random) > 1:
-            own.set_state(random[1])
-
-
-def _generator(loader: Any) -> torch.Generator | None:
-    own = getattr(loader, "generator", None)
-    own = own if own is not None else getattr(getattr(loader, "sampler", None), "generator", None)
-    return own if isinstance(own, torch.Generator) else None
 
 
 def _batch_size(loader: Any) -> int:
@@ -192,17 +198,17 @@ def _samples(loader: Any) -> int | None:
     return None
 
 
-def _resized(loader: DataLoader[Any], draws: Draws) -> DataLoader[Any]:
-    options: dict[str, Any] = {}
+def remade(loader: DataLoader[Any], **order: Any) -> DataLoader[Any]:
+    """The same loader in another order: a ``batch_sampler``, or a ``sampler`` and a ``batch_size``."""
+    options = dict(order)
     if loader.num_workers:
-        options = {
+        options |= {
             "prefetch_factor": loader.prefetch_factor,
             "persistent_workers": loader.persistent_workers,
             "multiprocessing_context": loader.multiprocessing_context,
         }
     return DataLoader(
         loader.dataset,
-        batch_sampler=draws,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,

@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 
 from wattune.decisions.search import Point, Row, Search
 from wattune.devices import Device, Meter
-from wattune.errors import DeviceError, OutOfDeviceMemory, SafetyStop
+from wattune.errors import DeviceError, InputError, OutOfDeviceMemory, SafetyStop
+from wattune.session.batch import can_split
 from wattune.session.diary import Diary
 from wattune.session.evaluating import evaluation
 from wattune.session.keeper import Keeper
@@ -26,7 +27,7 @@ PARTS = "keeper", "prober", "meter", "watch", "times"
 """What of a governor has a state of its own."""
 
 ASK_EVERY_S = 0.1
-"""The meter is asked no more often whether its sensor still reads."""
+"""Steps ask no more often whether the limits can be kept and the sensor still reads."""
 
 
 class Governor(Diary):
@@ -55,8 +56,10 @@ class Governor(Diary):
         self.samples = 0
         self.steps = 0
         self.checked = False
+        """Whether a batch was looked at by ``check_parts``."""
         self.can_split = True
         self.on_row: Callable[[Row], None] = lambda row: None
+        """Called with what the steps are made of from now on, also where only the setting has changed."""
         self.times = Times()
         self.model = model
         self.book = WorkBook(model, optimizer, counts=not device.executes_steps)
@@ -66,10 +69,12 @@ class Governor(Diary):
         self._search, self._start = search, start
         self._stack = ExitStack()
         self._step: Any = None
-        self._sync = Sync(on_cuda=self.on_cuda)
+        self._has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+        self._sync = Sync() if self.on_cuda else None
+        self._kind: Any = None
         self._idle_since_s: float | None = None
         self._look_s = 0.0
-        self._asked_s = -ASK_EVERY_S
+        self._ask_s = 0.0
         self._kept: dict[str, Any] | None = None
 
     # -------------------------------------------------------------------------------------------------------- context
@@ -112,10 +117,6 @@ class Governor(Diary):
         """Raises: SafetyStop where the limits cannot be kept or nobody sees the power; DeviceError."""
         if self.keeper.failure is not None:
             raise self.keeper.failure
-        now_s = self.device.now_s()
-        if now_s < self._asked_s + ASK_EVERY_S and self.keeper.stopped is None:
-            return
-        self._asked_s = now_s
         if (lost := self.meter.lost) is not None:
             raise SafetyStop(f"the power sensor gave no reading any more, so training would have gone on blind: {lost}")
         if (reason := self.keeper.stopped) is not None:
@@ -134,15 +135,19 @@ class Governor(Diary):
         ``key``: steps with equal keys, rows and samples do the same operations. ``data``: what lies in the device's
         memory as inputs. Raises: SafetyStop, DeviceError.
         """
-        self.check()
         now_s = self.device.now_s()
+        if now_s >= self._ask_s:
+            self._ask_s = now_s + ASK_EVERY_S
+            self.check()
         self.prober.begin(row, 0.0 if self._idle_since_s is None else now_s - self._idle_since_s)
-        self.on_row(row)
-        self._row, self._samples = row, samples
-        self.trial.known.add(row.micro_batch_size)
-        self.book.begin((row, samples, key), data)
+        kind = row, samples, len(self.changes)
+        if kind != self._kind or self.prober.probing:
+            self._use(*kind)
+        self._row, self._samples, self._is_whole = row, samples, True
+        if self.book.counts:
+            self.book.begin((row, samples, key), data)
         if self.device.executes_steps:
-            self._step = self.device.step(self.book.plain(samples, row.micro_batch_size))
+            self._step = self.device.step(self._plain)
             self._step.__enter__()
         self._begun_s, self._copied_s = self.device.now_s(), self.times.copying_s
 
@@ -152,7 +157,7 @@ class Governor(Diary):
         Raises: SafetyStop, OutOfDeviceMemory, DeviceError.
         """
         device, row, samples = self.device, self._row, self._samples
-        measured = self._sync.end(always=self.prober.probing)
+        measured = self._sync is None or self._sync.end(always=self.prober.probing)
         if device.executes_steps:
             step, self._step = self._step, None
             step.__exit__(None, None, None)
@@ -174,8 +179,8 @@ class Governor(Diary):
         if now_s >= self._look_s:
             self._look_s = now_s + LOOK_EVERY_S
             self.watch.look(self.meter.elapsed_s)
-        counts = stepped and usual and measured and samples == row.batch_size
-        self.prober.stepped(row, seconds if counts else None)
+        counts = stepped and usual and measured and self._is_whole and samples == row.batch_size
+        self.prober.stepped(row, seconds if counts else None, now_s)
         if self.book.counts:  # on real time the next step begins at once, and with the same question
             self.check()
 
@@ -190,11 +195,42 @@ class Governor(Diary):
     def evaluation(self) -> Iterator[None]:
         """Around an evaluation: it stays below the cap, and takes its time on a simulated board. Raises: SafetyStop."""
         self.check()
+        self._is_whole = False  # the step under way, if there is one
         with evaluation(self.device, self.keeper, self.book, on_cuda=self.on_cuda):
             yield
         self.check()
+        if self.prober.mixes_evaluations:
+            self.note(
+                "evaluations come more often than the power sensor needs to show training alone "
+                f"({self.device.sensor.settle_s:.2g} s): points are measured with the evaluations in between"
+            )
 
-    # --------------------------------------------------------------------------------------------------------- private
+    # ------------------------------------------------------------------------------------------------ what can be done
+
+    @property
+    def may_halve(self) -> bool:
+        """Whether a batch may be run in two halves to see how their gradients differ: BatchNorm would notice."""
+        return self.can_split and not self._has_norm
+
+    def check_parts(self, data: Any, samples: int, row: Row) -> None:
+        """See whether batches can be cut as this row wants it. Raises: InputError where one has to be, and cannot."""
+        kind = type(data).__name__
+        if not self.checked:
+            self.checked = True
+            self.can_split = can_split(data, samples)
+            if not self.can_split:
+                self.note(f"batches of {kind} cannot be cut into micro-batches, so they are not")
+        if not self.can_split and samples > row.micro_batch_size:
+            raise InputError(
+                "batches of this make cannot be cut into micro-batches",
+                value=kind,
+                hint="let collate_fn give tensors or lists with an entry for each sample, in tuples or dictionaries",
+            )
+
+    def relative(self, known: dict[int, tuple[float, float]]) -> None:
+        """What is known of the batch sizes now (see ``Knowledge.relative``): another probe may pay."""
+        self.prober.search.relative(known)
+        self.prober.again()
 
     def fits(self, row: Row) -> bool:
         """Whether steps of this row can be trained, tried at the lowest setting where that is not known.
@@ -211,6 +247,15 @@ class Governor(Diary):
         for (batch, micro), why in self.trial.too_large.items():
             self.note(f"batch size {batch} in micro-batches of {micro} is left out: {why}")
         return fits
+
+    # --------------------------------------------------------------------------------------------------------- private
+
+    def _use(self, row: Row, samples: int, changes: int) -> None:
+        """What is the same for all steps of a kind, and therefore not done with each of them once nothing is probed."""
+        self._kind = row, samples, changes
+        self.on_row(row)
+        self.trial.known.add(row.micro_batch_size)
+        self._plain = self.book.plain(samples, row.micro_batch_size)
 
     def _changed(self, point: Point, why: str) -> None:
         self.change(self.samples, self.meter.elapsed_s, self.prober.place(point), why)

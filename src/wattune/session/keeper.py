@@ -32,6 +32,10 @@ class Keeper:
         """The reading that ended the probe under way."""
         self.was_early = False
         """Whether that reading is of before the probe began."""
+        self.has_evaluated = False
+        """Whether there was an evaluation since somebody set this to False."""
+        self.mixes = False
+        """Whether readings are collected in evaluations, too."""
         self.readings: list[float] = []
         """What the sensor said since ``collect``."""
         self.ratio: Callable[[float, float], float | None] = lambda low, high: None
@@ -46,10 +50,12 @@ class Keeper:
         self._over_s, self._last_s = 0.0, 0.0
         self._above: tuple[float, float | None] = (0.0, None)
         self._collecting = False
-        self._evaluating: float | None = None
+        self._evaluating = False
         self._reached = self.lowest
         self._latest_w = 0.0
-        self._rule = self._guard()
+        self._follows_training = False
+        self._evaluates_at: float | None = None
+        self._rule = self._trains = self._guard_at(self._setting.value)
 
     @property
     def lowest(self) -> float | None:
@@ -74,20 +80,22 @@ class Keeper:
     @property
     def events(self) -> tuple[GuardEvent, ...]:
         """Every answer to a reading above the cap."""
-        return (*self._events, *(GuardEvent(**event) for event in self._rule.events))
+        rules = [self._trains] if self._rule is self._trains else [self._trains, self._rule]
+        found = [*self._events, *(GuardEvent(**event) for rule in rules for event in rule.events)]
+        return tuple(sorted(found, key=lambda event: event.time_s))
 
     @property
     def pushed(self) -> int:
         """How often the board was pushed down from the setting that it was last moved to."""
-        if self._rule_top is None or self._rule_top == self.lowest:
+        if self._top is None or self._top == self.lowest:
             return 0
-        below = self._device.settings[self._device.settings.index(self._rule_top) - 1]
-        return sum(event["action"] == "down" and event["setting"] == below for event in self._rule.events)
+        below = self._device.settings[self._device.settings.index(self._top) - 1]
+        return sum(event["action"] == "down" and event["setting"] == below for event in self._trains.events)
 
     @property
     def stopped(self) -> str | None:
         """Why the limits cannot be kept at the lowest setting, so that training has to end; None where they can."""
-        if not self._rule.stopped and self._over_s < PATIENCE_S:
+        if not self._trains.stopped and self._over_s < PATIENCE_S:
             return None
         power_w, temperature_c = self._above
         if power_w > self.cap_w or temperature_c is None:
@@ -130,34 +138,42 @@ class Keeper:
         """To a setting at which evaluations have kept the cap; the lowest one at first."""
         with self._lock:
             value = self._setting.value
-            self._collecting = False
+            self._collecting, self.has_evaluated = self._collecting and self.mixes, True
             self._was_probing, self._probing = self._probing, False
             if value is not None and self.cap_w < math.inf:
-                self._evaluating = value
                 assert self._reached is not None
-                self._change(min(value, self._reached))
+                self._evaluating = self._follows_training = True
+                self._evaluate_at(min(value, self._reached))
 
     def end_evaluation(self) -> None:
         """Back to where training was."""
         with self._lock:
             self._probing = self._was_probing
-            if self._evaluating is not None:
-                value, self._evaluating = self._evaluating, None
-                self._change(value)
+            if self._evaluating:
+                self._evaluating = self._follows_training = False
+                self._events += [GuardEvent(**event) for event in self._rule.events]
+                self._rule = self._trains
+                assert self._rule.value is not None
+                self._go(self._rule.value)
+
+    def _evaluate_at(self, value: float) -> None:
+        if self._rule is not self._trains:
+            self._events += [GuardEvent(**event) for event in self._rule.events]
+        self._go(value)
+        self._evaluates_at, self._rule = value, self._guard(self._setting.change)
 
     def _climb(self, power_w: float) -> None:
         settings, value = self._device.settings, self._setting.value
         assert value is not None
-        assert self._evaluating is not None
-        if self._rule.value != self._rule_top:  # pushed down: no further than this, from now on
+        if self._rule.value != self._evaluates_at:  # pushed down: no further than this, from now on
             self._reached = self._rule.value
             return
-        if value >= self._evaluating or not self._is_settled():
+        if value >= (self._trains.value or value) or not self._is_settled():
             return
         above = settings[settings.index(value) + 1]
         ratio = self.ratio(value, above)
         if ratio is not None and power_w * ratio < UP_BELOW * self.cap_w:
-            self._change(above)
+            self._evaluate_at(above)
             self._reached = above
 
     # ------------------------------------------------------------------------------------------------------ readings
@@ -180,6 +196,8 @@ class Keeper:
             self._above = power_w, temperature_c
         self._wait(time_s, is_above, is_hot)
         if is_above and self._device.now_s() < self._quiet_until_s:
+            if self._follows_training:  # of the training before this evaluation, or so it has to be taken
+                self._blame(time_s, power_w, temperature_c)
             return  # of before the board went down: answered already
         if is_above and self._probing:
             self._cross(time_s, power_w)
@@ -188,7 +206,7 @@ class Keeper:
         self._rule(time_s, power_w, temperature_c)
         if self._probing and self._rule.value != before:
             self.crossed_w, self._probing = power_w, False  # too hot, in the middle of a probe
-        if self._evaluating is not None:
+        if self._evaluating:
             self._climb(power_w)
         if self._collecting:
             self.readings.append(power_w)
@@ -200,6 +218,16 @@ class Keeper:
             self._over_s += elapsed_s if is_above else elapsed_s * PATIENCE_S / HEAT_PATIENCE_S
         else:
             self._over_s = max(0.0, self._over_s - elapsed_s)
+
+    def _blame(self, time_s: float, power_w: float, temperature_c: float | None) -> None:
+        # What it leads to is done when the evaluation is over: the board is lower already.
+        self._follows_training = False
+        if self._was_probing:
+            self.crossed_w, self._was_probing = power_w, False
+            self._trains = self._guard_at(self.lowest)
+            self._events.append(GuardEvent(time_s=time_s, power_w=power_w, action="down", setting=self.lowest))
+        else:
+            self._trains(time_s, power_w, temperature_c)
 
     def _cross(self, time_s: float, power_w: float) -> None:
         sensor = self._device.sensor
@@ -215,6 +243,13 @@ class Keeper:
         return self._device.now_s() - self._moved_s >= self._device.sensor.settle_s
 
     def _change(self, value: float | None) -> None:
+        """To another setting, from where training goes on."""
+        self._events += [GuardEvent(**event) for event in self._trains.events]
+        self._go(value)
+        self._evaluating = self._follows_training = False
+        self._rule = self._trains = self._guard_at(self._setting.value)
+
+    def _go(self, value: float | None) -> None:
         before, now_s = self._setting.value, self._device.now_s()
         if value is not None and before is not None and value != before:
             self._setting.change(value)
@@ -224,28 +259,30 @@ class Keeper:
         if went_down or now_s < self._quiet_until_s:
             self._quiet_until_s = now_s + self._device.sensor.settle_s
         self._moved_s = now_s
-        self._events += [GuardEvent(**event) for event in self._rule.events]
-        self._rule = self._guard()
 
-    def _guard(self) -> CapGuard:
+    def _set_training(self, value: float) -> None:
+        if not self._evaluating:
+            self._setting.change(value)
+
+    def _guard_at(self, value: float | None) -> CapGuard:
+        self._top = value
+        return self._guard(self._set_training, value)
+
+    def _guard(self, change: Callable[[float], None], value: float | None = None) -> CapGuard:
         cap_w = None if self.cap_w == math.inf else self.cap_w
-        self._rule_top = self._setting.value
-        return CapGuard(
-            self._device.settings,
-            self._setting.value,
-            self._setting.change,
-            cap_w,
-            self._device.sensor.settle_s,
-            max_temp_c=self.max_temp_c,
-        )
+        value = self._setting.value if value is None else value
+        settle_s = self._device.sensor.settle_s
+        return CapGuard(self._device.settings, value, change, cap_w, settle_s, max_temp_c=self.max_temp_c)
 
     # --------------------------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
         """What a later keeper needs, as JSON values."""
-        return {"events": [event.model_dump() for event in self.events], "reached": self._reached}
+        events = [event.model_dump() for event in self.events]
+        return {"events": events, "reached": self._reached, "reached_under_w": self.cap_w}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``."""
         self._events = [GuardEvent(**event) for event in state["events"]]
-        self._reached = state["reached"]
+        if self.cap_w >= state["reached_under_w"]:
+            self._reached = state["reached"]

@@ -32,6 +32,7 @@ def keep(session: Session, path: Path) -> None:
         "session": identity(session),
         "passes": session.passes,
         "position": 0 if session.loop is None else session.loop.position,
+        "order": 0 if session.loop is None else session.loop.order,
         "recipe": session.recipe.state_dict(),
         "knowledge": session.knowledge.state_dict(),
         "governor": governor.state_dict(),
@@ -109,4 +110,5 @@ class Kept:
             session.feed.start()
             return
         session.recipe.resume_pass(self.extra["recipe"]["ticks"])
-        session.feed.start(skip=session.loop.position, random=self.state["pass_random"])
+        session.loop.order = order = self.extra["order"]
+        session.feed.start(skip=session.loop.position, random=self.state["pass_random"], order=order)

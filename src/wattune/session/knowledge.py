@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from wattune.decisions.noise import NoiseScale, Norms
@@ -86,6 +87,8 @@ class Knowledge:
 
 def opened_curve(curve: Any) -> EfficiencyCurve | None:
     """The curve, read from its file where that is given. Raises: RecordError, InputError."""
+    if curve is not None and not isinstance(curve, (EfficiencyCurve, str, Path)):
+        raise InputError("efficiency", value=type(curve).__name__, allowed="an efficiency record, or the path of one")
     found = curve if curve is None or isinstance(curve, EfficiencyCurve) else EfficiencyCurve.load(curve)
     if found is not None and not any(point.relative_samples for point in found.points):
         raise InputError("the efficiency curve says nothing: every run was censored", value=found.workload)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wattune.decisions.search import Row
 from wattune.errors import InputError
-from wattune.session.batch import Batch, can_split, even, moved, shapes, split
+from wattune.session.batch import Batch, even, moved, shapes, split
 from wattune.session.feed import Fetched
 from wattune.session.fetching import Fetcher
 from wattune.session.governor import Governor
@@ -36,9 +36,11 @@ class Loop:
         self._stepper = stepper
         self._recipe = recipe
         self._knowledge = knowledge
-        self._device = next(governor.model.parameters()).device
-        self._has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in governor.model.modules())
-        self._samples = 0
+        device = next(governor.model.parameters()).device
+        self._device = None if device.type == "cpu" else device
+        self.order = 0
+        """Checksum of the samples of this pass that were trained on, in their order."""
+        self._samples = self._drawn = 0
         self._norms, self._is_usual = False, True
 
     def run(self) -> Iterator[Batch]:
@@ -67,29 +69,28 @@ class Loop:
         if not batch.last:
             return
         stepped = self._stepper.step(self._samples)
-        self.position += self._samples
+        self.position, self.order = self.position + self._samples, self._drawn
         if stepped:
             self._recipe.stepped(self.position)
         if self.remembers:
             self.remember()
         self._governor.end(stepped=stepped, usual=self._is_usual)
-        if self._governor.steps == 1 and self._knowledge.wants(1) and not self._has_norm:
+        if self._governor.steps == 1 and self._knowledge.wants(1) and self._governor.may_halve:
             # Two halves tell the noise of the gradients, if the model runs with them.
             self._governor.fits(Row(self._samples, -(-self._samples // 2)))
         if self._stepper.told:
-            self._governor.prober.search.relative(self._knowledge.relative)
-            self._governor.prober.again()
+            self._governor.relative(self._knowledge.relative)
 
     def _step(self, fetched: Fetched) -> Iterator[Batch]:
-        data, samples, _ = fetched
+        data, samples, _, self._drawn = fetched
         governor, row = self._governor, self._fetcher.row(fetched)
         self._recipe.check()
         sizes = even(samples, row.micro_batch_size)
         if len(sizes) > 1 or not governor.checked:
-            self._check_parts(data, samples, row)
+            governor.check_parts(data, samples, row)
         self._norms = self._knowledge.wants(governor.steps) and not governor.prober.is_measuring
         half = -(-samples // 2)
-        if self._norms and len(sizes) == 1 < samples and half in governor.trial.known and self._may_halve():
+        if self._norms and len(sizes) == 1 < samples and half in governor.trial.known and governor.may_halve:
             sizes = even(samples, half)
         self._is_usual = not self._norms or len(sizes) == len(even(samples, row.micro_batch_size))
         parts = split(data, samples, sizes) if len(sizes) > 1 else (data,)
@@ -106,26 +107,9 @@ class Loop:
                 raise InputError("a batch was left without session.backward(loss)", hint="call it once for each batch")
 
     def _placed(self, part: Any) -> Any:
-        if self._device.type == "cpu":
+        if self._device is None:
             return part
         begun_s = self._governor.device.now_s()
         part = moved(part, self._device)
         self._governor.times.copying_s += self._governor.device.now_s() - begun_s
         return part
-
-    def _may_halve(self) -> bool:
-        return self._governor.can_split and not self._has_norm
-
-    def _check_parts(self, data: Any, samples: int, row: Row) -> None:
-        governor, kind = self._governor, type(data).__name__
-        if not governor.checked:
-            governor.checked = True
-            governor.can_split = can_split(data, samples)
-            if not governor.can_split:
-                governor.note(f"batches of {kind} cannot be cut into micro-batches, so they are not")
-        if not governor.can_split and row.micro_batch_size < row.batch_size:
-            raise InputError(
-                "batches of this make cannot be cut into micro-batches",
-                value=kind,
-                hint="let collate_fn give tensors or lists with an entry for each sample, in tuples or dictionaries",
-            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from wattune.decisions.search import Row, Search
 from wattune.devices import Device, open_device
 from wattune.errors import InputError
+from wattune.planning.selection import Limit
 from wattune.planning.sides import module_cap
 from wattune.records import CapSide, EfficiencyCurve
 from wattune.session.feed import Feed
@@ -70,14 +71,16 @@ def capped(
         raise InputError("model", value=type(model).__name__, allowed="a torch module with parameters")
     if not isinstance(optimizer, Optimizer):
         raise InputError("optimizer", value=type(optimizer).__name__, allowed="an optimizer of torch")
+    _check_parameters(model, optimizer)
+    Limit(cap_w, margin_w)  # what is no cap and no margin is refused before anything is opened
     if resume and checkpoint is None:
         raise InputError("resume=True needs", value="checkpoint=PATH")
     feed = None if loader is None else Feed(loader, keep=keep_recipe)
     own = feed.batch_size if feed is not None else batch_size
-    if own is None or own < 1:
+    if not _is_whole(own) or own < 1:
         raise InputError("batch_size", value=own, allowed="the samples of an optimizer step, where there is no loader")
     start = Row(own, own if micro_batch_size is None else micro_batch_size)
-    if not 1 <= start.micro_batch_size <= own:
+    if not _is_whole(start.micro_batch_size) or not 1 <= start.micro_batch_size <= own:
         raise InputError("micro_batch_size", value=micro_batch_size, allowed=f"1 to the batch size {own}")
     curve = opened_curve(efficiency)
     samples = None if feed is None else feed.samples_per_pass
@@ -126,6 +129,19 @@ def capped(
     return Session(
         governor, recipe, knowledge, optimizer, feed, options, scaler=scaler, before_step=before_step, kept=kept
     )
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
+    own = {id(parameter) for parameter in model.parameters()}
+    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
+        hint = "give the two that belong together"
+        raise InputError("the optimizer has no parameter of the model", value=type(model).__name__, hint=hint)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise InputError("the model has no weights yet", value="device meta", hint="model.to_empty(device=...) first")
 
 
 def _say_what_changes(governor: Governor, keep_recipe: bool) -> None:

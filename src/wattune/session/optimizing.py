@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,32 @@ from wattune.session.work import WorkBook
 
 OVERFLOWS = 25
 """Steps in a row that gradient scaling may skip: after so many halvings no scale would have helped."""
+
+
+class Overflows:
+    """Counts the steps in a row that gradient scaling has skipped."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def count(self, *, skipped: bool) -> None:
+        """A step is over. Raises: InputError where too many were skipped."""
+        self._in_a_row = self._in_a_row + 1 if skipped else 0
+        if self._in_a_row >= OVERFLOWS:
+            raise InputError(
+                "gradient scaling found no scale at which the gradients are finite",
+                value=f"{self._in_a_row} steps in a row were skipped",
+                hint="train in bf16 or fp32, lower the learning rate, or look for infinities in model and loss",
+            )
+
+
+def squared_norm(parameters: Iterable[Tensor]) -> Tensor:
+    """That of the gradients as they are, without sparse ones; a tensor, so that nobody waits for it."""
+    gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
+    if not gradients:
+        return torch.zeros(())
+    norms = torch._foreach_norm(gradients)
+    return torch.stack([norm.float() for norm in norms]).square().sum()
 
 
 class Stepper:
@@ -45,14 +72,13 @@ class Stepper:
         self._book = book
         self._before_step = before_step
         self._stepping = self._stepped = False
-        self._overflows = 0
+        self._overflows = Overflows()
         self._parts = 0
         self._first: tuple[int, Tensor] | None = None
         self._witness: Tensor | None = None
-        self._hooks = [
-            optimizer.register_step_pre_hook(lambda *_: self._only_here()),
-            optimizer.register_step_post_hook(lambda *_: self._done()),
-        ]
+        self._hooks: list[Any] = [optimizer.register_step_pre_hook(lambda *_: self._only_here())]
+        if scaler is not None:  # which may skip it
+            self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._done()))
 
     def begin(self) -> None:
         """A step begins without gradients."""
@@ -77,7 +103,7 @@ class Stepper:
             self._witness = next((p for g in groups for p in g["params"] if p.grad is not None), None)
             if norms:
                 with self._book.uncounted():
-                    self._first = samples, self._square() / share**2
+                    self._first = samples, squared_norm(self._model.parameters()) / share**2
 
     def step(self, samples: int) -> bool:
         """Take the step over so many samples; whether the parameters changed.
@@ -96,11 +122,11 @@ class Stepper:
         if self._first is not None:
             small, square = self._first
             with self._book.uncounted():
-                squares = torch.stack([square, self._square()]).tolist()
+                squares = torch.stack([square, squared_norm(self._model.parameters())]).tolist()
             self.told = self._knowledge.add(small, squares[0] / scale**2, samples, squares[1] / scale**2)
         if self._before_step is not None:
             self._before_step()
-        self._stepping, self._stepped = True, False
+        self._stepping, self._stepped = True, scaler is None
         try:
             if scaler is not None:
                 scaler.step(self._optimizer)
@@ -110,33 +136,14 @@ class Stepper:
         finally:
             self._stepping = False
             self._recipe.unscale()
-        if not self._stepped:
-            self._overflow()
-        else:
-            self._overflows = 0
+        if scaler is not None:
+            self._overflows.count(skipped=not self._stepped)
         return self._stepped
 
     def close(self) -> None:
         """Leave the optimizer as it was found."""
         for hook in self._hooks:
             hook.remove()
-
-    def _overflow(self) -> None:
-        self._overflows += 1
-        if self._overflows >= OVERFLOWS:
-            raise InputError(
-                "gradient scaling found no scale at which the gradients are finite",
-                value=f"{self._overflows} steps in a row were skipped",
-                hint="train in bf16 or fp32, lower the learning rate, or look for infinities in model and loss",
-            )
-
-    def _square(self) -> Tensor:
-        """Squared norm of the gradients as they are."""
-        gradients = [p.grad for p in self._model.parameters() if p.grad is not None and not p.grad.is_sparse]
-        if not gradients:
-            return torch.zeros(())
-        norms = torch._foreach_norm(gradients)
-        return torch.stack([norm.float() for norm in norms]).square().sum()
 
     def _only_here(self) -> None:
         if not self._stepping:

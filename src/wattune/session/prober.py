@@ -27,6 +27,9 @@ PAUSE = 0.1
 RESTARTS = 3
 """How often a probe begins anew because training paused; then the pauses are a part of it."""
 
+OFTEN = 5
+"""Evaluations in a row without a reading of training alone in between after which they are a part of what is probed."""
+
 TOLD_AFTER_S = 30.0
 """Seconds of training at a point that was chosen after which what was seen there is taken in."""
 
@@ -70,8 +73,10 @@ class Prober:
         self._has_begun = False
         self._before: Point | None = None
         self._stretch = Stretch(device.now_s())
-        self._restarts = 0
+        self._restarts = self._often = 0
+        self._evaluated_s = -math.inf
         sensor = device.sensor
+        self._settle_s = sensor.settle_s
         self.window_s = max(sensor.window_s, sensor.period_s, SHORTEST_WINDOW_S)
         keeper.ratio = lambda low, high: ratio(self.cells, low, high)
 
@@ -107,7 +112,9 @@ class Prober:
 
     def begin(self, row: Row, idle_s: float) -> None:
         """A step of this row is about to begin, so long after the one before. Raises: DeviceError."""
-        if idle_s > PAUSE * self.window_s:
+        if self._keeper.has_evaluated:
+            self._evaluated()
+        elif idle_s > PAUSE * self.window_s:
             self._pause()
         if not self._reached and row == self.wanted.row:
             is_there = self.wanted == self.in_force and self._keeper.value == self.wanted.setting
@@ -121,7 +128,8 @@ class Prober:
             self._reached = self._has_begun = True
             self._changed(self.wanted, self._why())
         elif (
-            any(a > b for a, b in zip(row, self.in_force.row, strict=True))
+            row != self.in_force.row
+            and any(a > b for a, b in zip(row, self.in_force.row, strict=True))
             and self._keeper.value != self._keeper.lowest
         ):
             self._keeper.move(self._keeper.lowest)  # fetched for a point that was given up: its power is unknown
@@ -129,11 +137,30 @@ class Prober:
     def _pause(self) -> None:
         if self._restarts < RESTARTS:
             self._restarts += self.probing
-            self._stretch.interrupt(self._device.now_s())
-            self._keeper.forget(self._stretch.pure)
+            self._interrupt()
 
-    def stepped(self, row: Row, seconds: float | None) -> None:
-        """A step of this row took so long; None where its time is not that of others. Raises: DeviceError."""
+    def _evaluated(self) -> None:
+        now_s, self._keeper.has_evaluated = self._device.now_s(), False
+        is_often = now_s - self._evaluated_s < self._settle_s + self.window_s
+        self._often, self._evaluated_s = self._often + 1 if is_often else 0, now_s
+        self._keeper.mixes = self.mixes_evaluations
+        if not self.mixes_evaluations:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._stretch.interrupt(self._device.now_s())
+        self._keeper.forget(self._stretch.pure)
+
+    @property
+    def mixes_evaluations(self) -> bool:
+        """Whether evaluations come so often that the sensor never shows training alone, but the two together."""
+        return self._often >= OFTEN
+
+    def stepped(self, row: Row, seconds: float | None, now_s: float) -> None:
+        """A step of this row ended now and took so long; None where its time is not that of others.
+
+        Raises: DeviceError.
+        """
         if not self._reached or row != self.in_force.row:
             return
         if self.probing and self._keeper.crossed_w is not None:
@@ -143,8 +170,10 @@ class Prober:
             self.search.above(self.in_force, self._keeper.latest_w)
             self.choose()
             return
-        stretch, now_s = self._stretch, self._device.now_s()
-        if not stretch.step(now_s, seconds, self._device.sensor.settle_s):
+        stretch = self._stretch
+        if self._keeper.has_evaluated and not self.mixes_evaluations:
+            return  # in the middle of the step
+        if not stretch.step(now_s, seconds, self._settle_s):
             return
         if stretch.is_new:
             self._keeper.collect()
@@ -152,13 +181,14 @@ class Prober:
         enough_s = WINDOWS * self.window_s if self.probing else TOLD_AFTER_S
         if len(stretch.times_s) < STEPS or stretch.elapsed_s < enough_s or not stretch.pure:
             return
+        readings = self._keeper.readings[: stretch.pure]
         if self.probing:
-            self._finish()
+            self._finish(readings)
         else:
-            self._take_in()
+            self._take_in(readings)
 
-    def _take_in(self) -> None:
-        point, stretch, readings = self.in_force, self._stretch, list(self._keeper.readings)
+    def _take_in(self, readings: list[float]) -> None:
+        point, stretch = self.in_force, self._stretch
         self._clear()
         self._keeper.forget()
         if self._keeper.value == point.setting and point in self.cells:
@@ -185,9 +215,8 @@ class Prober:
         self.search = self._without(self._left_out)
         self.search.load_state_dict(state)
 
-    def _finish(self) -> None:
-        readings, times = self._keeper.readings, self._stretch.times_s
-        point = self.in_force
+    def _finish(self, readings: list[float]) -> None:
+        point, times = self.in_force, self._stretch.times_s
         self.cells[point] = cell(self.place(point), times, readings)
         self.search.tell(point, mean(times), mean(readings), max(readings), self._stretch.elapsed_s)
         self.choose()

@@ -56,10 +56,12 @@ class Recipe:
         self._ticks = 0
         self._seen = self._rates()
         self._owned: list[Any] = []
-        self._hooks = [
-            optimizer.register_step_pre_hook(lambda *_: self._scale()),
-            optimizer.register_step_post_hook(lambda *_: self.unscale()),
-        ]
+        self._hooks: list[Any] = []
+        if not keep:
+            self._hooks = [
+                optimizer.register_step_pre_hook(lambda *_: self._scale()),
+                optimizer.register_step_post_hook(lambda *_: self.unscale()),
+            ]
 
     @property
     def rule(self) -> str:
@@ -82,9 +84,7 @@ class Recipe:
 
     def check(self) -> None:
         """Raises: InputError where somebody else changed the learning rate since the last step."""
-        if all(
-            group.get("lr", 0.0) == seen for group, seen in zip(self._optimizer.param_groups, self._seen, strict=False)
-        ):
+        if [group.get("lr", 0.0) for group in self._optimizer.param_groups] == self._seen:
             return
         now = self._rates()
         change = next((a, b) for a, b in zip(self._seen, now, strict=False) if a != b) if self._seen else ("", "")

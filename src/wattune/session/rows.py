@@ -23,6 +23,8 @@ def batch_sizes(
 ) -> tuple[int, ...]:
     """The batch sizes of an optimizer step, ascending, the user's own among them. Raises: InputError."""
     if wanted is not None:
+        if isinstance(wanted, (int, str)):
+            raise InputError("batch_sizes", value=wanted, allowed="a list of them, such as [16, 32, 64]")
         for size in wanted:
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise InputError("batch_sizes", value=size, allowed="whole numbers from 1 up")

@@ -192,7 +192,7 @@ class Session:
         ``row`` is what the step is made of where that is not ``self.row`` (batches fetched before it changed).
         """
         self._check_open()
-        row = self.governor.row if row is None else Row(*row)
+        row = self.governor.row if row is None else row
         self.governor.begin(row, row.batch_size if samples is None else samples, key, data)
 
     def end_step(self, *, stepped: bool = True) -> None:

@@ -20,15 +20,12 @@ STEPS_AT_LEAST = 10
 class Sync:
     """A GPU computes while the CPU goes on: one of so many steps is waited for, to see where the time goes."""
 
-    def __init__(self, *, on_cuda: bool):
-        self._on_cuda = on_cuda
+    def __init__(self) -> None:
         self._is_waited_for = True
         self._steps = 0
 
     def end(self, *, always: bool) -> bool:
         """A step ended; whether both its ends were waited for, so that its time is its own."""
-        if not self._on_cuda:
-            return True
         before, self._is_waited_for = self._is_waited_for, always or self._steps % SYNCHRONISE_EVERY < 2
         self._steps += 1
         if self._is_waited_for:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from wattune.algorithms import operations, release, shortage_said
 from wattune.decisions.search import Row
 from wattune.devices import Device
-from wattune.errors import InputError, OutOfDeviceMemory
+from wattune.errors import DeviceError, InputError, OutOfDeviceMemory
 from wattune.session.batch import even
 from wattune.session.work import WorkBook
 
@@ -58,16 +59,22 @@ class Trial:
             return self._has_room(row, size)
         if self._call is None:
             return size <= self._largest
+        return self.runs(size, lambda: self._try(size, book)) and self._has_room(row, size)
+
+    def runs(self, size: int, run: Callable[[], None]) -> bool:
+        """Whether the model ran with so many samples; else why not stands in ``failures``. Raises: DeviceError."""
         try:
-            self._try(size, book)
+            run()
         except (OutOfDeviceMemory, InputError) as error:
             self.failures[size] = str(error)
+        except DeviceError:  # nothing that the size is to blame for
+            raise
         except Exception as error:  # noqa: BLE001 - the user's own model may raise anything
             text = (str(error).strip() or type(error).__name__).splitlines()[0]
             self.failures[size] = f"{type(error).__name__}: {text}"
         else:
             self.known.add(size)
-            return self._has_room(row, size)
+            return True
         release()
         return False
 

@@ -59,11 +59,12 @@ class WorkBook:
         self._works: dict[Hashable, StepWork] = {}
         self._plain: dict[tuple[int, int], StepWork] = {}
         self._counter: StepCounter | None = None
+        self._key: Hashable = None
         self._hooks: list[Any] = []
         if counts and optimizer is not None:
             self._hooks = [
-                optimizer.register_step_pre_hook(lambda *_: self._in_optimizer(True)),
-                optimizer.register_step_post_hook(lambda *_: self._in_optimizer(False)),
+                optimizer.register_step_pre_hook(lambda *_: self.optimizing(True)),
+                optimizer.register_step_post_hook(lambda *_: self.optimizing(False)),
             ]
 
     def plain(self, samples: int, micro_batch_size: int) -> StepWork:
@@ -119,11 +120,23 @@ class WorkBook:
         """What runs in here is no part of the user's step."""
         if self._counter is not None:
             self._counter.paused = True
+        counter = self._counter
         try:
             yield
         finally:
-            if self._counter is not None:
-                self._counter.paused = False
+            if counter is not None:
+                counter.paused = False
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is begun and ended in here stands apart from the step under way."""
+        with self.uncounted():
+            step, self._counter = (self._key, self._counter), None
+            try:
+                yield
+            finally:
+                self.drop()
+                self._key, self._counter = step
 
     def close(self) -> None:
         """Leave the optimizer as it was found."""
@@ -131,6 +144,7 @@ class WorkBook:
         for hook in self._hooks:
             hook.remove()
 
-    def _in_optimizer(self, value: bool) -> None:
+    def optimizing(self, value: bool) -> None:
+        """What runs from now on is the optimizer's work, or is that of forward and backward passes again."""
         if self._counter is not None:
             self._counter.in_optimizer = value

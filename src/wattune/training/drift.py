@@ -94,7 +94,7 @@ class DriftWatch:
 
     def look(self, samples: int) -> Drift | None:
         """What a share of the training took and drew, over what was expected; None before it is over."""
-        expected = self._known.get(self._setting)
+        expected = None if self._setting is None else self._known.get(self._setting)
         if expected is None or samples - self._since_samples < self._share_samples or self._readings < READINGS:
             return None
         found = Drift(self._seconds / self._steps / expected.step_s, self._watts / self._readings / expected.power_w)
