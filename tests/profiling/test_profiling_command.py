@@ -147,6 +147,27 @@ def test_above_the_cap_children_end_as_well(tmp_path):
     assert left == []
 
 
+def test_what_left_the_programs_session_ends_as_well(tmp_path):
+    """Left behind, it would draw power in all that is measured later."""
+    script = f"setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done # {tmp_path}' & sleep 60"
+    (tmp_path / "away.sh").write_text(script)
+    table = profile_command(Children(tmp_path), f"sh {tmp_path / 'away.sh'} {{batch_size}}", batch_sizes=[4], cap_w=5.0,
+                            step_time=PATTERN)  # fmt: skip
+    assert table.aborted
+    assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if _is(path, str(tmp_path))] == []
+
+
+@pytest.mark.slow
+def test_a_program_that_takes_no_notice_of_its_batch_size_is_named(tmp_path):
+    device = Files(tmp_path)
+    ignoring = trainer(tmp_path, "--steps", "{steps}").replace("--batch {batch_size}", "--batch 4 --dies {batch_size}")
+    assert "--dies {batch_size}" in ignoring
+    options = {"batch_sizes": (4, 16), "step_time": PATTERN}
+    (note,) = profile_command(device, ignoring, **options).notes
+    assert "as long with batch size 16 as with 4" in note
+    assert profile_command(device, trainer(tmp_path, "--steps", "{steps}"), **options).notes == ()
+
+
 def _is(path, word):
     try:
         return word in path.read_text()

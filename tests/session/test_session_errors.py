@@ -161,6 +161,11 @@ def test_a_scheduler_that_is_stepped_in_the_loop_fights_the_scaling():
     [
         (lambda session, optimizer: optimizer.step(), r"remove optimizer.step\(\)"),
         (lambda session, optimizer: optimizer.zero_grad(), r"remove optimizer.zero_grad\(\)"),
+        (lambda session, optimizer: optimizer.zero_grad(set_to_none=False), r"remove optimizer.zero_grad\(\)"),
+        (
+            lambda session, optimizer: nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1e-3),
+            "changed in the middle of a step",
+        ),
         (lambda session, optimizer: session.backward(torch.zeros(())), "once for each"),
         (lambda session, optimizer: next(session.batches()), "a pass is under way"),
     ],
@@ -268,3 +273,40 @@ def test_a_curve_that_says_nothing(points, said):
 def test_a_curve_that_is_not_there(tmp_path):
     with pytest.raises(RecordError, match="no such record"):
         session_of(loader=loader_of(), efficiency=tmp_path / "curve.json")
+
+
+def test_a_session_that_was_never_entered_leaves_no_trace():
+    """As in a notebook, where a cell is run again."""
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session_of(model=model, optimizer=optimizer, loader=loader_of())
+    model(Numbered().x[:8]).sum().backward()
+    optimizer.step()
+    assert not model._forward_pre_hooks
+
+
+def test_a_session_that_cannot_begin_leaves_no_trace(tmp_path):
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"model": model, "optimizer": optimizer, "checkpoint": tmp_path / "c"}
+    with session_of(loader=loader_of(), **options):
+        pass
+    with pytest.raises(RecordError, match=r"batch_size \(32, not 16\)"):
+        session_of(loader=loader_of(batch_size=16), resume=True, **options).__enter__()
+    model(Numbered().x[:8]).sum().backward()
+    optimizer.step()
+    with session_of(loader=loader_of(), resume=True, **options) as session:
+        assert sum(batch.samples for batch in untouched(session, model)) == 640
+
+
+def untouched(session, model):
+    for batch in session.batches():
+        session.backward(loss_of(model, batch))
+        yield batch
+
+
+def test_what_is_no_loss():
+    with pytest.raises(InputError, match=r"session.backward\(loss\): float"):
+        with session_of(loader=loader_of()) as session:
+            next(session.batches())
+            session.backward(1.0)

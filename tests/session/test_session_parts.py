@@ -9,6 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from session_made import Numbered, board, loss_of, perceptron
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from wattune.errors import DeviceError, InputError
@@ -170,3 +172,34 @@ def test_a_device_that_fails_during_a_trial_is_not_the_fault_of_the_size():
         trial.runs(4, lost)
     assert trial.failures == {}
     assert 4 not in trial.known
+
+
+class Recomputed(nn.Module):
+    """Activations are computed again in the backward pass, in the older of torch's two ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.rest = nn.Linear(8, 16), nn.Sequential(nn.Tanh(), nn.Linear(16, 2))
+
+    def forward(self, x):
+        return checkpoint(self.rest, self.first(x), use_reentrant=True)
+
+
+def test_a_model_that_computes_activations_again_is_tried_at_other_sizes(touring):
+    model = Recomputed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(Numbered(), batch_size=32)
+    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
+        for _ in range(10):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+    assert not [note for note in session.record.notes if "left out" in note]
+    assert len({cell.micro_batch_size for cell in session.record.table.cells}) > 1
+
+
+def test_a_batch_with_time_as_its_first_axis_is_not_cut():
+    """Nobody knows which axis holds the samples."""
+    assert not can_split((torch.zeros(7, 32, 3), torch.zeros(32)), 32)
+    assert not can_split({"x": torch.zeros(7, 32, 3), "y": torch.zeros(32)}, 32)
+    assert can_split((torch.zeros(32, 7, 3), torch.zeros(32), torch.zeros(5)), 32)
+    assert can_split([torch.zeros(3, n, n) for n in range(4)], 4)

@@ -198,3 +198,36 @@ def test_the_noise_scale_does_not_see_what_the_gradients_are_scaled_by(before_st
         found.append(norms["pairs"][:5])
     for plainly, scaled in zip(*found, strict=True):
         assert scaled == pytest.approx(plainly, rel=1e-3)
+
+
+def test_the_rest_of_a_pass_is_not_trained_on_with_a_larger_batchs_learning_rate(touring):
+    """660 samples leave 20 behind batches of 128: they are a step of the user's own recipe, not of four times that."""
+    model, rates, steps = perceptron(), [], []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader_of(660)) as session:
+        # Hooks are called in their order, and the session's came before: this is what it left for the step.
+        optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"] / 0.1))
+        for _ in range(40):
+            samples = 0
+            for batch in session.batches():
+                samples += batch.samples
+                session.backward(loss_of(model, batch))
+                if batch.last:
+                    steps.append(samples)
+                    samples = 0
+    assert len(steps) == len(rates)
+    assert len(set(steps)) > 5
+    for samples, rate in zip(steps, rates, strict=True):
+        assert samples / 32 <= rate * (1 + 1e-9)
+        assert rate <= max(samples, 32) / 32 * (1 + 1e-9)
+    assert max(rates) >= 2
+
+
+def test_gradients_that_nobody_clears_do_not_count_as_noise():
+    """Where only the head is trained, and the rest still asks for gradients."""
+    model = perceptron()
+    optimizer = torch.optim.SGD(model[-1].parameters(), lr=1e-3)
+    session = run(model, optimizer, passes=12, keep_recipe=False)
+    signals = [abs(noise) for noise, _ in session.knowledge.norms.state_dict()["pairs"]]
+    assert len(signals) > 4
+    assert max(signals[-4:]) < 20 * max(signals[:4])

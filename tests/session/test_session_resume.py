@@ -1,6 +1,7 @@
 """An interruption leaves the board as it was, a checkpoint and a record; and training goes on from there."""
 
 import random
+import signal
 from contextlib import suppress
 
 import numpy as np
@@ -292,3 +293,37 @@ def test_an_order_that_cannot_be_brought_back_is_refused(tmp_path):
         Run(tmp_path / "c", stop_after=13, loader=loader(1))
     with pytest.raises(RecordError, match="another order than in the pass that was interrupted: Shuffled"):
         Run(tmp_path / "c", loader=loader(2))
+
+
+@pytest.mark.parametrize("stop_after", [1, 5, 21])
+def test_an_interrupt_in_the_middle_of_the_optimizers_step_waits_for_its_end(tmp_path, stop_after):
+    """So that no checkpoint holds half a step."""
+
+    class Interrupted(torch.optim.Adam):
+        left = 10**9
+
+        def step(self, closure=None):
+            Interrupted.left -= 1
+            if Interrupted.left == 0:
+                signal.raise_signal(signal.SIGINT)
+            return super().step(closure)
+
+    def train(path, left):
+        model = perceptron()
+        optimizer, Interrupted.left = Interrupted(model.parameters(), lr=1e-2), left
+        seen = []
+        options = {"loader": loader_of(), "keep_recipe": True, "checkpoint": path, "resume": True}
+        try:
+            with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, **options) as session:
+                while session.passes < 2:
+                    for batch in session.batches():
+                        session.backward(loss_of(model, batch))
+        except KeyboardInterrupt:
+            seen.append(session.governor.steps)
+        return model, seen
+
+    whole, _ = train(tmp_path / "whole", 10**9)
+    _, seen = train(tmp_path / "c", stop_after)
+    assert seen == [stop_after - 1]  # the board was not told any more, the checkpoint has it
+    resumed, _ = train(tmp_path / "c", 10**9)
+    assert distance(resumed, whole) == 0

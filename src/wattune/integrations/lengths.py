@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
-import numpy as np
-import torch
-
 from wattune.integrations.regrouping import Inputs, longest_row, repeated, width
+from wattune.session.randomness import undisturbed
 
 LOOK_FOR_S = 2.0
 """Most time spent on looking through a data set for its longest row before training begins."""
@@ -88,15 +84,3 @@ class Longest:
                 if time.monotonic() - begun_s > within_s:
                     break
         return lengths
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Nothing that is drawn inside changes what the random generators give afterwards."""
-    states = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
-            yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])

@@ -121,7 +121,7 @@ class PowerCap(Callback):
         session.__enter__()
         self._open = True
         self._logged, self._planned = (0.0, 0.0), 0
-        self._step = Step(session, trainer, pl_module, optimizer)
+        self._step = Step(session, trainer, optimizer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the board as it was found, and write the record."""

@@ -52,5 +52,4 @@ def try_with(session: Session, module: LightningModule, largest: int) -> None:
     holds = [child for child in module.children() if weights <= {id(p) for p in child.parameters()}]
     if len(holds) == 1:
         governor = session.governor
-        governor.trial.close()
         governor.trial = Trial(governor.device, holds[0], largest, session.optimizer)

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from wattune.integrations.lightning_division import Part
 from wattune.session import Session
-from wattune.session.optimizing import Overflows, squared_norm
+from wattune.session.optimizing import Overflows, squared_norm, trained
 
 
 class Step:
@@ -20,10 +20,9 @@ class Step:
     Lightning runs forward and backward passes within ``optimizer.step``, or before it where gradients are scaled.
     """
 
-    def __init__(self, session: Session, trainer: Trainer, module: LightningModule, optimizer: Optimizer):
+    def __init__(self, session: Session, trainer: Trainer, optimizer: Optimizer):
         self.is_under_way = False
         self._session = session
-        self._module = module
         self._scaler: Any = getattr(trainer.precision_plugin, "scaler", None)
         self._overflows = Overflows()
         self._is_stepped = self._is_disturbed = self._is_complete = self._is_backward = False
@@ -55,7 +54,7 @@ class Step:
         self._is_backward = True
         if wants_norms and part.first and not part.last:
             with self._session.governor.book.uncounted():
-                square = squared_norm(self._module.parameters()) / (part.share * self._scale()) ** 2
+                square = squared_norm(trained(self._session.optimizer)) / (part.share * self._scale()) ** 2
             self._first = part.samples, square
 
     def complete(self, optimizer: Optimizer) -> None:
@@ -64,7 +63,7 @@ class Step:
         if self._first is not None:
             scale = self._scale() if getattr(optimizer, "_step_supports_amp_scaling", False) else 1.0
             with book.uncounted():
-                self._both = torch.stack([self._first[1], squared_norm(self._module.parameters()) / scale**2])
+                self._both = torch.stack([self._first[1], squared_norm(trained(self._session.optimizer)) / scale**2])
         self._is_complete = True
         book.optimizing(True)
 

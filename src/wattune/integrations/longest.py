@@ -11,18 +11,18 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from wattune.algorithms import shortage_said
 from wattune.decisions.search import Point, Row, Search
 from wattune.devices import Device
-from wattune.integrations.lengths import Longest, undisturbed
+from wattune.integrations.lengths import Longest
 from wattune.integrations.regrouping import Inputs, masked, tokens
 from wattune.records import StepWork
 from wattune.session.governor import Governor
 from wattune.session.timing import WORTH_SAYING
-from wattune.session.trial import Trial
+from wattune.session.trial import Trial, put_back
 from wattune.session.work import WorkBook
 
 STEPS_KEPT = 4096
@@ -163,11 +163,13 @@ class LongestTrial(Trial):
 
     def __init__(self, governor: Governor, start: Row, run: Callable[[int], None]):
         super().__init__(governor.device, governor.model, start.micro_batch_size)
-        super().close()  # it need not see how the model is called
         self.is_ready = False
         """Whether there is anything to run yet."""
         self._governor = governor
         self._run = run
+
+    def open(self) -> None:
+        """It need not see how the model is called."""
 
     def fits(self, row: Row, book: WorkBook) -> bool:
         """Whether steps of this row can be trained. Why not stands in ``failures``. Raises: DeviceError."""
@@ -258,7 +260,7 @@ class Bursts:
                 return
         timed = nullcontext() if book.counts else device.step(book.plain(size, size))
         what = f"a micro-batch of {size} rows of {self._longest.width} tokens"
-        with timed, shortage_said(what), _put_back(governor.model), self._reserved() as reserved:
+        with timed, shortage_said(what), put_back(governor.model), self._reserved() as reserved:
             book.begin(("longest", *key), [batch, reserved])
             try:
                 self._run(batch)
@@ -271,21 +273,3 @@ class Bursts:
         if book.counts:
             with device.step(self._works[key]):
                 pass
-
-
-@contextmanager
-def _put_back(model: nn.Module) -> Iterator[None]:
-    """Gradients, buffers and random numbers are afterwards as they were; inside there are gradients to add to."""
-    gradients = [(p, p.grad) for p in model.parameters()]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    for parameter, _ in gradients:
-        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-    try:
-        with undisturbed():
-            yield
-    finally:
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from wattune.integrations.lengths import undisturbed
 from wattune.integrations.regrouping import Inputs, cut, joined, rows
+from wattune.session.randomness import undisturbed
 
 Rule = Literal["sum", "rows", "labels"]
 """The loss of a batch is the sum of those of its parts, or their mean, weighted by their rows or by their labels."""

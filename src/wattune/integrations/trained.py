@@ -58,7 +58,6 @@ class Training:
             device, trainer.model, optimizer, self._search, self.start, cap_w=cap_w, max_temp_c=max_temp_c
         )
         self._bursts = Bursts(governor, optimizer, self._longest, self._burst)
-        governor.trial.close()
         governor.trial = self._trial = LongestTrial(governor, self.start, self._bursts.once)
         self.session = Session(
             governor,

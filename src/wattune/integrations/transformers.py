@@ -20,11 +20,11 @@ from transformers.trainer_utils import get_last_checkpoint
 from wattune.devices import Device, Meter, open_device
 from wattune.errors import InputError, RecordError, SafetyStop
 from wattune.files import read_json, write_json
-from wattune.integrations.interrupts import Shield
 from wattune.integrations.regrouping import Inputs
 from wattune.integrations.trained import Training
 from wattune.planning.sides import module_cap
 from wattune.records import CapSide, OperatingPoint, SessionRecord
+from wattune.session.interrupts import Shield
 from wattune.session.session import Options, Session
 from wattune.session.work import WorkBook
 from wattune.training.guard import Guard, check_limit

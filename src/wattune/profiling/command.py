@@ -27,6 +27,11 @@ LIMIT_S = 900.0
 """Seconds of a run after which a program counts as hanging. The first step on a Jetson Nano alone takes 49 s (CUDA's
 and cuDNN's start). Source: dusty-nv/jetson-inference."""
 
+WIDE = 4
+ALIKE = 0.15
+"""Where a batch is so many times as large, and a step takes as long within this share, the program may ignore its size.
+"""
+
 OWN = "the program's own"
 """What of a key is not known of a program."""
 
@@ -61,6 +66,8 @@ def profile_command(
     ``run_limit_s`` or says nothing of its steps; OutOfDeviceMemory where no batch size fits; DeviceError; RecordError.
     """
     strategy = checked(strategy, cap_w, steps)
+    if strategy == "guided":
+        raise InputError("strategy", value=strategy, allowed="full, staircase: a program takes part in no search")
     template, sizes = Template(command), ascending(batch_sizes)
     pattern = None if step_time is None else compiled(step_time)
     source: Source = "file" if step_time_file is not None else "run lengths" if pattern is None else "printed"
@@ -130,9 +137,25 @@ def profile_command(
         sensor_rail=device.sensor.rail,
         strategy=strategy,
         supply=device.supply,
-        notes=happened(device),
+        notes=(*happened(device), *_alike(cells)),
         program=Program(command=command, device=device.spec or device.name, step_time=source),
         provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=cap_w),
+    )
+
+
+def _alike(cells: Sequence[ProfileCell]) -> tuple[str, ...]:
+    """A note where a step of the largest batch takes as long as one of the smallest, wherever both were measured."""
+    known: dict[float | None, dict[int, float]] = {}
+    for cell in cells:
+        if cell.step_s is not None:
+            known.setdefault(cell.point.setting, {})[cell.batch_size] = cell.step_s
+    pairs = [(min(steps), max(steps), steps) for steps in known.values() if max(steps) >= WIDE * min(steps)]
+    if not pairs or any(abs(steps[large] / steps[small] - 1) > ALIKE for small, large, steps in pairs):
+        return ()
+    small, large, _ = pairs[0]
+    return (
+        f"a step takes as long with batch size {large} as with {small}: this table is of no use if the program does "
+        "not train with the {batch_size} that it is given",
     )
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,6 +33,9 @@ LONGEST = 4096
 
 OURS = {"PYTHONUNBUFFERED": "1"}
 """Variables that the program gets besides: Python then prints a line when it is printed, also into a pipe."""
+
+MARK = "WATTUNE_PROBE"
+"""Another one, different in every run: by it those are found that have left the program's group (``setsid``)."""
 
 
 class Process:
@@ -59,6 +63,7 @@ class Process:
         self._lines: deque[str] = deque(maxlen=KEPT)
         self._over = threading.Event()
         self._before: signal._HANDLER = None
+        self._mark = uuid.uuid4().hex
         self.begun_s = self.ended_s = 0.0
         self.was_paused = False
         """Whether this process, and with it the program, stood still for a while (Ctrl-Z)."""
@@ -72,7 +77,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **OURS},
+                env={**os.environ, **OURS, MARK: self._mark},
             )
         except (OSError, ValueError) as error:
             said = error.strerror if isinstance(error, OSError) else error
@@ -94,6 +99,9 @@ class Process:
             self._until_gone(KILL_S)
         finally:  # also where Ctrl-C comes while it is waited for
             self._signal(signal.SIGKILL)
+            for process in self._others():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
             ended = self._over.wait(GONE_S)
             self._reader.join(1.0)
             if self._before is not None:
@@ -137,6 +145,15 @@ class Process:
         except (ProcessLookupError, PermissionError):
             return False
         return True
+
+    def _others(self) -> list[int]:
+        """Those of the program's processes that are no part of its group; only Linux tells."""
+        wanted, found = f"{MARK}={self._mark}".encode(), []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+        return found
 
     def _await(self) -> None:
         self._program.wait()

@@ -211,10 +211,14 @@ class ProgramProber:
         short = run(few)
         short_s = short.ended_s - short.begun_s
         many = self._known.get(batch_size, LONGER * few)
+        alike = 0
         for _ in range(TRIES):
             last = run(many)
             many_s = last.ended_s - last.begun_s
             stretch = by_lengths((few, short_s), (many, many_s), last.begun_s)
+            alike = 0 if stretch is not None else alike + 1
+            if alike == BLIND_TRIES:
+                break
             needed_s = max(2 * SHORTEST_S, 2 * self._needed_s)
             if stretch is not None:
                 step_s = stretch.times_s[0]

@@ -83,6 +83,9 @@ class Governor(Diary):
         device, stack = self.device, self._stack
         lowest = device.settings[0] if device.settings else None
         try:
+            for seeing in (self.book, self.trial):
+                stack.callback(seeing.close)
+                seeing.open()
             setting = stack.enter_context(device.at(lowest))
             if self.cap_w is not None or self.max_temp_c is not None:
                 device.hand_over(self.cap_w, self.max_temp_c)
@@ -109,8 +112,6 @@ class Governor(Diary):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.drop()
-        self.book.close()
-        self.trial.close()
         self._stack.__exit__(kind, error, trace)
 
     def check(self) -> None:

@@ -14,6 +14,7 @@ from wattune.session.batch import Batch, even, moved, shapes, split
 from wattune.session.feed import Fetched
 from wattune.session.fetching import Fetcher
 from wattune.session.governor import Governor
+from wattune.session.interrupts import Shield
 from wattune.session.knowledge import Knowledge
 from wattune.session.optimizing import Stepper
 from wattune.session.recipe import Recipe
@@ -23,7 +24,8 @@ class Loop:
     """One pass after the other: each sample of the data set once, whatever the sizes of the steps do.
 
     ``position``: samples of the present pass that were trained on. ``pending`` is the batch that the user has and did
-    not give back. ``random`` are the random numbers after the last step, where ``remembers``.
+    not give back. ``random`` are the random numbers after the last step, where ``remembers``. ``shield``, entered by
+    whoever enters the session, keeps interrupts out of the optimizer's step.
     """
 
     def __init__(self, governor: Governor, fetcher: Fetcher, stepper: Stepper, recipe: Recipe, knowledge: Knowledge):
@@ -31,6 +33,7 @@ class Loop:
         self.pending: Batch | None = None
         self.random: list[Tensor] = []
         self.remembers = False
+        self.shield = Shield()
         self._governor = governor
         self._fetcher = fetcher
         self._stepper = stepper
@@ -68,12 +71,16 @@ class Loop:
         self.pending = None
         if not batch.last:
             return
-        stepped = self._stepper.step(self._samples)
-        self.position, self.order = self.position + self._samples, self._drawn
-        if stepped:
-            self._recipe.stepped(self.position)
-        if self.remembers:
-            self.remember()
+        self.shield.hold()  # a checkpoint is of whole steps
+        try:
+            stepped = self._stepper.step(self._samples)
+            self.position, self.order = self.position + self._samples, self._drawn
+            if stepped:
+                self._recipe.stepped(self.position)
+            if self.remembers:
+                self.remember()
+        finally:
+            self.shield.release()
         self._governor.end(stepped=stepped, usual=self._is_usual)
         if self._governor.steps == 1 and self._knowledge.wants(1) and self._governor.may_halve:
             # Two halves tell the noise of the gradients, if the model runs with them.
@@ -97,6 +104,8 @@ class Loop:
         self._stepper.begin()
         self._samples = samples
         governor.begin(row, samples, (tuple(sizes), shapes(data)) if governor.book.counts else None, data)
+        if samples < row.batch_size:  # the rest of a pass: what the user's own loop would do is the least
+            self._recipe.use(max(samples, min(row.batch_size, self._recipe.batch_size)))
         last = len(parts) - 1
         for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
             batch = Batch(self._placed(part), size, last=index == last, share=size / samples)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from wattune.errors import InputError
@@ -44,6 +44,11 @@ def squared_norm(parameters: Iterable[Tensor]) -> Tensor:
     return torch.stack([norm.float() for norm in norms]).square().sum()
 
 
+def trained(optimizer: Optimizer) -> Iterator[Tensor]:
+    """The parameters that the optimizer trains. Nobody clears the gradients of others, which grow from step to step."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
 class Stepper:
     """Adds up the gradients of one step, and takes it.
 
@@ -53,7 +58,6 @@ class Stepper:
 
     def __init__(
         self,
-        model: nn.Module,
         optimizer: Optimizer,
         recipe: Recipe,
         knowledge: Knowledge,
@@ -65,7 +69,6 @@ class Stepper:
         self.scaler = scaler
         self.told = False
         """Whether the last step brought something new about the gradient noise."""
-        self._model = model
         self._optimizer = optimizer
         self._recipe = recipe
         self._knowledge = knowledge
@@ -76,9 +79,14 @@ class Stepper:
         self._parts = 0
         self._first: tuple[int, Tensor] | None = None
         self._witness: Tensor | None = None
-        self._hooks: list[Any] = [optimizer.register_step_pre_hook(lambda *_: self._only_here())]
-        if scaler is not None:  # which may skip it
-            self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._done()))
+        self._version = 0
+        self._hooks: list[Any] = []
+
+    def open(self) -> None:
+        """From now on nobody else steps the optimizer, until ``close``."""
+        self._hooks = [self._optimizer.register_step_pre_hook(lambda *_: self._only_here())]
+        if self.scaler is not None:  # which may skip it
+            self._hooks.append(self._optimizer.register_step_post_hook(lambda *_: self._done()))
 
     def begin(self) -> None:
         """A step begins without gradients."""
@@ -87,10 +95,13 @@ class Stepper:
 
     def add(self, loss: Tensor, samples: int, share: float, *, norms: bool) -> None:
         """Backpropagate the mean loss of one micro-batch, which is so much of the step's samples."""
-        if self._witness is not None and self._witness.grad is None:
+        if not isinstance(loss, Tensor):
+            raise InputError("session.backward(loss)", value=type(loss).__name__, allowed="the loss as a tensor")
+        witness = self._witness
+        if witness is not None and (witness.grad is None or witness.grad._version != self._version):
             raise InputError(
-                "the gradients were cleared in the middle of a step",
-                hint="remove optimizer.zero_grad() from the loop: the session does it at the beginning of each step",
+                "the gradients were cleared or changed in the middle of a step",
+                hint="remove optimizer.zero_grad() from the loop: the session does it. Clip in before_step=",
             )
         if share != 1.0:
             loss = loss * share
@@ -98,12 +109,15 @@ class Stepper:
             loss = self.scaler.scale(loss)
         torch.autograd.backward(loss)
         self._parts += 1
-        if self._parts == 1 and share != 1.0:
-            groups = self._optimizer.param_groups
-            self._witness = next((p for g in groups for p in g["params"] if p.grad is not None), None)
+        if share == 1.0:
+            return
+        if self._parts == 1:
+            self._witness = next((p for p in trained(self._optimizer) if p.grad is not None), None)
             if norms:
                 with self._book.uncounted():
-                    self._first = samples, squared_norm(self._model.parameters()) / share**2
+                    self._first = samples, squared_norm(trained(self._optimizer)) / share**2
+        if self._witness is not None and self._witness.grad is not None:
+            self._version = self._witness.grad._version  # what writes into it otherwise counts it up
 
     def step(self, samples: int) -> bool:
         """Take the step over so many samples; whether the parameters changed.
@@ -122,7 +136,7 @@ class Stepper:
         if self._first is not None:
             small, square = self._first
             with self._book.uncounted():
-                squares = torch.stack([square, squared_norm(self._model.parameters())]).tolist()
+                squares = torch.stack([square, squared_norm(trained(self._optimizer))]).tolist()
             self.told = self._knowledge.add(small, squares[0] / scale**2, samples, squares[1] / scale**2)
         if self._before_step is not None:
             self._before_step()

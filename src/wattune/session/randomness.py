@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -46,3 +48,15 @@ def restore(loader: Any, kept: list[Tensor]) -> None:
     np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), int(position), int(has_gauss), cached))
     for own, state in zip(generators(loader), others, strict=False):
         own.set_state(state)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Nothing that is drawn inside changes what the random generators give afterwards."""
+    states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])

@@ -57,10 +57,13 @@ class Recipe:
         self._seen = self._rates()
         self._owned: list[Any] = []
         self._hooks: list[Any] = []
-        if not keep:
+
+    def open(self) -> None:
+        """From now on the learning rate is scaled where the optimizer steps, until ``close``."""
+        if not self.keep:
             self._hooks = [
-                optimizer.register_step_pre_hook(lambda *_: self._scale()),
-                optimizer.register_step_post_hook(lambda *_: self.unscale()),
+                self._optimizer.register_step_pre_hook(lambda *_: self._scale()),
+                self._optimizer.register_step_post_hook(lambda *_: self.unscale()),
             ]
 
     @property

@@ -96,6 +96,10 @@ def explained(session: Session) -> str:
     prober, device = governor.prober, governor.device
     cap = "no cap" if governor.cap_w is None else f"a cap of {governor.cap_w:.4g} W"
     lines = [f"{device.name} under {cap}, {governor.samples} samples in {governor.steps} steps."]
+    figures = governor.meter.figures() if governor.keeper.has_read else None
+    if figures is not None and figures.readings_above_cap:
+        above = f"{figures.readings_above_cap} of {figures.readings} readings were above it"
+        lines.append(f"{above}, the highest {figures.power_peak_w:.4g} W.")
     wanted = prober.place(prober.wanted)
     if prober.probing:
         lines.append(f"Measuring {described(wanted)} by training there; {len(prober.cells)} points are measured.")

@@ -81,9 +81,7 @@ class Session:
         self.loop: Loop | None = None
         self._stepper: Stepper | None = None
         if feed is not None:
-            self._stepper = Stepper(
-                governor.model, optimizer, recipe, knowledge, governor.book, scaler=scaler, before_step=before_step
-            )
+            self._stepper = Stepper(optimizer, recipe, knowledge, governor.book, scaler=scaler, before_step=before_step)
             self.loop = Loop(governor, Fetcher(feed, governor), self._stepper, recipe, knowledge)
             self.loop.remembers = options.checkpoint is not None
         self._is_open = self._in_pass = False
@@ -93,9 +91,17 @@ class Session:
 
     def __enter__(self) -> Self:
         self.governor.on_row = lambda row: self.recipe.use(row.batch_size)
-        if self._kept is not None:
-            self._kept.load(self)
-        self.governor.__enter__()
+        try:
+            if self._kept is not None:
+                self._kept.load(self)
+            self.governor.__enter__()
+        except BaseException:
+            self._close_device()
+            raise
+        self.recipe.open()
+        if self._stepper is not None and self.loop is not None:
+            self._stepper.open()
+            self.loop.shield.__enter__()
         self._is_open = True
         return self
 
@@ -109,18 +115,22 @@ class Session:
             self.governor.__exit__(kind, error, trace)  # the board first: what follows may fail
         finally:
             self.recipe.close()
-            if self._stepper is not None:
+            if self._stepper is not None and self.loop is not None:
                 self._stepper.close()
+                self.loop.shield.__exit__()
             try:
                 self._leave()
             except WattuneError:
                 if error is None:
                     raise  # else what went wrong first is what the user has to know
             finally:
-                if self.options.closes:
-                    self.governor.device.close()
+                self._close_device()
         if error is not None and self.loop is not None and self.loop.pending is not None:
             _say_shortage(error, self.loop.pending.samples)
+
+    def _close_device(self) -> None:
+        if self.options.closes:
+            self.governor.device.close()
 
     def _leave(self) -> None:
         if self.options.checkpoint is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from wattune.decisions.search import Row
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, OutOfDeviceMemory
 from wattune.session.batch import even
+from wattune.session.randomness import undisturbed
 from wattune.session.work import WorkBook
 
 
@@ -42,8 +43,11 @@ class Trial:
         self.samples = 0
         """How many the model is about to be called with."""
         self._hook: Any = None
-        if not isinstance(model, nn.parallel.DistributedDataParallel):
-            self._hook = model.register_forward_pre_hook(self._see, with_kwargs=True)
+
+    def open(self) -> None:
+        """Begin to see how the model is called, until that was seen, or until ``close``."""
+        if not isinstance(self._model, nn.parallel.DistributedDataParallel):
+            self._hook = self._model.register_forward_pre_hook(self._see, with_kwargs=True)
 
     def is_known(self, row: Row) -> bool:
         """Whether nothing has to be tried to say whether this row fits."""
@@ -114,31 +118,23 @@ class Trial:
         model = self._model
         if self._optimizer is not None:
             self._optimizer.zero_grad(set_to_none=True)  # their memory is not there twice in training, either
-        buffers = [buffer.clone() for buffer in model.buffers()]
-        weights = [p for p in model.parameters() if p.requires_grad]
-        devices = [weights[0].device] if weights and kind == "cuda" else []
         arguments, options = tree_map(
             lambda v: v.expand(size).contiguous() if isinstance(v, _One) else v, (arguments, options)
         )
-        book.begin(("trial", size), [list(arguments), options])
-        try:
-            with torch.random.fork_rng(devices=devices), shortage_said(f"a micro-batch of {size}"):
-                timed = self._device.step(book.plain(size, size)) if not book.counts else nullcontext()
-                with timed, torch.enable_grad():
-                    with torch.autocast(kind, dtype=dtype, enabled=enabled):
-                        outputs = [
-                            t for t in operations.tensors(_plain(model(*arguments, **options))) if t.requires_grad
-                        ]
-                    if outputs:
-                        total = sum(
-                            (t.float().mean() for t in outputs), start=torch.zeros((), device=outputs[0].device)
-                        )
-                        torch.autograd.grad(total, weights, allow_unused=True)
-            work = book.end(size, size) if book.counts else None
-        finally:
-            book.drop()
-            for buffer, value in zip(model.buffers(), buffers, strict=True):
-                buffer.copy_(value)
+        with put_back(model):
+            book.begin(("trial", size), [list(arguments), options])
+            try:
+                with shortage_said(f"a micro-batch of {size}"):
+                    timed = self._device.step(book.plain(size, size)) if not book.counts else nullcontext()
+                    with timed, torch.enable_grad():
+                        with torch.autocast(kind, dtype=dtype, enabled=enabled):
+                            outputs = operations.tensors(_plain(model(*arguments, **options)))
+                            means = [t.float().mean() for t in outputs if t.requires_grad]
+                        if means:
+                            torch.autograd.backward(torch.stack(means).sum())
+                work = book.end(size, size) if book.counts else None
+            finally:
+                book.drop()
         if work is not None:
             self._peaks[size] = work.peak_memory_bytes
             with self._device.step(work):
@@ -168,3 +164,21 @@ def _first(value: Any, samples: int) -> Any:
 
 def _plain(outputs: Any) -> Any:
     return dict(outputs) if hasattr(outputs, "items") else outputs
+
+
+@contextmanager
+def put_back(model: nn.Module) -> Iterator[None]:
+    """Gradients, buffers and random numbers are afterwards as they were; inside there are gradients to add to."""
+    gradients = [(p, p.grad) for p in model.parameters()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    for parameter, _ in gradients:
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    try:
+        with undisturbed():
+            yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)

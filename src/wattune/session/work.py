@@ -61,10 +61,13 @@ class WorkBook:
         self._counter: StepCounter | None = None
         self._key: Hashable = None
         self._hooks: list[Any] = []
-        if counts and optimizer is not None:
+
+    def open(self) -> None:
+        """Begin to see what the optimizer does, until ``close``."""
+        if self.counts and self._optimizer is not None:
             self._hooks = [
-                optimizer.register_step_pre_hook(lambda *_: self.optimizing(True)),
-                optimizer.register_step_post_hook(lambda *_: self.optimizing(False)),
+                self._optimizer.register_step_pre_hook(lambda *_: self.optimizing(True)),
+                self._optimizer.register_step_post_hook(lambda *_: self.optimizing(False)),
             ]
 
     def plain(self, samples: int, micro_batch_size: int) -> StepWork:
