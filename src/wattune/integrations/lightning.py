@@ -241,7 +241,7 @@ class PowerCap(Callback):
         assert step is not None
         if not passes.part.last:
             return
-        passes.position += passes.step_samples
+        passes.advance()
         step.end(passes.step_samples)
         calendar.end_step(trainer, pl_module, passes.position, passes.step_samples, is_end=passes.part.ends_pass)
         if trainer.loggers and trainer.global_step % self._trainer.log_every_n_steps == 0:
@@ -309,6 +309,7 @@ class PowerCap(Callback):
             "knowledge": session.knowledge.state_dict(),
             "passes": session.passes,
             "position": passes.position,
+            "order": passes.order,
             "samples": passes.samples,
             "trainer": state(self._trainer),
         }
@@ -321,7 +322,7 @@ class PowerCap(Callback):
             return None
         kept: dict[str, Any] = json.loads(found["session"])
         if kept["samples"] == passes.samples:
-            passes.resume(kept["position"], found["random"])
+            passes.resume(kept["position"], found["random"], kept["order"])
         session.passes = kept["passes"]
         if kept["recipe"] == self._recipe(session):
             session.knowledge.load_state_dict(kept["knowledge"])

@@ -37,6 +37,8 @@ class Passes(CombinedLoader):
         super().__init__(loader, "max_size_cycle")
         self.position = 0
         """Samples of the present pass that were trained on."""
+        self.order = 0
+        """Checksum of them, in their order."""
         self.random: list[Tensor] = []
         """The random numbers that the present pass began with."""
         self.left: int | None = None
@@ -49,10 +51,11 @@ class Passes(CombinedLoader):
         self.wants_norms = False
         """Whether the norms of the gradients of its step would tell something new."""
         self._session: Session | None = None
+        self._drawn = 0
         self._begun = False
         self._index = -1
         self._parts: Iterator[Part] = iter(())
-        self._resumed: tuple[int, list[Tensor]] | None = None
+        self._resumed: tuple[int, list[Tensor], int] | None = None
         self._keep = keep
         self._feed: Feed | None = None
         self._upto: UpTo | None = None
@@ -98,9 +101,16 @@ class Passes(CombinedLoader):
         self._fetcher = Fetcher(self.feed, session.governor)
         self._parts_a_step = parts_a_step
 
-    def resume(self, position: int, random: list[Tensor]) -> None:
-        """Begin the next pass so many samples into it, in the order that follows from these random numbers."""
-        self._resumed = position, random
+    def resume(self, position: int, random: list[Tensor], order: int) -> None:
+        """Begin the next pass so many samples into it, in the order that follows from these random numbers.
+
+        ``order``: see ``Feed.start``.
+        """
+        self._resumed = position, random, order
+
+    def advance(self) -> None:
+        """The step under way is over."""
+        self.position, self.order = self.position + self.step_samples, self._drawn
 
     def cut(self, samples: int | None) -> None:
         """End the pass that begins after so many samples, where that is not None."""
@@ -156,12 +166,12 @@ class Passes(CombinedLoader):
     # ------------------------------------------------------------------------------------------------------- the pass
 
     def _start(self) -> None:
-        self.position, random = self._resumed or (0, [])
+        self.position, random, self.order = self._resumed or (0, [], 0)
         self._resumed, self._begun, self._kind = None, True, None
         if self._upto is not None:
             self._upto.most = self._most
         if self.position:
-            self.feed.start(skip=self.position, random=random)
+            self.feed.start(skip=self.position, random=random, order=self.order)
         else:
             self.feed.start()
         self.random = self.feed.random
@@ -212,7 +222,7 @@ class Passes(CombinedLoader):
         if governor.book.counts:
             key = tuple(size for _, size in pieces), tuple(shapes(data) for data, _ in pieces)
         session.begin_step(samples, row, key=key, data=[one.data for one in fetched])
-        self.step_samples = samples
+        self.step_samples, self._drawn = samples, fetched[-1].order
         kind = row, samples, len(pieces)
         self.left = None if kind == self._kind else len(pieces) + self._expected(samples, row)
         self._kind = kind

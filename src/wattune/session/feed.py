@@ -107,11 +107,11 @@ class Feed:
         if self._draws is not None:
             self._draws.size = value
 
-    def start(self, *, skip: int = 0, random: list[Tensor] | None = None, order: int = 0) -> None:
+    def start(self, *, skip: int = 0, random: list[Tensor] | None = None, order: int | None = None) -> None:
         """Begin a pass, ``skip`` samples into it and with the random numbers that it began with, where given.
 
-        ``order`` is the checksum of what was skipped. Raises: RecordError, with the first batch, where what is skipped
-        is something else: some samples would then be seen twice, and others not at all.
+        ``order`` is the checksum of what was skipped, None where nobody kept it. Raises: RecordError, with the first
+        batch, where what is skipped is something else: some samples would then be seen twice, and others not at all.
         """
         now = states(None)
         if random is not None:
@@ -120,12 +120,12 @@ class Feed:
 
         def back(skipped: int) -> None:  # the sampler has drawn its order; what comes is as if nothing had happened
             restore(None, now)
-            if skipped != order:
+            if order is not None and skipped != order:
                 raise RecordError(
                     "the loader gives another order than in the pass that was interrupted",
                     value=type(self.loader.sampler).__name__,
                     allowed="one that follows from the random numbers of torch, Python, NumPy or its generator",
-                    hint="go on without resume=True, or seed the sampler by the epoch",
+                    hint="seed the sampler by the epoch, or begin the training anew",
                 )
 
         if self._draws is not None:

@@ -58,8 +58,8 @@ def capped(
                 session.backward(loss_fn(model(batch.x), batch.y))
 
     Batch size, micro-batches and clock are chosen while it trains, all by training steps. ``keep_recipe`` leaves the
-    batch size as it is: the trajectory is then that of the plain loop, if its loss is a mean over samples. Otherwise the
-    learning rate follows the batch size.
+    batch size as it is: the trajectory is then that of the plain loop, where its loss is a mean over samples. Otherwise
+    the learning rate follows the batch size.
     ``scheduler``: one or a list, ticked by the session for each ``loader.batch_size`` samples, or once a pass with
     ``scheduler_interval="epoch"``. ``before_step`` is called before each optimizer step, with gradients that are not
     scaled: clipping belongs there. ``micro_batch_size`` is the largest part that is known to fit, the whole batch
