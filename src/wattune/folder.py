@@ -33,7 +33,7 @@ class RunArguments(Record):
     max_temp_c: Number | None = None
     seeds: BatchSize = 3
     seed: Samples = 0
-    strategy: Literal["full", "staircase"] | None = None
+    strategy: Literal["full", "staircase", "guided"] | None = None
     margin_w: NotNegative = 0.0
     reference: bool | None = None
     compare: bool = False

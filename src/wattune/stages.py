@@ -8,12 +8,14 @@ or None for the built-in example, a record the record or the path of its file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from wattune.errors import CapError
 from wattune.records import CapSide, Comparison, EfficiencyCurve, Plan, ProfileTable, Record, TrainingRecord
+from wattune.records.efficiency import EfficiencyStrategy
 
 if TYPE_CHECKING:
     from wattune.devices import Device
@@ -30,6 +32,8 @@ def profile(
     cap_w: float | None = None,
     cap_side: CapSide = "module",
     strategy: str | None = None,
+    strict: bool = False,
+    efficiency: str | Path | EfficiencyCurve | None = None,
     reference: bool | None = None,
     steps: int = 5,
     algorithm: str = "backprop",
@@ -39,10 +43,12 @@ def profile(
 ) -> ProfileTable:
     """Measure step time and power per batch size and clock, on at least ``steps`` steps each.
 
-    ``strategy``: "full" for every point, "staircase" for those along the cap ``cap_w`` in watts; None: staircase where
-    there is a cap. ``cap_side`` "supply": that cap holds at the terminals of the supply, not at the power sensor. What
-    is measured is kept in ``partial``, where an interrupted profile goes on. ``reference``: also measure the reference
-    workloads, which simpler rules need to choose a clock by; None: where that takes no time of a real board.
+    ``strategy``: "full" for every point, "staircase" for those along the cap ``cap_w`` in watts, "guided" for the few
+    that tell most of the fastest one below it; None: staircase where there is a cap. With "guided", ``efficiency`` says
+    how many samples each batch size needs, and ``strict`` keeps away from all that might be above the cap.
+    ``cap_side`` "supply": that cap holds at the terminals of the supply, not at the power sensor. What is measured is
+    kept in ``partial``, where an interrupted profile goes on. ``reference``: also measure the reference workloads,
+    which simpler rules need to choose a clock by; None: where that takes no time of a real board.
 
     Raises: InputError and its kinds for what cannot be profiled as asked, DeviceError.
     """
@@ -54,6 +60,8 @@ def profile(
             as_workload(workload).without_weights(),
             algorithm=algorithm,
             strategy=strategy,
+            strict=strict,
+            efficiency=None if efficiency is None else as_record(EfficiencyCurve, efficiency),
             reference=reference,
             cap_w=planning.module_cap(cap_w, cap_side, board.supply),
             steps=steps,
@@ -103,28 +111,80 @@ def profile_command(
 def estimate(
     workload: str | Path | Workload | None = None,
     *,
-    seeds: int = 3,
+    strategy: EfficiencyStrategy | None = None,
+    seeds: int | None = None,
+    step_times: Mapping[int, tuple[float, float]] | None = None,
     algorithm: str = "backprop",
     folder: Path | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> EfficiencyCurve:
-    """Train the workload's proxy at every batch size, ``seeds`` times each: how many samples does each need?
+    """Train the workload's proxy: how many samples does each batch size need?
 
-    ``folder`` keeps the learning curves; an interrupted estimate goes on there.
+    ``strategy``: "pooled" for as few trainings as tell which batch size is best, "full" for ``seeds`` (3) at every
+    batch size; None: full where ``seeds`` is given. ``step_times``, for pooled: what ``step_times`` gives; batch sizes
+    that the device leaves no chance are then not trained. ``folder`` keeps the learning curves; an interrupted estimate
+    goes on there.
 
-    Raises: WorkloadError, RecordError, OutputError.
+    Raises: WorkloadError, RecordError, OutputError, InputError.
     """
     from wattune import efficiency
 
     return efficiency.estimate(
-        as_workload(workload, progress),
+        # Asked before: the example is trained once, where it is not there yet.
+        strategy=efficiency.strategy_of(strategy, seeds, step_times),
+        workload=as_workload(workload, progress),
         seeds=seeds,
+        log_step_times=step_times,
         folder=folder,
         algorithm=algorithm,
         processes=processes,
         progress=progress,
     )
+
+
+def estimate_recorded(
+    runs: str | Path,
+    *,
+    where: Mapping[str, str] | None = None,
+    target: float | None = None,
+    allocate: int | None = None,
+    step_times: Mapping[int, tuple[float, float]] | None = None,
+) -> EfficiencyCurve:
+    """How many samples each batch size needs, by a CSV table of runs: see ``wattune.efficiency.read_runs``.
+
+    ``where`` and ``target`` choose among several workloads or targets. ``allocate``: only so many runs at most, chosen
+    as if they were being made. ``step_times``: what ``step_times`` gives.
+
+    Raises: RecordError, InputError.
+    """
+    from wattune.efficiency import chosen_runs, curve_from_runs, read_runs
+
+    chosen = chosen_runs(read_runs(Path(runs)), where or {}, target)
+    return curve_from_runs(chosen, log_step_times=step_times, most=allocate)
+
+
+def step_times(
+    known: Mapping[int, float] | str | Path | ProfileTable,
+    *,
+    cap_w: float | None = None,
+    cap_side: CapSide = "module",
+) -> dict[int, tuple[float, float]]:
+    """Batch size -> mean and standard deviation of ln(seconds per sample) at the fastest setting that the cap allows.
+
+    ``known``: seconds of a step by batch size, or a profile to take them from.
+
+    Raises: InputError for a step time that is none, RecordError, CapError where no measured point keeps the cap.
+    """
+    from wattune import efficiency, planning
+
+    if isinstance(known, Mapping):
+        return efficiency.given_times(known)
+    table = as_record(ProfileTable, known)
+    times = planning.contenders(table, planning.module_cap(cap_w, cap_side, table.supply))
+    if not times:
+        raise CapError("no measured point of the profile keeps the cap", value=f"{cap_w:g} W" if cap_w else "none")
+    return times
 
 
 def plan(

@@ -7,9 +7,11 @@ import math
 import random
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
-from wattune.decisions.search import Point, Row, Search
+from wattune.decisions.search import Manner, Point, Row, Search
+from wattune.decisions.worth import scenarios
 
 ROWS = tuple(Row(b, m) for b in (16, 32, 64, 128) for m in (8, 16, 32, 64, 128) if m <= b)
 CLOCKS = (100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0, 1000.0)
@@ -294,3 +296,79 @@ def test_a_state_of_other_rows_is_passed_over() -> None:
     fewer.load_state_dict(search.state_dict())
     point = fewer.next()
     assert point is None or (point.row in ROWS[:3] and point.setting in CLOCKS[:4])
+
+
+# ------------------------------------------------------------------------------------------------------- of a profile
+
+PROFILE = Manner(noise=1.64, highest=(1.54, 0.6), price=0.001, least=0.003)
+STRICT = Manner(
+    deviations=3.0, daring=None, steep=True, noise=1.64, highest=(1.54, 0.6), price=0.001, least=0.003
+)  # fmt: skip
+SQUARES = tuple(Row(b, b) for b in (16, 32, 64, 128))
+
+
+def volts(board: Board) -> dict[float, float]:
+    """What the made-up board's power says of its voltages: P goes with f V^2."""
+    return {clock: math.sqrt(0.6 + 0.4 * max(0.6, clock / CLOCKS[-1]) ** 2) for clock in CLOCKS}
+
+
+@pytest.mark.parametrize("cap_w", [4.0, 4.8, 5.6])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_profile_takes_few_probes_and_ends_near_the_best(cap_w: float, seed: int) -> None:
+    board = Board(draw=random.Random(seed))
+    search = board.search(cap_w, SQUARES, manner=PROFILE, volts=volts(board))
+    points = finish(search, board, cap_w, most=25)
+    best = search.best()
+    assert best in points
+    ideal = min(
+        (p for row in SQUARES for c in CLOCKS if board.power_w(p := Point(row, c)) <= 0.97 * cap_w), key=board.cost
+    )
+    assert board.cost(best) <= 1.06 * board.cost(ideal)
+    assert board.power_w(best) <= cap_w
+    assert 0 <= search.risk(best) < 0.01 < search.risk(Point(Row(128, 128), CLOCKS[-1]))
+    assert search.reason
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_strict_profile_probes_nothing_above_the_cap(known: bool, seed: int) -> None:
+    draw = random.Random(seed)
+    board = Board(rest_w=draw.uniform(1, 5), busy_w=draw.uniform(2, 8), draw=draw)
+    cap_w = board.rest_w + 0.2 + draw.uniform(0.3, 0.8) * board.busy_w
+    search = board.search(cap_w, SQUARES, manner=STRICT, volts=volts(board) if known else None)
+    points = finish(search, board, cap_w, most=40)
+    assert all(board.power_w(point) <= cap_w for point in points)
+
+
+def test_what_voltages_say_is_not_left_open() -> None:
+    board = Board(noise_w=0.005)
+    sds = []
+    for known in (None, volts(board)):
+        search = board.search(9.0, SQUARES, manner=PROFILE, volts=known)
+        for clock in CLOCKS[:3]:
+            point = Point(Row(64, 64), clock)
+            search.tell(point, *board.probe(point))
+        found = {cap_w: search.risk(Point(Row(64, 64), CLOCKS[-1])) for cap_w in (9.0,)}
+        assert found[9.0] < 0.5
+        sds.append(search._forecasts().power.sd[search._grid.index(Point(Row(64, 64), CLOCKS[-1]))])
+    assert sds[1] < sds[0] / 2
+
+
+def test_unknown_samples_keep_more_rows_in_question() -> None:
+    probed = []
+    for sd in (0.0, 0.5):
+        board = Board()
+        search = board.search(5.0, SQUARES, manner=PROFILE, volts=volts(board))
+        search.relative({row.batch_size: (2.0 ** (k / 2), sd if k else 0.0) for k, row in enumerate(SQUARES)})
+        probed.append(finish(search, board, 5.0, most=40))
+    assert Row(128, 128) not in {point.row for point in probed[0]}  # it needs 2.8 times the samples
+    assert Row(128, 128) in {point.row for point in probed[1]}
+
+
+def test_sure_of_the_samples_there_is_one_scenario() -> None:
+    shifts, weights = scenarios(np.zeros(3))
+    assert (shifts.tolist(), weights.tolist()) == ([[0, 0, 0]], [1])
+    shifts, weights = scenarios(np.array([0.0, 0.1, -0.2]))
+    assert weights.sum() == pytest.approx(1)
+    assert weights @ shifts == pytest.approx(np.zeros(3))
+    assert (shifts[:, 0] == 0).all()

@@ -26,7 +26,7 @@ from wattune.cli.progress import shown
 from wattune.errors import InputError, RecordError
 
 if TYPE_CHECKING:
-    from wattune.records import ProfileTable
+    from wattune.records import Guidance, ProfileTable
 
 
 def profile(
@@ -38,6 +38,13 @@ def profile(
         typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W or 12W@supply: probes stop above it."),
     ] = "none",
     strategy: Strategy = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="With guided: nothing is probed that might be above the limit.")
+    ] = False,
+    efficiency: Annotated[
+        Path | None,
+        typer.Option("--efficiency", metavar="FILE", help="With guided: samples per batch size, from this record."),
+    ] = None,
     reference: Reference = None,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", min=1, max=100_000, help="Steps in a probe, at least.")
@@ -99,6 +106,8 @@ def profile(
         raise InputError("--command goes without WORKLOAD, --check and --reference")
     if command is not None and batch_sizes is None:
         raise InputError("--batch-sizes", value="not given", allowed="those to profile the program at, such as 8,16,32")
+    if strategy != "guided" and (strict or efficiency is not None):
+        raise InputError(f"{'--strict' if strict else '--efficiency'} goes with --strategy guided")
     if check is not None:
         if (cap, strategy, resume) != ("none", None, False):
             raise InputError("--check goes without --cap, --strategy and --resume")
@@ -141,6 +150,8 @@ def profile(
                 cap_w=limit.cap_w,
                 cap_side=limit.side,
                 strategy=strategy,
+                strict=strict,
+                efficiency=efficiency,
                 reference=reference,
                 steps=steps,
                 seed=seed,
@@ -187,6 +198,17 @@ def _text(record: ProfileTable) -> str:
         parts.append(f"does not fit in memory: batch size {', '.join(map(str, unfit))}")
     if not record.measured:
         parts.append("No point could be measured to its end: every probe was stopped above the cap.")
+    if record.guided is not None:
+        parts.append(_ending(record.guided))
     if record.cost:
         parts.append(words.profiling_cost(record.cost, None, None))
     return "\n\n".join(parts)
+
+
+def _ending(guided: Guidance) -> str:
+    from wattune.reporting import words
+
+    if guided.pick is None:
+        return f"Nothing to pick: {guided.stopped_because}."
+    risk = "" if guided.p_above_cap is None else f" (above the cap with a probability of {guided.p_above_cap:.1%})"
+    return f"Fastest: {words.point(guided.pick)}{risk}.\nStopped: {guided.stopped_because}."

@@ -18,22 +18,19 @@ import numpy as np
 
 from wattune.decisions.forecast import Forecast
 from wattune.decisions.grid import Grid, Mask, Point, Row, distance
+from wattune.decisions.manner import SESSION, Manner
 from wattune.decisions.prior import relative_samples
-from wattune.decisions.seen import NOISE_LIMIT, Readings, Seen
+from wattune.decisions.seen import Readings, Seen
 from wattune.decisions.surrogate import Array
-from wattune.decisions.worth import LIKELY, SURE, Options, saving_if_known, values
+from wattune.decisions.worth import Options, saving_if_known, scenarios, values
 
-__all__ = ["Point", "Row", "Search"]
+__all__ = ["Manner", "Point", "Row", "Search"]
 
 PASSES: Final = 4
 """Steps that a probe takes at least, with those before it settles."""
 
 WINDOWS: Final = 3
 """Windows of the sensor that it measures for."""
-
-PROBE_MAX: Final = 1.2
-PROBE_MAX_SD: Final = 0.7
-"""Mean and standard deviation of the highest of five normal numbers: a probe sees that many readings."""
 
 HORIZON_S: Final = 3600.0
 """Time that training is expected to go on for where nobody says."""
@@ -47,9 +44,12 @@ class Search:
 
     ``start``: the user's own row, or the one nearest to it that fits. ``samples_left``: samples of training to come, at
     the user's batch size; it counts down with what is told, and may be set. Without a cap (None) the first probe is
-    made at the highest setting, else at the lowest. The last five arguments say what is known of the sensor: see
-    ``wattune.devices.Sensor``; where its noise is unknown (0), it is estimated from the readings. ``tell`` is for
-    probes, and as well for any stretch of training at the point in force: the more was read, the closer to the cap.
+    made at the highest setting, else at the lowest. ``noise_w`` to ``settle_s`` say what is known of the sensor: see
+    ``wattune.devices.Sensor``; where its noise is unknown (0), it is estimated from the readings. ``manner``: how
+    careful it is, and what a probe costs. ``volts``: setting -> voltage, where that is known.
+
+    ``tell`` is for probes, and as well for any stretch of training at the point in force: the more was read, the closer
+    to the cap.
     """
 
     def __init__(
@@ -66,15 +66,21 @@ class Search:
         window_s: float = 0.5,
         period_s: float = 0.1,
         settle_s: float = 1.0,
+        manner: Manner = SESSION,
+        volts: Mapping[float, float] | None = None,
     ):
         self.start = Row(*start)
         self.samples_left = samples_left
         self.reason = ""
         self._grid = grid = Grid([*rows, self.start], settings)
+        self._manner = manner
+        self._margin_w = margin_w
         self._cap_w = math.inf if cap_w is None else cap_w - margin_w
         self._readings = Readings(noise_w, resolution_w, window_s, max(period_s, 0.1))
         self._measuring_s = WINDOWS * max(window_s, period_s, 0.1) + settle_s
-        self._forecast = Forecast(grid, self._readings)
+        self._knows_volts = bool(volts)
+        known = None if not volts else np.array([volts[point.setting or 0.0] for point in grid.points])
+        self._forecast = Forecast(grid, self._readings, None if known is None else known / known.max())
         self._seen: dict[int, Seen] = {}
         self._above: dict[int, float] = {}
         self._open = np.ones(len(grid.points), dtype=bool)
@@ -93,6 +99,8 @@ class Search:
         own = known.get(self.start.batch_size, (1.0, 0.0))[0]
         self._relative = {int(size): (mean / own, sd) for size, (mean, sd) in known.items()}
         means = [self._relative.get(point.row.batch_size, (math.nan, 0.0))[0] for point in self._grid.points]
+        sd = [self._relative.get(point.row.batch_size, (1.0, 0.0))[1] for point in self._grid.points]
+        self._samples_sd = np.sign(self._grid.batch - self.start.batch_size) * sd
         self._samples = np.log(means) - np.log(self._grid.batch)
         self._known = np.isfinite(self._samples)
 
@@ -153,6 +161,15 @@ class Search:
         found = self._best()
         return None if found is None else self._grid.points[found]
 
+    def risk(self, point: Point) -> float:
+        """The probability that the power there, without the sensor's noise, is above the cap."""
+        if math.isinf(self._cap_w):
+            return 0.0
+        power, index = self._forecasts().power, self._grid.index(point)
+        return 0.5 * math.erfc(
+            (math.log(self._cap_w + self._margin_w) - power.mean[index]) / power.sd[index] / math.sqrt(2)
+        )
+
     def worth(self) -> float:
         """The share of the remaining time that further probing may save, as of the last ``next``."""
         return self._worth
@@ -161,8 +178,7 @@ class Search:
         """The share of the remaining time that knowing the relative samples exactly is expected to save."""
         if not self._seen:
             return 0.0
-        sd = np.array([self._relative.get(point.row.batch_size, (1.0, 0.0))[1] for point in self._grid.points])
-        return saving_if_known(self._options(), np.sign(self._grid.batch - self.start.batch_size) * sd)
+        return saving_if_known(self._options(), self._samples_sd)
 
     # ---------------------------------------------------------------------------------------------------------- state
 
@@ -215,23 +231,58 @@ class Search:
     def _limit_w(self) -> float:
         """What a point may draw so that no reading is above the cap, with all the noise that the sensor may add."""
         noise_w = self._readings.noise_w or self._forecasts().scatter_w
-        return self._cap_w - NOISE_LIMIT * noise_w - self._readings.resolution_w / 2
+        return self._cap_w - self._manner.noise * noise_w - self._readings.resolution_w / 2
 
     def _sure(self) -> Mask:
         """Which points keep the cap, to all that is known."""
         if math.isinf(self._cap_w):
             return self._open
         power = self._forecasts().power
-        return np.asarray(self._open & (np.exp(power.mean + SURE * power.sd) <= self._limit_w()))
+        return np.asarray(self._open & (np.exp(power.mean + self._manner.deviations * power.sd) <= self._limit_w()))
 
     def _short(self, sure: float) -> Mask:
         """Which points keep the cap for as long as a probe takes, in which the noise hardly gets to its limit."""
         if math.isinf(self._cap_w):
             return self._open
-        power, scatter_w = self._forecasts().power, self._forecasts().scatter_w
+        power, scatter_w, (highest, highest_sd) = (
+            self._forecasts().power,
+            self._forecasts().scatter_w,
+            self._manner.highest,
+        )
         mean_w = np.exp(power.mean)
-        sd_w = np.hypot(mean_w * power.sd, PROBE_MAX_SD * scatter_w)
-        return np.asarray(self._open & (mean_w + PROBE_MAX * scatter_w + sure * sd_w <= self._cap_w))
+        if self._manner.steep and not self._knows_volts:
+            mean_w = np.maximum(mean_w, self._steepest(mean_w))
+        sd_w = np.hypot(mean_w * power.sd, highest_sd * scatter_w)
+        return np.asarray(self._open & (mean_w + highest * scatter_w + sure * sd_w <= self._cap_w))
+
+    def _steepest(self, mean_w: Array) -> Array:
+        """The power if the voltage began to rise with the setting right above the highest one that was measured.
+
+        All that is above the power at the lowest setting then is taken to go with the square of the setting,
+        as on published voltage curves where they are steepest (Jetson Nano: exponent 1.9).
+        """
+        grid = self._grid
+        top = max((int(grid.level[index]) for index in self._seen), default=0)
+        by_row = mean_w.reshape(len(grid.rows), len(grid.settings))
+        ratio = np.maximum(1.0, grid.setting / grid.setting[top]).reshape(by_row.shape)
+        return np.asarray(by_row[:, [top]] + (by_row[:, [top]] - by_row[:, [0]]) * (ratio**2 - 1)).ravel()
+
+    def _near(self, kept: Sequence[int]) -> Mask:
+        near, climb = self._grid.near(kept), self._manner.climb
+        if climb is None:
+            return near
+        top = max((int(self._grid.level[index]) for index in kept), default=0)
+        return np.asarray(near & (self._grid.level <= top + max(2, round(climb * len(self._grid.settings)))))
+
+    def _likely(self, kept: Sequence[int]) -> Mask:
+        """What may be dared: single settings up, and in a profile the lowest one of rows that nothing is known of."""
+        daring = self._manner.daring
+        if daring is None:
+            return np.zeros_like(self._open)
+        found = self._grid.next_up(kept)
+        if not self._is_training:
+            found |= self._grid.level == 0
+        return np.asarray(self._short(daring) & found)
 
     def _best(self) -> int | None:
         measured = [index for index in self._seen if self._open[index]]
@@ -245,26 +296,50 @@ class Search:
 
     def _options(self) -> Options:
         forecast, costs, best, capped = self._forecasts(), self._costs(), self._best(), math.isfinite(self._cap_w)
-        base = float(min(costs[index] for index in self._seen) if best is None else costs[best])
+        manner = self._manner
+        chosen = min(self._seen, key=lambda index: float(costs[index])) if best is None else best
+        base = float(costs[chosen])
         kept = [index for index in self._seen if self._open[index]]
         times = np.zeros(len(costs), dtype=np.intp)
         for index, one in self._seen.items():
             times[index] = one.times
+        shifts, weights = scenarios(np.zeros_like(costs) if self._is_training else self._samples_sd)
         return Options(
             costs=costs,
             costs_sd=forecast.time.sd,
-            base=base,
+            chosen=chosen,
             power=forecast.power if capped else None,
             limit=math.log(max(self._limit_w(), 1e-9)) if capped else math.inf,
             power_sd=forecast.power_noise,
             is_open=self._open & self._known,
             sure=self._sure(),
-            short=self._short(SURE),
-            likely=self._short(LIKELY) & self._grid.next_up(kept),
-            near=self._grid.near(kept) if capped else self._open,
+            short=self._short(manner.deviations),
+            likely=self._likely(kept),
+            near=self._near(kept) if capped else self._open,
             times=times,
             row=self._grid.row,
             level=self._grid.level,
-            probe_s=self._measuring_s + PASSES * np.exp(forecast.time.mean),
-            left_s=HORIZON_S if self.samples_left is None else self.samples_left * math.exp(min(base, FAR / 2)),
+            price=self._price(costs, base),
+            probe_s=self._probe_s() if self._is_training else None,
+            shifts=shifts,
+            weights=weights,
+            least=manner.least,
+            deviations=manner.deviations,
         )
+
+    @property
+    def _is_training(self) -> bool:
+        """Whether a probe is a part of the training."""
+        return self._manner.price is None
+
+    def _probe_s(self) -> Array:
+        return np.asarray(self._measuring_s + PASSES * np.exp(self._forecasts().time.mean))
+
+    def _price(self, costs: Array, base: float) -> Array:
+        """The share of the time left that a probe at each point costs."""
+        if self._manner.price is not None:
+            return np.full(len(costs), self._manner.price)
+        left_s = HORIZON_S if self.samples_left is None else self.samples_left * math.exp(min(base, FAR / 2))
+        if left_s <= 0:
+            return np.full(len(costs), math.inf)
+        return np.asarray(self._probe_s() * np.maximum(0.0, 1 - np.exp(base - costs)) / left_s)

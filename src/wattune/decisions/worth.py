@@ -39,21 +39,28 @@ LEAST: Final = 0.001
 """Share of the remaining time below which nothing is looked for: as much is uncertain in a step time anyway."""
 
 
+TELLING: Final = 0.2
+"""Least share of the variance of a point's power that a probe has to take away to be made for its sake."""
+
+
 @dataclass(frozen=True)
 class Options:
     """All points, as far as they are known.
 
-    ``costs`` and ``costs_sd``: of the logarithm of the time for the same progress; ``base``: that of the best point.
+    ``costs`` and ``costs_sd``: of the logarithm of the time for the same progress; ``chosen``: the best point.
     ``power``: of the logarithm of the power, None without a cap; ``limit``: the most that it may be; ``power_sd``:
     how well a probe would tell it. ``is_open``: may be used at all. ``sure``: keeps the cap to all that is known;
     ``short``: for as long as a probe takes; ``likely``: the same, less surely, and only a single setting up; ``near``:
     within a bounded step of what was measured. ``times``: how often measured. ``row`` and ``level``: which row and
-    which setting a point is at. ``probe_s``: length of a probe; ``left_s``: time left at the best point.
+    which setting a point is at. ``price``: the share of the time left that a probe costs; ``probe_s``: how long it
+    takes, None where that does not count. ``shifts`` (scenarios, points) and their ``weights``: see ``scenarios``.
+    ``least``: share of the time left below which nothing is looked for; ``deviations``: standard deviations that make
+    a point sure.
     """
 
     costs: Array
     costs_sd: Array
-    base: float
+    chosen: int
     power: Surrogate | None
     limit: float
     power_sd: Array
@@ -65,8 +72,12 @@ class Options:
     times: NDArray[np.intp]
     row: NDArray[np.intp]
     level: NDArray[np.intp]
-    probe_s: Array
-    left_s: float
+    price: Array
+    probe_s: Array | None
+    shifts: Array
+    weights: Array
+    least: float
+    deviations: float
 
 
 class Value(NamedTuple):
@@ -78,37 +89,44 @@ class Value(NamedTuple):
 
 def values(options: Options) -> Value:
     """Which probe saves most per second that it takes."""
+    base = float(options.costs[options.chosen])
     ahead = _ahead(options)
     kept = _kept(options)
     gains = ahead * kept
     worth = float(gains.max(initial=0.0))
-    if worth < LEAST:
+    if worth < options.least:
         return Value(None, worth)
-    lost_s = options.probe_s * np.maximum(0.0, 1 - np.exp(options.base - options.costs))
     safe = _safe(options)
     saved = np.zeros(len(gains))
     for target in np.argsort(-gains)[:TARGETS]:
-        if gains[target] < LEAST:
+        if gains[target] < options.least:
             break
         saved = np.maximum(saved, ahead[target] * _found(options, int(target), float(kept[target]), safe))
-    worth_it = safe & (options.left_s * saved > lost_s)
+    worth_it = safe & (saved > options.price)
     if not worth_it.any():
-        dared = np.where(options.is_open & options.near & options.likely & (options.times == 0), gains, 0.0)
-        return Value(int(np.argmax(dared)) if dared.max() >= MUCH else None, worth)
-    # All that is worth it may come in the end; first what gains most for what it is behind the best there may be.
-    behind = 1 - (1 - worth) * np.exp(options.base - options.costs)
-    rates = (saved + ahead * safe) / (options.probe_s * np.maximum(behind, BEHIND))
+        return Value(_further(options, gains, safe), worth)
+    # All that is worth it may come in the end; first what gains most for its effort.
+    rates = saved + ahead * safe
+    if options.probe_s is not None:
+        behind = 1 - (1 - worth) * np.exp(base - options.costs)
+        rates /= options.probe_s * np.maximum(behind, BEHIND)
     return Value(int(np.argmax(np.where(worth_it, rates, -math.inf))), worth)
 
 
 def _ahead(options: Options) -> Array:
     """The share of the time left that each point is expected to save if it keeps the cap, where that is not known."""
-    ahead = options.base - options.costs
-    scaled = ahead / options.costs_sd
-    # Expected improvement (Jones, Schonlau, Welch 1998, eq. 15), of the logarithm.
-    saved = ahead * _below(scaled) + options.costs_sd * np.exp(-0.5 * scaled**2) / math.sqrt(2 * math.pi)
     settled = (options.times > 0) & options.sure
-    return np.where(options.is_open & ~settled, 1 - np.exp(-np.maximum(saved, 0.0)), 0.0)
+    total = np.zeros(len(options.costs))
+    for weight, shift in zip(options.weights, options.shifts, strict=True):
+        costs = options.costs + shift
+        # The best of what was measured is another one where the relative samples are others.
+        base = float(np.min(costs[settled & options.is_open], initial=math.inf))
+        ahead = (base if base < math.inf else float(costs[options.chosen])) - costs
+        scaled = ahead / options.costs_sd
+        # Expected improvement (Jones, Schonlau, Welch 1998, eq. 15), of the logarithm.
+        saved = ahead * _below(scaled) + options.costs_sd * np.exp(-0.5 * scaled**2) / math.sqrt(2 * math.pi)
+        total += weight * (1 - np.exp(-np.maximum(saved, 0.0)))
+    return np.where(options.is_open & ~settled, total, 0.0)
 
 
 def _kept(options: Options) -> Array:
@@ -119,7 +137,9 @@ def _kept(options: Options) -> Array:
 
 
 def _safe(options: Options) -> NDArray[np.bool_]:
-    often = np.where(options.costs < options.base, FREE_TIMES, TIMES)  # what is faster than the best costs nothing
+    often = np.where(
+        options.costs < options.costs[options.chosen], FREE_TIMES, TIMES
+    )  # what is faster than the best costs nothing
     return options.is_open & options.near & options.short & (options.times < often)
 
 
@@ -135,7 +155,7 @@ def _found(options: Options, target: int, kept: float, safe: NDArray[np.bool_]) 
         told = power.covariance(target) ** 2 / (power.sd**2 + options.power_sd**2) / power.sd[target] ** 2
         told = np.clip(told, 1e-9, 1 - 1e-9)
         room = (options.limit - power.mean[target]) / power.sd[target]
-        found = _below((room - SURE * np.sqrt(1 - told)) / np.sqrt(told))
+        found = _below((room - options.deviations * np.sqrt(1 - told)) / np.sqrt(told))
     # Where one probe is not enough, the way up on the target's own row is one that leads there.
     own = options.row == options.row[target]
     highest = options.level[own & (options.times > 0)].max(initial=-1)
@@ -144,6 +164,38 @@ def _found(options: Options, target: int, kept: float, safe: NDArray[np.bool_]) 
         last = up[np.argmax(options.level[up])]
         found[last] = max(found[last], CLIMB * kept)
     return found
+
+
+def _further(options: Options, gains: Array, safe: NDArray[np.bool_]) -> int | None:
+    """What to probe where no single probe is worth it; None where nothing is."""
+    target = int(np.argmax(gains))
+    dared = options.is_open & options.near & options.likely & (options.times == 0)
+    if options.probe_s is None and (towards := _towards(options, target, safe)) is not None:
+        return towards
+    if np.where(dared, gains, 0.0).max() >= MUCH:
+        return int(np.argmax(np.where(dared, gains, 0.0)))
+    return _towards(options, target, dared) if options.probe_s is None and gains[target] >= MUCH else None
+
+
+def _towards(options: Options, target: int, among: NDArray[np.bool_]) -> int | None:
+    """The probe that tells most about the power of ``target``, where it takes several; None where none tells much."""
+    if options.power is None or not among.any():
+        return None
+    power = options.power
+    told = power.covariance(target) ** 2 / (power.sd**2 + options.power_sd**2) / power.sd[target] ** 2
+    point = int(np.argmax(np.where(among, told, 0.0)))
+    return point if told[point] >= TELLING else None
+
+
+def scenarios(sd: Array) -> tuple[Array, Array]:
+    """What is added to each point's cost if the relative samples are others than is believed, and how likely that is.
+
+    ``sd`` (points,): signed standard deviations of their logarithms, all driven by one unknown. One scenario without
+    any change where nothing is unknown.
+    """
+    steps = np.linspace(-2.0, 2.0, 5) if sd.any() else np.zeros(1)
+    weights = np.exp(-0.5 * steps**2)
+    return steps[:, None] * sd, weights / weights.sum()
 
 
 def saving_if_known(options: Options, sd: Array) -> float:

@@ -121,6 +121,8 @@ class Device(ABC):
     kind: Kind
     actuator: Actuator | None
     settings: tuple[float, ...]
+    volts: tuple[float, ...] = ()
+    """Voltage of the processor at each setting, as published; empty where that is not known."""
     sensor: Sensor
     memory_bytes: float | None
     data_types: frozenset[str]

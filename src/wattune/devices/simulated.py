@@ -76,6 +76,7 @@ class SimulatedDevice(VirtualDevice):
         self.name = f"sim:{board.name}" + (":cpu" if processor == "cpu" else "")
         self.mode = f"{board.mode}, board file {board.digest}"
         self.settings = self._chip.processor.clocks_mhz
+        self.volts = self._chip.processor.voltage_v
         self.data_types = frozenset(self._chip.processor.peak_gflops)
         taken_mib = board.memory.system_mib + self._chip.access.context_mib
         self._available_bytes = (board.memory.size_mib - taken_mib) * MEBIBYTE

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from wattune.errors import RecordError
 from wattune.records import (
-    AbortedProbe,
     AtPoint,
     EfficiencyCurve,
     ProfileCell,

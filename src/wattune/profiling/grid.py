@@ -17,6 +17,7 @@ Measure = Callable[[Shape, float | None], ProfileCell | AbortedProbe]
 STRATEGIES: dict[str, str] = {
     "full": "every batch size at every clock",
     "staircase": "only along the cap: at most one cell for each batch size and each clock",
+    "guided": "the cells that tell most about the fastest one that keeps the cap",
 }
 """Name of each strategy and what it measures."""
 
@@ -36,8 +37,8 @@ def checked(strategy: str | None, cap_w: float | None, steps: int) -> str:
         return "full" if cap_w is None else "staircase"
     if strategy not in STRATEGIES:
         raise InputError("strategy", value=strategy, allowed=", ".join(STRATEGIES))
-    if strategy == "staircase" and cap_w is None:
-        raise InputError("the strategy staircase", allowed="only with a cap", hint='give cap_w, or take "full"')
+    if strategy != "full" and cap_w is None:
+        raise InputError(f"the strategy {strategy}", allowed="only with a cap", hint='give cap_w, or take "full"')
     return strategy
 
 

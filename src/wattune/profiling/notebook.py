@@ -53,8 +53,8 @@ class Partial(Record):
 
 
 class Notebook:
-    """Finished probes by their place. Those of a file that was begun with the same key, cap, strategy, steps and rows
-    are taken over, and the device goes on from where it was; any other file is written anew.
+    """Finished probes, in order and by their place. Those of a file that was begun with the same key, cap, strategy,
+    steps and rows are taken over, and the device goes on from where it was; any other file is written anew.
 
     Raises: RecordError where the file is there but cannot be read.
     """
@@ -63,23 +63,31 @@ class Notebook:
         self._path = path
         self._device = device
         self._begin = begin
-        self._notes: dict[Place, Note] = {}
+        self._notes: list[Note] = []
+        self._latest: dict[Place, Note] = {}
         if path is None or not path.is_file():
             return
         found = Partial.load(path)
         if found.model_copy(update=_EMPTY) == begin.model_copy(update=_EMPTY):
-            self._notes = {_place(note): note for note in found.notes}
+            self._notes = list(found.notes)
+            self._latest = {_place(note): note for note in found.notes}
             if found.device_state is not None:
                 device.load_state_dict(found.device_state)
 
     @property
     def notes(self) -> list[Note]:
         """Everything measured so far, in order."""
-        return list(self._notes.values())
+        return list(self._notes)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether the latest probe kept the cap, so that the sensor may still show it."""
+        run = [note for note in self._notes if note.cell is None or not note.cell.out_of_memory]
+        return bool(run) and run[-1].aborted is None
 
     def missing(self, rows: Sequence[Shape], reference: str | None = None) -> list[Shape]:
         """Those of the shapes of which nothing was measured yet."""
-        done = {shape for name, shape, _ in self._notes if name == reference}
+        done = {shape for name, shape, _ in self._latest if name == reference}
         return [shape for shape in rows if shape not in done]
 
     def look_up(
@@ -87,14 +95,20 @@ class Notebook:
     ) -> ProfileCell | AbortedProbe:
         """What was measured there; where nothing was, it is measured and written down now."""
         place = (reference, shape, setting)
-        if place not in self._notes:
-            found, cost = prober.probe(shape, setting)
-            aborted, cell = (found, None) if isinstance(found, AbortedProbe) else (None, found)
-            self._notes[place] = Note(reference=reference, cell=cell, aborted=aborted, cost=cost)
-            if self._path is not None:
-                state = {"notes": tuple(self.notes), "device_state": self._device.state_dict()}
-                self._begin.model_copy(update=state).save(self._path)
-        return self._notes[place].result
+        if place not in self._latest:
+            self.measure(reference, prober, shape, setting)
+        return self._latest[place].result
+
+    def measure(self, reference: str | None, prober: Measuring, shape: Shape, setting: float | None) -> None:
+        """Measure there, whether that was done before or not, and write it down."""
+        found, cost = prober.probe(shape, setting)
+        aborted, cell = (found, None) if isinstance(found, AbortedProbe) else (None, found)
+        note = Note(reference=reference, cell=cell, aborted=aborted, cost=cost)
+        self._notes.append(note)
+        self._latest[(reference, shape, setting)] = note
+        if self._path is not None:
+            state = {"notes": tuple(self.notes), "device_state": self._device.state_dict()}
+            self._begin.model_copy(update=state).save(self._path)
 
 
 def total_cost(notes: Sequence[Note]) -> ProfileCost:

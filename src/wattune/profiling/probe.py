@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import mean, stdev
 from typing import Any
 
 from wattune.algorithms import open_algorithm, release
-from wattune.devices import Device, Meter, MeterFigures
-from wattune.errors import OutOfDeviceMemory
+from wattune.devices import Device, Meter, MeterFigures, Setting
+from wattune.errors import BoardUnusable, OutOfDeviceMemory
 from wattune.profiling.fit import can_travel, is_needed, unfit
 from wattune.profiling.grid import Shape
 from wattune.profiling.strain import Strain
@@ -38,7 +39,8 @@ class Prober:
 
     A device that does not execute steps is only told of them; on others the algorithm trains on a made-up batch, with
     weights of its own. Where training and the system share the memory, ``rows``, the shapes that will be asked for,
-    are tried in a process of its own before the first of them is measured.
+    are tried in a process of its own before the first of them is measured. ``calm``: whether all that the sensor may
+    still show kept the cap; where it did not, or nobody knows, a probe begins by waiting until that has passed.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Prober:
         cap_w: float | None,
         windows: int = WINDOWS,
         rows: Sequence[Shape] = (),
+        calm: bool = False,
     ):
         self._device = device
         self._workload = workload
@@ -63,11 +66,13 @@ class Prober:
         self._shape: Shape | None = None
         self._work: StepWork | None = None
         self._training: Iterator[Any] = itertools.repeat(None)
+        self._is_calm = calm
 
     def probe(self, shape: Shape, setting: float | None) -> Probe:
         """Warm up, then measure for at least ``steps`` steps and ``windows`` windows of the sensor.
 
-        Stopped after the step in which a reading of this cell is above the cap. A cell that was taken while the board
+        At the first reading above the cap the device goes to its lowest setting, in the middle of a step, and the
+        probe ends with that step. A cell that was taken while the board
         was throttled or had an over-current event is measured again after a rest, ``REPEATS`` times at most.
         Raises: DeviceError, InputError.
         """
@@ -100,8 +105,9 @@ class Prober:
         self, shape: Shape, setting: float | None, place: dict[str, Any], spent: list[MeterFigures]
     ) -> ProfileCell | AbortedProbe:
         for repeats_left in range(REPEATS, -1, -1):
-            with self._at(setting):
-                found = self._measure(self._prepared(shape), place, spent)
+            with self._at(setting) as actuator:
+                found = self._measure(self._prepared(shape), actuator, place, spent)
+            self._is_calm = not isinstance(found, AbortedProbe)
             if isinstance(found, AbortedProbe) or not found.disturbed or not repeats_left:
                 break
             with Meter(self._device, cap_w=self._cap_w) as meter:
@@ -110,11 +116,11 @@ class Prober:
         return found
 
     @contextmanager
-    def _at(self, setting: float | None) -> Iterator[None]:
-        with self._device.at(setting):
+    def _at(self, setting: float | None) -> Iterator[Setting]:
+        with self._device.at(setting) as actuator:
             if self._cap_w is not None:
                 self._device.hand_over(self._cap_w)  # in a step that hangs nobody looks at readings
-            yield
+            yield actuator
 
     def _rest(self) -> None:
         begun_s = self._device.now_s()
@@ -144,21 +150,30 @@ class Prober:
             self._work = algorithm.work()
             if self._device.executes_steps:
                 self._training = algorithm.run(itertools.repeat(self._workload.example(shape[0])))
+                self._is_calm = False
             self._shape = shape
         return self._work
 
-    def _measure(self, work: StepWork, place: dict[str, Any], spent: list[MeterFigures]) -> ProfileCell | AbortedProbe:
+    def _measure(
+        self, work: StepWork, actuator: Setting, place: dict[str, Any], spent: list[MeterFigures]
+    ) -> ProfileCell | AbortedProbe:
         device, sensor, cap_w = self._device, self._device.sensor, self._cap_w
-        begun_s = device.now_s()
         above: list[float] = []
+        calm_s = device.now_s() + (0.0 if self._is_calm or cap_w is None else sensor.settle_s)
 
         def look(_: float, power_w: float) -> None:
-            # Until the sensor has settled, a reading holds something of what was before this cell.
-            if cap_w is not None and power_w > cap_w and device.now_s() - begun_s >= sensor.settle_s:
-                above.append(power_w)
+            if not math.isfinite(power_w):
+                raise BoardUnusable(f"{device.name}: {sensor.rail} reads {power_w}, which is no power")
+            if cap_w is None or power_w <= cap_w or device.now_s() < calm_s:
+                return
+            above.append(power_w)
+            if actuator.value is not None and actuator.value != device.settings[0]:
+                actuator.change(device.settings[0])  # a step may take seconds: nothing waits for its end
 
         window_s = max(sensor.window_s, sensor.period_s, SHORTEST_WINDOW_S)
         with Meter(device, cap_w=cap_w, on_reading=look) as warm_up:
+            if calm_s > device.now_s():
+                device.wait(calm_s - device.now_s())
             self._run(work, WARM_UP_STEPS, sensor.settle_s, above)
         spent.append(warm_up.figures())
         if not above:

@@ -42,7 +42,7 @@ def climb(
     batch_size, left = workload.batch_sizes[-1], list(device.settings)
     halved = [batch_size >> i for i in range(batch_size.bit_length())]
     rows = notebook.missing([(size, size) for size in halved], workload.name)
-    prober = Prober(device, workload, ALGORITHM, steps=STEPS, cap_w=cap_w, rows=rows)
+    prober = Prober(device, workload, ALGORITHM, steps=STEPS, cap_w=cap_w, rows=rows, calm=notebook.is_calm)
     while left and batch_size:
         report(workload.name, batch_size, left[0])
         shape, setting = (batch_size, batch_size), left[0]

@@ -6,16 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wattune.devices import Device, RecordedDevice
-from wattune.errors import OutOfDeviceMemory
+from wattune.errors import InputError, OutOfDeviceMemory
 from wattune.profiling.fit import can_travel, is_needed
 from wattune.profiling.grid import Shape, checked, full, order, shapes, staircase
+from wattune.profiling.guided import MOST, Guided, guided, samples_of
+from wattune.profiling.guided import WINDOWS as GUIDED_WINDOWS
 from wattune.profiling.key import profile_key
 from wattune.profiling.notebook import Notebook, Partial, total_cost
-from wattune.profiling.probe import Prober
+from wattune.profiling.probe import WINDOWS, Prober
 from wattune.profiling.recording import replayed
 from wattune.profiling.reference import climb, reference_set, references
 from wattune.profiling.strain import happened
-from wattune.records import AbortedProbe, ProfileCell, ProfileTable, provenance
+from wattune.records import AbortedProbe, EfficiencyCurve, ProfileCell, ProfileTable, provenance
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
@@ -27,6 +29,8 @@ def profile(
     *,
     algorithm: str = "backprop",
     strategy: str | None = None,
+    strict: bool = False,
+    efficiency: EfficiencyCurve | None = None,
     cap_w: float | None = None,
     steps: int = 5,
     reference: bool | None = None,
@@ -36,9 +40,13 @@ def profile(
     """Measure step time and power of each batch size and micro-batch size at each clock, or power limit, of the device.
 
     Each cell is warmed up, then measured for at least ``steps`` steps and three windows of the power sensor. With a
-    cap in watts a probe ends with the step in which its first reading is above it. ``strategy``: one of
-    ``STRATEGIES``; by default the staircase where a cap is given, else the full grid. Neither weights nor data of the
-    workload are read, and no step is executed where the device does not execute any.
+    cap in watts the device goes to its lowest setting at the first reading above it, and the probe ends with that step.
+    ``strategy``: one of ``STRATEGIES``; by default the staircase where a cap is given, else the full grid. Neither
+    weights nor data of the workload are read, and no step is executed where the device does not execute any.
+
+    The guided strategy measures at most 16 times, where that tells most of the time to the target: ``efficiency`` says
+    how many samples each batch size needs, and without it what is usual. ``strict``: it probes nothing that might be
+    above the cap by all that is known, at the price of about one clock.
 
     ``reference``: also measure the peak power of the reference workloads at every clock, or up to the cap. That is
     needed once for a device, so its cost stands apart from the profile's, in the reference set. It serves the rules
@@ -54,12 +62,15 @@ def profile(
     RecordError for a file of partial results that cannot be read.
     """
     strategy = checked(strategy, cap_w, steps)
+    if strategy != "guided" and (strict or efficiency is not None):
+        raise InputError("strict and efficiency", allowed='only with the strategy "guided"')
     workload = workload.without_weights()
     key = profile_key(device, workload, algorithm)
     if isinstance(device, RecordedDevice):
         return replayed(device, workload, key)
     settings = device.settings or (None,)
     rows = shapes(workload.batch_sizes, workload.micro_batch_sizes)
+    samples = samples_of(efficiency, rows) if strategy == "guided" else {}
     begin = Partial(
         key=key,
         strategy=strategy,
@@ -67,14 +78,14 @@ def profile(
         steps=steps,
         rows=tuple(rows),
         host_s_per_sample=workload.host_s_per_sample,
+        **({"strict": strict, "samples": tuple(samples.items())} if strategy == "guided" else {}),
     )
     notebook = Notebook(partial, device, begin)
     # A clock that suits any workload can only be chosen where there is one to set.
     if reference is None:
         reference = not device.executes_steps
     others = references(workload.data_type) if reference and device.settings else ()
-    cells = len(rows) * len(settings) if strategy == "full" else 2 * len(rows) + len(settings) - 1
-    total = cells + len(others) * len(settings)
+    total = _probes(strategy, len(rows), len(settings)) + len(others) * len(settings)
 
     def report(what: str, batch_size: int, setting: float | None) -> None:
         if progress is not None:
@@ -82,13 +93,32 @@ def profile(
             at = "" if setting is None else f" at {setting:g} {unit}"
             progress(min(len(notebook.notes), total), total, f"{what}, batch size {batch_size}{at}")
 
-    prober = Prober(device, workload, algorithm, steps=steps, cap_w=cap_w, rows=notebook.missing(rows))
+    windows = GUIDED_WINDOWS if strategy == "guided" else WINDOWS
+    prober = Prober(
+        device,
+        workload,
+        algorithm,
+        steps=steps,
+        cap_w=cap_w,
+        windows=windows,
+        rows=notebook.missing(rows),
+        calm=notebook.is_calm,
+    )
 
     def measure(shape: Shape, setting: float | None) -> ProfileCell | AbortedProbe:
         report(workload.name, shape[0], setting)
         return notebook.look_up(None, prober, shape, setting)
 
-    (full if strategy == "full" else staircase)(rows, settings, measure)
+    def again(shape: Shape, setting: float | None) -> None:
+        report(workload.name, shape[0], setting)
+        notebook.measure(None, prober, shape, setting)
+
+    steered: Guided | None = None
+    if strategy == "guided" and cap_w is not None:
+        by_curve = efficiency is not None
+        steered = guided(device, rows, notebook, again, cap_w=cap_w, samples=samples, by_curve=by_curve, strict=strict)
+    else:
+        (full if strategy == "full" else staircase)(rows, settings, measure)
     own = [note for note in notebook.notes if note.reference is None]
     if all(note.cell is not None and note.cell.out_of_memory for note in own):
         smallest = min(batch_size for batch_size, _ in rows)
@@ -103,7 +133,7 @@ def profile(
         device=device.name,
         workload=workload.name,
         algorithm=algorithm,
-        cells=tuple(sorted((note.cell for note in own if note.cell is not None), key=order)),
+        cells=steered.cells if steered else tuple(sorted((note.cell for note in own if note.cell), key=order)),
         aborted=tuple(note.aborted for note in own if note.aborted is not None),
         reference=reference_set(notebook.notes),
         key=key,
@@ -111,10 +141,18 @@ def profile(
         sensor_window_s=device.sensor.window_s,
         sensor_rail=device.sensor.rail,
         strategy=strategy,
+        guided=steered.guidance if steered else None,
         supply=device.supply,
-        notes=(*_notes(device, workload), *happened(device)),
+        notes=(*(steered.notes if steered else ()), *_notes(device, workload), *happened(device)),
         provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=cap_w),
     )
+
+
+def _probes(strategy: str, rows: int, settings: int) -> int:
+    """How many it takes at most, or so."""
+    if strategy == "guided":
+        return MOST
+    return rows * settings if strategy == "full" else 2 * rows + settings - 1
 
 
 def _notes(device: Device, workload: Workload) -> tuple[str, ...]:

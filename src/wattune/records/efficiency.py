@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import model_validator
 from typing_extensions import Self
 
 from wattune.errors import RecordError
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
+
+EfficiencyStrategy = Literal["full", "pooled"]
+"""How the samples were estimated: every batch size by its own runs, or all from a few runs by a curve."""
 
 
 class EfficiencyPoint(Value):
@@ -15,6 +20,7 @@ class EfficiencyPoint(Value):
     ``relative_samples`` is None where every run was censored (ended before the target); ``low`` and ``high`` are
     the 90 % band, None where unknown; ``samples`` is the mean over the runs, a run that
     ended before the target (censored) counting with its budget; ``samples_std`` that of those which reached it.
+    A pooled curve has all of these from the runs of all batch sizes, and also where ``runs`` is 0.
     """
 
     batch_size: BatchSize
@@ -36,7 +42,16 @@ class EfficiencyPoint(Value):
 
 
 class EfficiencyCurve(Record):
-    """Samples to the target per batch size, relative to the reference (largest) batch size."""
+    """Samples to the target per batch size, relative to the reference (largest) batch size.
+
+    ``strategy``: "full", the mean over the runs of each batch size, or "pooled", a curve through all runs; None where
+    the file does not say. The rest is of a pooled curve, None elsewhere. ``covariance``: of ln(relative samples) on the
+    target, in the order of the points, the reference's rows 0. ``runs_used``, ``censored``: how many runs there were,
+    and how many of them ended before the target. ``misfit``: the runs do not follow a curve, and more are needed.
+    ``stopped_because``: why no further run was made. Where the device's step times were known: ``best``, the batch size
+    to take, ``p_best``, the probability of each to be the best, and ``expected_regret``, how much longer than the best
+    one ``best`` is expected to take (0.01: 1 %).
+    """
 
     name = "efficiency"
 
@@ -45,6 +60,15 @@ class EfficiencyCurve(Record):
     target: Number | None = None
     reference_batch_size: BatchSize
     points: tuple[EfficiencyPoint, ...]
+    strategy: EfficiencyStrategy | None = None
+    covariance: tuple[tuple[Number, ...], ...] | None = None
+    runs_used: Samples | None = None
+    censored: Samples | None = None
+    misfit: bool | None = None
+    stopped_because: str | None = None
+    best: BatchSize | None = None
+    p_best: dict[int, NotNegative] | None = None
+    expected_regret: NotNegative | None = None
 
     @model_validator(mode="after")
     def _reference(self) -> Self:
@@ -56,6 +80,9 @@ class EfficiencyCurve(Record):
         reference = self.at(self.reference_batch_size)
         if reference.relative_samples is not None and abs(reference.relative_samples - 1) > 1e-6:
             raise ValueError("a relative_samples of 1 at the reference batch size")
+        rows = self.covariance
+        if rows is not None and {len(rows), *(len(row) for row in rows)} != {len(sizes)}:
+            raise ValueError("a covariance with one row and one column for each point")
         return self
 
     def at(self, batch_size: int) -> EfficiencyPoint:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
+from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value, number
 from wattune.records.board import Supply
-from wattune.records.work import AtPoint
+from wattune.records.work import AtPoint, OperatingPoint
+
+Share = Annotated[float, BeforeValidator(number), Field(ge=0, le=1)]
 
 
 class ProfileCell(AtPoint):
@@ -18,7 +20,9 @@ class ProfileCell(AtPoint):
     ``power_peak_w`` is the largest reading of the sensor; ``step_s`` the mean over ``steps`` steps.
     What the board said of itself meanwhile: ``throttled`` is what held its clocks down, ``over_current`` how many such
     events there were, ``swapped_bytes`` how much memory went to and from the swap, ``temperature_c`` the highest
-    temperature; None where it does not tell.
+    temperature; None where it does not tell. ``probes``: how many probes it was measured in, if more than one: means
+    are then those over all of them, the peak the highest. ``p_above_cap``: the probability that its power, without the
+    sensor's noise, is above the cap of a guided profile.
     """
 
     step_s: Positive | None = None
@@ -32,6 +36,8 @@ class ProfileCell(AtPoint):
     over_current: Samples | None = None
     swapped_bytes: NotNegative | None = None
     temperature_c: Number | None = None
+    probes: BatchSize | None = None
+    p_above_cap: Share | None = None
 
     @property
     def disturbed(self) -> bool:
@@ -123,6 +129,21 @@ class ProfileKey(Value):
         return self != now and self.model_copy(update={"mode": now.mode, "software": now.software}) == now
 
 
+class Guidance(Value):
+    """How a guided profile came to its end, and what it takes for the best of what it measured.
+
+    ``samples_from``: where it knows from how many samples each batch size needs, an efficiency record or nothing but
+    what is usual ("prior"). ``may_save``: share of the training's time that more probes were expected to save.
+    """
+
+    strict: bool
+    samples_from: Literal["efficiency", "prior"]
+    stopped_because: str
+    may_save: NotNegative
+    pick: OperatingPoint | None = None
+    p_above_cap: Share | None = None
+
+
 class Program(Value):
     """The program that was measured in place of a workload.
 
@@ -157,6 +178,7 @@ class ProfileTable(Record):
     sensor_window_s: NotNegative | None = None
     sensor_rail: str | None = None
     strategy: str | None = None
+    guided: Guidance | None = None
     supply: Supply | None = None
     notes: tuple[str, ...] = ()
     program: Program | None = None

@@ -161,7 +161,7 @@ def _choice(records: Records) -> Section:
         items.append(comparing.candidate_rows(plan, origin))
     if plan.gain_over_caps:
         profile = records.profile
-        one_cap = profile is not None and (profile.strategy == "staircase" or bool(profile.aborted))
+        one_cap = profile is not None and (profile.strategy in ("staircase", "guided") or bool(profile.aborted))
         items += [caps.gain_over_caps(plan, origin, one_cap=one_cap), caps.cap_rows(plan, origin)]
     else:
         items.append(Note("Speed-up over the range of caps", "The plan does not say what other caps would gain."))

@@ -1,0 +1,154 @@
+"""Boards with one model on them: the true step time and power of every cell, and a rig that probes them with noise.
+
+A probe reads the sensor for some of its windows, after it has settled. Noise is drawn twice a window, so a probe's mean
+is better than one reading, as far as it is long; it comes with the board's own error of repetition, and where the board
+warms up, what is read early is less than what is drawn later.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+REPETITION = 0.002
+"""Standard deviation of step time and power from one probe to the next, relative, that no longer probe takes away."""
+
+READINGS_A_WINDOW = 2
+"""Readings of a window that differ; all the others overlap with them."""
+
+WARM_UP_STEPS, LEAST_STEPS = 2, 3
+
+
+class Cell(NamedTuple):
+    """A batch size and a clock."""
+
+    batch_size: int
+    clock_mhz: float
+
+
+class Reading(NamedTuple):
+    """What a probe says: of its steps, and of the sensor's readings meanwhile."""
+
+    step_s: float
+    step_std_s: float
+    power_mean_w: float
+    power_std_w: float
+    power_peak_w: float
+    steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """True figures: ``step_s`` and ``power_w`` (batch sizes, clocks); the power is the highest of any window, warm.
+
+    ``noise_w``: of one window's reading; ``noise_known``: whether the sensor's data sheet says so. ``step_noise``: of
+    one step's time, relative. ``cold``: by how much less the board draws when cold, as a share, and
+    ``warming_s`` how long it takes to warm up. ``volts``: at each clock, where the board tells them.
+    """
+
+    name: str
+    family: str
+    batch_sizes: tuple[int, ...]
+    clocks_mhz: tuple[float, ...]
+    step_s: Array
+    power_w: Array
+    noise_w: float
+    noise_known: bool
+    step_noise: float
+    resolution_w: float
+    window_s: float
+    lag_s: float
+    cold: float = 0.0
+    warming_s: float = 120.0
+    volts: tuple[float, ...] = ()
+
+    def cap_w(self, share: float) -> float:
+        """So far on the way from the least to the most that any cell draws."""
+        low, high = float(self.power_w.min()), float(self.power_w.max())
+        return low + share * (high - low)
+
+    def place(self, cell: Cell) -> tuple[int, int]:
+        """Where a cell is in ``step_s`` and ``power_w``."""
+        return self.batch_sizes.index(cell.batch_size), self.clocks_mhz.index(cell.clock_mhz)
+
+    def fastest(self, cap_w: float) -> dict[int, Cell]:
+        """Of each batch size that can keep the cap at all the fastest cell that does."""
+        found = {}
+        for row, size in enumerate(self.batch_sizes):
+            times = np.where(self.power_w[row] <= cap_w, self.step_s[row], math.inf)
+            if math.isfinite(times.min()):
+                found[size] = Cell(size, self.clocks_mhz[int(times.argmin())])
+        return found
+
+    def sample_s(self, cell: Cell) -> float:
+        """True seconds per sample."""
+        return float(self.step_s[self.place(cell)]) / cell.batch_size
+
+    def cost(self, cell: Cell, samples: Mapping[int, float]) -> float:
+        """True time to the target."""
+        return self.sample_s(cell) * samples[cell.batch_size]
+
+    def best(self, cap_w: float, samples: Mapping[int, float]) -> Cell | None:
+        """The cell with the least time to the target; None where no batch size can keep the cap."""
+        cells = [cell for size, cell in self.fastest(cap_w).items() if math.isfinite(samples.get(size, math.inf))]
+        return min(cells, key=lambda cell: self.cost(cell, samples), default=None)
+
+
+@dataclass
+class Rig:
+    """One board under one cap, from cold: counts what it is asked, and how far above the cap that was."""
+
+    board: Board
+    cap_w: float
+    seed: int
+    probes: int = 0
+    seconds: float = 0.0
+    over: list[float] = field(default_factory=list)
+    _warm: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._draw = random.Random(f"{self.board.name} {self.cap_w:.6g} {self.seed}")
+
+    def probe(self, cell: Cell, *, windows: int = 3, abort: bool = True) -> Reading | float:
+        """What was read, or with ``abort`` the first reading above the cap, where there is one."""
+        board, gauss = self.board, self._draw.gauss
+        true_s, warm_w = float(board.step_s[board.place(cell)]), float(board.power_w[board.place(cell)])
+        power_w = warm_w * (1 - board.cold * (1 - self._warm))
+        steps = max(LEAST_STEPS, math.ceil(windows * board.window_s / true_s))
+        count = max(1, round(steps * true_s / board.window_s))
+        self.probes += 1
+        if power_w > self.cap_w:
+            self.over.append(power_w / self.cap_w - 1)
+        own_w = power_w * (1 + REPETITION * gauss(0, 1))
+        readings = [self._rounded(own_w + board.noise_w * gauss(0, 1)) for _ in range(count * READINGS_A_WINDOW)]
+        above = next((number for number, reading in enumerate(readings) if reading > self.cap_w), None)
+        length_s = steps * true_s
+        if abort and above is not None:
+            length_s = (above + 1) * board.window_s / READINGS_A_WINDOW
+        spent_s = board.window_s + board.lag_s + WARM_UP_STEPS * true_s + length_s
+        self.seconds += spent_s
+        towards = warm_w / float(board.power_w.max())
+        self._warm += (towards - self._warm) * (1 - math.exp(-spent_s / board.warming_s))
+        if abort and above is not None:
+            return readings[above]
+        return Reading(
+            step_s=true_s * (1 + REPETITION * gauss(0, 1) + board.step_noise / math.sqrt(steps) * gauss(0, 1)),
+            step_std_s=true_s * board.step_noise,
+            power_mean_w=fmean(readings),
+            power_std_w=stdev(readings),
+            power_peak_w=max(readings),
+            steps=steps,
+        )
+
+    def _rounded(self, power_w: float) -> float:
+        step_w = self.board.resolution_w
+        return round(power_w / step_w) * step_w

@@ -1,0 +1,74 @@
+"""`python -m benchmarks decisions [PART ...] [--sweeps RUNS.csv] [--zeus DIR]`, or `decisions train --data DIR`.
+
+Without a part all are run; a part that is run alone takes its place among the results of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.decisions import efficiency_part, goals, pipeline_part, profiling_part, sweeps, tables, traces
+from benchmarks.decisions.fresh_runs import NOISE, RUNS, train
+from benchmarks.timing import RESULTS, machine
+from wattune.files import write_json
+
+WORK = Path("build") / "decisions"
+"""Learning curves of the fresh runs, which are resumed from there."""
+
+RESULT = RESULTS / "decisions.json"
+PARTS = ("efficiency", "gpus", "pipeline", "profiling")
+
+
+def main(arguments: list[str]) -> None:
+    """Compare, print and keep; or train."""
+    options = _options(arguments)
+    if options.parts == ["train"]:
+        torch.set_num_threads(1)
+        train(options.data, WORK)
+        return
+
+    def known() -> list[sweeps.Sweep]:
+        return sweeps.read(RUNS) + (sweeps.read(options.sweeps) if options.sweeps else [])
+
+    compared: dict[str, Callable[[], dict[str, Any]]] = {
+        "efficiency": lambda: efficiency_part.summary(efficiency_part.cases(known(), sweeps.noise_scales(NOISE))),
+        "gpus": lambda: traces.summary(traces.cases(options.zeus)),
+        "pipeline": lambda: pipeline_part.summary(pipeline_part.cases(known())),
+        "profiling": lambda: profiling_part.summary(profiling_part.cases()),
+    }
+    figures: dict[str, Any] = {}
+    for name in options.parts or [part for part in PARTS if part != "gpus" or options.zeus]:
+        begun_s = time.perf_counter()
+        found = compared[name]()
+        seconds = round(time.perf_counter() - begun_s, 1)
+        print(f"\n{name} ({seconds:.0f} s)\n\n{tables.TABLES[name](found)}", flush=True)
+        figures = json.loads(RESULT.read_text()) if RESULT.is_file() else {"benchmark": "decisions"}
+        figures |= {name: found, "machine": machine(), "seconds": figures.get("seconds", {}) | {name: seconds}}
+        if not {"efficiency", "pipeline", "profiling"} - figures.keys():
+            figures["goals"] = goals.judged(figures)
+        write_json(RESULT, figures)
+    if "goals" in figures:
+        print(f"\n{tables.goals(figures['goals'])}")
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks decisions")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}, or train alone")
+    parser.add_argument("--sweeps", type=Path, help="recorded runs beside the fresh ones, in the same columns")
+    parser.add_argument("--zeus", type=Path, help="folder of Zeus' traces: summary_train.csv, summary_power_*.csv")
+    parser.add_argument("--data", type=Path, help="folder of the data sets to train on; see README.md here")
+    options = parser.parse_args(arguments)
+    if options.parts != ["train"] and (unknown := set(options.parts) - set(PARTS)):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; allowed: {', '.join(PARTS)}, or train alone")
+    if options.parts == ["train"] and options.data is None:
+        parser.error("train needs --data DIR")
+    if "gpus" in options.parts and options.zeus is None:
+        parser.error("gpus needs --zeus DIR")
+    return options

@@ -1,0 +1,208 @@
+"""The batch size alone: every way to choose it on the same runs and devices, judged on the target's own runs.
+
+The device's side is known exactly here: the fastest cell of each batch size that keeps 0.98 of a random cap on a random
+board. Of the proxy's ten seeds five, drawn anew for each case, may be used; the rest are "the same" workload's truth.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.decisions import estimators
+from benchmarks.decisions.boards import Board
+from benchmarks.decisions.estimators import SEEDS, Bank, Decision
+from benchmarks.decisions.generators import board
+from benchmarks.decisions.scoring import grouped, paired, regrets, rounded, spread_of_mean
+from benchmarks.decisions.sweeps import Key, Sweep, errors, pairs, truth
+from benchmarks.decisions.zeus_policy import zeus
+from wattune.decisions.curve import BAND_SD
+
+DEVICES = 40
+"""For each pair of a proxy and a target."""
+
+CAPS = (0.25, 0.9)
+GUARD = 0.98
+FLOOR = "floor"
+"""Whoever knows all exactly, judged by a truth that is off by as much as the target's few seeds leave it off."""
+
+FIRST_BOARD = 5000
+"""Boards of this part are not those of the profiling part."""
+
+
+def device(number: int, draw: random.Random) -> tuple[Board, dict[int, float]]:
+    """A random board and its seconds per sample at the fastest cells under a random cap, at least two of them."""
+    place = board(("roofline", "table")[number % 2], FIRST_BOARD + number // 2)
+    while True:
+        cells = place.fastest(GUARD * place.cap_w(draw.uniform(*CAPS)))
+        if len(cells) > 1:
+            return place, {size: place.sample_s(cell) for size, cell in cells.items()}
+
+
+def cases(sweeps: Sequence[Sweep], scales: dict[Key, list[float]]) -> list[dict[str, Any]]:
+    """All ways on all devices and pairs, a row each."""
+    rows: list[dict[str, Any]] = []
+    for proxy, target in pairs(sweeps):
+        true, error = truth(target.runs), errors(target.runs)
+        noise = scales.get(proxy.key)
+        for number in range(DEVICES):
+            draw = random.Random(f"{proxy.key} {target.key.workload} {number}")
+            _, times = device(number, draw)
+            places = draw.sample(range(len(next(iter(proxy.runs.values())))), SEEDS * 2)
+            runs, same = proxy.some(places[:SEEDS]), truth(proxy.some(places[SEEDS:]))
+            case = {
+                "case": f"{proxy.key} {target.key.workload} {number}",
+                "family": target.key.family,
+                "group": f"{target.key.family} {target.key.workload} {target.key.rate:g}",
+            }
+            for way, bank, decision, seconds in _ways(runs, times, true, noise, number, draw):
+                rows.append(
+                    case
+                    | {
+                        "way": way,
+                        "regret": _regret(decision, times, true),
+                        "same": _regret(decision, times, same),
+                        "runs": len(bank.made),
+                        "censored": sum(not run.reached for _, run in bank.made),
+                        "samples": bank.samples,
+                        "server": bank.server,
+                        "stated": decision.expected_regret,
+                        "reason": decision.reason,
+                        "seconds": seconds,
+                        "step_s": decision.step_s,
+                        "misfit": decision.curve is not None and decision.curve.misfit,
+                        "covered": covered(decision, true),
+                        "covered_but_error": covered(decision, true, error),
+                    }
+                )
+            seen = {size: one * math.exp(error[size] * draw.gauss(0, 1)) for size, one in true.items()}
+            perfect = Decision(estimators.cheapest(times, true))
+            rows.append(case | {"way": FLOOR, "regret": _regret(perfect, times, seen)})
+    return rows
+
+
+def _ways(
+    runs: dict[int, list[Any]],
+    times: dict[int, float],
+    true: dict[int, float],
+    noise: list[float] | None,
+    number: int,
+    draw: random.Random,
+) -> Any:
+    def way(name: str, choose: Any) -> tuple[str, Bank, Decision, float]:
+        bank = Bank(runs)
+        begun_s = time.perf_counter()
+        decision = choose(bank)
+        return name, bank, decision, time.perf_counter() - begun_s
+
+    own = way("ours", lambda bank: estimators.ours(bank, times))
+    yield own
+    if noise is not None:
+        scale = draw.choice(noise)
+        spread = float(np.std(np.log(noise), ddof=1))
+        yield way("ours with noise scale", lambda bank: estimators.ours(bank, times, noise=(scale, spread)))
+        yield way("noise scale alone", lambda bank: estimators.noise_scale_alone(times, scale))
+    yield way("paper 6 x 5", lambda bank: estimators.raw_means(bank, times))
+    yield way("raw means 6 x 1", lambda bank: estimators.raw_means(bank, times, 1))
+    yield way("raw means at our cost", lambda bank: estimators.raw_at_cost(bank, times, own[1].server))
+    yield way("fewest samples 6 x 5", lambda bank: estimators.fewest_samples(bank, times))
+    yield way("largest batch", lambda bank: estimators.largest(times))
+    yield way("constant r", lambda bank: estimators.constant(times))
+    yield way("Zeus, 12 jobs", lambda bank: zeus(bank, times, 12, number))
+    yield way("Zeus, 30 jobs", lambda bank: zeus(bank, times, 30, number))
+    yield way("target known", lambda bank: Decision(estimators.cheapest(times, true)))
+
+
+def _regret(decision: Decision, times: dict[int, float], true: dict[int, float]) -> float:
+    """Over the best batch size; one that does not come to the target costs as much again as the best does (100 %)."""
+    best = estimators.cheapest(times, true)
+    if best is None:
+        return 0.0
+    chosen = decision.batch_size
+    if chosen is None or not math.isfinite(true[chosen]):
+        return 1.0
+    return times[chosen] * true[chosen] / (times[best] * true[best]) - 1
+
+
+def covered(decision: Decision, true: dict[int, float], error: dict[int, float] | None = None) -> list[bool]:
+    """Of each batch size but the reference, whether the target's ln r is in the stated 90 % band.
+
+    ``error``: standard errors of ln(truth), which the band is widened by.
+    """
+    curve = decision.curve
+    if curve is None or not any(curve.runs.values()) or not math.isfinite(true[curve.reference]):
+        return []
+    found = []
+    for size in curve.batch_sizes:
+        if size != curve.reference and math.isfinite(true[size]):
+            place = curve.batch_sizes.index(size)
+            own = 0.0 if error is None else math.hypot(error[size], error[curve.reference])
+            apart = math.log(true[size] / true[curve.reference]) - float(curve.mean[place])
+            found.append(bool(abs(apart) <= BAND_SD * math.hypot(math.sqrt(curve.covariance[place, place]), own)))
+    return found
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Every way's figures, all cases and by family; ours against the paper's sweep case by case."""
+    ways: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        ways.setdefault(row["way"], []).append(row)
+    floor = ways.pop(FLOOR)
+    paper = {row["case"]: row for row in ways["paper 6 x 5"]}
+    found: dict[str, Any] = {}
+    for name, some in ways.items():
+        beside = [paper[row["case"]] for row in some]
+        groups = [row["group"] for row in some]
+        figures: dict[str, Any] = {
+            "all": regrets([row["regret"] for row in some], groups),
+            "by": grouped(some, "regret", "group", "family"),
+            "same workload": regrets([row["same"] for row in some], groups),
+        }
+        figures["against paper 6 x 5"] = paired([r["regret"] for r in some], [r["regret"] for r in beside], groups)
+        figures["runs_mean"] = round(float(np.mean([row["runs"] for row in some])), 2)
+        figures["runs_se"] = rounded(spread_of_mean([row["runs"] for row in some], groups), 3)
+        figures["runs_max"] = max(row["runs"] for row in some)
+        for what in ("samples", "server"):
+            share = sum(row[what] for row in some) / sum(row[what] for row in beside)
+            figures[f"{what}_saved"] = round(1 - share, 4)
+        if name.startswith("ours"):
+            figures |= _own(some)
+        found[name] = figures
+    found["ours"][FLOOR] = regrets([row["regret"] for row in floor], [row["group"] for row in floor])
+    found["ours"]["floor_by"] = grouped(floor, "regret", "group", "family")
+    return found
+
+
+def _own(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    inside = [(one, row["group"]) for row in rows for one in row["covered"]]
+    stated = [row for row in rows if row["stated"] is not None]
+    steps = [one for row in rows for one in row["step_s"]]
+    by_family = {
+        family: round(float(np.mean([one for row in rows if row["family"] == family for one in row["covered"]])), 4)
+        for family in sorted({row["family"] for row in rows})
+    }
+    reasons = [row["reason"] for row in rows]
+    return {
+        "coverage": round(float(np.mean([one for one, _ in inside])), 4),
+        "coverage_se": rounded(spread_of_mean([float(one) for one, _ in inside], [group for _, group in inside])),
+        "coverage_by_family": by_family,
+        "coverage_but_error": round(float(np.mean([one for row in rows for one in row["covered_but_error"]])), 4),
+        "stated": round(float(np.mean([row["stated"] for row in stated])), 5),
+        "realised_over_stated": round(
+            float(np.mean([row["regret"] for row in stated]) / np.mean([row["stated"] for row in stated])), 3
+        ),
+        "realised_over_stated_on_same": round(
+            float(np.mean([row["same"] for row in stated]) / np.mean([row["stated"] for row in stated])), 3
+        ),
+        "step_ms": {
+            "mean": round(1e3 * float(np.mean(steps)), 2),
+            "p95": round(1e3 * float(np.quantile(steps, 0.95)), 2),
+        },
+        "misfits": round(float(np.mean([row["misfit"] for row in rows])), 4),
+        "stopped": {reason: reasons.count(reason) for reason in sorted(set(reasons))},
+    }

@@ -1,0 +1,239 @@
+"""Fresh training runs: `python -m benchmarks decisions train --data DIR`; resumable, an hour of one core at most.
+
+Each configuration (workload, learning rate, batch size) trains its ten seeds at once and keeps its learning curves in
+the work folder; what is there is not trained again. From the curves come the targets, and from those the table of
+runs, in results/decisions_runs.csv, and the gradient noise scales, in results/decisions_noise.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.decisions.fresh_data import FAMILIES, Family, Source
+from benchmarks.decisions.fresh_models import Parameters, Stack, loss
+from benchmarks.timing import RESULTS
+
+BATCH_SIZES = (4, 8, 16, 32, 64, 128)
+LEARNING_RATES = (5e-4, 2e-3)
+SEEDS = 10
+GRID = 128
+"""Samples between two evaluations, the same for every batch size."""
+
+WINDOW = 3
+QUANTILES = (0.8, 0.95)
+PRETRAINING_SAMPLES = 200_000
+NOISE_AT, NOISE_EVERY, MICRO_BATCHES, MICRO_BATCH = 32, 16, 24, 8
+"""The noise scale: in runs at this batch size, every so many evaluations, from so many micro-batches of this size."""
+
+RUNS, NOISE = RESULTS / "decisions_runs.csv", RESULTS / "decisions_noise.csv"
+Floats = NDArray[np.float64]
+
+
+def train(data: Path, work: Path) -> None:
+    """Train what is missing in ``work``, then write the two tables."""
+    work.mkdir(parents=True, exist_ok=True)
+    for family in FAMILIES:
+        network = family.network(family.classes)
+        pretrained = _pretrained(family, data, work)
+        for workload in family.workloads:
+            source = family.load(data, workload)
+            for rate in LEARNING_RATES:
+                for batch_size in BATCH_SIZES:
+                    path = work / f"{family.name}-{workload}-{rate:g}-{batch_size}.npz"
+                    if path.exists():
+                        continue
+                    begun = time.perf_counter()
+                    curves = _run(path.stem, network, pretrained, source, rate, batch_size, family.budget)
+                    np.savez_compressed(work / "partial.npz", **curves)
+                    (work / "partial.npz").replace(path)
+                    best = curves["accuracy"][:, -WINDOW:].mean()
+                    print(f"{path.stem}: {best:.3f} at the end, {time.perf_counter() - begun:.0f} s", flush=True)
+    collect(work)
+
+
+def _pretrained(family: Family, data: Path, work: Path) -> Parameters:
+    path = work / f"{family.name}.npz"
+    if not path.exists():
+        network = family.network(family.pretraining_classes)
+        source = family.load(data, family.pretraining)
+        parameters = [part.requires_grad_() for part in network.new([0])]
+        batches = _batches(f"{family.name} pretraining", source, 1, PRETRAINING_SAMPLES, 64)
+        _steps(network, parameters, batches, 2e-3)
+        accuracy = _accuracy(network, parameters, source.tests)[0]
+        print(f"{family.name}: pretrained to {accuracy:.3f}", flush=True)
+        np.savez(path, *[part.detach().numpy() for part in parameters])
+    with np.load(path) as file:
+        return [torch.from_numpy(file[name]) for name in file.files]
+
+
+def _run(
+    name: str, network: Stack, pretrained: Parameters, source: Source, rate: float, batch_size: int, budget: int
+) -> dict[str, Any]:
+    """Accuracy (seeds, evaluations) on the grid, the first before training; noise and signal where they are taken."""
+    parameters = network.begin(pretrained, [_seed(f"{name} head {seed}") for seed in range(SEEDS)])
+    optimizer = torch.optim.Adam(parameters, lr=rate * math.sqrt(batch_size / 32), betas=(0.9, 0.999), eps=1e-8)
+    accuracy = [_accuracy(network, parameters, source.tests)]
+    at, noise, signal = [], [], []
+    micro = _batches(f"{name} noise", source, SEEDS, budget * 10, MICRO_BATCH)
+    chunks = _batches(name, source, SEEDS, budget, GRID)
+    for number, (inputs, labels) in enumerate(chunks):
+        if batch_size == NOISE_AT and number % NOISE_EVERY == 0:
+            one, other = _noise(network, parameters, micro)
+            at.append(number * GRID)
+            noise.append(one)
+            signal.append(other)
+        parts = zip(inputs.split(batch_size, dim=1), labels.split(batch_size, dim=1), strict=True)
+        for some, answers in parts:
+            optimizer.zero_grad(set_to_none=True)
+            loss(network.logits(parameters, some), answers).backward()
+            optimizer.step()
+        accuracy.append(_accuracy(network, parameters, source.tests))
+    curves: dict[str, Any] = {"accuracy": np.stack(accuracy, axis=1)}
+    if at:
+        curves |= {"at": np.array(at, dtype=float), "noise": np.stack(noise, 1), "signal": np.stack(signal, 1)}
+    return curves
+
+
+def _steps(network: Stack, parameters: Parameters, batches: Iterator[tuple[Tensor, Tensor]], rate: float) -> None:
+    optimizer = torch.optim.Adam(parameters, lr=rate)
+    for inputs, labels in batches:
+        optimizer.zero_grad(set_to_none=True)
+        loss(network.logits(parameters, inputs), labels).backward()
+        optimizer.step()
+
+
+def _batches(name: str, source: Source, seeds: int, samples: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """(seeds, size, ...) at a time; every seed has an order and an augmentation of its own, epoch by epoch."""
+    draws = [torch.Generator().manual_seed(_seed(f"{name} order {seed}")) for seed in range(seeds)]
+    augment = torch.Generator().manual_seed(_seed(f"{name} augmentation"))
+    orders = [torch.randperm(source.count, generator=draw) for draw in draws]
+    place = 0
+    for _ in range(samples // size):
+        if place + size > source.count:
+            orders, place = [torch.randperm(source.count, generator=draw) for draw in draws], 0
+        yield source.draw(torch.stack([order[place : place + size] for order in orders]), augment)
+        place += size
+
+
+@torch.no_grad()
+def _accuracy(network: Stack, parameters: Parameters, tests: tuple[Tensor, Tensor]) -> Floats:
+    inputs, labels = tests
+    right = []
+    for seed in range(len(parameters[0])):
+        logits = network.logits([part[seed : seed + 1] for part in parameters], inputs[None])
+        right.append(float((logits[0].argmax(dim=1) == labels).double().mean()))
+    return np.array(right)
+
+
+def _noise(network: Stack, parameters: Parameters, micro: Iterator[tuple[Tensor, Tensor]]) -> tuple[Floats, Floats]:
+    """Unbiased tr(Sigma) and |G|^2 of each seed from micro-batches at the present weights.
+
+    Source: McCandlish et al. 2018, arXiv 1812.06162, appendix A.1.
+    """
+    total = [torch.zeros_like(part) for part in parameters]
+    small = torch.zeros(SEEDS)
+    for _ in range(MICRO_BATCHES):
+        inputs, labels = next(micro)
+        gradients = torch.autograd.grad(loss(network.logits(parameters, inputs), labels), parameters)
+        small += _squares(gradients) / MICRO_BATCHES
+        for one, gradient in zip(total, gradients, strict=True):
+            one += gradient / MICRO_BATCHES
+    big, count = _squares(total), MICRO_BATCHES
+    noise = (small - big) / (1 / MICRO_BATCH - 1 / (MICRO_BATCH * count))
+    signal = (count * big - small) / (count - 1)
+    return noise.double().numpy(), signal.double().numpy()
+
+
+def _squares(parts: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+    return torch.stack([part.flatten(1).square().sum(dim=1) for part in parts]).sum(dim=0)
+
+
+def _seed(name: str) -> int:
+    return zlib.crc32(name.encode())
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def crossing(accuracy: Floats, target: float) -> float | None:
+    """Samples at which the trailing mean of three evaluations first reaches ``target``; None where it never does."""
+    smooth = np.convolve(accuracy, np.ones(WINDOW) / WINDOW, mode="valid")
+    reached = np.flatnonzero(smooth >= target)
+    if not len(reached):
+        return None
+    at = int(reached[0])
+    share = 1.0 if at == 0 else (target - smooth[at - 1]) / (smooth[at] - smooth[at - 1])
+    return float((at + WINDOW - 2 + share) * GRID)
+
+
+def collect(work: Path) -> None:
+    """The table of runs and that of noise scales, from the learning curves in ``work``."""
+    runs, scales = [], []
+    for family in FAMILIES:
+        for workload in family.workloads:
+            role = "proxy" if workload == family.workloads[0] else "target"
+            for rate in LEARNING_RATES:
+                paths = {b: work / f"{family.name}-{workload}-{rate:g}-{b}.npz" for b in BATCH_SIZES}
+                found = {b: dict(np.load(path)) for b, path in paths.items()}
+                for quantile, target in zip(QUANTILES, _targets([c["accuracy"] for c in found.values()]), strict=True):
+                    key = {
+                        "family": family.name,
+                        "workload": workload,
+                        "role": role,
+                        "learning_rate_at_32": rate,
+                        "target_quantile": quantile,
+                        "target_accuracy": round(target, 5),
+                    }
+                    for b, curves in found.items():
+                        for seed, accuracy in enumerate(curves["accuracy"]):
+                            samples = crossing(accuracy, target)
+                            runs.append(
+                                key
+                                | {
+                                    "batch_size": b,
+                                    "seed": seed,
+                                    "samples_to_target": "" if samples is None else round(samples, 1),
+                                    "reached": int(samples is not None),
+                                    "samples_budget": float(family.budget),
+                                }
+                            )
+                    scales += [key | scale for scale in _scales(found[NOISE_AT], target)]
+    _write(RUNS, runs)
+    _write(NOISE, scales)
+    print(f"{len(runs)} runs in {RUNS.name}")
+
+
+def _targets(curves: list[Floats]) -> list[float]:
+    """Shares of the accuracy gain that all batch sizes have in common."""
+    begin = float(np.mean([accuracy[:, 0].mean() for accuracy in curves]))
+    smooth = [np.convolve(accuracy.mean(axis=0), np.ones(WINDOW) / WINDOW, mode="valid") for accuracy in curves]
+    gain = min(float(one.max()) for one in smooth) - begin
+    return [begin + quantile * gain for quantile in QUANTILES]
+
+
+def _scales(curves: dict[str, Floats], target: float) -> Iterator[dict[str, float]]:
+    """Each seed's noise scale over its way to the target: noise and signal summed up first, divided last."""
+    for seed, accuracy in enumerate(curves["accuracy"]):
+        samples = crossing(accuracy, target)
+        before = curves["at"] <= (math.inf if samples is None else samples)
+        signal = float(curves["signal"][seed][before].sum())
+        if signal > 0:
+            yield {"seed": seed, "noise_scale": round(float(curves["noise"][seed][before].sum()) / signal, 1)}
+
+
+def _write(path: Path, rows: list[dict[str, object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

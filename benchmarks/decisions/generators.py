@@ -1,0 +1,127 @@
+"""Random boards of two kinds that are made in different ways, twelve clocks by six batch sizes each.
+
+``roofline``: the project's own board files with every constant drawn anew, and a counted model on them. ``table``:
+no formula of a processor at all, but a library's kernels, each good for some batch sizes, with its own speed and its
+own power; work in whole waves; a memory clock in steps; a voltage with a floor; and a board that draws more when warm.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from functools import cache
+
+import numpy as np
+
+from benchmarks.decisions.boards import Array, Board
+from benchmarks.session_worlds import TASKS, exact_peak_w, exact_step_s, random_board, work_of
+from wattune.decisions.search import Row
+
+BATCH_SIZES = (4, 8, 16, 32, 64, 128)
+CLOCKS = 12
+NOISE = (0.005, 0.03)
+"""Of one window's reading, relative to the board's middle power: from a good sensor to a bad one."""
+
+
+def board(kind: str, seed: int) -> Board:
+    """The board of this kind and seed."""
+    return {"roofline": roofline, "table": table}[kind](seed)
+
+
+@cache
+def roofline(seed: int) -> Board:
+    """A board file with its constants drawn anew, and one of the session benchmark's models."""
+    draw = random.Random(f"decisions roofline {seed}")
+    plain = random_board(seed + 50_000)
+    task = draw.choice([task for task in TASKS if task.name != "resnet18"])  # which does not fit at 128
+    clocks = plain.gpu.clocks_mhz
+    clocks = tuple(clocks[round(i * (len(clocks) - 1) / (CLOCKS - 1))] for i in range(CLOCKS))
+    works = [work_of(task, Row(size, size)) for size in BATCH_SIZES]
+    step_s = np.array([[exact_step_s(plain, work, clock) for clock in clocks] for work in works])
+    power_w = np.array([[exact_peak_w(plain, work, clock) for clock in clocks] for work in works])
+    volts = [plain.gpu.voltage_v[plain.gpu.clocks_mhz.index(clock)] for clock in clocks]
+    name = f"roofline {seed}: {plain.name}, {task.name}"
+    return _board(name, "roofline", clocks, step_s, power_w, volts, draw, cold=0.0)
+
+
+@cache
+def table(seed: int) -> Board:
+    """A table of a library's kernels on a chip, read out at each batch size and clock."""
+    draw = random.Random(f"decisions table {seed}")
+    share = np.linspace(draw.uniform(0.08, 0.3), 1.0, CLOCKS)
+    top_mhz = draw.uniform(600, 1400)
+
+    # A voltage with a floor and a bend, rising to one volt or so.
+    floor, bend = draw.uniform(0.6, 0.8), draw.uniform(0.3, 0.7)
+    above = np.maximum(share - bend, 0.0) / (1 - bend)
+    volts = floor + (1 - floor) * above ** draw.uniform(0.8, 1.6)
+
+    # The memory clock goes with the core's, in two to four steps.
+    edges = sorted(draw.uniform(0.15, 0.8) for _ in range(draw.randint(1, 3)))
+    levels = np.linspace(draw.uniform(0.4, 0.8), 1.0, len(edges) + 1)
+    memory = levels[np.searchsorted(edges, share)]
+
+    # Kernels: from which batch size each is chosen, its speed at a full wave, its power, how much it waits for memory.
+    starts = [0, *sorted(draw.sample(range(1, len(BATCH_SIZES)), draw.randint(1, 3)))]
+    kernels = [
+        {
+            "speed": math.exp(draw.gauss(0.10 * number, 0.08)),
+            "activity": math.exp(draw.gauss(0.0, 0.12)),
+            "waits": draw.uniform(0.05, 0.6),
+        }
+        for number in range(len(starts))
+    ]
+    wave = draw.choice((6, 12, 24, 40, 100))  # samples that the chip works on at once
+    per_wave_s = math.exp(draw.gauss(math.log(8e-3), 0.8)) * wave / 24
+    launch_s = math.exp(draw.gauss(math.log(4e-3), 0.7))
+    idle_w, chip_w = draw.uniform(1.0, 2.5), math.exp(draw.gauss(math.log(6.0), 0.4))
+    clocked, leaking = draw.uniform(0.1, 0.3), draw.uniform(0.05, 0.2)
+
+    step_s, power_w = np.zeros((len(BATCH_SIZES), CLOCKS)), np.zeros((len(BATCH_SIZES), CLOCKS))
+    for place, size in enumerate(BATCH_SIZES):
+        kernel = kernels[np.searchsorted(starts, place, side="right") - 1]
+        # Whole waves, the last one shorter by half of what it has to do less.
+        waves = math.ceil(size / wave) - 0.5 * (math.ceil(size / wave) - size / wave)
+        arithmetic = waves * per_wave_s * (1 - kernel["waits"]) / kernel["speed"] / share
+        traffic = waves * per_wave_s * kernel["waits"] / kernel["speed"] / memory
+        busy = arithmetic + traffic
+        step_s[place] = busy + launch_s * (0.6 + 0.4 / share)
+        filled = size / wave / math.ceil(size / wave)
+        level = kernel["activity"] * (0.35 + 0.65 * filled) * (0.5 + 0.5 * arithmetic / busy)
+        active = clocked + (1 - clocked) * level * busy / step_s[place]
+        power_w[place] = idle_w + chip_w * (active * volts**2 * share + leaking * volts**3 + 0.1 * memory)
+    power_w = np.maximum.accumulate(power_w, axis=1)  # in the clock power never falls; in the batch size it does
+    clocks = tuple(float(round(top_mhz * one, 1)) for one in share)
+    name = f"table {seed}: {len(kernels)} kernels"
+    return _board(name, "table", clocks, step_s, power_w, list(volts), draw, cold=draw.uniform(0.0, 0.02))
+
+
+def _board(
+    name: str,
+    family: str,
+    clocks: tuple[float, ...],
+    step_s: Array,
+    power_w: Array,
+    volts: list[float],
+    draw: random.Random,
+    *,
+    cold: float,
+) -> Board:
+    noise = math.exp(draw.uniform(*(math.log(end) for end in NOISE)))
+    return Board(
+        name=name,
+        family=family,
+        batch_sizes=BATCH_SIZES,
+        clocks_mhz=clocks,
+        step_s=step_s,
+        power_w=power_w,
+        noise_w=noise * float(np.median(power_w)),
+        noise_known=draw.random() < 0.5,
+        step_noise=noise,
+        resolution_w=draw.choice((0.001, 0.01, 0.04)),
+        window_s=draw.choice((0.1, 0.5, 1.0)),
+        lag_s=draw.choice((0.0, 0.1, 0.3)),
+        cold=cold,
+        warming_s=draw.uniform(60.0, 300.0),
+        volts=tuple(volts) if draw.random() < 0.5 else (),
+    )

@@ -1,0 +1,117 @@
+"""The whole job: probe the board, train the proxy, choose; judged by the board's truth and the target's own runs.
+
+One case is a pair of workloads, a board and a cap; every way has the same rig and the same proxy runs before it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.decisions import optuna_way, profilers
+from benchmarks.decisions.boards import Rig
+from benchmarks.decisions.estimators import SEEDS, Bank
+from benchmarks.decisions.generators import board
+from benchmarks.decisions.guided_way import together
+from benchmarks.decisions.profilers import Found
+from benchmarks.decisions.profiling_part import CAPS, GUARD, KINDS, counted, judged
+from benchmarks.decisions.scoring import grouped, paired, regrets
+from benchmarks.decisions.sweeps import Sweep, pairs, truth
+
+CASES = 10
+"""For each pair of a proxy and a target."""
+
+FIRST_BOARD = 5000
+"""The same boards as in the efficiency part, under other caps."""
+
+Samples = dict[int, float]
+
+
+def _ours(rig: Rig, bank: Bank) -> Found:
+    return together(rig, bank)[0]
+
+
+def _with_sweep(profile: Callable[[Rig, Samples], Found]) -> Callable[[Rig, Bank], Found]:
+    """Probing with the means of the paper's sweep."""
+
+    def way(rig: Rig, bank: Bank) -> Found:
+        means = {}
+        for size in bank.runs:
+            found = [bank.make(size) for _ in range(SEEDS)]
+            reached = any(run.reached for run in found)
+            means[size] = float(np.mean([run.samples for run in found])) if reached else math.inf
+        return profile(rig, means)
+
+    return way
+
+
+WAYS: dict[str, Callable[[Rig, Bank], Found]] = {
+    "ours": _ours,
+    "full grid + 6 x 5": _with_sweep(profilers.full_grid),
+    "paper: staircase + 6 x 5": _with_sweep(profilers.staircase),
+    "batch first, then clock (6 x 5)": _with_sweep(profilers.batch_first),
+    "Optuna TPE, 16 + 6 x 5": _with_sweep(optuna_way.tpe),
+    "largest batch": lambda rig, bank: profilers.largest_batch(rig, dict.fromkeys(bank.runs, 1.0)),
+    "fastest sample, full grid": lambda rig, bank: profilers.fastest_sample(rig, dict.fromkeys(bank.runs, 1.0)),
+}
+
+
+def cases(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
+    """A row for each case and way."""
+    rows = []
+    for proxy, target in pairs(sweeps):
+        true = truth(target.runs)
+        for number in range(CASES):
+            draw = random.Random(f"pipeline {proxy.key} {target.key.workload} {number}")
+            place = board(KINDS[number % 2], FIRST_BOARD + number // 2)
+            cap_w = place.cap_w(draw.uniform(*CAPS))
+            while place.best(GUARD * cap_w, true) is None:
+                cap_w = place.cap_w(draw.uniform(*CAPS))
+            runs = proxy.some(draw.sample(range(len(next(iter(proxy.runs.values())))), SEEDS))
+            for name, way in WAYS.items():
+                rig, bank = Rig(place, cap_w, number), Bank(runs)
+                found = way(rig, bank)
+                rows.append(
+                    judged(place, cap_w, true, rig, found)
+                    | {
+                        "way": name,
+                        "case": f"{proxy.key} {target.key.workload} {number}",
+                        "group": f"{target.key.family} {target.key.workload} {target.key.rate:g}",
+                        "workloads": target.key.family,
+                        "runs": len(bank.made),
+                        "samples": bank.samples,
+                        "server": bank.server,
+                    }
+                )
+    return rows
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Every way's figures, and ours against the full grid with the whole sweep, case by case."""
+    ways: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        ways.setdefault(row["way"], []).append(row)
+    rival = {row["case"]: row for row in ways["full grid + 6 x 5"]}
+    found: dict[str, Any] = {}
+    for name, every in ways.items():
+        some = [row for row in every if math.isfinite(row["regret"])]
+        figures: dict[str, Any] = {
+            "all": regrets([row["regret"] for row in some], [row["group"] for row in some]),
+            "by": grouped(some, "regret", "group", "workloads") | grouped(some, "regret", "group", "family"),
+        }
+        beside = [rival[row["case"]] for row in some]
+        both = [(a, b) for a, b in zip(some, beside, strict=True) if math.isfinite(b["regret"])]
+        figures["against full grid + 6 x 5"] = paired(
+            [a["regret"] for a, _ in both], [b["regret"] for _, b in both], [a["group"] for a, _ in both]
+        )
+        figures["runs_mean"] = round(float(np.mean([row["runs"] for row in every])), 2)
+        figures["runs_max"] = max(row["runs"] for row in every)
+        for what in ("samples", "server"):
+            saved = 1 - sum(row[what] for row in every) / sum(row[what] for row in rival.values())
+            figures[f"{what}_saved"] = round(saved, 4)
+        found[name] = figures | counted(every)
+    return found

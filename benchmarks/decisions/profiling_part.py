@@ -1,0 +1,168 @@
+"""Probing alone: every way on the same boards and caps, with the samples to the target known exactly.
+
+Regret is against the fastest cell whose true power keeps 0.98 of the cap, so it may be below 0. A pick whose true power
+is over the cap is counted, and is charged what comes of it: the guard goes down on its row until the cap is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.decisions import optuna_way, profilers
+from benchmarks.decisions.boards import Board, Cell, Rig
+from benchmarks.decisions.generators import board
+from benchmarks.decisions.guided_way import guided_way
+from benchmarks.decisions.profilers import Found, Samples
+from benchmarks.decisions.scoring import grouped, paired, regrets, rounded
+
+BOARDS = 120
+"""Of each kind."""
+
+GP_BOARDS = 50
+"""Of each kind, for the slowest rival."""
+
+CAPS = (0.25, 0.9)
+GUARD = 0.98
+KINDS = ("roofline", "table")
+NOISY = 0.015
+
+Way = Callable[[Rig, Samples], Found]
+
+WAYS: dict[str, Way] = {
+    "ours": guided_way,
+    "ours, strict": partial(guided_way, strict=True),
+    "full grid": profilers.full_grid,
+    "staircase": profilers.staircase,
+    "batch first, then clock": profilers.batch_first,
+    "largest batch": profilers.largest_batch,
+    "fastest sample, full grid": profilers.fastest_sample,
+    "Optuna TPE, 16": optuna_way.tpe,
+    "Optuna GP, 16": optuna_way.gp,
+}
+
+
+def case(kind: str, seed: int) -> tuple[Board, float, dict[int, float]]:
+    """A board, a cap that some cell keeps with 2 % to spare, and samples that need not follow a formula exactly."""
+    place, draw = board(kind, seed), random.Random(f"profiling {kind} {seed}")
+    critical = min(8000.0, max(20.0, math.exp(math.log(200) + 1.3 * draw.gauss(0, 1))))
+    samples = {size: (1 + size / critical) * math.exp(0.05 * draw.gauss(0, 1)) for size in place.batch_sizes}
+    while True:
+        cap_w = place.cap_w(draw.uniform(*CAPS))
+        if place.fastest(GUARD * cap_w):
+            return place, cap_w, samples
+
+
+def cases(boards: int = BOARDS, gp_boards: int = GP_BOARDS) -> list[dict[str, Any]]:
+    """A row for each board and way."""
+    rows = []
+    for kind in KINDS:
+        for seed in range(boards):
+            place, cap_w, samples = case(kind, seed)
+            for name, way in WAYS.items():
+                if name.startswith("Optuna GP") and seed >= gp_boards:
+                    continue
+                rig = Rig(place, cap_w, seed)
+                begun_s = time.perf_counter()
+                found = way(rig, samples)
+                seconds = time.perf_counter() - begun_s
+                own = {"way": name, "seconds": seconds, "step_s": tuple(found.step_s)}
+                rows.append(own | judged(place, cap_w, samples, rig, found))
+    return rows
+
+
+def judged(place: Board, cap_w: float, samples: Samples, rig: Rig, found: Found) -> dict[str, Any]:
+    """What came of it, by the true figures."""
+    best, at_cap = place.best(GUARD * cap_w, samples), place.best(cap_w, samples)
+    assert best is not None
+    assert at_cap is not None
+    taken = kept(place, cap_w, found.pick)
+    cost = math.inf if taken is None else place.cost(taken, samples)
+    return {
+        "board": place.name,
+        "family": place.family,
+        "noise": "over 1.5 %" if place.noise_w > NOISY * float(np.median(place.power_w)) else "to 1.5 %",
+        "volts": "V(f) known" if place.volts else "V(f) unknown",
+        "regret": cost / place.cost(best, samples) - 1,
+        "regret_at_cap": cost / place.cost(at_cap, samples) - 1,
+        "probes": rig.probes,
+        "probing_s": rig.seconds,
+        "over": len(rig.over),
+        "overshoot": max(rig.over, default=0.0),
+        "pick_over": found.pick is not None and float(place.power_w[place.place(found.pick)]) > cap_w,
+        "pick_overshoot": 0.0 if found.pick is None else float(place.power_w[place.place(found.pick)]) / cap_w - 1,
+        "stated_over": found.stated,
+        "reason": "" if "may save" in found.reason else found.reason,
+    }
+
+
+def kept(place: Board, cap_w: float, cell: Cell | None) -> Cell | None:
+    """The cell, or where its true power is over the cap the next one down on its row that is not."""
+    if cell is None:
+        return None
+    row, level = place.place(cell)
+    while level > 0 and place.power_w[row, level] > cap_w:
+        level -= 1
+    return None if place.power_w[row, level] > cap_w else Cell(cell.batch_size, place.clocks_mhz[level])
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Every way's figures, all boards and by family and noise, and paired against the full grid."""
+    ways: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        ways.setdefault(row["way"], []).append(row)
+    grid = {row["board"]: row for row in ways["full grid"]}
+    found: dict[str, Any] = {}
+    for name, every in ways.items():
+        some = [row for row in every if math.isfinite(row["regret"])]
+        boards = [row["board"] for row in some]
+        beside = [grid[board]["regret"] for board in boards]
+        figures: dict[str, Any] = {
+            "all": regrets([row["regret"] for row in some], boards),
+            "by": {
+                kind: one
+                for by in ("family", "noise", "volts")
+                for kind, one in grouped(some, "regret", "board", by).items()
+            },
+            "against the optimum at the cap": regrets([row["regret_at_cap"] for row in some], boards),
+            "against full grid": paired([row["regret"] for row in some], beside, boards),
+        }
+        found[name] = figures | counted(every)
+        steps = [one for row in every for one in row["step_s"]]
+        if steps:
+            found[name]["step_ms"] = {
+                "mean": round(1e3 * float(np.mean(steps)), 2),
+                "p95": round(1e3 * float(np.quantile(steps, 0.95)), 2),
+            }
+    return found
+
+
+def counted(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Probes, what was over the cap, and picks."""
+    stated = [row["stated_over"] for row in rows if row["stated_over"] is not None]
+    by_family = {
+        family: rounded(float(np.mean([row["over"] > 0 for row in rows if row["family"] == family])), 4)
+        for family in sorted({row["family"] for row in rows})
+    }
+    return {
+        "boards": len(rows),
+        "no_pick": sum(not math.isfinite(row["regret"]) for row in rows),
+        "probes_mean": round(float(np.mean([row["probes"] for row in rows])), 2),
+        "probes_max": max(row["probes"] for row in rows),
+        "probing_s": round(float(np.mean([row["probing_s"] for row in rows])), 1),
+        "boards_with_probe_over": round(float(np.mean([row["over"] > 0 for row in rows])), 4),
+        "boards_with_probe_over_by_family": by_family,
+        "worst_overshoot": round(max(row["overshoot"] for row in rows), 4),
+        "picks_over": round(float(np.mean([row["pick_over"] for row in rows])), 4),
+        "worst_pick_over": round(max(row["pick_overshoot"] for row in rows), 4),
+        "stated_pick_over": round(float(np.mean(stated)), 4) if stated else None,
+        "reasons": {
+            one: sum(row["reason"] == one for row in rows) for one in sorted({row["reason"] for row in rows}) if one
+        },
+    }

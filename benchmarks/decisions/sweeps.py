@@ -1,0 +1,131 @@
+"""Recorded runs to the target: workloads, their runs by batch size, and what is taken to be true of them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+Runs = Mapping[int, Sequence["Run"]]
+"""Batch size -> its runs, in the order in which a sweep would make them."""
+
+
+TINY = 1e-300
+
+
+class Run(NamedTuple):
+    """Samples to the target, or those after which the run ended without it, and its seed where that is known."""
+
+    samples: float
+    reached: bool
+    seed: int | None = None
+
+
+class Key(NamedTuple):
+    """What runs have to share to be comparable."""
+
+    family: str
+    workload: str
+    role: str
+    rate: float
+    quantile: float
+
+
+@dataclass
+class Sweep:
+    """All runs of one key."""
+
+    key: Key
+    runs: dict[int, list[Run]] = field(default_factory=dict)
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """In ascending order."""
+        return tuple(sorted(self.runs))
+
+    def some(self, places: Sequence[int]) -> dict[int, list[Run]]:
+        """The runs at these places of each batch size's list."""
+        return {size: [runs[place] for place in places if place < len(runs)] for size, runs in self.runs.items()}
+
+
+def read(path: Path) -> list[Sweep]:
+    """The sweeps of a table of runs; an empty ``samples_to_target`` is a censored run."""
+    sweeps: dict[Key, Sweep] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            rate, quantile = float(row["learning_rate_at_32"]), float(row["target_quantile"])
+            key = Key(row["family"], row["workload"], row["role"], rate, quantile)
+            reached = row["samples_to_target"] != ""
+            samples = float(row["samples_to_target"] if reached else row["samples_budget"])
+            run = Run(samples, reached, int(row["seed"]))
+            sweeps.setdefault(key, Sweep(key)).runs.setdefault(int(row["batch_size"]), []).append(run)
+    return list(sweeps.values())
+
+
+def pairs(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, Sweep]]:
+    """Each target with the proxy of its family, learning rate and quantile."""
+    proxies = {(s.key.family, s.key.rate, s.key.quantile): s for s in sweeps if s.key.role == "proxy"}
+    for sweep in sweeps:
+        if sweep.key.role == "target":
+            yield proxies[sweep.key.family, sweep.key.rate, sweep.key.quantile], sweep
+
+
+def truth(runs: Runs) -> dict[int, float]:
+    """Batch size -> median samples to the target: the likeliest log-normal one, with the censored runs as they are.
+
+    The spread over seeds is common to all batch sizes. Where most runs of a batch size were censored it cannot be
+    relied on, and costs infinitely much.
+    """
+    all_logs, spread = (
+        {size: np.log([run.samples for run in found]) for size, found in runs.items() if found},
+        _spread(runs),
+    )
+    is_in = {size: np.array([run.reached for run in found]) for size, found in runs.items() if found}
+    left = [size for size in all_logs if is_in[size].mean() > 0.5]
+    found = {}
+    for size in all_logs:
+        if size not in left:
+            found[size] = math.inf
+            continue
+        logs, reached = all_logs[size], is_in[size]
+        middles = np.linspace(logs[reached].mean() - 0.2 * spread, logs.max() + spread, 600)
+        apart = (logs[None, :] - middles[:, None]) / spread
+        tails = np.array([[0.5 * math.erfc(a / math.sqrt(2)) for a in row] for row in apart[:, ~reached]])
+        tails = np.log(np.maximum(tails, TINY))
+        likelihood = -0.5 * (apart[:, reached] ** 2).sum(axis=1)
+        likelihood = likelihood + (tails.sum(axis=1) if (~reached).any() else 0.0)
+        best = logs.mean() if reached.all() else middles[int(np.argmax(likelihood))]
+        found[size] = math.exp(float(best))
+    return found
+
+
+def errors(runs: Runs) -> dict[int, float]:
+    """Batch size -> standard error of the logarithm of its ``truth``; 0 where that is infinite."""
+    spread, reached = _spread(runs), {size: sum(run.reached for run in found) for size, found in runs.items()}
+    return {size: spread / math.sqrt(count) if 2 * count > len(runs[size]) else 0.0 for size, count in reached.items()}
+
+
+def _spread(runs: Runs) -> float:
+    """Standard deviation of ln(samples) over the seeds of a batch size, all of them together; 1 % at least."""
+    squares, free = 0.0, 0
+    for found in runs.values():
+        logs = np.log([run.samples for run in found if run.reached])
+        if 2 * len(logs) > len(found):
+            squares, free = squares + float(((logs - logs.mean()) ** 2).sum()), free + len(logs) - 1
+    return math.sqrt(max(squares / max(free, 1), 1e-4))
+
+
+def noise_scales(path: Path) -> dict[Key, list[float]]:
+    """The gradient noise scale of each seed."""
+    found: dict[Key, list[float]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            rate, quantile = float(row["learning_rate_at_32"]), float(row["target_quantile"])
+            key = Key(row["family"], row["workload"], row["role"], rate, quantile)
+            found.setdefault(key, []).append(float(row["noise_scale"]))
+    return found

@@ -1,0 +1,180 @@
+"""The results as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def efficiency(figures: dict[str, Any]) -> str:
+    """Ways to choose the batch size."""
+    head = ("way", "regret on target", "p90", "< 2 %", "runs", "samples saved", "server saved", "less 6 x 5 (95 %)")
+    lines = [
+        (
+            name,
+            mean(one["all"]),
+            percent(one["all"]["p90"]),
+            percent(one["all"]["under_2_percent"], 0),
+            f"{one['runs_mean']:.1f} ({one['runs_max']})",
+            percent(one["samples_saved"], 0),
+            percent(one["server_saved"], 0),
+            apart(one["against paper 6 x 5"]),
+        )
+        for name, one in figures.items()
+    ]
+    own = figures["ours"]
+    return "\n".join(
+        [
+            table(head, lines),
+            "",
+            by_family(figures),
+            "",
+            f"floor (all known exactly, judged by so few seeds): {mean(own['floor'])}; "
+            f"ours: coverage of the 90 % band {percent(own['coverage'])} +- {percent(own['coverage_se'])}, "
+            f"{percent(own['coverage_but_error'])} where the truth's own error is allowed for, "
+            f"{own['coverage_by_family']}; stated regret {percent(own['stated'], 2)}, realised over stated "
+            f"{own['realised_over_stated']} on the target, {own['realised_over_stated_on_same']} on the same workload; "
+            f"a step takes {own['step_ms']['mean']} ms (95 %: {own['step_ms']['p95']}); stopped: {own['stopped']}",
+        ]
+    )
+
+
+def profiling(figures: dict[str, Any]) -> str:
+    """Ways to probe."""
+    return _probing(figures, "against full grid")
+
+
+def pipeline(figures: dict[str, Any]) -> str:
+    """The whole job."""
+    return _probing(figures, "against full grid + 6 x 5")
+
+
+def _probing(figures: dict[str, Any], against: str) -> str:
+    head = (
+        "way", "regret", "p90", "< 2 %", "probes", "boards over", "worst", "picks over", "worst", "less grid (95 %)"
+    )  # fmt: skip
+    lines = [
+        (
+            name,
+            mean(one["all"]),
+            percent(one["all"]["p90"]),
+            percent(one["all"]["under_2_percent"], 0),
+            f"{one['probes_mean']:.1f} ({one['probes_max']})",
+            percent(one["boards_with_probe_over"]),
+            percent(one["worst_overshoot"]),
+            percent(one["picks_over"]),
+            percent(one["worst_pick_over"]),
+            apart(one[against]),
+        )
+        for name, one in figures.items()
+    ]
+    return "\n".join([table(head, lines), "", by_family(figures)])
+
+
+def by_family(figures: dict[str, Any]) -> str:
+    """Every way's regret by what its cases are of."""
+    families = list(figures["ours"]["by"])
+    lines = [
+        (name, *(mean(one["by"][f]) if f in one["by"] else "-" for f in families)) for name, one in figures.items()
+    ]
+    return table(("regret by family", *families), lines)
+
+
+def real_gpus(figures: dict[str, Any]) -> str:
+    """Zeus' traces."""
+    lines = [
+        (
+            name,
+            mean(one),
+            percent(one["median"]),
+            percent(one["p90"]),
+            percent(one["under_2_percent"], 0),
+            f"{one['runs_mean']:.1f} ({one['runs_max']})",
+            str(one["failed"]),
+            apart(one["against raw means, all runs"]),
+        )
+        for name, one in figures["regret"].items()
+    ]
+    groups = list(figures["regret"]["ours"]["by_group"])
+    by = [(name, *(percent(one["by_group"][g]) for g in groups)) for name, one in figures["regret"].items()]
+    gains = [
+        (
+            name,
+            *(f"{one[what]:.3f}" for what in ("geometric_mean", "best", "median", "worst")),
+            percent(one["none"], 0),
+            percent(one["loses"], 0),
+            str(one["never_reaches"]),
+        )
+        for name, one in figures["gain"].items()
+    ]
+    own = figures["ours"]
+    return "\n".join(
+        [
+            table(
+                ("way", "regret", "median", "p90", "< 2 %", "runs", "missed the target", "less all raw means (95 %)"),
+                lines,
+            ),
+            "",
+            table(("regret by GPU and data", *groups), by),
+            "",
+            table(
+                ("times ours, at least", "geometric mean", "best", "median", "worst", "none", "loses", "never there"),
+                gains,
+            ),
+            "",
+            f"ours: coverage {percent(own['coverage'])}, stated {percent(own['stated'])}, realised over stated "
+            f"{own['realised_over_stated']}",
+        ]
+    )
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Columns, the first to the left, the others to the right."""
+    widths = [max(len(line[place]) for line in (head, *lines)) for place in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in (head, *lines)
+    )
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share in percent."""
+    return "-" if share is None else f"{100 * share:.{digits}f}"
+
+
+def mean(figures: dict[str, Any]) -> str:
+    """A mean with its standard error, in percent."""
+    return f"{percent(figures['mean'], 2)} +- {percent(figures['se'], 2)}" if figures["cases"] else "-"
+
+
+def apart(figures: dict[str, Any]) -> str:
+    """A paired difference with both ends of its one-sided intervals, in percent."""
+    word = "better" if figures["better"] else "not worse" if figures["not_worse"] else "worse"
+    return (
+        f"{percent(figures['difference'], 2)} ({percent(figures['low'], 2)} to {percent(figures['high'], 2)}): {word}"
+    )
+
+
+def goals(found: dict[str, Any]) -> str:
+    """What was to be reached, and what was."""
+    lines = [
+        (
+            one["figure"],
+            *(f"{one[what] * (100 if one['share'] else 1):.4g}" for what in ("must", "aim", "measured")),
+            one["reached"],
+        )
+        for one in found["figures"]
+    ]
+    tests = [f"ours in {name}: {apart(one)}" for name, one in found["paired"].items()]
+    return "\n".join([table(("figure (shares in percent)", "must", "aim", "measured", "reached"), lines), "", *tests])
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "efficiency": efficiency,
+    "gpus": real_gpus,
+    "pipeline": pipeline,
+    "profiling": profiling,
+}

@@ -1,0 +1,266 @@
+"""Real GPUs: the recorded traces of Zeus, estimated on some of the recorded trainings and judged on the others.
+
+The actuator is a power limit, so a cap is a limit, and the time of an epoch under it was measured once. Batch sizes go
+to 16384. How many epochs a training takes is the number that its data came through when the target was first seen to
+be met, once an epoch.
+
+Source of the data: You, Chung, Chowdhury (NSDI 2023), github.com/ml-energy/zeus, its NSDI '23 trace, Apache-2.0.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.decisions import estimators
+from benchmarks.decisions.efficiency_part import covered
+from benchmarks.decisions.estimators import Bank, Decision
+from benchmarks.decisions.scoring import paired, regrets, rounded, spread_of_mean
+from benchmarks.decisions.sweeps import Run, truth
+from benchmarks.decisions.zeus_policy import zeus
+
+SPLITS = 4
+FEWEST_EPOCHS = 3.0
+"""Of the fastest batch size: targets that are met sooner are not looked at, since an epoch is their grain."""
+
+NONE = 0.005
+"""Gains within this share of 1 are none."""
+
+EPOCH = 1.0
+
+DEFAULTS = {"cifar100": 1024, "imagenet": 256, "movielens-1m": 1024}
+"""Batch sizes that the workloads' authors train with; source: Zeus, NSDI 2023, table 1."""
+
+
+class Task(NamedTuple):
+    """A data set with its optimizer, as the traces name them."""
+
+    dataset: str
+    optimizer: str
+
+
+Times = dict[tuple[str, Task], dict[int, dict[int, float]]]
+"""(GPU, task) -> power limit in watts -> batch size -> seconds of an epoch."""
+
+Trainings = dict[tuple[Task, float], dict[int, list[Run]]]
+"""(task, target) -> batch size -> epochs of each recorded training."""
+
+
+def read_times(folder: Path) -> Times:
+    """All tables of times and powers in the folder."""
+    found: Times = {}
+    for path in sorted(folder.glob("summary_power_*.csv")):
+        for row in _rows(path):
+            key = path.stem.removeprefix("summary_power_"), Task(row["dataset"], row["optimizer"])
+            limit = found.setdefault(key, {}).setdefault(int(float(row["power_limit"])), {})
+            limit[int(row["batch_size"])] = float(row["time_per_epoch"])
+    return found
+
+
+def read_trainings(folder: Path) -> Trainings:
+    """Epochs to each target; a training that missed one is censored where it was last seen to meet another."""
+    rows = list(_rows(folder / "summary_train.csv"))
+    last: dict[tuple[str, ...], float] = {}
+    for row in rows:
+        if row["target_epoch"] != "nan":
+            last[_training(row)] = max(last.get(_training(row), 0.0), float(row["target_epoch"]))
+    found: Trainings = {}
+    for row in rows:
+        reached = row["target_epoch"] != "nan"
+        epochs = float(row["target_epoch"]) if reached else last.get(_training(row), 1.0)
+        key = Task(row["dataset"], row["optimizer"]), float(row["target_metric"])
+        found.setdefault(key, {}).setdefault(int(row["batch_size"]), []).append(Run(epochs, reached))
+    return found
+
+
+def _training(row: dict[str, str]) -> tuple[str, ...]:
+    return row["dataset"], row["optimizer"], row["batch_size"], row["run"]
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+def cases(folder: Path) -> list[dict[str, Any]]:
+    """Every GPU, task, target, limit and split of the trainings; a row for each way to choose the batch size."""
+    times, trainings = read_times(folder), read_trainings(folder)
+    rows: list[dict[str, Any]] = []
+    for (task, target), runs in sorted(trainings.items()):
+        for split in range(SPLITS):
+            ours, judging = halves(runs, random.Random(f"{task} {target} {split}"))
+            true = truth(judging)
+            if sum(map(math.isfinite, true.values())) < 2 or min(true.values()) < FEWEST_EPOCHS:
+                continue
+            for (gpu, of), limits in times.items():
+                for limit_w, seconds in limits.items() if of == task else ():
+                    epoch_s = {size: seconds[size] for size in true if size in seconds}
+                    if sum(math.isfinite(true[size]) for size in epoch_s) < 2:
+                        continue
+                    place = {"gpu": gpu, "dataset": task.dataset, "target": target, "limit_w": limit_w, "split": split}
+                    rows += _case(place, {size: ours[size] for size in epoch_s}, epoch_s, true)
+    return rows
+
+
+def halves(runs: dict[int, list[Run]], draw: random.Random) -> tuple[dict[int, list[Run]], dict[int, list[Run]]]:
+    """The trainings of each batch size in two, by chance; batch sizes with one training alone are left out."""
+    first, second = {}, {}
+    for size in sorted(runs):
+        if len(runs[size]) > 1:
+            order = draw.sample(runs[size], len(runs[size]))
+            middle = (len(order) + 1) // 2
+            first[size], second[size] = order[:middle], order[middle:]
+    return first, second
+
+
+def _case(
+    place: dict[str, Any], runs: dict[int, list[Run]], epoch_s: dict[int, float], true: dict[int, float]
+) -> list[dict[str, Any]]:
+    cost = {size: epoch_s[size] * true[size] for size in epoch_s}
+    best = min(cost.values())
+    banks = {name: Bank(runs) for name in WAYS}
+    rows = []
+    for name, way in WAYS.items():
+        decision = way(banks[name], epoch_s, place)
+        chosen = decision.batch_size
+        rows.append(
+            place
+            | {
+                "way": name,
+                "group": f"{place['gpu']} {place['dataset']}",
+                "batch_size": chosen,
+                "cost": cost[chosen] if chosen is not None else math.inf,
+                "regret": cost[chosen] / best - 1 if chosen is not None else math.inf,
+                "runs": len(banks[name].made),
+                "samples": banks[name].samples,
+                "stated": decision.expected_regret,
+                "misfit": decision.curve is not None and decision.curve.misfit,
+                "covered": covered(decision, true),
+            }
+        )
+    return rows
+
+
+def _ours(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
+    return estimators.ours(bank, epoch_s, spacing=EPOCH)
+
+
+def _largest(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
+    """The largest that came to the target in any of the trainings that may be looked at."""
+    reaching = [size for size in epoch_s if any(run.reached for run in bank.runs[size])]
+    return Decision(max(reaching, default=None))
+
+
+def _default(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
+    """The default, or the recorded batch size that is nearest to it."""
+    return Decision(min(epoch_s, key=lambda size: abs(math.log(size / DEFAULTS.get(place["dataset"], max(epoch_s))))))
+
+
+def _zeus(jobs: int) -> Callable[..., Decision]:
+    def way(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
+        default = _default(bank, epoch_s, place).batch_size
+        return zeus(bank, epoch_s, jobs, place["split"], default=default)
+
+    return way
+
+
+WAYS: dict[str, Callable[[Bank, dict[int, float], dict[str, Any]], Decision]] = {
+    "ours": _ours,
+    "largest batch": _largest,
+    "default batch": _default,
+    "fewest samples, all runs": lambda bank, epoch_s, place: estimators.fewest_samples(bank, epoch_s),
+    "raw means, all runs": lambda bank, epoch_s, place: estimators.raw_means(bank, epoch_s),
+    "raw means, one run each": lambda bank, epoch_s, place: estimators.raw_means(bank, epoch_s, 1),
+    "constant r": lambda bank, epoch_s, place: estimators.constant(epoch_s),
+    "Zeus, all runs": _zeus(1000),
+    "Zeus, 12 jobs": _zeus(12),
+}
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Regret of every way, and what ours gains over the largest batch and over the one with the fewest samples."""
+    ways: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        ways.setdefault(row["way"], []).append(row)
+    found: dict[str, Any] = {"cases": len(ways["ours"]), "regret": {}, "gain": {}}
+    for name, some in ways.items():
+        kept = [row for row in some if math.isfinite(row["regret"])]
+        both = zip(some, ways["raw means, all runs"], strict=True)
+        beside = [(row, other) for row, other in both if math.isfinite(row["regret"] + other["regret"])]
+        found["regret"][name] = {
+            **regrets([row["regret"] for row in kept], [row["group"] for row in kept]),
+            "by_group": _by_group(kept),
+            "against raw means, all runs": paired(
+                [row["regret"] for row, other in beside],
+                [other["regret"] for row, other in beside],
+                [row["group"] for row, _ in beside],
+            ),
+            "failed": len(some) - len(kept),
+            "runs_mean": round(float(np.mean([row["runs"] for row in some])), 2),
+            "runs_max": max(row["runs"] for row in some),
+        }
+    for name in ("largest batch", "default batch", "fewest samples, all runs", "constant r", "raw means, all runs"):
+        found["gain"][name] = _gain(ways["ours"], ways[name])
+    ours = ways["ours"]
+    inside = [(one, row["group"]) for row in ours for one in row["covered"]]
+    stated = [row for row in ours if row["stated"] is not None and math.isfinite(row["regret"])]
+    found["ours"] = {
+        "coverage": round(float(np.mean([one for one, _ in inside])), 4),
+        "coverage_se": rounded(spread_of_mean([float(one) for one, _ in inside], [group for _, group in inside])),
+        "stated": round(float(np.mean([row["stated"] for row in stated])), 5),
+        "realised_over_stated": round(
+            float(np.mean([row["regret"] for row in stated]) / np.mean([row["stated"] for row in stated])), 3
+        ),
+        "misfits": round(float(np.mean([row["misfit"] for row in ours])), 4),
+        "worst": sorted(
+            (
+                {k: row[k] for k in ("gpu", "dataset", "target", "limit_w", "split", "batch_size", "regret")}
+                for row in ours
+                if row["split"] == 0 and math.isfinite(row["regret"])
+            ),
+            key=lambda row: -float(row["regret"]),
+        )[:8],
+    }
+    return found
+
+
+def _by_group(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    return {
+        group: round(float(np.mean([row["regret"] for row in rows if row["group"] == group])), 5)
+        for group in sorted({row["group"] for row in rows})
+    }
+
+
+def _gain(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How many times longer theirs takes; a way that never comes to the target is counted apart."""
+    apart = [
+        (other["cost"] / own["cost"], own)
+        for own, other in zip(ours, theirs, strict=True)
+        if math.isfinite(own["cost"]) and math.isfinite(other["cost"])
+    ]
+    gains = np.array([gain for gain, _ in apart])
+    logs, groups = [math.log(gain) for gain, _ in apart], [row["group"] for _, row in apart]
+    best = max(apart, key=lambda one: one[0])[1]
+    return {
+        "geometric_mean": round(math.exp(float(np.mean(logs))), 4),
+        "se_of_ln": rounded(spread_of_mean(logs, groups)),
+        "best": round(float(gains.max()), 3),
+        "best_at": {key: best[key] for key in ("gpu", "dataset", "target", "limit_w")},
+        "median": round(float(np.median(gains)), 4),
+        "worst": round(float(gains.min()), 4),
+        "none": round(float(np.mean(np.abs(gains - 1) <= NONE)), 4),
+        "loses": round(float(np.mean(gains < 1 - NONE)), 4),
+        "by_group": {
+            group: round(math.exp(float(np.mean([v for v, g in zip(logs, groups, strict=True) if g == group]))), 4)
+            for group in sorted(set(groups))
+        },
+        "never_reaches": sum(
+            math.isfinite(a["cost"]) and not math.isfinite(b["cost"]) for a, b in zip(ours, theirs, strict=True)
+        ),
+    }

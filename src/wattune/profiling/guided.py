@@ -1,0 +1,207 @@
+"""A profile of few cells: each probe is the one that tells most about the fastest point that keeps the cap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from wattune.decisions.prior import relative_samples
+from wattune.decisions.search import Manner, Point, Row, Search
+from wattune.devices import Device
+from wattune.errors import CapError, InputError
+from wattune.profiling.drift import corrected
+from wattune.profiling.grid import Shape
+from wattune.profiling.merging import merged
+from wattune.profiling.notebook import Note, Notebook
+from wattune.records import AbortedProbe, EfficiencyCurve, Guidance, ProfileCell
+
+MOST: Final = 16
+"""Probes at most, those that look for drift among them."""
+
+WINDOWS: Final = 8
+"""Windows of the sensor that a cell is measured for: neighbours are told from it."""
+
+CHECK_AFTER: Final = 5
+"""Probes after which the first cell is measured again, to see whether the board has changed."""
+
+CLIMB: Final = 1 / 6
+"""A voltage that was flat so far may begin to rise anywhere: two settings up of twelve at a time."""
+
+FREE: Final = Manner(daring=1.0, noise=1.64, highest=(1.54, 0.6), price=0.002, least=0.005, climb=CLIMB)
+"""1.0: five in six keep the cap of the steps that are dared rather than giving up far below it. 1.64: one reading in
+twenty of those at the pick may be above the cap. 1.54 and 0.6: mean and standard deviation of the highest of ten normal
+numbers, which a probe's readings are."""
+
+STRICT: Final = Manner(
+    deviations=3.0, noise=1.64, highest=(1.54, 0.6), price=0.002, least=0.005, climb=CLIMB, daring=None, steep=True
+)
+
+STRICT_MARGIN: Final = 0.005
+"""Share of the cap that strict keeps away from it besides: a short look at long steps misses their busiest stretch, and
+a board is warmer after an hour."""
+
+BAND_90: Final = 1.645
+"""A 90 % band reaches from so many standard deviations below the mean to as many above it."""
+
+Samples = Mapping[int, tuple[float, float]]
+"""Batch size -> the samples it needs relative to some other, and the standard deviation of their logarithm."""
+
+
+@dataclass(frozen=True)
+class Guided:
+    """What came of it: the cells of the table, the probes that were stopped, and how it ended."""
+
+    cells: tuple[ProfileCell, ...]
+    aborted: tuple[AbortedProbe, ...]
+    guidance: Guidance
+    notes: tuple[str, ...]
+
+
+def samples_of(curve: EfficiencyCurve | None, rows: Sequence[Shape]) -> Samples:
+    """How many samples each batch size needs, relative to that of the first probe: by the curve, or by what is usual.
+
+    Batch sizes that the curve does not have, or that did not reach its target, are left out.
+    Raises: InputError where none is left.
+    """
+    sizes = sorted({batch_size for batch_size, _ in rows})
+    if curve is None:
+        return relative_samples(sizes, reference=_start(rows).batch_size)
+    known: dict[int, tuple[float, float]] = {}
+    for point in curve.points:
+        if point.relative_samples is not None and point.batch_size in sizes:
+            band = math.log(point.high / point.low) if point.low is not None and point.high is not None else 0.0
+            known[point.batch_size] = (point.relative_samples, band / (2 * BAND_90))
+    if not known:
+        raise InputError(
+            "the efficiency record has samples for none of the batch sizes",
+            value=", ".join(map(str, sizes)),
+            allowed=", ".join(str(p.batch_size) for p in curve.points if p.relative_samples is not None) or "none",
+            hint="estimate it with this workload",
+        )
+    own_sd = known[_start([row for row in rows if row[0] in known]).batch_size][1]
+    return {size: (mean, math.hypot(sd, own_sd)) for size, (mean, sd) in known.items()}
+
+
+def guided(
+    device: Device,
+    rows: Sequence[Shape],
+    notebook: Notebook,
+    measure: Callable[[Shape, float | None], None],
+    *,
+    cap_w: float,
+    samples: Samples,
+    by_curve: bool,
+    strict: bool,
+) -> Guided:
+    """Probe until nothing is left to gain, ``MOST`` times at most: ``measure`` writes into the notebook, and what it
+    holds already counts.
+
+    Raises: CapError where the board at rest, or every probe at the lowest setting, is above the cap; DeviceError.
+    """
+    chosen_from = [row for row in rows if row[0] in samples]
+    if not notebook.notes:
+        _check_rest(device, cap_w)
+    while True:
+        own = [note for note in notebook.notes if note.reference is None]
+        results, notes = corrected([note.result for note in own])
+        search = _search(device, chosen_from, cap_w=cap_w, samples=samples, strict=strict)
+        for result in results:
+            _tell(search, result)
+        point = search.next()
+        if point is None or len(own) >= MOST:
+            break
+        if (first := _to_check(own)) is not None:
+            point = first
+        measure((point.row.batch_size, point.row.micro_batch_size), point.setting)
+    reason = search.reason if point is None else f"{MOST} probes, the most that a guided profile takes"
+    aborted = tuple(result for result in results if isinstance(result, AbortedProbe))
+    cells = merged([result for result in results if isinstance(result, ProfileCell)])
+    if aborted and not any(not cell.out_of_memory for cell in cells):
+        least = min(aborted, key=lambda probe: probe.power_w)
+        raise CapError(
+            "the cap is not kept at the lowest setting",
+            value=f"{cap_w:g} W",
+            allowed=f"above the {least.power_w:.4g} W read at batch size {least.batch_size}",
+            hint="raise the cap, or profile smaller batches",
+        )
+    best = search.best()
+    guidance = Guidance(
+        strict=strict,
+        samples_from="efficiency" if by_curve else "prior",
+        stopped_because=reason,
+        may_save=search.worth(),
+        pick=None if best is None else next(c.point for c in cells if _point(c) == best),
+        p_above_cap=None if best is None else search.risk(best),
+    )
+    cells = tuple(
+        cell if cell.out_of_memory or _point(cell).row[0] not in samples
+        else cell.model_copy(update={"p_above_cap": search.risk(_point(cell))})
+        for cell in cells
+    )  # fmt: skip
+    return Guided(cells, aborted, guidance, notes)
+
+
+def _start(rows: Sequence[Shape]) -> Row:
+    """Where to begin: in the middle, from where every other row is near."""
+    ordered = sorted(Row(*row) for row in rows)
+    return ordered[len(ordered) // 2]
+
+
+def _search(device: Device, rows: Sequence[Shape], *, cap_w: float, samples: Samples, strict: bool) -> Search:
+    sensor = device.sensor
+    search = Search(
+        [Row(*row) for row in rows],
+        device.settings,
+        cap_w=cap_w,
+        start=_start(rows),
+        margin_w=STRICT_MARGIN * cap_w if strict else 0.0,
+        noise_w=sensor.noise_w,
+        resolution_w=sensor.resolution_w,
+        window_s=sensor.window_s,
+        period_s=sensor.period_s,
+        settle_s=sensor.settle_s,
+        manner=STRICT if strict else FREE,
+        volts=dict(zip(device.settings, device.volts, strict=True)) if device.volts else None,
+    )
+    search.relative(samples)
+    return search
+
+
+def _tell(search: Search, result: ProfileCell | AbortedProbe) -> None:
+    point = _point(result)
+    if isinstance(result, AbortedProbe):
+        search.above(point, result.power_w)
+    elif result.step_s is None or result.power_mean_w is None or result.power_peak_w is None:
+        search.unfit(point.row)
+    else:
+        seconds = result.step_s * (result.steps or 1)
+        search.tell(point, result.step_s, result.power_mean_w, result.power_peak_w, seconds)
+
+
+def _to_check(own: Sequence[Note]) -> Point | None:
+    """The first cell, where it is time to look at it again."""
+    measured = [_point(note.cell) if note.cell and not note.cell.out_of_memory else None for note in own]
+    first = next((point for point in measured if point is not None), None)
+    if first is None:
+        return None
+    since = len(measured) - 1 - max(i for i, point in enumerate(measured) if point == first)
+    return first if since >= CHECK_AFTER else None
+
+
+def _check_rest(device: Device, cap_w: float) -> None:
+    with device.at(min(device.settings, default=None)):
+        device.wait(device.sensor.settle_s)
+        power_w = device.power_w()
+    if power_w > cap_w:
+        raise CapError(
+            f"{device.name} draws more than the cap at rest",
+            value=f"{cap_w:g} W",
+            allowed=f"above {power_w:.4g} W",
+            hint="raise the cap",
+        )
+
+
+def _point(result: ProfileCell | AbortedProbe) -> Point:
+    return Point(Row(result.batch_size, result.micro_batch_size or result.batch_size), result.point.setting)

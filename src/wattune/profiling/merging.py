@@ -1,0 +1,57 @@
+"""Several measurements of one cell as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from wattune.profiling.grid import order
+from wattune.records import OperatingPoint, ProfileCell
+
+
+def merged(cells: Sequence[ProfileCell]) -> tuple[ProfileCell, ...]:
+    """One cell a point, in ascending order: means weighted by their steps or their seconds, the highest peak."""
+    found: dict[OperatingPoint, ProfileCell] = {}
+    for cell in cells:
+        before = found.get(cell.point)
+        found[cell.point] = cell if before is None else _both(before, cell)
+    return tuple(sorted(found.values(), key=order))
+
+
+def _both(one: ProfileCell, other: ProfileCell) -> ProfileCell:
+    if other.step_s is None or other.power_mean_w is None or other.power_peak_w is None:
+        return other  # it does not fit any more
+    if one.step_s is None or one.power_mean_w is None or one.power_peak_w is None:
+        return one
+    steps, more = one.steps or 1, other.steps or 1
+    seconds, others = steps * one.step_s, more * other.step_s
+    share, share_s = more / (steps + more), others / (seconds + others)
+    return other.model_copy(
+        update={
+            "step_s": one.step_s + share * (other.step_s - one.step_s),
+            "step_std_s": _spread(one.step_s, one.step_std_s, other.step_s, other.step_std_s, share),
+            "power_mean_w": one.power_mean_w + share_s * (other.power_mean_w - one.power_mean_w),
+            "power_std_w": _spread(
+                one.power_mean_w, one.power_std_w, other.power_mean_w, other.power_std_w, share_s
+            ),
+            "power_peak_w": max(one.power_peak_w, other.power_peak_w),
+            "steps": steps + more,
+            "probes": (one.probes or 1) + (other.probes or 1),
+            "throttled": tuple(dict.fromkeys((*one.throttled, *other.throttled))),
+            "over_current": _sum(one.over_current, other.over_current),
+            "swapped_bytes": _sum(one.swapped_bytes, other.swapped_bytes),
+            "temperature_c": max((t for t in (one.temperature_c, other.temperature_c) if t is not None), default=None),
+        }
+    )  # fmt: skip
+
+
+def _spread(mean: float, sd: float | None, other: float, other_sd: float | None, share: float) -> float | None:
+    """Standard deviation of two samples together, the second one having this share of all."""
+    if sd is None or other_sd is None:
+        return sd if other_sd is None else other_sd
+    within = (1 - share) * sd**2 + share * other_sd**2
+    return math.sqrt(within + share * (1 - share) * (other - mean) ** 2)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else one + other

@@ -1,0 +1,270 @@
+"""Guided profiles: few probes, the right point, nothing above the cap, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+
+import pytest
+from profiling_made import Computer, board, workload
+
+from wattune.devices import SimulatedDevice, builtin_board
+from wattune.errors import BoardUnusable, CapError, InputError
+from wattune.profiling import profile
+from wattune.profiling.guided import MOST, samples_of
+from wattune.records import EfficiencyCurve, EfficiencyPoint
+
+SIZES = (4, 8, 16, 32, 64, 128)
+RELATIVE = {4: 0.45, 8: 0.46, 16: 0.48, 32: 0.55, 64: 0.7, 128: 1.0}
+
+
+def curve(relative=RELATIVE, band=1.02) -> EfficiencyCurve:
+    return EfficiencyCurve(
+        workload="small",
+        reference_batch_size=128,
+        points=tuple(
+            EfficiencyPoint(batch_size=b, relative_samples=r, low=r and r / band, high=r and r * band)
+            for b, r in relative.items()
+        ),
+    )
+
+
+def guided(device: SimulatedDevice, cap_w: float, **changes):
+    options = {"efficiency": curve(), "reference": False, **changes}
+    return profile(device, workload(batch_sizes=SIZES), strategy="guided", cap_w=cap_w, **options)
+
+
+def cost(cell) -> float:
+    return cell.step_s / cell.batch_size * RELATIVE[cell.batch_size]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cap_w", [4.1, 4.6, 5.2])
+def test_few_probes_find_a_point_near_the_best(cap_w):
+    free = profile(board(), workload(batch_sizes=SIZES), reference=False)
+    # The noise, and what is not known after so few probes, take one clock at most.
+    ideal = min((c for c in free.cells if c.power_peak_w <= cap_w - 0.15), key=cost)
+    found = guided(board(noise_w=0.03, seed=3), cap_w)
+    steered = found.guided
+    assert found.strategy == "guided"
+    assert found.cost.probes <= MOST < len(free.cells) / 4
+    pick = next(c for c in found.cells if c.point == steered.pick)
+    assert cost(pick) <= 1.02 * cost(ideal)
+    assert pick.power_peak_w <= cap_w
+    assert pick.p_above_cap == steered.p_above_cap <= 0.05
+    assert (steered.strict, steered.samples_from) == (False, "efficiency")
+    assert steered.stopped_because
+    # Every probe is in the table: those of one cell as one of its own.
+    assert sum(c.probes or 1 for c in found.cells) + len(found.aborted) == found.cost.probes
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_strict_never_reads_above_the_cap(seed):
+    found = guided(board(noise_w=0.04, seed=seed), 4.5, strict=True)
+    assert found.aborted == ()
+    assert found.cost.above_cap_s == 0
+    assert found.guided.strict
+    assert all(cell.power_peak_w <= 4.5 for cell in found.cells)
+
+
+def test_rows_that_need_far_too_many_samples_are_not_climbed():
+    hopeless = {**RELATIVE, 4: 40.0, 8: 40.0}
+    found = guided(board(noise_w=0.03), 5.0, efficiency=curve(hopeless))
+    assert all(c.clock_mhz < 600 for c in found.cells if c.batch_size < 16)
+    assert found.guided.pick.batch_size >= 16
+
+
+def test_batch_sizes_without_samples_are_left_out():
+    lost = {**RELATIVE, 32: None}
+    del lost[4]
+    found = guided(board(), 5.0, efficiency=curve(lost))
+    assert {c.batch_size for c in found.cells} <= {8, 16, 64, 128}
+    with pytest.raises(InputError, match="for none of the batch sizes"):
+        guided(board(), 5.0, efficiency=curve({128: 1.0 / 1.0}).model_copy(update={"points": ()}))
+
+
+def test_without_a_curve_the_usual_samples_are_taken():
+    rows = [(b, b) for b in SIZES]
+    usual = samples_of(None, rows)
+    assert list(usual) == list(SIZES)
+    assert usual[32] == (1.0, 0.0)  # where the search begins
+    assert usual[128][1] > usual[64][1] > 0
+    found = guided(board(), 4.6, efficiency=None)
+    assert found.guided.samples_from == "prior"
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"strategy": "guided"}, "the strategy guided"),
+        ({"strategy": "full", "strict": True}, "strict and efficiency"),
+        ({"cap_w": 5.0, "efficiency": curve()}, "strict and efficiency"),
+        ({"strategy": "guided", "cap_w": math.nan}, "cap_w"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options, what):
+    with pytest.raises(InputError, match=what):
+        profile(board(), workload(), reference=False, **options)
+
+
+def test_a_cap_below_the_board_at_rest_costs_no_probe():
+    device = board()
+    with pytest.raises(CapError, match="at rest"):
+        guided(device, 1.0)
+    assert device.now_s() <= device.sensor.settle_s + 1e-9
+    assert device.current() == device.settings[-1]
+
+
+def test_a_cap_that_no_training_keeps():
+    with pytest.raises(CapError, match="not kept at the lowest setting"):
+        guided(board(), 3.0)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_interrupted_profile_ends_as_if_it_had_not_been(tmp_path, strict):
+    path = tmp_path / "partial.json"
+
+    def measure(progress=None):
+        return guided(board(noise_w=0.03, seed=1), 4.5, strict=strict, partial=path, progress=progress)
+
+    def kill_after(probes):
+        def progress(done, total, what):
+            if done >= probes:
+                raise Killed
+
+        return progress
+
+    whole = measure()
+    path.unlink()
+    for probes in (0, 1, 3, 6):
+        with pytest.raises(Killed):
+            measure(kill_after(probes))
+    again = measure()
+    assert again.cells == whole.cells
+    assert again.aborted == whole.aborted
+    assert again.guided == whole.guided
+    assert again.cost == whole.cost
+
+
+def test_other_samples_begin_anew(tmp_path):
+    path = tmp_path / "partial.json"
+    guided(board(), 4.5, partial=path)
+    device = board()
+    guided(device, 4.5, partial=path, efficiency=curve({**RELATIVE, 64: 0.5}))
+    assert device.now_s() > 1
+
+
+def test_a_board_that_changes_is_seen_and_said():
+    made = builtin_board("jetson-nano")
+    fault = {"kind": "slowdown", "time_s": 6.0, "duration_s": 1e6, "gain": 1.2}
+    changed = type(made).model_validate({**made.model_dump(), "fault": [fault]})
+    found = guided(SimulatedDevice(changed, seed=2), 4.6, efficiency=None)
+    assert any("time changed by" in note for note in found.notes)
+    plain = {(c.batch_size, c.clock_mhz): c for c in profile(board(), workload(batch_sizes=SIZES)).cells}
+    first = min(found.cells, key=lambda c: (c.clock_mhz, abs(c.batch_size - 32)))
+    assert first.step_s == pytest.approx(1.2 * plain[first.batch_size, first.clock_mhz].step_s, rel=0.02)
+
+
+# -------------------------------------------------------------------------------------------------------------- abort
+
+
+class Watched(SimulatedDevice):
+    """Notes every reading and every change of its clock."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.heard: list[tuple[float, str, float]] = []
+
+    def power_w(self):
+        power_w = super().power_w()
+        self.heard.append((self.now_s(), "reading", power_w))
+        return power_w
+
+    def _apply(self, value):
+        super()._apply(value)
+        self.heard.append((self.now_s(), "clock", value))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["full", "staircase"])
+def test_the_board_is_at_its_lowest_clock_in_the_middle_of_a_long_step(strategy):
+    from wattune.workloads.models import resnet18
+
+    cap_w = 4.6
+    device = Watched(builtin_board("jetson-nano"), seed=1)
+    large = workload(model=lambda: resnet18(stem="imagenet"), input_shape=(3, 224, 224), batch_sizes=(8, 16))
+    found = profile(device, large, cap_w=cap_w, strategy=strategy, steps=1, reference=False)
+    assert found.aborted
+    assert max(c.step_s for c in found.cells) > 1.0
+    assert min(c.step_s for c in found.cells) > 0.5
+    crossed = 0
+    clock, above_s = device.settings[-1], None
+    for time_s, what, value in device.heard:
+        if what == "clock":
+            clock, above_s = value, None
+        elif value > cap_w and above_s is None and clock != device.settings[0]:
+            above_s, crossed = time_s, crossed + 1
+        assert above_s is None or time_s - above_s <= 0.3
+    assert crossed == len(found.aborted)
+
+
+def test_on_real_time_it_is_at_its_lowest_within_a_third_of_a_second():
+    class Hot(Computer):
+        actuator, settings = "clock_mhz", (100.0, 200.0, 300.0)
+        clock = 300.0
+
+        def __init__(self):
+            super().__init__()
+            self.heard = []
+            self.busy = False
+
+        def current(self):
+            return self.clock
+
+        def _apply(self, value):
+            self.clock = value
+            self.heard.append((self.now_s(), value))
+
+        def _snapshot(self):
+            return self.clock
+
+        def _restore(self, snapshot):
+            self.clock = snapshot
+
+        def power_w(self):
+            power_w = 4.0 + self.clock / 100 if self.busy else 3.0
+            if power_w > 6.5:
+                self.heard.append((self.now_s(), None))
+            return power_w
+
+        @contextmanager
+        def step(self, work):
+            self.busy = True
+            self.wait(0.4)
+            yield
+            self.busy = False
+
+    device = Hot()
+    found = profile(device, workload(batch_sizes=(4,)), cap_w=6.5, strategy="full", steps=1, reference=False)
+    assert [probe.clock_mhz for probe in found.aborted] == [300.0]
+    first_s = next(time_s for time_s, clock in device.heard if clock is None)
+    down_s = next(time_s for time_s, clock in device.heard if clock == 100.0 and time_s >= first_s)
+    assert down_s - first_s < 0.3
+    assert device.clock == 300.0  # as it was found
+
+
+def test_a_sensor_that_reads_no_number_ends_it_in_one_line():
+    class Broken(SimulatedDevice):
+        def power_w(self):
+            return math.nan if self.now_s() > 3 else super().power_w()
+
+    device = Broken(builtin_board("jetson-nano"))
+    with pytest.raises(BoardUnusable, match="no power") as raised:
+        guided(device, 4.5)
+    assert raised.value.exit_code == 2
+    assert "\n" not in str(raised.value)
+    assert device.current() == device.settings[-1]

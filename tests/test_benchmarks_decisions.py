@@ -1,0 +1,362 @@
+"""The decisions benchmark's own arithmetic: what it reads, what its rivals do, and how it scores."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.decisions import (
+    command,
+    efficiency_part,
+    estimators,
+    fresh_runs,
+    goals,
+    optuna_way,
+    profilers,
+    scoring,
+    sweeps,
+    tables,
+    traces,
+)
+from benchmarks.decisions.boards import Cell, Reading, Rig
+from benchmarks.decisions.estimators import Bank, Decision
+from benchmarks.decisions.fresh_data import Family, Source
+from benchmarks.decisions.fresh_models import Perceptron, loss
+from benchmarks.decisions.fresh_runs import GRID, crossing
+from benchmarks.decisions.generators import BATCH_SIZES, CLOCKS, board
+from benchmarks.decisions.guided_way import guided_way, together
+from benchmarks.decisions.profiling_part import judged, kept
+from benchmarks.decisions.sweeps import Run
+from benchmarks.decisions.zeus_policy import zeus
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+COLUMNS = (
+    "family,workload,role,learning_rate_at_32,target_quantile,target_accuracy,batch_size,seed,samples_to_target,"
+    "reached,samples_budget"
+)
+
+
+def runs(samples: dict[int, float], seeds: int = 5, spread: float = 0.0) -> dict[int, list[Run]]:
+    draw = random.Random(0)
+    return {b: [Run(n * math.exp(spread * draw.gauss(0, 1)), True) for _ in range(seeds)] for b, n in samples.items()}
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def test_a_table_of_runs_is_read_by_key(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    rows = ["a,up,proxy,0.001,0.8,0.7,4,0,100.5,1,900", "a,up,proxy,0.001,0.8,0.7,8,0,,0,900"]
+    rows += ["a,down,target,0.001,0.8,0.6,4,0,200,1,900", "a,down,target,0.001,0.8,0.6,8,0,300,1,900"]
+    path.write_text("\n".join([COLUMNS, *rows]) + "\n")
+    [(proxy, target)] = sweeps.pairs(sweeps.read(path))
+    assert proxy.runs == {4: [Run(100.5, True, 0)], 8: [Run(900.0, False, 0)]}
+    assert target.key.workload == "down"
+    assert target.batch_sizes == (4, 8)
+
+
+def test_the_truth_of_runs_that_all_reached_is_their_geometric_mean() -> None:
+    found = sweeps.truth({4: [Run(100, True), Run(400, True)], 8: [Run(300, True), Run(300, True)]})
+    assert found[4] == pytest.approx(200)
+    assert found[8] == pytest.approx(300)
+
+
+def test_a_censored_run_raises_the_truth_above_its_budget_taken_as_samples() -> None:
+    reached = [Run(100, True), Run(110, True), Run(95, True)]
+    naive = math.exp(np.mean(np.log([100, 110, 95, 120])))
+    found = sweeps.truth({4: [*reached, Run(120, False)], 8: reached})
+    assert naive < found[4] < 200
+
+
+def test_what_most_runs_miss_is_not_relied_on() -> None:
+    found = sweeps.truth({4: [Run(100, True), Run(120, True)], 8: [Run(100, True), Run(500, False)]})
+    assert found[8] == math.inf
+
+
+def test_a_crossing_is_that_of_the_trailing_mean_between_two_evaluations() -> None:
+    # Means of three: 0, 0.2, 0.5: half a step after the third evaluation they are at 0.35.
+    assert crossing(np.array([0.0, 0.0, 0.0, 0.6, 0.9]), 0.35) == pytest.approx(3.5 * GRID)
+    assert crossing(np.array([0.0, 0.0, 0.0, 0.6, 0.9]), 0.6) is None
+
+
+def test_a_curve_that_rises_steadily_crosses_a_step_late() -> None:
+    curve = np.arange(50) / 50
+    assert crossing(curve, 0.5) == pytest.approx(26 * GRID)  # the mean of three lags by one evaluation
+
+
+def test_fresh_runs_are_trained_once_and_become_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(600, 4, generator=draw)
+    labels = (inputs[:, 0] > 0).long()
+    source = Source(512, lambda at, _: (inputs[at], labels[at]), (inputs[512:], labels[512:]))
+    family = Family(
+        "tiny", lambda n: Perceptron(4, 8, n), 2, 2, "up", ("up", "down"), 1024, lambda folder, name: source
+    )
+    for name, value in {"FAMILIES": (family,), "SEEDS": 3, "BATCH_SIZES": (32, 128), "LEARNING_RATES": (1e-2,)}.items():
+        monkeypatch.setattr(fresh_runs, name, value)
+    monkeypatch.setattr(fresh_runs, "PRETRAINING_SAMPLES", 512)
+    monkeypatch.setattr(fresh_runs, "RUNS", tmp_path / "runs.csv")
+    monkeypatch.setattr(fresh_runs, "NOISE", tmp_path / "noise.csv")
+    fresh_runs.train(tmp_path, tmp_path / "work")
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").iterdir()}
+    assert len(written) == 5  # the pretrained weights, and two batch sizes of two workloads
+    fresh_runs.train(tmp_path, tmp_path / "work")
+    assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "work").iterdir()}
+    [(proxy, target), _] = sweeps.pairs(sweeps.read(tmp_path / "runs.csv"))
+    assert proxy.batch_sizes == target.batch_sizes == (32, 128)
+    assert all(len(runs) == 3 for runs in target.runs.values())
+    assert any(run.reached for runs in target.runs.values() for run in runs)
+    assert all(scale > 0 for scales in sweeps.noise_scales(tmp_path / "noise.csv").values() for scale in scales)
+
+
+def test_seeds_that_train_side_by_side_train_as_if_alone() -> None:
+    network, inputs = Perceptron(4, 8, 2), torch.randn(2, 16, 4, generator=torch.Generator().manual_seed(1))
+    labels = (inputs[..., 0] > 0).long()
+
+    def trained(seeds: list[int], some: torch.Tensor, answers: torch.Tensor) -> list[torch.Tensor]:
+        parameters = network.begin(network.new([9]), seeds)
+        optimizer = torch.optim.Adam(parameters, lr=0.01)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss(network.logits(parameters, some), answers).backward()
+            optimizer.step()
+        return parameters
+
+    both, alone = trained([1, 2], inputs, labels), trained([2], inputs[1:], labels[1:])
+    for one, other in zip(both, alone, strict=True):
+        assert torch.allclose(one[1:], other, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------------- rivals
+
+
+def test_a_bank_counts_what_is_made_and_ends_runs_at_their_budget() -> None:
+    bank = Bank(runs({4: 100, 8: 200}))
+    assert bank.make(4) == Run(100, True)
+    assert bank.make(8, most=50) == Run(50, False)
+    assert bank.samples == 150
+    assert bank.server == pytest.approx(100 * (1 / 4 + 1 / 64) + 50 * (1 / 8 + 1 / 64))
+
+
+def test_ways_differ_as_they_should() -> None:
+    samples = {4: 100.0, 32: 130.0, 128: 400.0}
+    times = {4: 3.0, 32: 1.0, 128: 0.8}
+    assert estimators.raw_means(Bank(runs(samples)), times).batch_size == 32
+    assert estimators.fewest_samples(Bank(runs(samples)), times).batch_size == 4
+    assert estimators.largest(times).batch_size == 128
+    assert estimators.constant(times).batch_size == 128
+    assert estimators.noise_scale_alone(times, 60.0).batch_size == 32
+    assert estimators.ours(Bank(runs(samples, 12)), times).batch_size == 32
+
+
+def test_raw_means_at_a_cost_begin_with_the_largest_and_end_there() -> None:
+    bank = Bank(runs({4: 100, 32: 130, 128: 400}))
+    estimators.raw_at_cost(bank, {4: 1.0, 32: 1.0, 128: 1.0}, server=Bank(bank.runs).server + 1.0)
+    assert [size for size, _ in bank.made] == [128]
+
+
+def test_ours_makes_twelve_runs_at_most_and_knows_what_it_decided_from() -> None:
+    bank = Bank(runs(dict.fromkeys((4, 8, 16, 32, 64, 128), 1000.0), 12, spread=0.3))
+    found = estimators.ours(bank, {4: 1.3, 8: 1.2, 16: 1.15, 32: 1.1, 64: 1.05, 128: 1.0})
+    assert 3 <= len(bank.made) <= 12
+    assert found.curve is not None
+    assert found.expected_regret is not None
+
+
+def test_zeus_leaves_what_costs_twice_the_least_and_what_misses() -> None:
+    bank = Bank(runs({4: 900, 8: 100, 16: 100, 32: 100}, 40) | {64: [Run(500, False)] * 40})
+    found = zeus(bank, dict.fromkeys((4, 8, 16, 32, 64), 1.0) | {16: 0.5}, 30, seed=1, default=16)
+    assert found.batch_size == 16
+    assert len(bank.made) == 30
+    tried = [size for size, _ in bank.made]
+    assert tried.count(4) <= 2
+    assert tried.count(64) <= 2
+
+
+@given(st.integers(0, 50), st.integers(1, 40))
+@settings(max_examples=30, deadline=None)
+def test_zeus_never_plays_more_jobs_than_it_may(seed: int, jobs: int) -> None:
+    bank = Bank(runs({4: 300, 16: 200, 64: 250}, 20, spread=0.2))
+    found = zeus(bank, {4: 1.0, 16: 1.0, 64: 1.0}, jobs, seed)
+    assert 1 <= len(bank.made) <= jobs
+    assert found.batch_size in (4, 16, 64)
+
+
+# ------------------------------------------------------------------------------------------------------------- boards
+
+
+def test_a_rig_counts_true_power_over_the_cap_and_stops_at_a_reading_above_it() -> None:
+    place = board("table", 3)
+    top = Cell(128, place.clocks_mhz[-1])
+    rig = Rig(place, place.cap_w(0.1), 0)
+    found = rig.probe(top)
+    assert isinstance(found, float)
+    assert found > rig.cap_w
+    assert rig.over == [pytest.approx(float(place.power_w[-1, -1]) * (1 - place.cold) / rig.cap_w - 1)]
+
+
+def test_probes_are_right_on_average_once_the_board_is_warm() -> None:
+    place = board("table", 3)
+    cell = Cell(32, place.clocks_mhz[5])
+    rig = Rig(place, math.inf, 0)
+    found = [rig.probe(cell, windows=400) for _ in range(40)][20:]
+    assert all(isinstance(one, Reading) for one in found)
+    power_w = np.mean([one.power_mean_w for one in found if isinstance(one, Reading)])
+    assert power_w == pytest.approx(float(place.power_w[place.place(cell)]), rel=0.02)
+
+
+@given(st.integers(0, 300), st.floats(0.25, 0.9))
+@settings(max_examples=25, deadline=None)
+def test_the_best_cell_keeps_the_cap_and_no_cell_that_does_is_faster(seed: int, share: float) -> None:
+    place = board("table", seed)
+    cap_w, samples = place.cap_w(share), {size: 1 + size / 100 for size in BATCH_SIZES}
+    best = place.best(cap_w, samples)
+    assert best is not None
+    assert place.power_w[place.place(best)] <= cap_w
+    cells = [Cell(size, clock) for size in BATCH_SIZES for clock in place.clocks_mhz]
+    allowed = [cell for cell in cells if place.power_w[place.place(cell)] <= cap_w]
+    assert min(place.cost(cell, samples) for cell in allowed) == pytest.approx(place.cost(best, samples))
+
+
+def test_boards_of_the_table_kind_are_what_they_are_said_to_be() -> None:
+    places = [board("table", seed) for seed in range(30)]
+    assert all(place.step_s.shape == (len(BATCH_SIZES), CLOCKS) for place in places)
+    assert all((np.diff(place.power_w, axis=1) >= 0).all() for place in places)
+    assert any((np.diff(place.power_w, axis=0) < 0).any() for place in places)
+
+
+def test_a_roofline_board_is_slower_and_draws_less_at_lower_clocks() -> None:
+    place = board("roofline", 0)
+    assert (np.diff(place.step_s, axis=1) <= 0).all()
+    assert (np.diff(place.power_w, axis=1) > 0).all()
+
+
+def test_a_pick_over_the_cap_is_charged_the_clock_below_that_keeps_it() -> None:
+    place = board("table", 3)
+    at = Cell(128, place.clocks_mhz[6])
+    cap_w = float(place.power_w[place.place(at)]) - 1e-6
+    lower = kept(place, cap_w, at)
+    assert lower is not None
+    assert lower.clock_mhz < at.clock_mhz
+    assert place.power_w[place.place(lower)] <= cap_w
+
+
+@pytest.mark.parametrize(
+    "way", [profilers.full_grid, profilers.staircase, profilers.largest_batch, optuna_way.tpe, guided_way]
+)
+def test_every_way_to_probe_picks_a_cell_that_it_measured(way: object) -> None:
+    place, samples = board("table", 3), {size: 1 + size / 200 for size in BATCH_SIZES}
+    cap_w = place.cap_w(0.6)
+    rig = Rig(place, cap_w, 0)
+    found = way(rig, samples)  # type: ignore[operator]
+    assert found.pick in found.measured
+    assert rig.probes <= 16 or way in (profilers.full_grid, profilers.staircase)
+    assert judged(place, cap_w, samples, rig, found)["regret"] > -0.2
+
+
+def test_profile_and_proxy_share_a_loop() -> None:
+    place = board("table", 4)
+    rig, bank = Rig(place, place.cap_w(0.6), 0), Bank(runs({b: 1000 + 5 * b for b in BATCH_SIZES}, 5, 0.1))
+    found, decision = together(rig, bank)
+    assert found.pick is not None
+    assert decision.batch_size in BATCH_SIZES
+    assert rig.probes <= 16
+
+
+# ------------------------------------------------------------------------------------------------------------ scoring
+
+
+def test_a_standard_error_of_cases_that_stand_alone_is_the_usual_one() -> None:
+    values = [1.0, 2.0, 4.0, 7.0]
+    usual = np.std(values, ddof=1) / 2
+    assert scoring.spread_of_mean(values, range(4)) == pytest.approx(usual)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=3, max_size=8), st.integers(2, 5))
+@settings(deadline=None)
+def test_repeating_a_case_in_its_group_makes_nothing_surer(values: list[float], times: int) -> None:
+    once = scoring.spread_of_mean(values, range(len(values)))
+    again = scoring.spread_of_mean(values * times, list(range(len(values))) * times)
+    assert again == pytest.approx(once, abs=1e-12)
+
+
+def test_a_paired_test_says_better_worse_or_neither() -> None:
+    groups = range(6)
+    assert scoring.paired([0.01, 0.02, 0.01, 0.02, 0.01, 0.02], [0.1] * 6, groups)["better"]
+    assert not scoring.paired([0.1, 0.11, 0.1, 0.12, 0.1, 0.11], [0.01] * 6, groups)["not_worse"]
+    neither = scoring.paired([0.1, 0.0, 0.1, 0.0, 0.1, 0.0], [0.05] * 6, groups)
+    assert neither["not_worse"]
+    assert not neither["better"]
+
+
+def test_a_target_that_is_never_reached_costs_a_whole_training() -> None:
+    times, true = {4: 1.0, 8: 1.0}, {4: 100.0, 8: math.inf}
+    assert efficiency_part._regret(Decision(8), times, true) == 1.0
+    assert efficiency_part._regret(Decision(4), times, true) == 0.0
+
+
+def test_efficiency_and_its_table_from_a_few_made_up_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(efficiency_part, "DEVICES", 2)
+    monkeypatch.setattr(efficiency_part, "board", lambda kind, seed: board("table", seed))
+    draw, lines = random.Random(1), [COLUMNS]
+    for workload, role in (("up", "proxy"), ("down", "target"), ("left", "target")):
+        for size in BATCH_SIZES:
+            for seed in range(10):
+                samples = 1000 * (1 + size / 150) * math.exp(0.1 * draw.gauss(0, 1))
+                lines.append(f"a,{workload},{role},0.001,0.8,0.7,{size},{seed},{samples:.1f},1,9000")
+    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
+    known = sweeps.read(tmp_path / "runs.csv")
+    rows = efficiency_part.cases(known, {known[0].key: [100.0, 130.0]})
+    figures = efficiency_part.summary(rows)
+    assert figures["target known"]["all"]["mean"] == 0.0
+    assert figures["ours"]["runs_max"] <= 12
+    assert figures["paper 6 x 5"]["runs_mean"] == 30
+    assert figures["noise scale alone"]["all"]["cases"] == 4
+    json.dumps(figures, allow_nan=False)
+    assert "ours with noise scale" in tables.efficiency(figures)
+
+
+def test_traces_are_split_and_judged_on_the_other_trainings(tmp_path: Path) -> None:
+    power = ["dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"]
+    power += [f"a,net,{b},adam,{w},{100 / b**0.5 * 100 / w},{w}" for b in (16, 64, 256) for w in (100, 150)]
+    (tmp_path / "summary_power_gpu.csv").write_text("\n".join(power) + "\n")
+    lines = ["dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch"]
+    for size, epochs in ((16, 20), (64, 24), (256, 90)):
+        lines += [f"a,net,{size},adam,1e-3,{run},0.5,{epochs + run}" for run in range(4)]
+    lines += ["a,net,256,adam,1e-3,9,0.4,50", "a,net,256,adam,1e-3,9,0.5,nan"]
+    (tmp_path / "summary_train.csv").write_text("\n".join(lines) + "\n")
+    [(_, found)] = [item for item in traces.read_trainings(tmp_path).items() if item[0][1] == 0.5]
+    assert found[256][-1] == Run(50.0, False)
+    rows = traces.cases(tmp_path)
+    ours = [row for row in rows if row["way"] == "ours"]
+    assert {row["limit_w"] for row in ours} == {100, 150}
+    assert {row["batch_size"] for row in ours} == {64}
+    figures = traces.summary(rows)
+    assert figures["gain"]["largest batch"]["worst"] > 1
+    json.dumps(figures, allow_nan=False)
+    assert "geometric mean" in tables.real_gpus(figures)
+
+
+def test_a_goal_knows_whether_it_is_reached() -> None:
+    goal = goals.Goal("regret", 0.015, 0.01, lambda figures: figures["regret"])
+    assert [goal.row({"regret": value})["reached"] for value in (0.005, 0.012, 0.02)] == ["aim", "must", "missed"]
+    share = goals.Goal("share", 0.8, 0.9, lambda figures: figures["share"], least=True)
+    assert [share.row({"share": value})["reached"] for value in (0.95, 0.85, 0.7)] == ["aim", "must", "missed"]
+
+
+def test_a_run_that_was_censored_far_out_raises_no_warning() -> None:
+    near = [Run(100, True), Run(101, True), Run(99, True)]
+    assert 99 < sweeps.truth({4: [*near, Run(3000, False)], 8: near})[4] < 3100
+
+
+@pytest.mark.parametrize("arguments", [["wrong"], ["train"], ["gpus"], ["train", "gpus"]])
+def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.main(arguments)
+    assert "error: " in capsys.readouterr().err
