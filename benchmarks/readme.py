@@ -194,10 +194,10 @@ def session() -> str:
     """How far from the best point a session trains, by what it knows, beside two other ways to begin."""
     data = read("session")
     lines = [
-        f"{data['boards']} random simulated boards, {data['workloads']} workloads, {len(data['caps'])} caps each; every "
-        "training would take an hour at its best point. Regret is what the point in force takes longer than the fastest "
-        "point below the cap, if that were known exactly; the sensor's noise alone, which no reading may bring above the "
-        f"cap, costs {percent(data['regret']['recipe']['guided']['noise_price'])} where the recipe is kept.",
+        f"{data['boards']} random simulated boards, {data['workloads']} workloads, {len(data['caps'])} caps each; "
+        "every training would take an hour at its best point. Regret is what the point in force takes longer than the "
+        "fastest point below the cap, if that were known exactly; the sensor's noise alone, which no reading may bring "
+        f"above the cap, costs {percent(data['regret']['recipe']['guided']['noise_price'])} where the recipe is kept.",
         "",
         "| what is known of the samples | way | regret after 60 s | 5 min | 10 % | below 1 % by then "
         "| time probing | runs with a reading above the cap: probing | training |",

@@ -6,7 +6,7 @@ import pytest
 from profiling_made import BATCHES, workload
 
 from wattune.devices import SimulatedDevice, builtin_board
-from wattune.profiling import draws, drawn_tables, profile
+from wattune.profiling import drawn_tables, draws, profile
 
 
 def test_each_table_is_that_of_the_board_that_was_drawn(monkeypatch):

@@ -23,8 +23,8 @@ class Manner:
     the sensor's noise that are left between a point's power and the cap; ``highest``: mean and standard deviation of
     how far that noise brings the highest reading of a probe. ``price``: share of the training's time that a probe is
     taken to cost; None where it is training as well, and costs what it is slower by. ``least``: share of that time
-    below which nothing is looked for. ``climb``: how far a probe may be above all settings that were measured, as a share of them and
-    two at least; None for as far as they are forecast to keep the cap.
+    below which nothing is looked for. ``climb``: how far a probe may be above all settings that were measured, as a
+    share of them and two at least; None for as far as they are forecast to keep the cap.
     """
 
     deviations: float = SURE

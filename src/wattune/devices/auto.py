@@ -32,7 +32,7 @@ def open_auto(rest: str, *, seed: int = 0) -> Device:
         except DeviceError as error:
             tried.append(f"{spec}: {error}")
     said = "; ".join(tried) or f"neither {', '.join(ORDER[:-1])} nor {ORDER[-1]} is here"
-    raise BoardUnusable(f'no device to train on was found ({said}); name one in place of auto, see `wattune devices`')
+    raise BoardUnusable(f"no device to train on was found ({said}); name one in place of auto, see `wattune devices`")
 
 
 def marked(known: Sequence[KnownDevice]) -> list[KnownDevice]:

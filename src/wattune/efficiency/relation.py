@@ -51,7 +51,7 @@ def curve(runs: Sequence[LearningCurve], *, workload: str) -> EfficiencyCurve:
     arms = [_arm(b, [r for r in runs if r.batch_size == b]) for b in sorted({r.batch_size for r in runs})]
     reference = next((arm for arm in reversed(arms) if arm.reached), None)
     if reference is None:
-        raise _never_reached(runs)
+        raise never_reached(runs)
     spread = _pooled(arms)
     points = []
     for arm in arms:
@@ -76,6 +76,7 @@ def curve(runs: Sequence[LearningCurve], *, workload: str) -> EfficiencyCurve:
         target=runs[0].target,
         reference_batch_size=reference.batch_size,
         points=tuple(points),
+        strategy="full",
         provenance=provenance(first.kind or "measured", model=first.model, data=first.data),
     )
 
@@ -101,12 +102,12 @@ def _arm(batch_size: int, runs: Sequence[LearningCurve]) -> _Arm:
         batch_size=batch_size,
         needed=tuple(run.samples if run.reached else max(run.samples, run.budget_samples) for run in runs),
         reached=tuple(run.samples for run in reached),
-        grid_variance=mean((_interval(run) / run.samples) ** 2 / 12 for run in reached) if reached else 0.0,
+        grid_variance=mean((interval(run) / run.samples) ** 2 / 12 for run in reached) if reached else 0.0,
     )
 
 
-def _interval(run: LearningCurve) -> int:
-    # The target was crossed somewhere between the last evaluation and the one before.
+def interval(run: LearningCurve) -> int:
+    """Samples between the last evaluation and the one before: the target was crossed somewhere in there."""
     return run.samples - (run.evaluations[-2].samples if len(run.evaluations) > 1 else 0)
 
 
@@ -154,7 +155,8 @@ def t95(degrees: int) -> float:
     )
 
 
-def _never_reached(runs: Sequence[LearningCurve]) -> WorkloadError:
+def never_reached(runs: Sequence[LearningCurve]) -> WorkloadError:
+    """What to say where no run reached the target."""
     metrics = [e.metric for run in runs for e in run.evaluations]
     seen = f"; the runs gave {min(metrics):.4g} to {max(metrics):.4g}" if metrics else ""
     diverged = sum(run.samples < run.budget_samples for run in runs)

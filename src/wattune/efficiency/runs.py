@@ -20,7 +20,7 @@ class Run:
     """Which training: workload (by its fingerprint), batch size, seed and algorithm, and where its curve is kept.
 
     The fingerprint is that of the process that started the sweep: the name of a function that stands in a script
-    is another one in its workers.
+    is another one in its workers. ``budget_samples``: less than the workload's, where more is of no use.
     """
 
     fingerprint: str
@@ -28,6 +28,7 @@ class Run:
     seed: int
     algorithm: str
     folder: Path | None
+    budget_samples: int | None = None
 
     @property
     def curve_path(self) -> Path | None:
@@ -39,16 +40,22 @@ class Run:
         """The state of an unfinished run."""
         return self.folder and self.folder / f"b{self.batch_size:03d}-s{self.seed}.checkpoint"
 
-    def finished(self) -> LearningCurve | None:
+    def finished(self, workload: Workload) -> LearningCurve | None:
         """The curve of an earlier call. Raises: RecordError where it is that of another training."""
         path = self.curve_path
         if path is None or not path.exists():
             return None
         kept = LearningCurve.load(path)
         self._own(path, (kept.fingerprint, kept.batch_size, kept.seed, kept.algorithm))
+        if not kept.reached and kept.budget_samples < self.budget(workload) and kept.samples >= kept.budget_samples:
+            return None  # it was given up early, and is wanted to its end now
         if self.checkpoint_path is not None:
             self.checkpoint_path.unlink(missing_ok=True)
         return kept
+
+    def budget(self, workload: Workload) -> int:
+        """Samples after which it ends."""
+        return min(workload.budget_samples, self.budget_samples or workload.budget_samples)
 
     def train(self, workload: Workload) -> LearningCurve:
         """Train, going on from a checkpoint where there is one, and keep the curve.
@@ -60,12 +67,12 @@ class Run:
         algorithm = open_algorithm(self.algorithm, workload, self.batch_size, seed=self.seed)
         samples, evaluations = self._resume(algorithm)
         batches = workload.batches(self.batch_size, seed=self.seed, start=samples)
-        reached = False
+        reached, budget = False, self.budget(workload)
         for at in learn(
             algorithm,
             batches,
             workload.evaluate,
-            budget_samples=workload.budget_samples,
+            budget_samples=budget,
             evaluate_every=workload.evaluate_every,
             start_samples=samples,
         ):
@@ -87,7 +94,7 @@ class Run:
             target=workload.target,
             reached=reached,
             samples=samples,
-            budget_samples=workload.budget_samples,
+            budget_samples=budget,
             evaluations=tuple(evaluations),
             fingerprint=self.fingerprint,
             state_bytes=state_bytes(algorithm.state_dict()),

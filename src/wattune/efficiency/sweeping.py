@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from wattune.algorithms import ALGORITHMS
 from wattune.efficiency.runs import Run
-from wattune.efficiency.workers import can_travel, train_here, train_in_processes
+from wattune.efficiency.workers import Results, can_travel, training
 from wattune.errors import InputError, Interrupted, OutputError, UnknownName
 from wattune.records import LearningCurve
 from wattune.workloads import Workload
@@ -42,36 +43,73 @@ def sweep(
     sizes = sorted(set(workload.batch_sizes if batch_sizes is None else batch_sizes))
     if not sizes or not seeds:
         raise InputError("nothing to train", value=f"{len(sizes)} batch sizes, {len(seeds)} seeds", allowed="1 or more")
+    with trainer(workload, folder=folder, algorithm=algorithm, processes=processes, progress=progress) as train:
+        # Small batches take the most steps, so they start first and the last process ends soonest.
+        return train([Wanted(b, s) for b in sizes for s in dict.fromkeys(seeds)])
+
+
+class Wanted(NamedTuple):
+    """A run that is wanted; ``budget_samples``: it may end earlier than the workload says."""
+
+    batch_size: int
+    seed: int
+    budget_samples: int | None = None
+
+
+@contextmanager
+def trainer(
+    workload: Workload,
+    *,
+    folder: Path | None,
+    algorithm: str = "backprop",
+    processes: int | None = None,
+    progress: Progress | None = None,
+    most: int | None = None,
+) -> Iterator[Callable[[Sequence[Wanted]], list[LearningCurve]]]:
+    """Gives a function that returns the curves of the runs that it is asked for, in their order; see ``sweep``.
+
+    ``most``: how many runs all calls together may ask for, where that is not known before; progress then counts to it.
+    """
     if processes is not None and processes < 1:
         raise InputError("processes", value=processes, allowed="1 or more")
     if algorithm not in ALGORITHMS:
         raise UnknownName("algorithm", algorithm, ALGORITHMS)
     if folder is not None:
         _make(folder)
-    # Small batches take the most steps, so they start first and the last process ends soonest.
     fingerprint = workload.fingerprint()
-    runs = [Run(fingerprint, b, s, algorithm, folder) for b in sizes for s in dict.fromkeys(seeds)]
-    done = {run: kept for run in runs if (kept := run.finished()) is not None}
     tell = progress or (lambda done, total, what: None)
-    if done:
-        tell(len(done), len(runs), f"{len(done)} of {len(runs)} runs kept from before")
-    left = [run for run in runs if run not in done]
-    if left:
-        workload.check()
-        processes = min(processes or _cores(), len(left))
-        if processes > 1 and not can_travel(workload):
-            tell(len(done), len(runs), "this workload cannot be sent to other processes: training in this one")
-            processes = 1
-        tell(len(done), len(runs), f"{len(left)} runs to train, {processes} at a time")
-        results = train_here(workload, left) if processes == 1 else train_in_processes(workload, left, processes)
-        try:
-            with closing(results):
-                for run, result in results:
-                    done[run] = result
-                    tell(len(done), len(runs), _line(result))
-        except KeyboardInterrupt as error:
-            raise Interrupted(f"interrupted after {len(done)} of {len(runs)} runs") from error
-    return [done[run] for run in runs]
+    done: dict[Run, LearningCurve] = {}
+    with ExitStack() as stack:
+        train: Callable[[Sequence[Run]], Results] | None = None
+
+        def get(wanted: Sequence[Wanted]) -> list[LearningCurve]:
+            nonlocal train
+            runs = [Run(fingerprint, one.batch_size, one.seed, algorithm, folder, one.budget_samples) for one in wanted]
+            kept = {run: curve for run in runs if (curve := run.finished(workload)) is not None}
+            done.update(kept)
+            total = most or len(runs)
+            if kept:
+                tell(len(done), total, f"{len(kept)} of {len(runs)} runs kept from before")
+            left = [run for run in runs if run not in done]
+            if left and train is None:
+                workload.check()
+                count = min(processes or cores(), most or len(left))
+                if count > 1 and not can_travel(workload):
+                    tell(len(done), total, "this workload cannot be sent to other processes: training in this one")
+                    count = 1
+                tell(len(done), total, f"{len(left)} runs to train, {count} at a time")
+                train = stack.enter_context(training(workload, count))
+            if left and train is not None:
+                try:
+                    with closing(train(left)) as results:
+                        for run, result in results:
+                            done[run] = result
+                            tell(len(done), total, _line(result))
+                except KeyboardInterrupt as error:
+                    raise Interrupted(f"interrupted after {len(done)} of {total} runs") from error
+            return [done[run] for run in runs]
+
+        yield get
 
 
 def _make(folder: Path) -> None:
@@ -83,7 +121,8 @@ def _make(folder: Path) -> None:
         ) from error
 
 
-def _cores() -> int:
+def cores() -> int:
+    """How many cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

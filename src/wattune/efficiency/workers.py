@@ -7,10 +7,11 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
@@ -39,8 +40,30 @@ def can_travel(workload: Workload) -> bool:
     return True
 
 
-def train_here(workload: Workload, runs: Sequence[Run]) -> Results:
-    """Train the runs one after the other in this process, with one torch thread."""
+@contextmanager
+def training(workload: Workload, processes: int) -> Iterator[Callable[[Sequence[Run]], Results]]:
+    """Gives a function that trains runs and yields them with their curves as they come, with one torch thread each.
+
+    With 1 process they are trained in this one, one after the other. The workers serve all calls; they end at once when
+    this is left, and when this process dies. Raises: WattuneError where a worker ended by itself; what a run raises.
+    """
+    if processes == 1:
+        yield partial(_here, workload)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    watched, held = spawn.Pipe(duplex=False)
+    executor = ProcessPoolExecutor(
+        processes, mp_context=spawn, initializer=_start, initargs=(watched, os.getpid(), workload)
+    )
+    try:
+        yield partial(_in_processes, executor)
+    finally:
+        held.close()
+        executor.shutdown(cancel_futures=True)
+        watched.close()
+
+
+def _here(workload: Workload, runs: Sequence[Run]) -> Results:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -50,18 +73,7 @@ def train_here(workload: Workload, runs: Sequence[Run]) -> Results:
         torch.set_num_threads(threads)
 
 
-def train_in_processes(workload: Workload, runs: Sequence[Run], processes: int) -> Results:
-    """Train the runs over so many processes, each with one torch thread; results as they come.
-
-    The workers end at once when this iterator is closed or fails, and when this process dies.
-
-    Raises: WattuneError where a worker ended by itself; what a run raises.
-    """
-    spawn = multiprocessing.get_context("spawn")
-    watched, held = spawn.Pipe(duplex=False)
-    executor = ProcessPoolExecutor(
-        processes, mp_context=spawn, initializer=_start, initargs=(watched, os.getpid(), workload)
-    )
+def _in_processes(executor: ProcessPoolExecutor, runs: Sequence[Run]) -> Results:
     try:
         with _interrupts_held():
             futures: dict[Future[LearningCurve], Run] = {executor.submit(_train, run): run for run in runs}
@@ -73,10 +85,6 @@ def train_in_processes(workload: Workload, runs: Sequence[Run], processes: int) 
             "can build, or a script that does not start under `if __name__ == '__main__':`; "
             "pass processes=1 to train in this process"
         ) from error
-    finally:
-        held.close()
-        executor.shutdown(cancel_futures=True)
-        watched.close()
 
 
 def _start(watched: Connection, parent: int, workload: Workload) -> None:

@@ -10,6 +10,7 @@ from wattune.planning.rules import BASELINES, choose, fields
 from wattune.planning.selection import Limit, fastest
 from wattune.planning.sides import module_cap
 from wattune.planning.sizes import at_size
+from wattune.planning.sureness import sureness
 from wattune.planning.table import Option, Table
 from wattune.records import (
     Baseline,
@@ -63,6 +64,7 @@ def plan(
         **figures(chosen, table.reference_samples),
         step_s=chosen.step_s,
         power_mean_w=chosen.mean_w,
+        **sureness(profile, efficiency, limit, chosen),
         cap_w=limit.cap_w,
         cap_side=cap_side,
         supply_cap_w=cap_w if cap_side == "supply" else None,

@@ -25,6 +25,7 @@ def number(value: object) -> object:
 Number = Annotated[float, BeforeValidator(number)]
 Positive = Annotated[float, BeforeValidator(number), Field(gt=0)]
 NotNegative = Annotated[float, BeforeValidator(number), Field(ge=0)]
+Share = Annotated[float, BeforeValidator(number), Field(ge=0, le=1)]
 BatchSize = Annotated[int, BeforeValidator(number), Field(ge=1)]
 Samples = Annotated[int, BeforeValidator(number), Field(ge=0)]
 Kind = Literal["measured", "simulated", "recorded", "replayed"]

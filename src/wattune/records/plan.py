@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Value
+from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Share, Value
 from wattune.records.board import CapSide, Supply
 from wattune.records.profile import ProfileCost, ProfileKey, Program
 from wattune.records.work import AtPoint
@@ -74,6 +74,10 @@ class Plan(AtPoint, Record):
     ``cap_w`` is always what the sensor may read. Where the cap was given for the terminals of the supply (``cap_side``
     "supply"), ``supply_cap_w`` is what was given, and ``supply`` what ``cap_w`` was computed with.
 
+    ``p_best``: the probability that the batch size is the best one; ``expected_loss``: how much longer than the best
+    one it is expected to take, as a share; ``p_over_cap``: the probability that the power at the chosen point, without
+    the noise of the sensor, is above ``cap_w``. None where the records do not tell how sure their figures are.
+
     ``program``: what the profile is of, where that is no workload of wattune; ``run_by`` is then the command that runs
     it at this point and guards the cap.
     """
@@ -91,6 +95,9 @@ class Plan(AtPoint, Record):
     predicted_peak_w: Positive | None = None
     step_s: Positive | None = None
     power_mean_w: Positive | None = None
+    p_best: Share | None = None
+    expected_loss: NotNegative | None = None
+    p_over_cap: Share | None = None
     notes: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     baselines: tuple[Baseline, ...] = ()

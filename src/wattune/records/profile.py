@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import model_validator
 from typing_extensions import Self
 
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value, number
+from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Value
 from wattune.records.board import Supply
 from wattune.records.work import AtPoint, OperatingPoint
-
-Share = Annotated[float, BeforeValidator(number), Field(ge=0, le=1)]
 
 
 class ProfileCell(AtPoint):

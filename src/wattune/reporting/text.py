@@ -25,7 +25,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
         f"chosen: {words.point(plan.point)}",
         *plan.notes,
         _figures(plan, training),
-        *filter(None, [words.side(plan), words.robust(plan)]),
+        *filter(None, [words.side(plan), words.sure(plan), words.robust(plan)]),
     ]
     if training:
         parts.append("\n".join(filter(None, (_ending(training), words.left_out(training)))))
@@ -126,7 +126,7 @@ def _ending(training: TrainingRecord) -> str:
 
 
 def _board(training: TrainingRecord) -> str:
-    """What the plan became, what happened to the board, the first few; and how hot it became, where that had a limit."""
+    """What the plan became, what happened to the board, the first few, and how hot it became where that had a limit."""
     lines = [
         f"planned anew after {words.seconds(change.time_s)}, for {words.setting(change.point)}: {change.why}"
         for change in training.replanned

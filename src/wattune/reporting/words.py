@@ -116,6 +116,24 @@ def side(plan: Plan) -> str:
     )
 
 
+def sure(plan: Plan) -> str:
+    """How sure the choice is, as far as the records tell."""
+    said = []
+    if plan.p_best is not None and plan.expected_loss is not None:
+        said.append(
+            f"batch size {plan.batch_size} is the best one with a probability of {_probability(plan.p_best)}, and "
+            f"expected to take {percent(plan.expected_loss)} longer than the best"
+        )
+    if plan.p_over_cap is not None:
+        said.append(f"the probability that it draws more than the cap is {_probability(plan.p_over_cap)}")
+    return "; ".join(said)
+
+
+def _probability(share: float) -> str:
+    """A probability, which nothing here knows to more than a per cent."""
+    return "under 1 %" if share < 0.01 else "over 99 %" if share > 0.99 else f"{100 * share:.0f} %"
+
+
 def robust(plan: Plan) -> str:
     """On how many boards that a simulated board's file allows the pick holds; nothing where nobody asked."""
     found = plan.robustness

@@ -38,9 +38,8 @@ class Drift(NamedTuple):
         if abs(self.power - 1) > STALE:
             said.append(f"steps draw {100 * abs(self.power - 1):.0f} % {'more' if self.power > 1 else 'less'}")
         if abs(self.time - 1) > STALE:
-            said.append(
-                f"{'' if said else 'steps '}take {100 * abs(self.time - 1):.0f} % {'longer' if self.time > 1 else 'less'}"
-            )
+            steps, longer = "" if said else "steps ", "longer" if self.time > 1 else "less"
+            said.append(f"{steps}take {100 * abs(self.time - 1):.0f} % {longer}")
         return " and ".join(said) + " than the profile says"
 
 

@@ -1,0 +1,82 @@
+"""Proxy runs one after the other: each is chosen by what the ones before left open, and no more than are needed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from wattune.decisions.allocation import MOST, Allocation
+from wattune.decisions.choice import LogTimes
+from wattune.decisions.curve import Observation
+from wattune.efficiency.pooled import pooled_curve
+from wattune.efficiency.relation import interval, never_reached
+from wattune.efficiency.sweeping import Progress, Wanted, cores, trainer
+from wattune.records import EfficiencyCurve, LearningCurve, provenance
+from wattune.workloads import Workload
+
+
+def estimate_pooled(
+    proxy: Workload,
+    *,
+    name: str,
+    log_step_times: LogTimes | None = None,
+    folder: Path | None = None,
+    algorithm: str = "backprop",
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> EfficiencyCurve:
+    """Train the proxy at few batch sizes, one or a few seeds each, until a further run would not change the choice.
+
+    ``log_step_times``: see ``wattune.decisions.allocation``; batch sizes that they leave no chance are not trained.
+    With several processes, runs are trained two at a time.
+
+    Raises: WorkloadError where no run reached the target; what ``sweep`` raises.
+    """
+    allocation = Allocation(proxy.batch_sizes, log_step_times=log_step_times)
+    processes = min(2, processes or cores())
+    runs: list[LearningCurve] = []
+    with trainer(proxy, folder=folder, algorithm=algorithm, processes=processes, progress=progress, most=MOST) as train:
+        while wanted := _wanted(allocation, runs, processes):
+            runs += train(wanted)
+    if runs and not any(run.reached for run in runs):
+        raise never_reached(runs)
+    origin = provenance("measured", model=proxy.model_fingerprint(), data=proxy.data_fingerprint())
+    return pooled_curve(
+        allocation.posterior,
+        [observed(run) for run in runs],
+        log_step_times=log_step_times,
+        workload=name,
+        algorithm=algorithm,
+        target=proxy.target,
+        stopped_because=allocation.reason,
+        provenance=origin,
+    )
+
+
+def _wanted(allocation: Allocation, runs: Sequence[LearningCurve], together: int) -> list[Wanted]:
+    """The runs to make next, so many at a time; the same for the same runs, so that a rerun goes the same way."""
+    known = [observed(run) for run in runs]
+    seeds = Counter(run.batch_size for run in runs)
+    wanted: list[Wanted] = []
+    while len(wanted) < together:
+        size = allocation.next(known, pending=[one.batch_size for one in wanted])
+        if size is None:
+            break
+        budget = allocation.budget(size) if runs else None
+        wanted.append(Wanted(size, seeds[size], None if budget is None else math.ceil(budget)))
+        seeds[size] += 1
+    return wanted
+
+
+def observed(run: LearningCurve) -> Observation:
+    """What a learning curve says of the samples to the target; one that ended before counts with its budget."""
+    return Observation(
+        run.batch_size,
+        run.samples if run.reached else max(run.samples, run.budget_samples),
+        run.reached,
+        run.seed,
+        # A uniform distribution over the interval in which the target was crossed.
+        interval(run) / run.samples / math.sqrt(12) if run.reached else 0.0,
+    )

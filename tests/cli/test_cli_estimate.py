@@ -1,0 +1,169 @@
+"""``wattune estimate`` from recorded runs and from the proxy, with and without step times."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_records import PROFILE, written
+
+from wattune.records import EfficiencyCurve
+
+SMALL = Path(__file__).parent / "small.toml"
+HEAD = "workload,batch_size,seed,samples_to_target,reached,samples_budget"
+
+
+def runs(workload="flowers", sizes=(8, 32, 128), extra=""):
+    return [
+        f"{workload},{size},{seed},{1000 * (1 + size / 100) * (1 + 0.02 * (-1) ** seed):.1f},1,9000{extra}"
+        for size in sizes
+        for seed in range(3)
+    ]
+
+
+@pytest.fixture
+def table(tmp_path):
+    return written(tmp_path, "runs.csv", "\n".join([HEAD, *runs()]) + "\n")
+
+
+def test_json_prints_the_record_and_nothing_else(wattune, table, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    arguments = ("estimate", "--from-runs", table, "--step-times", "8=0.1,32=0.15,128=0.5", "--json")
+    code, out, err = wattune(*arguments)
+    assert (code, err) == (0, [])
+    said = json.loads(out)
+    record = EfficiencyCurve.parse(said)
+    assert record.reference_batch_size == 128
+    assert (said["runs_used"], said["censored"], said["misfit"]) == (9, 0, False)
+    assert set(said["p_best"]) == {"8", "32", "128"}
+    assert str(said["best"]) == max(said["p_best"], key=said["p_best"].get) == "32"
+    assert 0 <= said["expected_regret"] < 0.1
+    assert not list((tmp_path / "here").iterdir())
+    again = json.loads(wattune(*arguments)[1])
+    assert {**again, "provenance": None} == {**said, "provenance": None}
+
+
+def test_without_step_times_nothing_is_best(wattune, table):
+    said = json.loads(wattune("estimate", "--from-runs", table, "--json")[1])
+    assert said["p_best"] is said["best"] is said["expected_regret"] is None
+
+
+def test_the_table_says_runs_and_chances(wattune, table, tmp_path):
+    path = tmp_path / "e.json"
+    code, out, _ = wattune(
+        "estimate", "--from-runs", table, "--allocate", 5, "--step-times", "8=0.1,32=0.15,128=0.5", "-o", path
+    )
+    assert code == 0
+    assert "best on the device: batch size" in out
+    assert "runs; " in out
+    assert EfficiencyCurve.load(path).runs_used <= 5
+    code, out, err = wattune("estimate", "--from-runs", table, "-o", path)
+    assert (code, out, len(err)) == (2, "", 1)
+
+
+def test_step_times_from_a_profile_under_a_cap(wattune, table, tmp_path):
+    profile = written(tmp_path, "profile.json", PROFILE)
+    free, capped = (
+        json.loads(wattune("estimate", "--from-runs", table, "--profile", profile, *cap, "--json")[1])
+        for cap in ((), ("--cap", "2.9W"))
+    )
+    assert free["p_best"].keys() == {"8", "32", "128"}
+    # At 128 the least power of a setting is 3.78 W.
+    assert capped["p_best"].keys() == {"8", "32"}
+    code, out, err = wattune("estimate", "--from-runs", table, "--profile", profile, "--cap", "1W")
+    assert (code, out, len(err)) == (2, "", 1)
+    assert "keeps the cap: 1 W" in err[0]
+
+
+def test_figures_at_the_edge_are_figures(wattune, tmp_path):
+    lines = [HEAD, "a,1,0,1e-8,1,", "a,9007199254740991,0,1e17,1,1e17", "a,64,0,,0,1e17"]
+    table = written(tmp_path, "runs.csv", "\n".join(lines))
+    for form in ((), ("--allocate", 3)):
+        code, out, err = wattune("estimate", "--from-runs", table, "--step-times", "1=1e-8,64=1e8", "--json", *form)
+        assert (code, err) == (0, [])
+        assert json.loads(out)["best"] == 1
+
+
+def test_one_of_several_workloads(wattune, tmp_path):
+    lines = [f"{HEAD},target_accuracy", *runs("a", extra=",0.8"), *runs("b", extra=",0.8"), *runs("b", extra=",0.9")]
+    table = written(tmp_path, "runs.csv", "\n".join(lines))
+    code, out, err = wattune("estimate", "--from-runs", table)
+    assert (code, out, len(err)) == (2, "", 1)
+    assert "workload=b target_accuracy=0.9" in err[0]
+    said = json.loads(wattune("estimate", "--from-runs", table, "--where", "workload=b", "--target", 0.8, "--json")[1])
+    assert (said["workload"], said["target"], said["runs_used"]) == ("b", 0.8, 9)
+    assert wattune("estimate", "--from-runs", table, "--target", 0.9, "--json")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--from-runs", "none.csv"], "cannot read none.csv"),
+        (["--from-runs", "TABLE", "--seeds", "3"], "--seeds is of no use"),
+        (["--from-runs", "TABLE", "--strategy", "full"], "--strategy is of no use"),
+        (["--from-runs", "TABLE", "--resume", "-o", "e.json"], "--resume is of no use"),
+        (["--from-runs", "TABLE", "some.toml"], "WORKLOAD is of no use"),
+        (["--from-runs", "TABLE", "--allocate", "2"], "--allocate"),
+        (["--from-runs", "TABLE", "--where", "workload"], "--where"),
+        (["--from-runs", "TABLE", "--where", "color=red"], "no such column: color"),
+        (["--from-runs", "TABLE", "--target", "0.8"], "without targets"),
+        (["--from-runs", "TABLE", "--target", "nan"], "without targets"),
+        (["--from-runs", "TABLE", "--step-times", "8"], "--step-times: 8"),
+        (["--from-runs", "TABLE", "--step-times", "8=-1"], "--step-times: 8=-1"),
+        (["--from-runs", "TABLE", "--step-times", "8=nan"], "--step-times"),
+        (["--from-runs", "TABLE", "--step-times", "8=0.1,8=0.2"], "twice: 8"),
+        (["--from-runs", "TABLE", "--step-times", "16=0.1"], "without runs: 16"),
+        (["--from-runs", "TABLE", "--step-times", "8=0.1", "--profile", "p.json"], "--step-times with --profile"),
+        (["--from-runs", "TABLE", "--profile", "p.json"], "p.json"),
+        (["--from-runs", "TABLE", "--cap", "4W"], "--cap without a profile"),
+        (["--target", "0.8"], "--target is of no use"),
+        (["--where", "workload=a"], "--where is of no use"),
+        (["--allocate", "6"], "--allocate is of no use"),
+        (["--strategy", "some"], "unknown strategy"),
+        (["--strategy", "pooled", "--seeds", "2"], "seeds"),
+        (["--strategy", "full", "--step-times", "8=0.1"], "step times"),
+    ],
+)
+def test_what_does_not_go_together_is_said_in_one_line(wattune, table, tmp_path, monkeypatch, arguments, says):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    code, out, err = wattune("estimate", *(table if word == "TABLE" else word for word in arguments))
+    assert (code, out) == (2, "")
+    assert len(err) == 1
+    assert says in err[0]
+    assert not list((tmp_path / "here").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([HEAD], "no runs"),
+        ([HEAD, *runs(sizes=(8,))], "one batch size only"),
+        ([HEAD, "a,8,0,,0,100", "a,16,0,,0,100"], "all censored"),
+        ([HEAD, *runs(), "flowers,8,7,,1,9000"], "contradicts itself"),
+        ([HEAD, *runs(), "flowers,8,7,9001,1,9000"], "contradicts itself"),
+        ([HEAD, *runs(), *runs()], "there already"),
+        (["batch_size,seed"], "columns once"),
+    ],
+)
+def test_a_table_that_says_nothing(wattune, tmp_path, lines, says):
+    table = written(tmp_path, "runs.csv", "\n".join(lines))
+    for form in ((), ("--allocate", 6)):
+        code, out, err = wattune("estimate", "--from-runs", table, "--json", *form)
+        assert code == 2
+        assert says in json.loads(out)["error"]["message"]
+        assert len(err) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.csv"]
+
+
+def test_the_proxy_is_trained_a_few_times(wattune, tmp_path):
+    path = tmp_path / "e.json"
+    code, out, _ = wattune("estimate", SMALL, "--processes", 1, "-o", path)
+    record = EfficiencyCurve.load(path)
+    assert code == 0
+    assert record.strategy == "pooled"
+    assert len(list((tmp_path / "e-curves").iterdir())) == record.runs_used >= 2
+    assert record.stopped_because in out
+    assert wattune("estimate", SMALL, "-o", path, "--resume")[0] == 0
