@@ -425,3 +425,21 @@ def test_a_folder_in_which_nothing_was_done_is_given_back(tmp_path):
 
 def no_optimizer(model, batch_size):
     return 3
+
+
+@pytest.mark.slow
+def test_a_guided_run_probes_and_trains_the_proxy_seldom(tmp_path):
+    record = run(tmp_path / "run", strategy="guided")
+    assert record.reached
+    table = ProfileTable.load(tmp_path / "run" / "profile.json")
+    assert table.strategy == "guided"
+    assert len(table.cells) + len(table.aborted) <= 16
+    curve = EfficiencyCurve.load(tmp_path / "run" / "efficiency.json")
+    assert curve.strategy == "pooled"
+    assert 0 <= curve.runs_used <= 12  # none where the profile leaves a single batch size in question
+    plan = record.plan
+    assert 0 < plan.p_best <= 1
+    assert plan.expected_loss >= 0
+    assert record.power_peak_w <= plan.cap_w
+    assert plan.robustness.draws == 200
+    assert "is the best one with a probability of" in (tmp_path / "run" / "report.html").read_text()

@@ -66,12 +66,16 @@ class Job:
         planning.check_profile(table, key, kind=self.board.kind, command=command)
         return table
 
-    def estimate(self) -> EfficiencyCurve:
-        """Samples needed per batch size, from the proxy."""
+    def estimate(self, table: ProfileTable) -> EfficiencyCurve:
+        """Samples needed per batch size, from the proxy; with a guided profile from a few runs, too, at the batch sizes
+        that may still be the best by what that measured."""
+        how: dict[str, Any] = {"seeds": self.asked.seeds}
+        if self.asked.strategy == "guided":
+            how = {"log_step_times": planning.contenders(table, self._limit_w(table)) or None}
         return self.folder.load(EfficiencyCurve) or self.folder.save(
             efficiency.estimate(
                 self.work,
-                seeds=self.asked.seeds,
+                **how,
                 folder=self.folder.proxy_curves,
                 processes=self.processes,
                 progress=self._in("estimate"),

@@ -49,7 +49,8 @@ def run(
     file, or None for the built-in example. ``output`` is a new or empty folder, by default the first free
     ``wattune-run-N``; with ``resume`` the folder of a run that was interrupted. ``profile`` is one that was measured
     before with this device and model, under whatever cap; it is then not measured anew. ``seeds`` is how often each
-    batch size is trained on the proxy (and with ``compare`` on the target), ``seed`` that of the training.
+    batch size is trained on the proxy (and with ``compare`` on the target), ``seed`` that of the training. With the
+    ``strategy`` "guided" the proxy is trained as seldom as the device is probed: see ``estimate``, "pooled".
     ``reference``: also measure the reference workloads, as ``profile`` does.
 
     A target that was not reached raises nothing: the record's ``reached`` is False.
@@ -90,7 +91,7 @@ def run(
 
         table = job.profile(known)
         check_cap(table, cap_w=cap_w, cap_side=cap_side, margin_w=margin_w)
-        curve = job.estimate()
+        curve = job.estimate(table)
         table, plan = job.plan(table, curve)
         record = job.train(plan)
         if compare:

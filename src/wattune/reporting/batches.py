@@ -206,7 +206,7 @@ def _share(efficiency: EfficiencyCurve | None, batch_size: int) -> tuple[float, 
 
 
 def _said(point: EfficiencyPoint) -> str:
-    reached = f"{point.runs - point.censored} of {point.runs} runs reached the target"
+    reached = f"{point.runs - point.censored} of {point.runs} runs reached the target" if point.runs else "no run here"
     if point.relative_samples is None:
         return f"batch size {point.batch_size}<br>{reached}"
     band = "" if point.low is None or point.high is None else f" ({point.low:.3g} to {point.high:.3g})"

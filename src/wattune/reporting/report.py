@@ -152,6 +152,8 @@ def _choice(records: Records) -> Section:
         return Section(title, "", [Note("Plan", "There is no plan among these records, so nothing is chosen.")])
     if side := words.side(plan):
         items.append(Note("What the cap means", side))
+    if sure := [text for text in (words.sure(plan), words.robust(plan)) if text]:
+        items.append(Note("How sure it is", " ".join(f"{text[:1].upper()}{text[1:]}." for text in sure)))
     if plan.notes:
         items.append(Note("Not to be relied on", " ".join(f"{note[:1].upper()}{note[1:]}." for note in plan.notes)))
     origin = batches.predicted(plan, records.profile, records.efficiency)
