@@ -11,7 +11,12 @@ from typing import Any
 from benchmarks.timing import RESULTS
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "boards.md", ROOT / "docs" / "own-loop.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "boards.md",
+    ROOT / "docs" / "own-loop.md",
+    ROOT / "benchmarks" / "decisions" / "README.md",
+)
 MARK = re.compile(r"(<!-- (?P<name>\w+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 
 
@@ -197,7 +202,8 @@ def session() -> str:
         f"{data['boards']} random simulated boards, {data['workloads']} workloads, {len(data['caps'])} caps each; "
         "every training would take an hour at its best point. Regret is what the point in force takes longer than the "
         "fastest point below the cap, if that were known exactly; the sensor's noise alone, which no reading may bring "
-        f"above the cap, costs {percent(data['regret']['recipe']['guided']['noise_price'])} where the recipe is kept.",
+        f"above the cap, costs {percent(data['regret']['recipe']['guided']['noise_price'])} where the recipe is kept. Ways that train with "
+        "readings above the cap may be faster than that point: their regret is below 0.",
         "",
         "| what is known of the samples | way | regret after 60 s | 5 min | 10 % | below 1 % by then "
         "| time probing | runs with a reading above the cap: probing | training |",
@@ -238,9 +244,39 @@ def steps_of(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for size, one in found.items() if size not in ("tiny", "least_step_s")]
 
 
+def gpus() -> str:
+    """What choosing gains on hardware, from Zeus' public traces."""
+    data = read("decisions")["gpus"]
+    gain, ours = data["gain"]["largest batch"], data["regret"]["ours"]
+    groups = gain["by_group"]
+    most = max(groups, key=groups.__getitem__)
+    flat = [name for name, times in groups.items() if times < 1.05]
+    return (
+        f"On recorded trainings of real GPUs ([Zeus](https://github.com/ml-energy/zeus), V100 and A40, three workloads, "
+        f"every power limit and target: {data['cases']} cases), the batch size that wattune picks from "
+        f"{ours['runs_mean']:.0f} training runs on average reaches the target {gain['geometric_mean']:.1f} times as fast "
+        f"as the largest one that reaches it (geometric mean; median {gain['median']:.2f}, best {gain['best']:.1f}, worst "
+        f"{gain['worst']:.2f}). All of that is {most.rsplit(' ', 1)[1].upper()} ({groups[most]:.1f} times on "
+        f"{most.split()[0].upper()}); on {len(flat)} of the {len(groups)} pairs of GPU and workload nothing is gained, "
+        f"and {percent(gain['loses'])} of the cases lose. Its pick is {percent(ours['median'])} slower than the best one in "
+        f"the median, {percent(ours['mean'])} on average.\n"
+    )
+
+
+def decisions() -> str:
+    """The figures of the decisions, each beside its goal."""
+    lines = ["| figure | measured | must reach | aim | |", "|---|---|---|---|---|"]
+    for one in read("decisions")["goals"]["figures"]:
+        shown = [percent(one[key]) if one["share"] else f"{one[key]:g}" for key in ("measured", "must", "aim")]
+        lines.append(f"| {one['figure']} | {' | '.join(shown)} | {one['reached']} |")
+    return "\n".join(lines) + "\n"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "boards": boards,
     "comparison": comparison,
+    "decisions": decisions,
+    "gpus": gpus,
     "profiling_cost": profiling_cost,
     "real_images": real_images,
     "session": session,
