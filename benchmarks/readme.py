@@ -202,8 +202,8 @@ def session() -> str:
         f"{data['boards']} random simulated boards, {data['workloads']} workloads, {len(data['caps'])} caps each; "
         "every training would take an hour at its best point. Regret is what the point in force takes longer than the "
         "fastest point below the cap, if that were known exactly; the sensor's noise alone, which no reading may bring "
-        f"above the cap, costs {percent(data['regret']['recipe']['guided']['noise_price'])} where the recipe is kept. Ways that train with "
-        "readings above the cap may be faster than that point: their regret is below 0.",
+        f"above the cap, costs {percent(data['regret']['recipe']['guided']['noise_price'])} where the recipe is kept. "
+        "Ways that train with readings above the cap may be faster than that point: their regret is below 0.",
         "",
         "| what is known of the samples | way | regret after 60 s | 5 min | 10 % | below 1 % by then "
         "| time probing | runs with a reading above the cap: probing | training |",
@@ -250,16 +250,17 @@ def gpus() -> str:
     gain, ours = data["gain"]["largest batch"], data["regret"]["ours"]
     groups = gain["by_group"]
     most = max(groups, key=groups.__getitem__)
+    gpu, workload = most.upper().rsplit(" ", 1)
     flat = [name for name, times in groups.items() if times < 1.05]
     return (
-        f"On recorded trainings of real GPUs ([Zeus](https://github.com/ml-energy/zeus), V100 and A40, three workloads, "
-        f"every power limit and target: {data['cases']} cases), the batch size that wattune picks from "
-        f"{ours['runs_mean']:.0f} training runs on average reaches the target {gain['geometric_mean']:.1f} times as fast "
-        f"as the largest one that reaches it (geometric mean; median {gain['median']:.2f}, best {gain['best']:.1f}, worst "
-        f"{gain['worst']:.2f}). All of that is {most.rsplit(' ', 1)[1].upper()} ({groups[most]:.1f} times on "
-        f"{most.split()[0].upper()}); on {len(flat)} of the {len(groups)} pairs of GPU and workload nothing is gained, "
-        f"and {percent(gain['loses'])} of the cases lose. Its pick is {percent(ours['median'])} slower than the best one in "
-        f"the median, {percent(ours['mean'])} on average.\n"
+        "On recorded trainings of real GPUs ([Zeus](https://github.com/ml-energy/zeus): V100 and A40, three workloads, "
+        f"every power limit and target, {data['cases']} cases), the batch size that wattune picks from "
+        f"{ours['runs_mean']:.0f} training runs on average reaches the target {gain['geometric_mean']:.1f} times as "
+        f"fast as the largest one that reaches it (geometric mean; median {gain['median']:.2f}, best "
+        f"{gain['best']:.1f}, worst {gain['worst']:.2f}). All of that is {workload} ({groups[most]:.1f} times on {gpu}); "
+        f"on {len(flat)} of the {len(groups)} pairs of GPU and workload nothing is gained, and "
+        f"{percent(gain['loses'])} of the cases lose. Its pick is {percent(ours['median'])} slower than the best one "
+        f"in the median, {percent(ours['mean'])} on average.\n"
     )
 
 
