@@ -257,7 +257,7 @@ def gpus() -> str:
         f"every power limit and target, {data['cases']} cases), the batch size that wattune picks from "
         f"{ours['runs_mean']:.0f} training runs on average reaches the target {gain['geometric_mean']:.1f} times as "
         f"fast as the largest one that reaches it (geometric mean; median {gain['median']:.2f}, best "
-        f"{gain['best']:.1f}, worst {gain['worst']:.2f}). All of that is {workload} ({groups[most]:.1f} times on {gpu}); "
+        f"{gain['best']:.1f}, worst {gain['worst']:.2f}). It all comes from {workload} ({groups[most]:.1f} times on {gpu}); "
         f"on {len(flat)} of the {len(groups)} pairs of GPU and workload nothing is gained, and "
         f"{percent(gain['loses'])} of the cases lose. Its pick is {percent(ours['median'])} slower than the best one "
         f"in the median, {percent(ours['mean'])} on average.\n"
