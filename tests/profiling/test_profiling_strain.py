@@ -7,7 +7,8 @@ from profiling_made import board, workload
 
 from wattune.devices import Conditions, SimulatedDevice
 from wattune.profiling import profile
-from wattune.profiling.probe import LONGEST_REST_S, REPEATS, Prober
+from wattune.profiling.probe import Prober
+from wattune.profiling.strain import LONGEST_REST_S, REPEATS
 from wattune.records import BoardEvent
 
 

@@ -14,7 +14,7 @@ from wattune.devices import Device, Meter, MeterFigures, Setting
 from wattune.errors import BoardUnusable, OutOfDeviceMemory
 from wattune.profiling.fit import can_travel, is_needed, unfit
 from wattune.profiling.grid import Shape
-from wattune.profiling.strain import Strain
+from wattune.profiling.strain import REPEATS, Strain, rest
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost, StepWork
 from wattune.workloads import Workload
 
@@ -23,12 +23,6 @@ WINDOWS = 3
 """A cell is measured for at least this many windows of the sensor."""
 
 SHORTEST_WINDOW_S = 0.1
-
-REPEATS = 2
-"""How often a cell is measured again that was taken while the board held itself back."""
-
-REST_S, LONGEST_REST_S = 5.0, 60.0
-"""What the board then gets to recover: at least the one, until nothing holds it down any more, at most the other."""
 
 Probe = tuple[ProfileCell | AbortedProbe, ProfileCost]
 """What came out of one probe, and what it cost the device, warm-up included."""
@@ -111,7 +105,7 @@ class Prober:
             if isinstance(found, AbortedProbe) or not found.disturbed or not repeats_left:
                 break
             with Meter(self._device, cap_w=self._cap_w) as meter:
-                self._rest()
+                rest(self._device)
             spent.append(meter.figures())
         return found
 
@@ -121,12 +115,6 @@ class Prober:
             if self._cap_w is not None:
                 self._device.hand_over(self._cap_w)  # in a step that hangs nobody looks at readings
             yield actuator
-
-    def _rest(self) -> None:
-        begun_s = self._device.now_s()
-        self._device.wait(REST_S)
-        while self._device.conditions().throttled and self._device.now_s() - begun_s < LONGEST_REST_S:
-            self._device.wait(REST_S)
 
     def _cost(self, spent: Sequence[MeterFigures]) -> ProfileCost:
         return ProfileCost(
