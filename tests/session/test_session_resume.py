@@ -295,8 +295,16 @@ def test_an_order_that_cannot_be_brought_back_is_refused(tmp_path):
         Run(tmp_path / "c", loader=loader(2))
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own answer to SIGINT, which a shell turns off for what it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("stop_after", [1, 5, 21])
-def test_an_interrupt_in_the_middle_of_the_optimizers_step_waits_for_its_end(tmp_path, stop_after):
+def test_an_interrupt_in_the_middle_of_the_optimizers_step_waits_for_its_end(tmp_path, stop_after, ctrl_c):
     """So that no checkpoint holds half a step."""
 
     class Interrupted(torch.optim.Adam):
