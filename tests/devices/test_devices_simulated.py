@@ -41,7 +41,7 @@ def boards(draw):
     volts = sorted(draw(st.lists(st.floats(0.3, 2), min_size=count, max_size=count)))
     share, watts = st.floats(0, 1), st.floats(0, 100)
     achieved = draw(st.floats(1, 1000))
-    data = builtin_board("jetson-nano").model_dump(exclude={"cpu"})
+    data = builtin_board("jetson-nano").model_dump(exclude={"cpu", "ranges"})
     data["gpu"] |= {"clocks_mhz": clocks, "voltage_v": volts, "half_speed_samples": draw(st.floats(0, 100))}
     data["gpu"] |= {"peak_gflops": {"fp32": draw(st.floats(100, 1e5))}, "efficiency": draw(st.floats(0.1, 1))}
     data["memory"] |= {"achieved_gbps": achieved, "optimizer_gbps": achieved, "bandwidth_gbps": achieved}
