@@ -21,7 +21,7 @@ from benchmarks.decisions.generators import board
 from benchmarks.decisions.scoring import grouped, paired, regrets, rounded, spread_of_mean
 from benchmarks.decisions.sweeps import Key, Sweep, errors, pairs, truth
 from benchmarks.decisions.zeus_policy import zeus
-from wattune.decisions.curve import BAND_SD
+from wattune.records.efficiency import BAND_SD
 
 DEVICES = 40
 """For each pair of a proxy and a target."""

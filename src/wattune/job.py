@@ -71,7 +71,7 @@ class Job:
         that may still be the best by what that measured."""
         how: dict[str, Any] = {"seeds": self.asked.seeds}
         if self.asked.strategy == "guided":
-            how = {"log_step_times": planning.contenders(table, self._limit_w(table)) or None}
+            how = {"log_step_times": planning.log_step_times(table, self._limit_w(table)) or None}
         return self.folder.load(EfficiencyCurve) or self.folder.save(
             efficiency.estimate(
                 self.work,

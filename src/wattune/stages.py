@@ -181,7 +181,7 @@ def step_times(
     if isinstance(known, Mapping):
         return efficiency.given_times(known)
     table = as_record(ProfileTable, known)
-    times = planning.contenders(table, planning.module_cap(cap_w, cap_side, table.supply))
+    times = planning.log_step_times(table, planning.module_cap(cap_w, cap_side, table.supply))
     if not times:
         raise CapError("no measured point of the profile keeps the cap", value=f"{cap_w:g} W" if cap_w else "none")
     return times

@@ -17,7 +17,7 @@ from wattune_agent.settings import nearest
 from wattune_agent.supply import load_supply
 from wattune_agent.tree import Tree
 
-__all__ = ["add_options", "guard"]
+__all__ = ["add_options", "guard", "stdout_aside"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
             supply_cap_w,
             options.max_temp,
         )
-        with _stdout_aside(options.json):
+        with stdout_aside(options.json):
             report = run_guarded(
                 controller,
                 asked.command,
@@ -108,8 +108,8 @@ def _cap(options: Any, board: Dict[str, Any]) -> Tuple[Optional[float], Optional
 
 
 @contextmanager
-def _stdout_aside(aside: bool) -> Iterator[None]:
-    """What the program prints goes to stderr: stdout holds one JSON object."""
+def stdout_aside(aside: bool) -> Iterator[None]:
+    """Where ``aside``, what the program prints goes to stderr: stdout holds one JSON object."""
     if not aside:
         yield
         return

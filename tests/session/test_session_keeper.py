@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
@@ -45,3 +46,15 @@ def test_the_patience_at_the_lowest_setting_does_not_begin_anew_with_each_evalua
         keeper = Keeper(device, setting, 5.0, 90.0)
         stopped_s = seconds_until_stopped(keeper, power_w, at_most=100)
     assert stopped_s == (None if patience_s is None else pytest.approx(patience_s, abs=1.5))
+
+
+@pytest.mark.parametrize(
+    ("before_w", "after_w", "goes_on"), [(5.0, 5.0, True), (5.0, 6.0, True), (5.0, 4.0, False), (None, 4.0, False)]
+)
+def test_what_evaluations_may_run_at_is_not_known_of_a_lower_cap(before_w, after_w, goes_on):
+    device = Warm(builtin_board("jetson-nano"))
+    with device.at(device.settings[0]) as setting:
+        state = {**Keeper(device, setting, before_w).state_dict(), "reached": device.settings[3]}
+        keeper = Keeper(device, setting, after_w)
+        keeper.load_state_dict(json.loads(json.dumps(state, allow_nan=False)))
+    assert keeper.state_dict()["reached"] == device.settings[3 if goes_on else 0]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,6 +57,7 @@ def guard(
     from wattune.devices.local import BoardDevice, mapped
     from wattune.planning import module_cap
     from wattune_agent.guarded import run_guarded
+    from wattune_agent.guarding import stdout_aside
     from wattune_agent.outcome import Asked, as_record, in_words
 
     limit, hottest_c, wanted_mhz = cap_limit(cap), max_temp_c(max_temp), clock_mhz(clock)
@@ -79,7 +77,7 @@ def guard(
         controller = board.controller if isinstance(board, BoardDevice) else Pinned(board)
         described = dict(controller.describe())
         asked = Asked(command, at_mhz, cap_w, limit.cap_w if limit.side == "supply" else None, hottest_c)
-        with mapped(), _stdout_aside() if as_json else nullcontext():
+        with mapped(), stdout_aside(as_json):
             report = run_guarded(controller, command, clock_mhz=at_mhz, cap_w=cap_w, max_temp_c=hottest_c, say=note)
         text = in_words(report, asked, described, board.kind)
         kept = as_record(report, asked, device=board.name, mode=board.mode, kind=board.kind)
@@ -119,16 +117,3 @@ def _listed(board: Device, wanted_mhz: float) -> float:
             allowed=f"{allowed} MHz" if allowed else "none, it has no clock that can be set",
         )
     return meant_mhz
-
-
-@contextmanager
-def _stdout_aside() -> Iterator[None]:
-    """What the program prints to stdout goes to stderr: stdout holds one JSON object."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    try:
-        os.dup2(2, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)

@@ -16,17 +16,13 @@ import numpy as np
 from wattune.decisions.mixture import Array, Mixture, Observation, alike, pooled
 from wattune.decisions.prior import critical_batch_size
 
-__all__ = ["BAND_SD", "TRANSFER_SD", "Array", "CurvePosterior", "Observation", "fit", "scattered"]
+__all__ = ["TRANSFER_SD", "Array", "CurvePosterior", "Observation", "fit", "scattered"]
 
 TRANSFER_SD: Final = 0.05
 """Standard deviation of ln N(b) of the target around that of the proxy, neighbours having it partly in common.
 
 Most likely 0.045 by eight pairs of a proxy and a target, six of images (0.045 alone) and two of texts (under 0.03).
 """
-
-
-BAND_SD: Final = 1.6449
-"""Standard deviations from the middle of a Gaussian's 90 % band to its ends."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from wattune.planning.contention import contenders
 from wattune.planning.plan import check_profile, plan
 from wattune.planning.robustness import robustness
 from wattune.planning.rules import BASELINES, RULES, pick
 from wattune.planning.sides import SIDES, module_cap
+from wattune.planning.times import log_step_times
 
-__all__ = ["BASELINES", "RULES", "SIDES", "check_profile", "contenders", "module_cap", "pick", "plan", "robustness"]
+__all__ = ["BASELINES", "RULES", "SIDES", "check_profile", "log_step_times", "module_cap", "pick", "plan", "robustness"]

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattune.decisions.choice import weighed
 from wattune.decisions.seen import Readings, Seen
-from wattune.planning.contention import contenders
 from wattune.planning.selection import Limit
 from wattune.planning.table import Option
+from wattune.planning.times import log_step_times
 from wattune.records import EfficiencyCurve, ProfileCell, ProfileTable
-
-BAND_90: Final = 1.6449
-"""A 90 % band reaches from so many standard deviations below the middle to as many above it."""
 
 
 def sureness(
@@ -28,7 +24,7 @@ def sureness(
     step time and of its samples. None for what the records do not tell.
     """
     choice = None
-    times = contenders(profile, limit.cap_w, limit.margin_w)
+    times = log_step_times(profile, limit.cap_w, limit.margin_w)
     sizes = [point.batch_size for point in efficiency.points if point.relative_samples and point.batch_size in times]
     covariance = _covariance(efficiency, sizes)
     if covariance is not None and chosen.cell.batch_size in sizes:
@@ -47,13 +43,8 @@ def _covariance(efficiency: EfficiencyCurve, sizes: list[int]) -> NDArray[np.flo
     if efficiency.covariance is not None:
         at = [place for place, point in enumerate(efficiency.points) if point.batch_size in sizes]
         return np.array(efficiency.covariance)[np.ix_(at, at)]
-    sds = []
-    for size in sizes:
-        point = efficiency.at(size)
-        if size != efficiency.reference_batch_size and (point.low is None or point.high is None):
-            return None
-        sds.append(math.log((point.high or 1.0) / (point.low or 1.0)) / (2 * BAND_90))
-    return np.diag(np.square(sds))
+    sds = [0.0 if size == efficiency.reference_batch_size else efficiency.at(size).log_sd for size in sizes]
+    return None if None in sds else np.diag(np.square(np.array(sds, dtype=float)))
 
 
 def _over(profile: ProfileTable, cell: ProfileCell, cap_w: float) -> float | None:

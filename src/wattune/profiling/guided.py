@@ -42,9 +42,6 @@ STRICT_MARGIN: Final = 0.005
 """Share of the cap that strict keeps away from it besides: a short look at long steps misses their busiest stretch, and
 a board is warmer after an hour."""
 
-BAND_90: Final = 1.645
-"""A 90 % band reaches from so many standard deviations below the mean to as many above it."""
-
 Samples = Mapping[int, tuple[float, float]]
 """Batch size -> the samples it needs relative to some other, and the standard deviation of their logarithm."""
 
@@ -71,8 +68,7 @@ def samples_of(curve: EfficiencyCurve | None, rows: Sequence[Shape]) -> Samples:
     known: dict[int, tuple[float, float]] = {}
     for point in curve.points:
         if point.relative_samples is not None and point.batch_size in sizes:
-            band = math.log(point.high / point.low) if point.low is not None and point.high is not None else 0.0
-            known[point.batch_size] = (point.relative_samples, band / (2 * BAND_90))
+            known[point.batch_size] = (point.relative_samples, point.log_sd or 0.0)
     if not known:
         raise InputError(
             "the efficiency record has samples for none of the batch sizes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import model_validator
@@ -9,6 +10,9 @@ from typing_extensions import Self
 
 from wattune.errors import RecordError
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
+
+BAND_SD = 1.6449
+"""Standard deviations from the middle of a 90 % band to its ends."""
 
 EfficiencyStrategy = Literal["full", "pooled"]
 """How the samples were estimated: every batch size by its own runs, or all from a few runs by a curve."""
@@ -31,6 +35,13 @@ class EfficiencyPoint(Value):
     samples_std: NotNegative | None = None
     runs: Samples = 0
     censored: Samples = 0
+
+    @property
+    def log_sd(self) -> float | None:
+        """Standard deviation of ln(relative samples), by the band; None where there is none."""
+        if self.low is None or self.high is None:
+            return None
+        return math.log(self.high / self.low) / (2 * BAND_SD)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -279,10 +279,15 @@ class Keeper:
     def state_dict(self) -> dict[str, Any]:
         """What a later keeper needs, as JSON values."""
         events = [event.model_dump() for event in self.events]
-        return {"events": events, "reached": self._reached, "reached_under_w": self.cap_w}
+        return {
+            "events": events,
+            "reached": self._reached,
+            "reached_under_w": None if self.cap_w == math.inf else self.cap_w,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``."""
         self._events = [GuardEvent(**event) for event in state["events"]]
-        if self.cap_w >= state["reached_under_w"]:
+        under_w = state["reached_under_w"]
+        if self.cap_w >= (math.inf if under_w is None else under_w):
             self._reached = state["reached"]

@@ -16,9 +16,6 @@ from wattune.records.session import EfficiencySource
 UNKNOWN_SD = 0.1
 """Standard deviation of ln(relative samples) that a point of a curve without a band is given."""
 
-BAND = 1.645
-"""Standard deviations from the middle of a 90 % band to its ends."""
-
 FIRST = 64
 """Pairs of gradient norms that are taken at every occasion; later at every ``LATER``th step."""
 
@@ -109,6 +106,4 @@ def _on_curve(curve: EfficiencyCurve, size: int) -> tuple[float, float]:
 
 def _said(point: EfficiencyPoint) -> tuple[float, float]:
     assert point.relative_samples is not None
-    if point.low is None or point.high is None:
-        return point.relative_samples, UNKNOWN_SD
-    return point.relative_samples, math.log(point.high / point.low) / (2 * BAND)
+    return point.relative_samples, UNKNOWN_SD if point.log_sd is None else point.log_sd

@@ -8,14 +8,14 @@ import pytest
 from planning_tables import CLOCKS, board
 
 from wattune.errors import InputError
-from wattune.planning import contenders
+from wattune.planning import log_step_times
 from wattune.records import AbortedProbe
 
 
 @pytest.mark.parametrize("cap_w", [2.6, 3.5, 4.5, None])
 def test_each_batch_size_at_its_fastest_point_below_the_cap(cap_w):
     table = board()
-    found = contenders(table, cap_w)
+    found = log_step_times(table, cap_w)
     for size in table.batch_sizes:
         kept = [c for c in table.cells if c.batch_size == size and (cap_w is None or c.power_peak_w <= cap_w)]
         assert (size in found) == bool(kept)
@@ -23,22 +23,22 @@ def test_each_batch_size_at_its_fastest_point_below_the_cap(cap_w):
             mean, sd = found[size]
             assert math.exp(mean) == pytest.approx(min(c.step_s / size for c in kept))
             assert 0 < sd < 0.01
-    assert contenders(table, cap_w, 100.0).keys() <= (set() if cap_w else found.keys())
+    assert log_step_times(table, cap_w, 100.0).keys() <= (set() if cap_w else found.keys())
 
 
 def test_a_row_that_a_guided_profile_did_not_climb_may_be_faster():
     table = board()
     few = tuple(c for c in table.cells if c.batch_size != 8 or c.clock_mhz == CLOCKS[0])
-    whole = contenders(table, None)
+    whole = log_step_times(table, None)
     guided = table.model_copy(update={"cells": few, "strategy": "guided"})
-    mean, sd = contenders(guided, None)[8]
+    mean, sd = log_step_times(guided, None)[8]
     assert mean - 2.33 * sd <= whole[8][0] < mean
-    assert contenders(guided, None)[16] == whole[16]
+    assert log_step_times(guided, None)[16] == whole[16]
     # Where a probe was stopped right above, there is nothing to be had.
     stopped = (AbortedProbe(batch_size=8, clock_mhz=CLOCKS[1], cap_w=9.0, power_w=9.1),)
-    assert contenders(guided.model_copy(update={"aborted": stopped}), None)[8][1] < 0.01
+    assert log_step_times(guided.model_copy(update={"aborted": stopped}), None)[8][1] < 0.01
 
 
 def test_a_cap_that_is_none_is_refused():
     with pytest.raises(InputError, match="cap_w"):
-        contenders(board(), math.nan)
+        log_step_times(board(), math.nan)

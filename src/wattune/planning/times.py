@@ -12,7 +12,7 @@ LEAST_SD: Final = 0.002
 """Of ln(seconds): what a step time is uncertain by, however long it is measured."""
 
 
-def contenders(profile: ProfileTable, cap_w: float | None, margin_w: float = 0.0) -> dict[int, tuple[float, float]]:
+def log_step_times(profile: ProfileTable, cap_w: float | None, margin_w: float = 0.0) -> dict[int, tuple[float, float]]:
     """Batch size -> mean and standard deviation of ln(seconds per sample) at its fastest measured point below the cap.
 
     A batch size that has none is not in it: it cannot be chosen, so nobody has to know how many samples it needs.
