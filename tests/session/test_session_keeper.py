@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+from wattune.decisions.search import Row, Search
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.session.keeper import Keeper
+from wattune.session.prober import Prober
 from wattune_agent.cap_guard import HEAT_PATIENCE_S, PATIENCE_S
 
 
@@ -58,3 +60,31 @@ def test_what_evaluations_may_run_at_is_not_known_of_a_lower_cap(before_w, after
         keeper = Keeper(device, setting, after_w)
         keeper.load_state_dict(json.loads(json.dumps(state, allow_nan=False)))
     assert keeper.state_dict()["reached"] == device.settings[3 if goes_on else 0]
+
+
+def test_evaluations_that_become_a_part_of_a_probe_do_not_end_it():
+    """One a second, and no reading in between until they count as a part of what is measured."""
+    device = Warm(builtin_board("jetson-nano"))
+    row = Row(32, 32)
+    with device.at(device.settings[0]) as setting:
+        keeper = Keeper(device, setting, 5.0)
+        prober = Prober(
+            device,
+            keeper,
+            lambda without: Search([row], device.settings, cap_w=5.0, start=row, window_s=device.sensor.window_s),
+            row,
+            fits=lambda row: True,
+            changed=lambda point, why: None,
+        )
+        prober.choose()
+        for step in range(200):
+            prober.begin(row, 0.0)
+            device.wait(0.1)
+            if prober.mixes_evaluations:
+                keeper(device.now_s(), 3.0)
+            prober.stepped(row, 0.1, device.now_s())
+            if step % 10 == 9:
+                keeper.begin_evaluation()
+                keeper.end_evaluation()
+    assert prober.mixes_evaluations
+    assert prober.cells

@@ -203,3 +203,16 @@ def test_a_batch_with_time_as_its_first_axis_is_not_cut():
     assert not can_split({"x": torch.zeros(7, 32, 3), "y": torch.zeros(32)}, 32)
     assert can_split((torch.zeros(32, 7, 3), torch.zeros(32), torch.zeros(5)), 32)
     assert can_split([torch.zeros(3, n, n) for n in range(4)], 4)
+
+
+def test_where_no_size_is_known_to_fit_it_trains_at_the_users_own(monkeypatch):
+    """Rather than asking for ever which one to take."""
+    monkeypatch.setattr(Trial, "fits", lambda self, row, book: False)
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(Numbered(), batch_size=32)
+    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
+        for batch in session.batches():
+            session.backward(loss_of(model, batch))
+    assert session.record.steps == 20
+    assert {change.point.batch_size for change in session.record.changes} == {32}

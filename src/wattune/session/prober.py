@@ -85,7 +85,8 @@ class Prober:
     def choose(self) -> None:
         """Find out where to go on from here: to the next probe, or to the best point where no probe would pay."""
         while (point := self.search.next()) is not None:
-            if self._fits(point.row):
+            # The user's own row stays in the search whatever is said of it: it is what he trains with anyway.
+            if point.row in self._left_out or self._fits(point.row):
                 self._want(point, probing=True)
                 return
             self._forget(point.row)
@@ -146,6 +147,8 @@ class Prober:
         self._keeper.mixes = self.mixes_evaluations
         if not self.mixes_evaluations:
             self._interrupt()
+        elif self._stretch.since_s is not None:
+            self._keeper.collect()  # which the first of these evaluations had ended
 
     def _interrupt(self) -> None:
         self._stretch.interrupt(self._device.now_s())
