@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import Literal
+from typing import Any, Literal
 
 from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
 from wattune.algorithms.checkpoint import load_checkpoint, save_checkpoint, state_bytes
 from wattune.algorithms.learning import Progressed, learn
 from wattune.algorithms.placement import place, release, shortage_said
+from wattune.algorithms.spec import name_of, options_of, written
 from wattune.errors import UnknownName
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Step",
     "Trainable",
     "TrainingAlgorithm",
+    "canonical",
     "learn",
     "load_checkpoint",
     "open_algorithm",
@@ -33,7 +35,7 @@ ALGORITHMS: dict[str, str] = {"backprop": "wattune.algorithms.backprop:Backprop"
 
 
 def open_algorithm(
-    name: str,
+    spec: str,
     trainable: Trainable,
     batch_size: int,
     *,
@@ -43,15 +45,30 @@ def open_algorithm(
 ) -> TrainingAlgorithm:
     """A new training of ``trainable`` from its initial weights.
 
-    ``micro_batch_size`` is how many samples one forward pass takes, the whole batch where it is None; ``on`` the
-    processor, see ``place``.
+    ``spec``: a name and perhaps options, as in "async-fgd:modules=4". ``micro_batch_size`` is how many samples one
+    forward pass takes, the whole batch where it is None; ``on`` the processor, see ``place``.
     Raises: UnknownName; InputError, WorkloadError and OutOfDeviceMemory as the algorithm does.
     """
-    if name not in ALGORITHMS:
-        raise UnknownName("algorithm", name, ALGORITHMS)
-    module, _, attribute = ALGORITHMS[name].partition(":")
-    algorithm = getattr(importlib.import_module(module), attribute)
+    algorithm = _class(spec)
     opened: TrainingAlgorithm = algorithm(
-        trainable, batch_size, micro_batch_size=micro_batch_size, seed=seed, on=place(on)
+        trainable,
+        batch_size,
+        micro_batch_size=micro_batch_size,
+        seed=seed,
+        on=place(on),
+        **options_of(spec, algorithm.OPTIONS),
     )
     return opened
+
+
+def canonical(spec: str) -> str:
+    """The spec as records say it: options sorted. Raises: UnknownName, InputError."""
+    return written(name_of(spec), options_of(spec, _class(spec).OPTIONS))
+
+
+def _class(spec: str) -> type[Any]:
+    if name_of(spec) not in ALGORITHMS:
+        raise UnknownName("algorithm", name_of(spec), ALGORITHMS)
+    module, _, attribute = ALGORITHMS[name_of(spec)].partition(":")
+    found: type[TrainingAlgorithm] = getattr(importlib.import_module(module), attribute)
+    return found

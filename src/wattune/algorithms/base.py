@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from wattune.algorithms.spec import Option
 from wattune.records import StepWork
 
 Batch = tuple[Any, Any]
@@ -58,6 +59,11 @@ class TrainingAlgorithm(ABC):
     """
 
     name: str
+    """As records say it: the name, and the options where there are any."""
+
+    OPTIONS: ClassVar[Mapping[str, Option]] = {}
+    """What may stand behind the name: keyword arguments of the same names."""
+
     module: nn.Module
     """The model in training, in a state that can be evaluated between two Steps."""
 

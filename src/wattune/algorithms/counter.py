@@ -32,6 +32,10 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive_bytes = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
 
+    def enter(self, phase: str) -> None:
+        """What is counted from now on is of this phase."""
+        self.phase = phase
+
     def hold(self, values: Any) -> None:
         """Count the memory of these tensors for as long as it is alive."""
         for tensor in operations.tensors(values):

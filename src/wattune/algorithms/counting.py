@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter as Multiset
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
@@ -38,15 +38,38 @@ SMALL_BATCHES = 2, 4
 """Batch sizes at which a model that depends on its values is counted."""
 
 
+class TrainingPass(Protocol):
+    """One pass of a training over a batch, which leaves gradients in the parameters: what is counted of an algorithm.
+
+    Two that are equal and have the same hash do the same.
+    """
+
+    def __call__(self, module: nn.Module, trainable: Trainable, batch: Batch, phase: Callable[[str], None]) -> None:
+        """Run it on a copy of the model in training mode; ``phase`` is told when another than "forward" begins."""
+
+
+def backward_pass(module: nn.Module, trainable: Trainable, batch: Batch, phase: Callable[[str], None]) -> None:
+    """The pass of backpropagation."""
+    with autocast("cpu", trainable.data_type):
+        loss = trainable.loss(module(batch[0]), batch[1])
+    phase("backward")
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
 def step_work(
-    trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int, micro_batch_size: int
+    trainable: Trainable,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch_size: int,
+    micro_batch_size: int,
+    training_pass: TrainingPass = backward_pass,
 ) -> StepWork:
     """What one training step asks of a device; neither ``module`` nor ``optimizer`` is changed.
 
     The peak memory is that of parameters, gradients, optimizer state, the inputs of the whole batch and whatever is
     alive in the pass of one micro-batch. Raises: WorkloadError where model, loss or optimizer do not run.
     """
-    counts = _counts(trainable, module, optimizer)
+    counts = _counts(trainable, module, optimizer, training_pass)
     first, *others = split(batch_size, micro_batch_size)
     passes = [(1, counts.of("first", first, trainable))]
     passes += [(n, counts.of("next", size, trainable)) for size, n in Multiset(others).items()]
@@ -68,7 +91,7 @@ def evaluation_work(
 
     Raises: WorkloadError where the model does not run.
     """
-    forward = _counts(trainable, module, optimizer).of("forward", samples, trainable)
+    forward = _counts(trainable, module, optimizer, backward_pass).of("forward", samples, trainable)
     return StepWork(
         samples=samples,
         micro_batch_size=samples,
@@ -123,9 +146,16 @@ class Pass:
 class Counts:
     """What was counted so far of one model with one optimizer. It keeps no values and no ``Trainable``."""
 
-    def __init__(self, trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer):
+    def __init__(
+        self,
+        trainable: Trainable,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        training_pass: TrainingPass = backward_pass,
+    ):
         place: Place = "fake" if trainable.data_type in LOW_PRECISION else "meta"
         self._passes: dict[tuple[Kind, int], Pass] = {}
+        self._training_pass = training_pass
         self._stage: Stage | None = None
         try:
             self._stage = Stage(place, trainable, module, optimizer)
@@ -133,7 +163,7 @@ class Counts:
             self.of("forward", SMALL_BATCHES[0], trainable)
         except Exception:  # noqa: BLE001 - whatever the model raises without values, it may still run with them
             self._stage = None
-            self._passes = self._with_values(trainable, module, optimizer)
+            self._passes = self._with_values(trainable, module, optimizer, training_pass)
 
     def of(self, kind: Kind, samples: int, trainable: Trainable) -> Pass:
         """A pass of so many samples."""
@@ -141,7 +171,7 @@ class Counts:
         if (kind, samples) not in self._passes:
             if self._stage is not None:
                 with _failures_said():
-                    found = count(self._stage, kind, samples, trainable)
+                    found = count(self._stage, kind, samples, trainable, self._training_pass)
             else:
                 few, more = SMALL_BATCHES
                 weight = (samples - few) / (more - few)
@@ -151,13 +181,13 @@ class Counts:
 
     @staticmethod
     def _with_values(
-        trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer
+        trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer, training_pass: TrainingPass
     ) -> dict[tuple[Kind, int], Pass]:
         kinds: tuple[Kind, ...] = "first", "next", "forward"
         with _failures_said():
             stage = Stage("cpu", trainable, module, optimizer)
-            passes = {(k, n): count(stage, k, n, trainable) for k in kinds for n in SMALL_BATCHES}
-            passes["optimizer", 0] = count(stage, "optimizer", 0, trainable)
+            passes = {(k, n): count(stage, k, n, trainable, training_pass) for k in kinds for n in SMALL_BATCHES}
+            passes["optimizer", 0] = count(stage, "optimizer", 0, trainable, training_pass)
         return passes
 
 
@@ -171,7 +201,9 @@ def _failures_said() -> Iterator[None]:
         raise WorkloadError("a training step of the model fails", value=f"{type(error).__name__}: {error}") from error
 
 
-def count(stage: Stage, kind: Kind, samples: int, trainable: Trainable) -> Pass:
+def count(
+    stage: Stage, kind: Kind, samples: int, trainable: Trainable, training_pass: TrainingPass = backward_pass
+) -> Pass:
     """Run one pass on the copies of ``stage`` and count it."""
     with stage.running():
         counter = Counter("optimizer" if kind == "optimizer" else "forward")
@@ -189,11 +221,8 @@ def count(stage: Stage, kind: Kind, samples: int, trainable: Trainable) -> Pass:
             with stage.forward(train=False), counter:
                 stage.module(batch[0])
         else:
-            with stage.forward(train=True), counter, autocast("cpu", trainable.data_type):
-                loss = trainable.loss(stage.module(batch[0]), batch[1])
-            counter.phase = "backward"
-            with counter:
-                loss.backward()  # type: ignore[no-untyped-call]
+            with stage.forward(train=True), counter:
+                training_pass(stage.module, trainable, batch, counter.enter)
     return Pass(counter.tally, tuple(counter.memory_bytes), input_bytes)
 
 
@@ -206,16 +235,18 @@ def _scaler(stage: Stage) -> Tally:
 _COUNTS: dict[int, dict[Any, Counts]] = {}
 
 
-def _counts(trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counts:
+def _counts(
+    trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer, training_pass: TrainingPass
+) -> Counts:
     """The counts of this model, remembered for as long as the trainable lives."""
     if id(trainable) not in _COUNTS:
         try:
             weakref.finalize(trainable, _COUNTS.pop, id(trainable), None)
         except TypeError:  # an object with __slots__ cannot be watched
-            return Counts(trainable, module, optimizer)
+            return Counts(trainable, module, optimizer, training_pass)
     known = _COUNTS.setdefault(id(trainable), {})
     shapes = tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in module.named_parameters())
-    key = type(optimizer), trainable.data_type, shapes
+    key = type(optimizer), trainable.data_type, training_pass, shapes
     if key not in known:
-        known[key] = Counts(trainable, module, optimizer)
+        known[key] = Counts(trainable, module, optimizer, training_pass)
     return known[key]

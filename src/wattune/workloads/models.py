@@ -62,6 +62,14 @@ class Block(nn.Module):
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
+class Average(nn.Module):
+    """The mean over an image."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C)."""
+        return x.mean((2, 3))
+
+
 class ResNet(nn.Module):
     """A residual network of basic blocks: ``blocks[i]`` of them with ``width * 2**i`` filters in stage i.
 
@@ -97,6 +105,10 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""
         return cast(Tensor, self.fc(self.stages(self.stem(x)).mean((2, 3))))
+
+    def parts(self) -> list[nn.Module]:
+        """Stem, blocks, average and head: what a pipeline of modules is cut from."""
+        return [self.stem, *self.stages, Average(), self.fc]
 
 
 def resnet8(*, classes: int = 10, width: int = 16, channels: int = 3) -> ResNet:
@@ -171,9 +183,29 @@ class CharacterTransformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Characters (B, L), int64 -> logits (B, L, vocabulary)."""
-        if x.shape[1] > self.place.num_embeddings:
-            raise WorkloadError(
-                "a text longer than the transformer", value=x.shape[1], allowed=f"at most {self.place.num_embeddings}"
-            )
-        places = torch.arange(x.shape[1], device=x.device)
-        return cast(Tensor, self.fc(self.norm(self.layers(self.token(x) + self.place(places)))))
+        return cast(Tensor, self.fc(self.norm(self.layers(embedded(x, self.token, self.place)))))
+
+    def parts(self) -> list[nn.Module]:
+        """Embedding, layers, normalisation and head: what a pipeline of modules is cut from."""
+        return [Embedded(self.token, self.place), *self.layers, self.norm, self.fc]
+
+
+def embedded(x: Tensor, token: nn.Embedding, place: nn.Embedding) -> Tensor:
+    """Characters (B, L) -> (B, L, width), with the place of each. Raises: WorkloadError for a text too long."""
+    if x.shape[1] > place.num_embeddings:
+        raise WorkloadError(
+            "a text longer than the transformer", value=x.shape[1], allowed=f"at most {place.num_embeddings}"
+        )
+    return cast(Tensor, token(x) + place(torch.arange(x.shape[1], device=x.device)))
+
+
+class Embedded(nn.Module):
+    """The embedding of a transformer as a part of its own."""
+
+    def __init__(self, token: nn.Embedding, place: nn.Embedding):
+        super().__init__()
+        self.token, self.place = token, place
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Characters (B, L), int64 -> (B, L, width)."""
+        return embedded(x, self.token, self.place)
