@@ -80,11 +80,11 @@ class Board:
         """Where a cell is in ``step_s`` and ``power_w``."""
         return self.batch_sizes.index(cell.batch_size), self.clocks_mhz.index(cell.clock_mhz)
 
-    def fastest(self, cap_w: float) -> dict[int, Cell]:
-        """Of each batch size that can keep the cap at all the fastest cell that does."""
-        found = {}
+    def fastest(self, cap_w: float, power_w: Array | None = None) -> dict[int, Cell]:
+        """Of each batch size that can keep the cap at all the fastest cell that does; by ``power_w`` where given."""
+        found, drawn = {}, self.power_w if power_w is None else power_w
         for row, size in enumerate(self.batch_sizes):
-            times = np.where(self.power_w[row] <= cap_w, self.step_s[row], math.inf)
+            times = np.where(drawn[row] <= cap_w, self.step_s[row], math.inf)
             if math.isfinite(times.min()):
                 found[size] = Cell(size, self.clocks_mhz[int(times.argmin())])
         return found
@@ -97,10 +97,17 @@ class Board:
         """True time to the target."""
         return self.sample_s(cell) * samples[cell.batch_size]
 
-    def best(self, cap_w: float, samples: Mapping[int, float]) -> Cell | None:
+    def best(self, cap_w: float, samples: Mapping[int, float], power_w: Array | None = None) -> Cell | None:
         """The cell with the least time to the target; None where no batch size can keep the cap."""
-        cells = [cell for size, cell in self.fastest(cap_w).items() if math.isfinite(samples.get(size, math.inf))]
+        fastest = self.fastest(cap_w, power_w)
+        cells = [cell for size, cell in fastest.items() if math.isfinite(samples.get(size, math.inf))]
         return min(cells, key=lambda cell: self.cost(cell, samples), default=None)
+
+
+def probe_length(board: Board, true_s: float, windows: int) -> tuple[int, int]:
+    """Steps of a probe over so many windows, and the readings that differ in it."""
+    steps = max(LEAST_STEPS, math.ceil(windows * board.window_s / true_s))
+    return steps, max(1, round(steps * true_s / board.window_s)) * READINGS_A_WINDOW
 
 
 @dataclass
@@ -123,13 +130,12 @@ class Rig:
         board, gauss = self.board, self._draw.gauss
         true_s, warm_w = float(board.step_s[board.place(cell)]), float(board.power_w[board.place(cell)])
         power_w = warm_w * (1 - board.cold * (1 - self._warm))
-        steps = max(LEAST_STEPS, math.ceil(windows * board.window_s / true_s))
-        count = max(1, round(steps * true_s / board.window_s))
+        steps, count = probe_length(board, true_s, windows)
         self.probes += 1
         if power_w > self.cap_w:
             self.over.append(power_w / self.cap_w - 1)
         own_w = power_w * (1 + REPETITION * gauss(0, 1))
-        readings = [self._rounded(own_w + board.noise_w * gauss(0, 1)) for _ in range(count * READINGS_A_WINDOW)]
+        readings = [self._rounded(own_w + board.noise_w * gauss(0, 1)) for _ in range(count)]
         above = next((number for number, reading in enumerate(readings) if reading > self.cap_w), None)
         length_s = steps * true_s
         if abort and above is not None:

@@ -341,7 +341,7 @@ def test_straight_lines_are_what_counting_finds() -> None:
     optimizer = trainable.optimizer(model, 8)
     counts = Counts(trainable, model, optimizer)
     lines = Counts(trainable, model, optimizer)
-    lines._stage, lines._passes = None, Counts._with_values(trainable, model, optimizer)
+    lines._stage, lines._passes = None, lines._with_values(trainable, model, optimizer)
     for samples in (1, 8, 100):
         found, wanted = lines.of("first", samples, trainable), counts.of("first", samples, trainable)
         assert found.tally.keys() == wanted.tally.keys()

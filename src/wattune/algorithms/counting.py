@@ -163,7 +163,7 @@ class Counts:
             self.of("forward", SMALL_BATCHES[0], trainable)
         except Exception:  # noqa: BLE001 - whatever the model raises without values, it may still run with them
             self._stage = None
-            self._passes = self._with_values(trainable, module, optimizer, training_pass)
+            self._passes = self._with_values(trainable, module, optimizer)
 
     def of(self, kind: Kind, samples: int, trainable: Trainable) -> Pass:
         """A pass of so many samples."""
@@ -179,15 +179,15 @@ class Counts:
             self._passes[kind, samples] = found
         return self._passes[kind, samples]
 
-    @staticmethod
     def _with_values(
-        trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer, training_pass: TrainingPass
+        self, trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[tuple[Kind, int], Pass]:
         kinds: tuple[Kind, ...] = "first", "next", "forward"
+        run = self._training_pass
         with _failures_said():
             stage = Stage("cpu", trainable, module, optimizer)
-            passes = {(k, n): count(stage, k, n, trainable, training_pass) for k in kinds for n in SMALL_BATCHES}
-            passes["optimizer", 0] = count(stage, "optimizer", 0, trainable, training_pass)
+            passes = {(k, n): count(stage, k, n, trainable, run) for k in kinds for n in SMALL_BATCHES}
+            passes["optimizer", 0] = count(stage, "optimizer", 0, trainable, run)
         return passes
 
 
