@@ -1,13 +1,17 @@
 """Initial weights, layers that begin anew, layers that do not train, and the built-in models."""
 
+from functools import reduce
+
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 from workloads_made import tiny_cnn
 
+from wattune.algorithms.parts import parts
 from wattune.errors import WorkloadError
 from wattune.workloads import MODELS, Model
+from wattune.workloads.mobilenet import MobileNetV2
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet18, resnet20, small_cnn
 from wattune.workloads.toml import find
 
@@ -136,6 +140,22 @@ class TestBuiltIn:
         assert output.shape == (2, model.fc.out_features)
         output.sum().backward()
         assert all(p.grad is not None for p in model.parameters())
+
+    def test_mobilenet_has_as_many_parameters_as_torchvisions(self):
+        for options, wanted in (({}, 2_236_682), ({"classes": 1000, "stem": "imagenet"}, 3_504_872)):
+            model = MobileNetV2(**options)
+            assert sum(p.numel() for p in model.parameters()) == wanted
+            assert model(torch.randn(2, 3, 64, 64)).shape == (2, model.fc.out_features)
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_the_parts_of_a_model_are_its_forward_pass(self, name):
+        model = find(MODELS[name], "the model")().eval()
+        x = torch.randint(96, (2, 16)) if name == "character-transformer" else torch.randn(2, 3, 32, 32)
+        found = parts(model)
+        assert len(found) >= 4
+        assert {id(p) for part in found for p in part.parameters()} == {id(p) for p in model.parameters()}
+        with torch.no_grad():
+            assert torch.equal(reduce(lambda value, part: part(value), found, x), model(x))
 
     def test_the_transformer_does_not_see_what_comes_after(self):
         model = CharacterTransformer(vocabulary=20, length=16, layers=2, heads=4, width=32).eval()

@@ -20,6 +20,7 @@ MODELS: dict[str, str] = {
     "resnet8": "wattune.workloads.models:resnet8",
     "resnet20": "wattune.workloads.models:resnet20",
     "resnet18": "wattune.workloads.models:resnet18",
+    "mobilenet-v2": "wattune.workloads.mobilenet:MobileNetV2",
     "character-transformer": "wattune.workloads.models:CharacterTransformer",
 }
 """Name in a workload file -> "module:factory"."""
