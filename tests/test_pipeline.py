@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, Sup
 
 SMALL = Path(__file__).parent / "cli" / "small.toml"
 RECORDS = {"profile": ProfileTable, "efficiency": EfficiencyCurve, "plan": Plan, "training": TrainingRecord}
+
+
+pytestmark = pytest.mark.xdist_group("pipeline")  # one whole run for all of them
 
 
 class Stop(Exception):
@@ -176,11 +180,12 @@ def test_a_cap_at_the_supply_is_one_of_the_module_in_every_record(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_training_that_was_stopped_for_safety_is_gone_on_with(tmp_path):
-    record = run(tmp_path / "run")
+def test_a_training_that_was_stopped_for_safety_is_gone_on_with(finished, tmp_path):
+    whole, record, _ = finished
+    shutil.copytree(whole, tmp_path / "run")
     path = tmp_path / "run" / "training.json"
     record.model_copy(update={"ended": "stopped for safety", "reached": False}).save(path)
-    assert run(tmp_path / "run", resume=True).reached
+    assert run(tmp_path / "run", compare=True, resume=True).reached
     assert TrainingRecord.load(path).ended == "target reached"
 
 

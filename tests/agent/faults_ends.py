@@ -140,6 +140,7 @@ def _child(bench, at, number):
 
 def _as_on_disk(tree):
     """The board of this process as the one that was ended left it."""
+    tree.forget_shown()
     for clock in tree.board.clocks:
         clock.low, clock.high = (int(Tree.read(tree, path)) for path in (clock.low_path, clock.high_path))
     for path in tree.board._switches:
@@ -186,7 +187,7 @@ class Served:
 
     def kill_soon(self):
         """Once it has pinned, and somebody has read."""
-        assert wait_for(lambda: self.is_at(self.mhz))
+        assert wait_for(lambda: self.is_at(self.mhz), 60.0)
         time.sleep(1.5)
         self.stop(signal.SIGKILL)
 

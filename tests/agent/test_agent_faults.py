@@ -1,28 +1,53 @@
 """One fault at a time on three families: the board ends as it began, and the page says what the user is told."""
 
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.agent.faults_all import FAULTS
 from tests.agent.faults_made import FAMILIES, Bench, documented, outcome
 from tests.agent.faults_sensor import passing
+from tests.forked import Forked
 
 from wattune_agent.guarded import run_guarded
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "faults.md"
-EVERY = [
-    pytest.param(fault, family, id=f"{fault.name}, {family}", marks=[pytest.mark.slow] if fault.slow else [])
+AT_ONCE = [
+    pytest.param(fault, family, id=f"{fault.name}, {family}")
     for fault in FAULTS
     for family in FAMILIES
+    if not fault.slow
 ]
+IN_SECONDS = [pytest.param(fault, id=fault.name) for fault in FAULTS if fault.slow]
 
 
-@pytest.mark.parametrize(("fault", "family"), EVERY)
+@pytest.mark.parametrize(("fault", "family"), AT_ONCE)
 def test_a_fault_ends_as_the_page_says(fault, family, tmp_path):
     """Regenerate the page with ``python -m tests.agent.faults_made docs/faults.md``."""
     cell = outcome(fault, family, tmp_path / "board")
     print(f"| {fault.name} | {family} | {cell} |")
     assert documented(PAGE)[fault.name][1 + FAMILIES.index(family)] == cell
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", IN_SECONDS)
+def test_a_fault_that_takes_seconds_ends_as_the_page_says(fault, tmp_path):
+    """All families at once, each in a process of its own: most of it is waiting."""
+    pytest.importorskip("tests.training.training_made")  # torch, once
+    with ExitStack() as ends:
+        acts = [partial(_say, fault, family, tmp_path / family) for family in FAMILIES]
+        processes = [ends.enter_context(Forked(act)) for act in acts]
+        said = [(*process.communicate(120), process.returncode) for process in processes]
+    print(
+        *(f"| {fault.name} | {family} | {out} |\n{err}" for family, (out, err, _) in zip(FAMILIES, said, strict=True))
+    )
+    assert [code for *_, code in said] == [0] * len(FAMILIES)
+    assert documented(PAGE)[fault.name][1:] == [out for out, *_ in said]
+
+
+def _say(fault, family, folder):
+    print(outcome(fault, family, folder), end="")
 
 
 def test_the_page_has_every_fault_and_no_other():

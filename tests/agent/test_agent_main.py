@@ -309,7 +309,7 @@ def test_the_rules_run_in_a_shell(tmp_path):
     group = __import__("grp").getgrgid(os.getgid()).gr_name
     for script in scripts:
         # As udev replaces them: %p is the device's path, $$ one dollar sign.
-        script = script.replace("/sys%p", str(folder)).replace("$$", "$").replace("wattune", group)
+        script = script.replace("wattune", group).replace("/sys%p", str(folder)).replace("$$", "$")
         subprocess.run(["/bin/sh", "-c", script], check=True)
     assert [(folder / name).stat().st_mode & 0o777 for name in names] == [0o620, 0o620, 0o620, 0o640]
 

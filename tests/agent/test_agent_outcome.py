@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 from agent_socket_made import ENVIRONMENT, wait_for
@@ -170,24 +171,29 @@ print([event["text"] for event in report.events if event["kind"] == "stood still
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("watts", "how", "events"),
-    [
+def test_a_guard_that_was_stopped_itself_begins_to_count_anew():
+    """Three of them side by side: it is waiting."""
+    cases = [
         (3.0, "reads", "stood-still"),
         (3.0, "fails first", "stood-still"),
         # Above the cap for less than the patience, unless the silence counts as well.
         (9.0, "reads", "guard stood-still not-kept"),
-    ],
-)
-def test_a_guard_that_was_stopped_itself_begins_to_count_anew(watts, how, events):
-    command = [sys.executable, "-W", "ignore", "-c", STOPPED, os.path.dirname(__file__), str(watts), how]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
-        assert wait_for(lambda: len(os.listdir("/proc/{}/task".format(process.pid))) > 2)
+    ]
+    command = [sys.executable, "-W", "ignore", "-c", STOPPED, os.path.dirname(__file__)]
+    pipes = {"env": ENVIRONMENT, "stdout": subprocess.PIPE, "text": True}
+    with ExitStack() as ends:
+        guards = [ends.enter_context(subprocess.Popen([*command, str(watts), how], **pipes)) for watts, how, _ in cases]
+        for guard in guards:
+            ends.callback(guard.kill)
+        assert all(wait_for(lambda g=g: len(os.listdir("/proc/{}/task".format(g.pid))) > 2) for g in guards)
         time.sleep(0.3)
-        process.send_signal(signal.SIGSTOP)
-        assert wait_for(lambda: _state(process.pid) == "T")
+        for guard in guards:
+            guard.send_signal(signal.SIGSTOP)
+        assert all(wait_for(lambda g=g: _state(g.pid) == "T") for g in guards)
         time.sleep(4.0)
-        process.send_signal(signal.SIGCONT)
-        said, told = process.stdout.read().splitlines()
-    assert said == "0 finished " + events
-    assert "did not run for" in told
+        for guard in guards:
+            guard.send_signal(signal.SIGCONT)
+        for guard, (*_, events) in zip(guards, cases, strict=True):
+            said, told = guard.stdout.read().splitlines()
+            assert said == "0 finished " + events
+            assert "did not run for" in told

@@ -166,8 +166,9 @@ def test_a_folder_that_is_not_there_has_nothing_that_could_be_restored(wattune, 
 def test_after_a_kill_restore_brings_the_board_back(wattune, tmp_path):
     with live_board(tmp_path / "board") as root:
         before = limits(root)
+        script = "sleep 0.3; echo $$; exec sleep 60"  # by then its guard has told who is to end it
         process = subprocess.Popen(
-            [*COMMAND, *GUARD, str(root), "--clock", "612", "--", "sh", "-c", "echo $$; exec sleep 60"],
+            [*COMMAND, *GUARD, str(root), "--clock", "612", "--", "sh", "-c", script],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -175,11 +176,11 @@ def test_after_a_kill_restore_brings_the_board_back(wattune, tmp_path):
         program = int(process.stdout.readline())
         process.kill()
         process.wait()
-        process.communicate()
-        until_s = time.monotonic() + 5
+        until_s = time.monotonic() + 15
         while os.path.exists(f"/proc/{program}"):  # it does not run on without its guard
             assert time.monotonic() < until_s
             time.sleep(0.01)
+        process.communicate()  # which would wait for the program, too
         changed = limits(root)
         assert changed != before
         code, out, _ = wattune("doctor", "--sysfs-root", root)

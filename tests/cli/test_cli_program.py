@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,16 @@ for step in range(steps):
         x *= 1.0000001
     print("step", step, time.monotonic() - begun)
 """
+
+
+@contextmanager
+def started(words, **options):
+    """A process that is killed where a test fails before its end, also where it stands still: else we wait for it."""
+    with subprocess.Popen(words, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_without_torch(tmp_path):
@@ -100,7 +111,7 @@ def test_from_profile_to_guard_on_a_live_board(tmp_path):
         profile = [*COMMAND, "profile", "--device", "auto", "--sysfs-root", str(board.root), "--cap", "7W"]
         profile += ["--command", command, "--batch-sizes", "4,16", "--step-time", r"step \d+ (\S+)", "-o", "p.json"]
 
-        with subprocess.Popen(profile, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        with started(profile, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
             assert wait_for((tmp_path / "p-partial.json").exists, 60)
             assert wait_for(board.is_pinned, 5)
             process.send_signal(signal.SIGINT)
@@ -149,7 +160,7 @@ def test_a_signal_ends_the_program_as_well(tmp_path, number):
     (tmp_path / "burn.py").write_text(BURN)
     command = f"{sys.executable} -S {tmp_path / 'burn.py'} {{batch_size}}000 {{steps}} {tmp_path / 'pid'}"
     profile = [*COMMAND, "profile", "--device", "jetson", "--sysfs-root", str(root), "--batch-sizes", "4"]
-    with subprocess.Popen([*profile, "--command", command], cwd=tmp_path, env=ENVIRONMENT) as process:
+    with started([*profile, "--command", command], cwd=tmp_path, env=ENVIRONMENT) as process:
         assert wait_for((tmp_path / "pid").exists, 30)
         assert limits(root) != before
         process.send_signal(number)
@@ -165,7 +176,7 @@ def test_while_it_stands_still_so_does_the_program(tmp_path):
     command = f"{sys.executable} -S {tmp_path / 'burn.py'} {{batch_size}} {{steps}} {tmp_path / 'pid'}"
     profile = [*COMMAND, "profile", "--device", "jetson", "--sysfs-root", str(root), "--batch-sizes", "1"]
     profile += ["--cap", "5W", "--step-time", r"step \d+ (\S+)"]
-    with subprocess.Popen([*profile, "--command", command], cwd=tmp_path, env=ENVIRONMENT) as process:
+    with started([*profile, "--command", command], cwd=tmp_path, env=ENVIRONMENT) as process:
         assert wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 30)
         pid = int((tmp_path / "pid").read_text())
         process.send_signal(signal.SIGTSTP)

@@ -16,32 +16,34 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.forked import forked_command
 
 from wattune.algorithms import load_checkpoint
 from wattune.records import TrainingRecord
 
 SMALL = Path(__file__).with_name("small.toml")
 COMMAND = [sys.executable, "-m", "wattune"]
-RUN = [
-    "run",
-    str(SMALL),
-    "--device",
-    "sim:jetson-nano",
-    "--cap",
-    "4.2W",
-    "--seeds",
-    "2",
-    "--processes",
-    "1",
-    "--compare",
-]
+HERE = ["--processes", "1"]  # others would load torch anew
+RUN = ["run", str(SMALL), "--device", "sim:jetson-nano", "--cap", "4.2W", "--seeds", "2", *HERE, "--compare"]
 RECORDS = ("profile", "efficiency", "plan", "training", "comparison")
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="needs signals")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("command"),  # one whole run for all of them
+    pytest.mark.skipif(os.name != "posix", reason="needs signals"),
+]
 
 
 def call(*arguments, **options):
     return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300, **options)
+
+
+def resumed(*arguments):
+    """Let the command come to its end; what it said on stderr."""
+    process = forked_command(*arguments, *HERE)
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    return err
 
 
 def timeless(data):
@@ -63,12 +65,14 @@ def written(folder):
     return found
 
 
-def watched(folder, arguments=RUN, writes=float("inf"), seen=frozenset()):
+def started(*arguments):
+    """The command as a new process, with all that it loads."""
+    return subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def watched(folder, arguments=RUN, writes=float("inf"), seen=frozenset(), start=started):
     """Start a run, and leave it as soon as so many writes have been seen: moments by what is done, not by the clock."""
-    process = subprocess.Popen(
-        [*COMMAND, *arguments, "-o", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    seen = set(seen)
+    process, seen = start(*arguments, "-o", str(folder)), set(seen)
     while process.poll() is None and len(seen) < writes:
         seen |= written(folder)
         time.sleep(0.01)
@@ -124,19 +128,19 @@ def test_killed_at_any_moment_it_goes_on(whole, tmp_path, seed):
     folder, chance, seen, finished = tmp_path / "run", random.Random(seed), set(), {}
     for tenth in (seed, seed + 5):
         begun = (folder / "run.json").exists()
-        arguments = ["run", "--resume"] if begun else [*RUN, "--resume"]
-        process, seen = watched(folder, arguments, writes * (tenth + chance.random()) / 10, seen)
+        arguments = ["run", "--resume", *HERE] if begun else [*RUN, "--resume"]
+        moment = writes * (tenth + chance.random()) / 10
+        process, seen = watched(folder, arguments, moment, seen, start=forked_command)
         process.kill()
         process.communicate()
         before, (finished, probes, samples) = finished, state(folder) if folder.exists() else ({}, 0, 0)
         assert before.items() <= finished.items()
-    done = call("run", "-o", folder, "--resume")
-    assert done.returncode == 0, done.stderr
+    stderr = resumed("run", "-o", folder, "--resume")
     assert contents(folder) == expected
     # Nothing that was finished was made again, and what was not went on from the last probe and the last evaluation.
     assert all(path.stat().st_mtime_ns == then for path, then in finished.items())
-    assert first_count(done.stderr, "profile") in (None, probes)
-    assert (first_count(done.stderr, "train") or samples) >= samples
+    assert first_count(stderr, "profile") in (None, probes)
+    assert (first_count(stderr, "train") or samples) >= samples
     assert not list(folder.rglob(".*"))
 
 
@@ -157,7 +161,7 @@ def test_an_interrupted_run_names_the_command_that_goes_on(whole, tmp_path, numb
     assert "Traceback" not in err
     command = shlex.split(said[0].partition("go on with: ")[2])
     assert command == ["wattune", "run", "--output", str(folder), "--resume"]
-    assert call(*command[1:]).returncode == 0
+    resumed(*command[1:])
     assert contents(folder) == expected
 
 
@@ -194,8 +198,7 @@ def test_a_disk_that_fills_up_is_one_line_and_resumable(whole, tmp_path):
     assert done.returncode == 2, done.stderr
     assert "cannot write" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
-    done = call("run", "-o", folder, "--resume")
-    assert done.returncode == 0, done.stderr
+    resumed("run", "-o", folder, "--resume")
     assert contents(folder) == expected
 
 

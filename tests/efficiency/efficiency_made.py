@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 from torch import nn
@@ -64,11 +62,6 @@ def slow():
     return workload("slow", metric=metric, target=1.0, budget_samples=64 * 40, batch_sizes=(8, 16))
 
 
-if __name__ == "__main__":
-    sweep(
-        slow(),
-        seeds=[0, 1],
-        folder=Path(sys.argv[1]),
-        processes=int(sys.argv[2]),
-        progress=lambda done, total, what: print(done, total, what, flush=True),
-    )
+def sweep_slowly(folder):
+    """What is interrupted and killed."""
+    sweep(slow(), seeds=[0, 1], folder=folder, processes=2, progress=lambda *line: print(*line, flush=True))

@@ -42,6 +42,7 @@ class LiveBoard:
         self.now_s = now_s
         self.ambient_c = 25.0
         self._load = 0.0
+        self._decided: tuple[object, ...] = ()
         self._heat_s = now_s
         self._is_too_hot = False
         for pattern, text in self.model.instead:
@@ -105,9 +106,9 @@ class LiveBoard:
         """Let time pass until then."""
         while self.now_s < now_s:
             soon = [clock.arrives_s for clock in self.clocks if clock.arrives_s is not None]
-            until_s = min([now_s, *soon, *([self._heat_s + HEAT_STEP_S] if self._may_overheat() else [])])
-            until_s = max(until_s, self.now_s)
             rails_w = self.rails_w()
+            hot = [self._heat_s + HEAT_STEP_S] if self._may_overheat(rails_w[self.model.whole]) else []
+            until_s = max(min([now_s, *soon, *hot]), self.now_s)
             self._history.add(until_s, rails_w)
             steady_c = self.ambient_c + self.model.heat_c_per_w * rails_w[self.model.whole]
             decay = math.exp(-(until_s - self.now_s) / self.model.heat_s)
@@ -168,6 +169,10 @@ class LiveBoard:
     # -------------------------------------------------------------------------------------------------------- private
 
     def _decide(self) -> None:
+        asked = (self._load, *self._switches.values(), *((c.low, c.high, c.clamp) for c in self.clocks))
+        if asked == self._decided:  # the clocks are on their way, or there
+            return
+        self._decided = asked
         for path, text in self._switches.items():
             for clock in self.clocks:
                 if path.endswith("/no_turbo"):
@@ -178,8 +183,8 @@ class LiveBoard:
             clock.decide(self.now_s, self._load)
             clock.arrive(self.now_s)
 
-    def _may_overheat(self) -> bool:
-        hottest_c = max(self.temperature_c, self.ambient_c + self.model.heat_c_per_w * self.power_w())
+    def _may_overheat(self, power_w: float) -> bool:
+        hottest_c = max(self.temperature_c, self.ambient_c + self.model.heat_c_per_w * power_w)
         return hottest_c >= self.model.trip_c or self._is_too_hot
 
     def _throttle(self) -> None:

@@ -75,6 +75,7 @@ class LiveTree(Tree):
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._moving = set(self.board.paths())
         self._lock = threading.RLock()
+        self._shown: dict[str, str] = {}
         self._show()
 
     # ----------------------------------------------------------------------------------------------------------- time
@@ -117,6 +118,10 @@ class LiveTree(Tree):
         else:
             Path(self.inside(path)).write_text(text + "\n", encoding="utf-8")
         self._show()
+
+    def forget_shown(self) -> None:
+        """Somebody else has written to the disk."""
+        self._shown.clear()
 
     def state(self) -> dict[str, str]:
         """The text of every file that may be written: compare the end with the beginning."""
@@ -192,13 +197,13 @@ class LiveTree(Tree):
     def _show(self) -> None:
         """What can be written is on the disk as well, for those who look there."""
         for path in self.board.writable():
-            place = Path(self.inside(path))
             text = self.board.text(path) + "\n"
-            if place.read_text(encoding="utf-8") != text:
+            if self._shown.get(path) != text:
                 # Not truncated first: somebody else may be reading.
-                with place.open("r+", encoding="utf-8") as file:
+                with open(self.inside(path), "r+", encoding="utf-8") as file:
                     file.write(text)
                     file.truncate()
+                self._shown[path] = text
 
 
 @contextmanager
