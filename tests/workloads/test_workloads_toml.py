@@ -240,7 +240,11 @@ def test_pieces_that_do_not_work_are_one_line(own, before, after, words):
         ("options = { classes = 10, channels = 1 }", "options = 3", "options of the model: 3"),
         ("classes = 10", "klasses = 10", "klasses"),
         ('"digits"\ninput', "5\ninput", "name of the workload: 5"),
-        ('source = "digits"', 'source = "web"', "digits, factory, npz, text"),
+        (
+            'source = "digits"',
+            'source = "web"',
+            "cifar10, cifar100, cinic10, digits, factory, fashion-mnist, image-folders, mnist, npz",
+        ),
         ('source = "digits"', 'source = "npz"', "train is missing in [data] from npz"),
         ('source = "digits"', 'source = "npz"\ntrain = 3', "train file: 3"),
         ('source = "digits"', 'source = "npz"\ntrain = "no.npz"', "no.npz"),

@@ -15,6 +15,9 @@ from torch.nn import functional as F
 
 from wattune.errors import WorkloadError
 from wattune.workloads.data import Data
+from wattune.workloads.downloads import File, local
+from wattune.workloads.selection import check_classes, check_share, check_split, chosen, drawn, split
+from wattune.workloads.texts import read_texts
 from wattune.workloads.values import flag, number, whole
 
 PRINTABLE = "\n" + string.digits + string.ascii_letters + string.punctuation + " "
@@ -25,60 +28,83 @@ PRINTABLE = "\n" + string.digits + string.ascii_letters + string.punctuation + "
 class Npz:
     """Numpy's ``.npz`` files with the arrays ``images`` and ``labels``.
 
-    Without a ``test`` file, ``test_share`` of ``train`` is split off by ``split_seed``. ``classes`` are the labels
-    to keep; they become 0, 1, ... in that order.
+    ``classes`` are the labels to keep; they become 0, 1, ... in that order. ``share`` of the training samples that
+    are left is drawn by ``split_seed``. Without a ``test`` file, ``test_share`` of those is split off by it.
     """
 
-    train: Path
-    test: Path | None = None
+    train: File
+    test: File | None = None
     test_share: float = 0.2
     split_seed: int = 0
     classes: tuple[int, ...] | None = None
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         check_split(self.test_share, self.split_seed)
         check_classes(self.classes)
+        check_share(self.share)
 
     def __call__(self) -> Data:
         """Read the files. Raises: WorkloadError."""
-        train = chosen(*_read_npz(self.train), self.classes)
+        train = drawn(*chosen(*_read_npz(local(self.train)), self.classes), self.share, self.split_seed)
         if self.test is None:
             return split(*train, self.test_share, self.split_seed)
-        return Data(train, chosen(*_read_npz(self.test), self.classes))
+        return Data(train, chosen(*_read_npz(local(self.test)), self.classes))
 
 
 @dataclass(frozen=True)
 class Text:
     """A text, cut into pieces of ``length`` characters; the target of each character is the one after it.
 
+    ``train`` and ``test`` are files in UTF-8, archives or folders with such files, or several of them, read one after
+    the other; ``train_members`` and ``test_members`` are the names of files in an archive, with ``*`` for any
+    characters (default: all that end in .txt), and with ``test_members`` alone the test part is in ``train`` too.
+    ``gutenberg``: only what stands between Project Gutenberg's header and footer.
+
     ``vocabulary``: the characters that count, "ascii" for the printable ones and the newline, or None for those of
-    the training text. Characters beyond it are left out. Without a ``test`` file, the end of the text, ``test_share``
-    of it, is the test part.
+    the training text. Characters beyond it are left out. Without a test part, the end of each text, ``test_share``
+    of it, is one; or with a ``split_seed`` so many of the pieces, drawn by it.
     """
 
-    train: Path
+    train: File | tuple[File, ...]
     length: int
-    test: Path | None = None
+    test: File | tuple[File, ...] | None = None
     test_share: float = 0.1
     vocabulary: str | None = None
+    split_seed: int | None = None
+    train_members: tuple[str, ...] = ()
+    test_members: tuple[str, ...] = ()
+    gutenberg: bool = False
 
     def __post_init__(self) -> None:
-        check_split(self.test_share, 0)
+        check_split(self.test_share, 0 if self.split_seed is None else self.split_seed)
         whole("sequence_length", self.length)
+        flag("gutenberg", self.gutenberg)
         if self.vocabulary is not None and (not isinstance(self.vocabulary, str) or not self.vocabulary):
             raise WorkloadError("vocabulary", value=self.vocabulary, allowed='a text of characters, or "ascii"')
+        if self._own_test and self.split_seed is not None:
+            raise WorkloadError("split_seed beside a test part", value=self.split_seed, allowed="one of the two")
+
+    @property
+    def _own_test(self) -> bool:
+        return self.test is not None or bool(self.test_members)
 
     def __call__(self) -> Data:
         """Read the files. Raises: WorkloadError."""
-        train = _read_text(self.train)
-        if self.test is None:
-            cut = len(train) - int(len(train) * self.test_share)
-            train, test = train[:cut], train[cut:]
-        else:
-            test = _read_text(self.test)
+        texts = read_texts(self.train, self.train_members, gutenberg=self.gutenberg)
+        tests: list[str] = []
+        if self._own_test:
+            tests = read_texts(self.test or self.train, self.test_members, gutenberg=self.gutenberg)
+        elif self.split_seed is None:
+            cuts = [len(text) - int(len(text) * self.test_share) for text in texts]
+            tests = [text[cut:] for text, cut in zip(texts, cuts, strict=True)]
+            texts = [text[:cut] for text, cut in zip(texts, cuts, strict=True)]
+        train = "".join(texts)
         known = PRINTABLE if self.vocabulary == "ascii" else self.vocabulary or train
         numbers = {character: number for number, character in enumerate(sorted(set(known)))}
-        return Data(self._pieces(train, numbers), self._pieces(test, numbers))
+        if not self._own_test and self.split_seed is not None:
+            return split(*self._pieces(train, numbers), self.test_share, self.split_seed)
+        return Data(self._pieces(train, numbers), self._pieces("".join(tests), numbers))
 
     def _pieces(self, text: str, numbers: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         codes = np.array([numbers[c] for c in text if c in numbers], dtype=np.int64)
@@ -130,42 +156,6 @@ class Digits:
         return split(*chosen(images.numpy(), labels, self.classes), self.test_share, self.split_seed)
 
 
-def chosen(
-    x: NDArray[np.generic], y: NDArray[np.generic], classes: tuple[int, ...] | None
-) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """The samples of these classes, relabelled 0, 1, ... in their order. Raises: WorkloadError for one without any."""
-    if classes is None:
-        return x, y
-    if missing := sorted(set(classes) - set(np.unique(y).tolist())):
-        raise WorkloadError("classes that the data does not have", value=missing)
-    keep = np.isin(y, classes)
-    places = np.argsort(classes)
-    return x[keep], places[np.searchsorted(classes, y[keep], sorter=places)].astype(np.int64)
-
-
-def split(x: NDArray[np.generic], y: NDArray[np.generic], test_share: float, seed: int) -> Data:
-    """Training and test part, drawn by ``seed``. Raises: WorkloadError where one of them is empty."""
-    order = np.random.default_rng(seed).permutation(len(x))
-    test, train = np.split(order, [int(len(x) * test_share)])
-    return Data((x[train], y[train]), (x[test], y[test]))
-
-
-def check_split(test_share: float, seed: int) -> None:
-    """Raises: WorkloadError where the data cannot be split so."""
-    number("test_share", test_share, above=0, below=1)
-    whole("split_seed", seed, least=0)
-
-
-def check_classes(classes: tuple[int, ...] | None) -> None:
-    """Raises: WorkloadError where these are no classes to keep."""
-    if classes is None:
-        return
-    for label in classes:
-        whole("a label in classes", label, least=0)
-    if not classes or len(set(classes)) != len(classes):
-        raise WorkloadError("classes", value=list(classes), allowed="at least one, each once")
-
-
 def _read_npz(path: Path) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
@@ -176,12 +166,3 @@ def _read_npz(path: Path) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         raise WorkloadError("no such data file", value=str(path), hint="give the path of an .npz file") from error
     except (OSError, ValueError, EOFError, TypeError, zlib.error, zipfile.BadZipFile) as error:
         raise WorkloadError(f"cannot read {path}", value=str(error), allowed="a whole .npz file") from error
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise WorkloadError("no such data file", value=str(path), hint="give the path of a text file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise WorkloadError(f"cannot read {path}", value=str(error), allowed="a text file in UTF-8") from error

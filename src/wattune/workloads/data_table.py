@@ -1,0 +1,86 @@
+"""The table [data] of a workload file: which source, and what it is called with. See docs/workload-file.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from wattune.errors import WorkloadError
+from wattune.workloads.data import DataSource
+from wattune.workloads.image_archives import Cifar, Idx, Stl10, Svhn
+from wattune.workloads.image_folders import ImageFolders
+from wattune.workloads.sources import Digits, Npz, Text
+from wattune.workloads.tables import file_value, find, known_keys, names_value
+from wattune.workloads.values import choice
+
+_SPLIT = ("test_share", "split_seed", "classes")
+_IMAGES = (*_SPLIT, "share", "size", "channels")
+_FOLDERS = ("train", "train_folder", "test", "test_folder", *_IMAGES)
+_IDX = ("images", "labels", "test_images", "test_labels")
+
+# What makes the source, its keys, and those of them that are needed.
+_SOURCES: dict[str, tuple[Callable[..., DataSource], tuple[str, ...], tuple[str, ...]]] = {
+    "cifar10": (partial(Cifar, kind="cifar10"), ("archive", *_IMAGES), ("archive",)),
+    "cifar100": (partial(Cifar, kind="cifar100"), ("archive", *_IMAGES), ("archive",)),
+    "cinic10": (ImageFolders, _FOLDERS, ("train",)),
+    "digits": (Digits, ("size", "invert", "noise", *_SPLIT), ()),
+    "fashion-mnist": (Idx, (*_IDX, *_IMAGES), ("images", "labels")),
+    "image-folders": (ImageFolders, _FOLDERS, ("train",)),
+    "mnist": (Idx, (*_IDX, *_IMAGES), ("images", "labels")),
+    "npz": (Npz, ("train", "test", "share", *_SPLIT), ("train",)),
+    "stl10": (Stl10, ("archive", *_IMAGES), ("archive",)),
+    "svhn": (Svhn, ("train", "test", *_IMAGES), ("train",)),
+    "text": (
+        Text,
+        ("train", "test", "train_members", "test_members", "gutenberg", "vocabulary", "test_share", "split_seed"),
+        ("train",),
+    ),
+}
+_FILES = ("archive", "train", "test", *_IDX)
+
+
+def data_source(table: object, folder: Path, input_shape: object) -> DataSource:
+    """The source that the table describes; nothing is read yet. Paths are relative to ``folder``.
+
+    Raises: WorkloadError or UnknownName.
+    """
+    table = known_keys("[data]", table, None, needed=("source",))
+    source = choice("data source", table["source"], (*_SOURCES, "factory"))
+    if source == "factory":
+        return _factory(table)
+    make, keys, needed = _SOURCES[source]
+    table = known_keys(f"[data] from {source}", table, ("source", *keys), needed=needed)
+    values = {key: _value(key, value, folder, source) for key, value in table.items() if key != "source"}
+    if source == "cinic10":  # its layout
+        values.setdefault("train_folder", "train")
+        if "test_share" not in values and "test" not in values:
+            values.setdefault("test_folder", "test")
+    if source == "text":
+        if not isinstance(input_shape, list) or len(input_shape) != 1:
+            raise WorkloadError("input_shape of a text", value=input_shape, allowed="[length of a piece of text]")
+        values["length"] = input_shape[0]
+    return make(**values)
+
+
+def _factory(table: dict[str, Any]) -> DataSource:
+    table = known_keys("[data] from a factory", table, ("source", "factory", "options"), needed=("factory",))
+    options = table.get("options", {})
+    if not isinstance(options, dict):
+        raise WorkloadError("options of the data factory", value=options, allowed="a table [data.options]")
+    return partial(find(table["factory"], "the data factory"), **options)
+
+
+def _value(key: str, value: object, folder: Path, source: str) -> object:
+    if key in _FILES:
+        if source == "text" and isinstance(value, list) and value:
+            return tuple(file_value(f"{key} file", item, folder) for item in value)
+        return file_value(f"{key} file", value, folder)
+    if key == "classes":
+        if not isinstance(value, list):
+            raise WorkloadError("classes", value=value, allowed="a list of labels")
+        return tuple(value)
+    if key.endswith("_members"):
+        return names_value(key, value)
+    return value
