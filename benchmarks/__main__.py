@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME ...]`: all benchmarks, or those that are named; `readme` fills in README and docs.
 
-`real_images FOLDER`, `report_picture [REPORT [PICTURE]]` and `decisions` (see decisions/README.md) need something that
-not everybody has, and run alone.
+`real_images FOLDER`, `report_picture [REPORT [PICTURE]]`, `decisions` and `asyncfgd` (see the README.md of each) need
+something that not everybody has, or hours, and run alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ ALONE = {  # these take arguments of their own
     "real_images": "benchmarks.real_images",
     "report_picture": "benchmarks.report_picture",
     "decisions": "benchmarks.decisions.command",
+    "asyncfgd": "benchmarks.asyncfgd.command",
 }
 
 

@@ -16,6 +16,7 @@ PAGES = (
     ROOT / "docs" / "boards.md",
     ROOT / "docs" / "own-loop.md",
     ROOT / "benchmarks" / "decisions" / "README.md",
+    ROOT / "benchmarks" / "asyncfgd" / "README.md",
 )
 MARK = re.compile(r"(<!-- (?P<name>\w+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 
@@ -274,7 +275,40 @@ def decisions() -> str:
     return "\n".join(lines) + "\n"
 
 
+def beginning() -> str:
+    """What the first tenth of a training is good for."""
+    figures = read("decisions")["beginning"]
+    lines = [
+        "| batch size after the first tenth | regret on the target | less than kept (90 % interval) |",
+        "|---|---|---|",
+    ]
+    for name, one in figures["regret"].items():
+        less = one["against kept"]
+        ends = f"{100 * less['low']:+.2f} to {100 * less['high']:+.2f}"
+        apart = f"{100 * less['difference']:+.2f} % ({ends})" if one["changed"] else "-"
+        lines.append(f"| {name} | {100 * one['mean']:.2f} % | {apart} |")
+    progress, known = figures["progress"], figures["samples"]
+    off = known["outside the band"]
+    lines += [
+        "",
+        f"The progress is inside its 90 % band in {percent(progress['inside'])} of {progress['cases']} cases, the "
+        f"noise scale in {percent(figures['noise']['inside'])}. ln(samples) is off by {known['all']['off']:.2f} as it "
+        f"was predicted and {known['all']['anew']:.2f} as it is stated anew; where the progress is outside the band "
+        f"({off['cases']} cases), by {off['off']:.2f} and {off['anew']:.2f}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def feasibility() -> str:
+    """Which training algorithm fits where, and what it costs."""
+    from benchmarks.asyncfgd.feasibility import markdown
+
+    return markdown(read("asyncfgd_feasibility"))
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "feasibility": feasibility,
+    "beginning": beginning,
     "boards": boards,
     "comparison": comparison,
     "decisions": decisions,

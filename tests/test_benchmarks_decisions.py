@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.decisions import (
+    beginning_part,
     command,
     efficiency_part,
     estimators,
@@ -27,10 +28,10 @@ from benchmarks.decisions.boards import Cell, Reading, Rig
 from benchmarks.decisions.estimators import Bank, Decision
 from benchmarks.decisions.fresh_data import Family, Source
 from benchmarks.decisions.fresh_models import Perceptron, loss
-from benchmarks.decisions.fresh_runs import GRID, crossing
+from benchmarks.decisions.fresh_runs import GRID, TENTH, crossing
 from benchmarks.decisions.generators import BATCH_SIZES, CLOCKS, board
 from benchmarks.decisions.guided_way import guided_way, together
-from benchmarks.decisions.profiling_part import judged, kept
+from benchmarks.decisions.profiling_part import expected_largest, judged, kept, largest_readings
 from benchmarks.decisions.sweeps import Run
 from benchmarks.decisions.zeus_policy import zeus
 from hypothesis import given, settings
@@ -258,6 +259,81 @@ def test_every_way_to_probe_picks_a_cell_that_it_measured(way: object) -> None:
     assert found.pick in found.measured
     assert rig.probes <= 16 or way in (profilers.full_grid, profilers.staircase)
     assert judged(place, cap_w, samples, rig, found)["regret"] > -0.2
+
+
+def test_the_largest_of_some_draws_is_known() -> None:
+    assert expected_largest(1) == pytest.approx(0.0, abs=1e-9)
+    assert expected_largest(2) == pytest.approx(1 / math.sqrt(math.pi))
+    assert expected_largest(3) == pytest.approx(1.5 / math.sqrt(math.pi))
+    draws = np.random.default_rng(0).standard_normal((100_000, 16))
+    assert expected_largest(16) == pytest.approx(draws.max(axis=1).mean(), abs=0.01)
+
+
+def test_the_largest_reading_is_what_probes_read_on_average() -> None:
+    place = board("table", 3)
+    cell = Cell(32, place.clocks_mhz[5])
+    peaks = []
+    for seed in range(400):
+        rig = Rig(place, 1e9, seed)
+        rig._warm = 1.0
+        reading = rig.probe(cell, windows=8, abort=False)
+        assert isinstance(reading, Reading)
+        peaks.append(reading.power_peak_w)
+    expected = largest_readings(place)[place.place(cell)]
+    assert expected > place.power_w[place.place(cell)]
+    assert np.mean(peaks) == pytest.approx(expected, abs=0.01 * place.noise_w + 4 * np.std(peaks) / 20)
+
+
+def test_who_may_not_read_above_the_cap_may_be_slower_and_never_faster() -> None:
+    place, samples = board("roofline", 4), {size: 1 + size / 200 for size in BATCH_SIZES}
+    cap_w = place.cap_w(0.5)
+    free, bound = place.best(cap_w, samples), place.best(cap_w, samples, largest_readings(place))
+    assert free is not None
+    assert bound is not None
+    assert place.cost(free, samples) <= place.cost(bound, samples)
+    assert largest_readings(place)[place.place(bound)] <= cap_w
+
+
+def test_progress_is_the_share_of_the_way_from_the_first_evaluation() -> None:
+    accuracy = np.array([0.0, 0.2, 0.3, 0.4, 0.5, 0.6])
+    assert fresh_runs._progress(accuracy, 1.0, 3 * GRID) == pytest.approx(0.25)
+    assert fresh_runs._progress(accuracy, 1.0, 2.5 * GRID) == pytest.approx(0.1875)
+    assert fresh_runs._progress(accuracy, 1.0, 1.5 * GRID) == ""
+    assert fresh_runs._progress(accuracy, 1.0, 6 * GRID) == ""
+    assert TENTH == 0.1
+
+
+def test_a_beginning_is_judged_where_the_truth_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beginning_part, "DEVICES", 3)
+    made, scales = [], {}
+    for family, critical in (("a", 60.0), ("b", 300.0)):
+        for role in ("proxy", "target"):
+            key = sweeps.Key(family, role, role, 1e-3, 0.8)
+            draw = random.Random(f"{family} {role}")
+            found = {
+                b: [
+                    Run(
+                        2000 * (1 + b / critical) * math.exp(0.05 * draw.gauss(0, 1)), True, seed, draw.gauss(0.3, 0.05)
+                    )
+                    for seed in range(10)
+                ]
+                for b in BATCH_SIZES
+            }
+            made.append(sweeps.Sweep(key, found))
+            scales[key] = [critical / 7.4] * 10
+    rows = beginning_part.cases(made, scales)
+    figures = beginning_part.summary(rows)
+    assert len(rows) == 6
+    assert {row["group"] for row in rows} == {"a target 0.001", "b target 0.001"}
+    assert figures["progress"]["inside"] > 0.6
+    assert figures["noise"]["inside"] == 1.0
+    kept_as_it_was = figures["regret"][beginning_part.KEPT]
+    assert kept_as_it_was["mean"] < 0.1
+    assert kept_as_it_was["changed"] == 0
+    # Where proxy and target have the same noise there is nothing to shift by.
+    assert figures["regret"]["shifted by all of it"]["changed"] == 0
+    assert tables.beginning(figures).startswith("choice after the first tenth")
+    json.dumps(figures, allow_nan=False)
 
 
 def test_profile_and_proxy_share_a_loop() -> None:

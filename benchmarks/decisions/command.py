@@ -14,7 +14,16 @@ from typing import Any
 
 import torch
 
-from benchmarks.decisions import efficiency_part, goals, pipeline_part, profiling_part, sweeps, tables, traces
+from benchmarks.decisions import (
+    beginning_part,
+    efficiency_part,
+    goals,
+    pipeline_part,
+    profiling_part,
+    sweeps,
+    tables,
+    traces,
+)
 from benchmarks.decisions.fresh_runs import NOISE, RUNS, train
 from benchmarks.timing import RESULTS, machine
 from wattune.files import write_json
@@ -23,7 +32,7 @@ WORK = Path("build") / "decisions"
 """Learning curves of the fresh runs, which are resumed from there."""
 
 RESULT = RESULTS / "decisions.json"
-PARTS = ("efficiency", "gpus", "pipeline", "profiling")
+PARTS = ("efficiency", "gpus", "pipeline", "profiling", "beginning")
 
 
 def main(arguments: list[str]) -> None:
@@ -41,6 +50,9 @@ def main(arguments: list[str]) -> None:
         "efficiency": lambda: efficiency_part.summary(efficiency_part.cases(known(), sweeps.noise_scales(NOISE))),
         "gpus": lambda: traces.summary(traces.cases(options.zeus)),
         "pipeline": lambda: pipeline_part.summary(pipeline_part.cases(known())),
+        "beginning": lambda: beginning_part.summary(
+            beginning_part.cases(sweeps.read(RUNS), sweeps.noise_scales(NOISE, "early_noise_scale"))
+        ),
         "profiling": lambda: profiling_part.summary(profiling_part.cases()),
     }
     figures: dict[str, Any] = {}

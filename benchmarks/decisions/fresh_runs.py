@@ -22,6 +22,7 @@ from torch import Tensor
 
 from benchmarks.decisions.fresh_data import FAMILIES, Family, Source
 from benchmarks.decisions.fresh_models import Parameters, Stack, loss
+from benchmarks.decisions.sweeps import Run, truth
 from benchmarks.timing import RESULTS
 
 BATCH_SIZES = (4, 8, 16, 32, 64, 128)
@@ -32,6 +33,10 @@ GRID = 128
 
 WINDOW = 3
 QUANTILES = (0.8, 0.95)
+TENTH = 0.1
+EARLY = 2048
+"""The early noise scale: over the micro-batches of the first so many samples."""
+
 PRETRAINING_SAMPLES = 200_000
 NOISE_AT, NOISE_EVERY, MICRO_BATCHES, MICRO_BATCH = 32, 16, 24, 8
 """The noise scale: in runs at this batch size, every so many evaluations, from so many micro-batches of this size."""
@@ -181,12 +186,16 @@ def collect(work: Path) -> None:
     """The table of runs and that of noise scales, from the learning curves in ``work``."""
     runs, scales = [], []
     for family in FAMILIES:
+        needed: dict[tuple[float, float], dict[int, float]] = {}  # of the proxy, which comes first
         for workload in family.workloads:
             role = "proxy" if workload == family.workloads[0] else "target"
             for rate in LEARNING_RATES:
                 paths = {b: work / f"{family.name}-{workload}-{rate:g}-{b}.npz" for b in BATCH_SIZES}
                 found = {b: dict(np.load(path)) for b, path in paths.items()}
                 for quantile, target in zip(QUANTILES, _targets([c["accuracy"] for c in found.values()]), strict=True):
+                    if role == "proxy":
+                        needed[rate, quantile] = _needed(found, target, family.budget)
+                    tenths = {b: TENTH * samples for b, samples in needed[rate, quantile].items()}
                     key = {
                         "family": family.name,
                         "workload": workload,
@@ -206,12 +215,30 @@ def collect(work: Path) -> None:
                                     "samples_to_target": "" if samples is None else round(samples, 1),
                                     "reached": int(samples is not None),
                                     "samples_budget": float(family.budget),
+                                    "progress_at_tenth": _progress(accuracy, target, tenths[b]),
                                 }
                             )
                     scales += [key | scale for scale in _scales(found[NOISE_AT], target)]
     _write(RUNS, runs)
     _write(NOISE, scales)
     print(f"{len(runs)} runs in {RUNS.name}")
+
+
+def _needed(found: dict[int, dict[str, Any]], target: float, budget: int) -> dict[int, float]:
+    """Batch size -> what is taken for the true samples to the target."""
+    runs: dict[int, list[Run]] = {}
+    for b, curves in found.items():
+        crossed = [crossing(accuracy, target) for accuracy in curves["accuracy"]]
+        runs[b] = [Run(float(budget) if one is None else one, one is not None) for one in crossed]
+    return truth(runs)
+
+
+def _progress(accuracy: Floats, target: float, tenth: float) -> float | str:
+    """The share of the way from the first evaluation after training began; nothing where the tenth is too near."""
+    if not 2 * GRID <= tenth <= (len(accuracy) - 1) * GRID:
+        return ""
+    first, then = accuracy[1], float(np.interp(tenth, np.arange(len(accuracy)) * GRID, accuracy))
+    return round(float((then - first) / (target - first)), 4)
 
 
 def _targets(curves: list[Floats]) -> list[float]:
@@ -222,14 +249,18 @@ def _targets(curves: list[Floats]) -> list[float]:
     return [begin + quantile * gain for quantile in QUANTILES]
 
 
-def _scales(curves: dict[str, Floats], target: float) -> Iterator[dict[str, float]]:
+def _scales(curves: dict[str, Floats], target: float) -> Iterator[dict[str, float | str]]:
     """Each seed's noise scale over its way to the target: noise and signal summed up first, divided last."""
     for seed, accuracy in enumerate(curves["accuracy"]):
         samples = crossing(accuracy, target)
         before = curves["at"] <= (math.inf if samples is None else samples)
         signal = float(curves["signal"][seed][before].sum())
         if signal > 0:
-            yield {"seed": seed, "noise_scale": round(float(curves["noise"][seed][before].sum()) / signal, 1)}
+            scale = round(float(curves["noise"][seed][before].sum()) / signal, 1)
+            first = curves["at"] <= EARLY
+            noise, early = (float(curves[name][seed][first].sum()) for name in ("noise", "signal"))
+            known = noise > 0 and early > 0
+            yield {"seed": seed, "noise_scale": scale, "early_noise_scale": round(noise / early, 2) if known else ""}
 
 
 def _write(path: Path, rows: list[dict[str, object]]) -> None:

@@ -19,11 +19,15 @@ TINY = 1e-300
 
 
 class Run(NamedTuple):
-    """Samples to the target, or those after which the run ended without it, and its seed where that is known."""
+    """Samples to the target, or those after which the run ended without it, and its seed where that is known.
+
+    ``progress``: its share of the way to the target after a tenth of what the proxy needs; None where not recorded.
+    """
 
     samples: float
     reached: bool
     seed: int | None = None
+    progress: float | None = None
 
 
 class Key(NamedTuple):
@@ -62,7 +66,8 @@ def read(path: Path) -> list[Sweep]:
             key = Key(row["family"], row["workload"], row["role"], rate, quantile)
             reached = row["samples_to_target"] != ""
             samples = float(row["samples_to_target"] if reached else row["samples_budget"])
-            run = Run(samples, reached, int(row["seed"]))
+            progress = row.get("progress_at_tenth") or None
+            run = Run(samples, reached, int(row["seed"]), None if progress is None else float(progress))
             sweeps.setdefault(key, Sweep(key)).runs.setdefault(int(row["batch_size"]), []).append(run)
     return list(sweeps.values())
 
@@ -120,12 +125,13 @@ def _spread(runs: Runs) -> float:
     return math.sqrt(max(squares / max(free, 1), 1e-4))
 
 
-def noise_scales(path: Path) -> dict[Key, list[float]]:
-    """The gradient noise scale of each seed."""
+def noise_scales(path: Path, column: str = "noise_scale") -> dict[Key, list[float]]:
+    """The gradient noise scale of each seed; ``early_noise_scale`` is that of the first samples."""
     found: dict[Key, list[float]] = {}
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             rate, quantile = float(row["learning_rate_at_32"]), float(row["target_quantile"])
             key = Key(row["family"], row["workload"], row["role"], rate, quantile)
-            found.setdefault(key, []).append(float(row["noise_scale"]))
+            if row[column]:
+                found.setdefault(key, []).append(float(row[column]))
     return found

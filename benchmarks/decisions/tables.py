@@ -71,6 +71,25 @@ def _probing(figures: dict[str, Any], against: str) -> str:
     return "\n".join([table(head, lines), "", by_family(figures)])
 
 
+def beginning(figures: dict[str, Any]) -> str:
+    """The first tenth of a training."""
+    lines = [
+        (name, mean(one), percent(one["changed"], 0), apart(one["against kept"]))
+        for name, one in figures["regret"].items()
+    ]
+    progress, off = figures["progress"], figures["samples"]
+    known = ", ".join(f"{n}: {o['off']} stated first, {o['anew']} anew ({o['cases']} cases)" for n, o in off.items())
+    return "\n".join(
+        [
+            table(("choice after the first tenth", "regret on target", "changed", "less kept (95 %)"), lines),
+            "",
+            f"progress inside the 90 % band: {percent(progress['inside'])} +- {percent(progress['inside_se'])} of "
+            f"{progress['cases']}, {progress['inside_by_family']}; noise scale: {percent(figures['noise']['inside'])}",
+            f"how far off ln(samples) is: {known}",
+        ]
+    )
+
+
 def by_family(figures: dict[str, Any]) -> str:
     """Every way's regret by what its cases are of."""
     families = list(figures["ours"]["by"])
@@ -173,6 +192,7 @@ def goals(found: dict[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "beginning": beginning,
     "efficiency": efficiency,
     "gpus": real_gpus,
     "pipeline": pipeline,

@@ -4,6 +4,7 @@
     |-- InputError              exit code 2: something the user gave is wrong
     |   |-- UnknownName         a device, model, ... that is not registered; lists the known ones
     |   |-- RecordError         a record that cannot be read, is cut off, foreign or contradicts itself
+    |   |   `-- NoPoint         nothing of a profile can be chosen, for another reason than the cap
     |   |-- CapError            no measured point keeps the cap; names the lowest
     |   |-- WorkloadError       model, data or workload file that cannot be trained as given
     |   `-- OutputError         an output folder that is full, not empty or not writable
@@ -58,6 +59,10 @@ class UnknownName(InputError):
 
 class RecordError(InputError):
     """A record that cannot be read, is cut off, belongs to something else or contradicts itself."""
+
+
+class NoPoint(RecordError):
+    """Nothing of a profile can be chosen: it does not fit in the memory limit, or no run reached the target."""
 
 
 class CapError(InputError):

@@ -37,6 +37,7 @@ class RunArguments(Record):
     margin_w: NotNegative = 0.0
     reference: bool | None = None
     compare: bool = False
+    algorithm: str = "backprop"
     fingerprint: str | None = None
 
     @classmethod

@@ -48,6 +48,7 @@ class Job:
                 table = known or profiling.profile(
                     self.board,
                     self.work,
+                    algorithm=self.asked.algorithm,
                     strategy=self.asked.strategy,
                     reference=self.asked.reference,
                     cap_w=self._limit_w(None),
@@ -76,6 +77,7 @@ class Job:
             efficiency.estimate(
                 self.work,
                 **how,
+                algorithm=planning.learns_as(table.algorithm),
                 folder=self.folder.proxy_curves,
                 processes=self.processes,
                 progress=self._in("estimate"),

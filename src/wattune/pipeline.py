@@ -13,7 +13,15 @@ from wattune import reporting
 from wattune.devices import Device
 from wattune.folder import RunArguments, RunFolder, free_folder
 from wattune.job import Job
-from wattune.preflight import check_cap, check_choices, check_command, check_known, check_workload, fingerprint
+from wattune.preflight import (
+    algorithm_of,
+    check_cap,
+    check_choices,
+    check_command,
+    check_known,
+    check_workload,
+    fingerprint,
+)
 from wattune.records import CapSide, ProfileTable, TrainingRecord
 from wattune.stages import as_record, as_workload, opened
 from wattune.workloads import Workload
@@ -33,6 +41,7 @@ def run(
     seed: int = 0,
     strategy: str | None = None,
     reference: bool | None = None,
+    algorithm: str | None = None,
     profile: str | Path | ProfileTable | None = None,
     compare: bool = False,
     resume: bool = False,
@@ -51,7 +60,8 @@ def run(
     before with this device and model, under whatever cap; it is then not measured anew. ``seeds`` is how often each
     batch size is trained on the proxy (and with ``compare`` on the target), ``seed`` that of the training. With the
     ``strategy`` "guided" the proxy is trained as seldom as the device is probed: see ``estimate``, "pooled".
-    ``reference``: also measure the reference workloads, as ``profile`` does.
+    ``reference``: also measure the reference workloads, as ``profile`` does. ``algorithm``: which one trains, with its
+    options, as in "async-fgd:modules=4"; None is that of the given profile, or backprop.
 
     A target that was not reached raises nothing: the record's ``reached`` is False.
 
@@ -60,6 +70,8 @@ def run(
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
         check_workload(work, board)
+        known = None if profile is None else as_record(ProfileTable, profile)
+        algorithm = algorithm_of(known, algorithm)
         asked = RunArguments.check(
             device=board.spec or board.name,
             workload=work.name if isinstance(workload, Workload) else workload and str(workload),
@@ -72,9 +84,9 @@ def run(
             reference=reference,
             margin_w=margin_w,
             compare=compare,
+            algorithm=algorithm,
             fingerprint=fingerprint(work),
         )
-        known = None if profile is None else as_record(ProfileTable, profile)
         check_choices(
             board,
             known,

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from wattune import planning, profiling, training
+from wattune.algorithms import canonical
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.records import CapSide, EfficiencyCurve, EfficiencyPoint, ProfileTable
@@ -46,6 +47,19 @@ def check_choices(
     cap_w = planning.module_cap(cap_w, cap_side, supply)
     if cap_w is not None and cap_w <= margin_w:
         raise InputError("margin_w", value=margin_w, allowed=f"less than the cap of {cap_w:g} W")
+
+
+def algorithm_of(known: ProfileTable | None, asked: str | None) -> str:
+    """The training algorithm of a run: the one that is asked for, else that of a profile from before, else backprop.
+
+    Raises: InputError where the profile is of another one; UnknownName.
+    """
+    if asked is None:
+        return "backprop" if known is None else known.algorithm
+    wanted = canonical(asked)
+    if known is not None and known.algorithm != wanted:
+        raise InputError("algorithm", value=wanted, allowed=f"{known.algorithm}, that of the profile that is given")
+    return wanted
 
 
 def check_known(known: ProfileTable, board: Device, work: Workload, *, command: str) -> None:

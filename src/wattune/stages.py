@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from wattune.errors import CapError
+from wattune.errors import CapError, InputError, RecordError
+from wattune.files import read_json
 from wattune.records import CapSide, Comparison, EfficiencyCurve, Plan, ProfileTable, Record, TrainingRecord
 from wattune.records.efficiency import EfficiencyStrategy
 
@@ -195,11 +196,15 @@ def plan(
     cap_side: CapSide = "module",
     margin_w: float = 0.0,
     batch_size: int | None = None,
+    memory_bytes: float | None = None,
+    also: Sequence[str | Path | ProfileTable | EfficiencyCurve] = (),
 ) -> Plan:
     """Choose batch size and clock: the fastest whose peak power plus ``margin_w`` is at most ``cap_w`` (None: no cap).
 
     ``cap_side``: where the cap holds, at the power sensor ("module") or at the terminals of the supply ("supply").
     ``batch_size``: only the clock is chosen, for this one; needed where there is no efficiency record.
+    ``memory_bytes``: nothing is chosen of which a step takes more. ``also``: profiles and efficiency records of other
+    training algorithms to choose from, in any order; see ``wattune.planning.plan_algorithms``.
 
     Raises: RecordError, CapError where no measured point keeps the cap, InputError.
     """
@@ -207,7 +212,18 @@ def plan(
 
     table = as_record(ProfileTable, profile)
     curve = None if efficiency is None else as_record(EfficiencyCurve, efficiency)
-    return planning.plan(table, curve, cap_w=cap_w, cap_side=cap_side, margin_w=margin_w, batch_size=batch_size)
+    limits: dict[str, Any] = {"cap_w": cap_w, "cap_side": cap_side, "margin_w": margin_w}
+    limits |= {"batch_size": batch_size, "memory_bytes": memory_bytes}
+    if not also:
+        return planning.plan(table, curve, **limits)
+    if curve is None:
+        raise InputError("other training algorithms without an efficiency record", allowed="one with the profile")
+    others = [as_one_of((ProfileTable, EfficiencyCurve), record) for record in also]
+    return planning.plan_algorithms(
+        [table, *(record for record in others if isinstance(record, ProfileTable))],
+        [curve, *(record for record in others if isinstance(record, EfficiencyCurve))],
+        **limits,
+    )
 
 
 def train(
@@ -215,6 +231,7 @@ def train(
     workload: str | Path | Workload | None,
     plan: str | Path | Plan,
     *,
+    algorithm: str | None = None,
     seed: int = 0,
     checkpoint: Path | None = None,
     resume: bool = False,
@@ -224,6 +241,7 @@ def train(
 ) -> TrainingRecord:
     """Train at the planned point until the target, and guard the plan's cap.
 
+    ``algorithm``: with this one, at its best point, where the plan was chosen from several; None is the plan's own.
     ``max_temp_c`` is a second limit, on the board's highest temperature in degrees Celsius. ``checkpoint`` is a file
     that is replaced after each evaluation, and that ``resume`` goes on from; ``weights`` a safetensors file for the
     trained model. A target that was not reached raises nothing: the record's ``reached`` is False.
@@ -232,7 +250,7 @@ def train(
     """
     from wattune import profiling, training
 
-    chosen = as_record(Plan, plan)
+    chosen = planned(plan, algorithm)
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
         return training.train(
@@ -297,6 +315,31 @@ def check_profile(
         planning.check_profile(table, key, kind=board.kind, command=preflight.check_command(board, profile, workload))
 
 
+def planned(plan: str | Path | Plan, algorithm: str | None) -> Plan:
+    """The plan to train by; with ``algorithm`` its point for that one. Raises: RecordError, UnknownName, InputError."""
+    from wattune import planning
+
+    chosen = as_record(Plan, plan)
+    if algorithm is None:
+        return chosen
+    from wattune.algorithms import canonical
+
+    return planning.with_algorithm(chosen, canonical(algorithm))
+
+
+def check_algorithm(what: str, found: str, asked: str) -> None:
+    """Refuse a finished record of another training algorithm. Raises: RecordError, UnknownName, InputError."""
+    from wattune.algorithms import canonical
+
+    if found != canonical(asked):
+        raise RecordError(
+            f"the finished {what} is of another training algorithm",
+            value=found,
+            allowed=canonical(asked),
+            hint="give another -o FILE",
+        )
+
+
 @contextmanager
 def opened(device: str | Device, *, seed: int = 0) -> Iterator[Device]:
     """The device that is meant; one that is opened here is closed again. Raises: InputError, DeviceError."""
@@ -319,6 +362,22 @@ def as_workload(workload: str | Path | Workload | None, progress: Progress | Non
     if workload is None:
         return example_workload(progress)
     return load_workload(workload) if isinstance(workload, (str, Path)) else workload
+
+
+def as_one_of(kinds: Sequence[type[Record]], record: str | Path | Record) -> Record:
+    """The record that is meant, which may be of any of these kinds. Raises: RecordError."""
+    if not isinstance(record, (str, Path)):
+        return record
+    data = read_json(record)
+    said = data.get("record") if isinstance(data, dict) else None
+    kind = next((kind for kind in kinds if kind.name == said), None)
+    if kind is None:
+        raise RecordError(
+            f"{record} is no record of the kind that is wanted",
+            value=said if isinstance(said, str) else None,
+            allowed=", ".join(kind.name for kind in kinds),
+        )
+    return kind.parse(data, source=str(record))
 
 
 def as_record(kind: type[R], record: str | Path | R) -> R:

@@ -42,6 +42,10 @@ class TrainingAlgorithmContract:
     def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
         raise NotImplementedError
 
+    def noisy(self) -> Example:
+        """Something to train with everything that a resumption can forget, and that this algorithm can train."""
+        return noisy_points()
+
     def steps(self, trainable: Example, count: int, *, start: int = 0, batch_size: int = 8) -> tuple[Any, list[Step]]:
         algorithm = self.open(trainable, batch_size)
         batches = islice(trainable.batches(batch_size, start=start), count)
@@ -67,7 +71,7 @@ class TrainingAlgorithmContract:
         assert sum(s.loss for s in steps[-5:]) < 0.7 * sum(s.loss for s in steps[:5])
 
     def test_stopping_leaves_the_parameters_at_the_last_step(self) -> None:
-        trainable = noisy_points()
+        trainable = self.noisy()
         stopped = self.open(trainable, 8)
         for _ in islice(stopped.run(trainable.batches(8)), 3):
             pass
@@ -75,7 +79,7 @@ class TrainingAlgorithmContract:
         assert_same(stopped.module.state_dict(), ended.module.state_dict())
 
     def test_the_seed_decides(self) -> None:
-        trainable = noisy_points()
+        trainable = self.noisy()
         losses = [
             [s.loss for s in self.open(trainable, 8, seed=seed).run(islice(trainable.batches(8), 3))]
             for seed in (1, 1, 2)
@@ -83,7 +87,7 @@ class TrainingAlgorithmContract:
         assert losses[0] == losses[1] != losses[2]
 
     def test_a_new_instance_goes_on_exactly(self, tmp_path: Path) -> None:
-        trainable = noisy_points()
+        trainable = self.noisy()
         whole, steps = self.steps(trainable, 6)
         begun, first = self.steps(trainable, 3)
         save_checkpoint(tmp_path / "state", begun.state_dict(), extra={})
@@ -95,7 +99,7 @@ class TrainingAlgorithmContract:
         assert_same(load_checkpointed(resumed, tmp_path), load_checkpointed(whole, tmp_path))
 
     def test_a_state_is_a_copy(self) -> None:
-        trainable = noisy_points()
+        trainable = self.noisy()
         algorithm, _ = self.steps(trainable, 2)
         state = algorithm.state_dict()
         resumed = [self.open(trainable, 8) for _ in range(2)]
@@ -107,7 +111,7 @@ class TrainingAlgorithmContract:
         assert_same(resumed[1].state_dict(), algorithm.state_dict())
 
     def test_what_runs_between_steps_changes_nothing(self) -> None:
-        trainable = noisy_points()
+        trainable = self.noisy()
         undisturbed, _ = self.steps(trainable, 4)
         disturbed = self.open(trainable, 8)
         for _ in disturbed.run(islice(trainable.batches(8), 4)):
@@ -124,7 +128,7 @@ class TrainingAlgorithmContract:
         torch.manual_seed(3)
         wanted = torch.rand(4)
         torch.manual_seed(3)
-        algorithm, _ = self.steps(noisy_points(), 2)
+        algorithm, _ = self.steps(self.noisy(), 2)
         algorithm.work()
         assert torch.equal(torch.rand(4), wanted)
 

@@ -251,3 +251,10 @@ def test_what_cannot_be_is_refused(runs: list[Observation], sizes: tuple[int, ..
 def test_a_noise_scale_that_is_none_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="noise scale"):
         fit([], SIZES, noise_scale=scale)
+
+
+def test_more_runs_narrow_the_critical_batch_size() -> None:
+    runs = [Observation(b, 1000.0 * (1 + b / 50), True, seed) for b in SIZES for seed in range(6)]
+    before, few, many = (fit(some, SIZES) for some in ([], runs[::6], runs))
+    assert before.critical_sd == pytest.approx(1.3, rel=0.05)
+    assert many.critical_sd < few.critical_sd < before.critical_sd

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from wattune.decisions.noise import FEWEST, LONGEST, Norms
+from wattune.decisions.noise import EARLY_SD, FEWEST, LONGEST, Norms, early_noise_scale
 
 
 def gradients(steps: int, *, scale: float, small: int, parts: int, seed: int = 0, width: int = 400) -> Norms:
@@ -69,3 +69,10 @@ def test_goes_on_from_its_state() -> None:
     norms, other = gradients(30, scale=50.0, small=8, parts=4), Norms()
     other.load_state_dict(json.loads(json.dumps(norms.state_dict())))
     assert other.estimate() == norms.estimate()
+
+
+def test_the_noise_that_a_training_begins_with_grows_with_the_critical_batch_size() -> None:
+    one, other = early_noise_scale(100.0), early_noise_scale(300.0, 0.8)
+    assert 0 < one.samples < 100.0
+    assert other.samples == pytest.approx(3 * one.samples)
+    assert (one.sd, other.sd) == (EARLY_SD, pytest.approx(math.hypot(EARLY_SD, 0.8)))

@@ -6,9 +6,9 @@ import pytest
 from tests.efficiency import efficiency_made as made
 
 from wattune.efficiency import CHECKPOINT_EVERY, estimate, given_times
+from wattune.efficiency.beginning import observed
 from wattune.efficiency.relation import interval
 from wattune.efficiency.runs import Run
-from wattune.efficiency.sequential import observed
 from wattune.errors import InputError, Interrupted, UnknownName, WorkloadError
 from wattune.records import EfficiencyCurve, LearningCurve
 

@@ -10,7 +10,7 @@ from profiling_made import Computer, greedy, workload
 
 from wattune.errors import OutOfDeviceMemory, WorkloadError
 from wattune.profiling import fit, profile
-from wattune.profiling.fit import unfit
+from wattune.profiling.fit import fit as tried
 
 ROWS = [(2, 2), (4, 4), (8, 8), (16, 16)]
 
@@ -21,27 +21,27 @@ class Shared(Computer):
 
 @pytest.mark.parametrize("ending", ["killed", "NVML_SUCCESS == r INTERNAL ASSERT FAILED"])
 def test_what_is_killed_or_runs_out_does_not_fit_and_nothing_larger_does(ending):
-    assert unfit(Shared(), greedy(ending), "backprop", ROWS) == {8, 16}
+    assert tried(Shared(), greedy(ending), "backprop", ROWS).unfit == {8, 16}
     assert multiprocessing.active_children() == []
 
 
 def test_two_micro_batches_are_tried_where_a_batch_has_several():
     # Four samples in parts of two never meet the limit of four; one pass over eight does.
     assert fit._tried([(2, 2), (16, 2), (16, 16), (8, 8)]) == [(4, 2), (8, 8), (16, 16)]
-    assert unfit(Shared(), greedy(), "backprop", [(16, 2), (16, 4), (16, 16)]) == {16}
+    assert tried(Shared(), greedy(), "backprop", [(16, 2), (16, 4), (16, 16)]).unfit == {16}
 
 
 @pytest.mark.slow
 def test_a_size_that_never_ends_does_not_fit(monkeypatch):
     monkeypatch.setattr(fit, "WITHIN_S", 15.0)
-    assert unfit(Shared(), greedy("asleep"), "backprop", ROWS) == {8, 16}
+    assert tried(Shared(), greedy("asleep"), "backprop", ROWS).unfit == {8, 16}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ending", "said"), [("a bug", "ended with: 1"), ("gone", "ended with: 3; a script")])
 def test_another_failure_is_an_error(ending, said, capfd):
     with pytest.raises(WorkloadError, match=said):
-        unfit(Shared(), greedy(ending), "backprop", ROWS)
+        tried(Shared(), greedy(ending), "backprop", ROWS)
 
 
 def test_the_other_process_is_the_first_to_be_killed():

@@ -1,9 +1,10 @@
 import pytest
 import reporting_records as samples
 
-from wattune.records import Baseline, BoardEvent, ProfileCost, Provenance, Supply
+from wattune.records import Baseline, BoardEvent, FirstTenth, FirstTenthSeen, ProfileCost, Provenance, Supply
 from wattune.reporting import cap_table, comparison_table, summary, words
 from wattune.reporting.text import table
+from wattune.reporting.trainings import evaluations
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +137,19 @@ def test_what_happened_to_the_board_is_told(run):
     assert "zone 5" not in text
     assert "and 2 more in the record" in text
     assert "highest temperature 81.2 °C, limit 80 °C" in text
+
+
+def first_tenth(**changes):
+    expected = FirstTenth(progress=0.5, progress_low=0.4, progress_high=0.6, runs=3)
+    return FirstTenthSeen(**{"samples": 900, "progress": 0.1, "expected": expected, "said": "It is slow.", **changes})
+
+
+@pytest.mark.parametrize(("fits", "told"), [(False, True), (True, False), (None, False)])
+def test_a_beginning_that_does_not_fit_is_told(run, fits, told):
+    training = run.training.model_copy(update={"first_tenth": first_tenth(fits=fits)})
+    assert ("It is slow." in summary(run.plan, training)) == told
+    assert evaluations(training).note == ("It is slow." if told else "")
+    assert evaluations(run.training).note == ""
 
 
 def test_columns_are_aligned():

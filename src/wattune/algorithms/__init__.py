@@ -28,9 +28,14 @@ __all__ = [
     "save_checkpoint",
     "shortage_said",
     "state_bytes",
+    "takes_micro_batches",
 ]
 
-ALGORITHMS: dict[str, str] = {"backprop": "wattune.algorithms.backprop:Backprop"}
+ALGORITHMS: dict[str, str] = {
+    "async-fgd": "wattune.algorithms.async_fgd:AsyncForwardGradient",
+    "backprop": "wattune.algorithms.backprop:Backprop",
+    "forward-gradient": "wattune.algorithms.forward_gradient:ForwardGradient",
+}
 """Name -> "module:class"."""
 
 
@@ -64,6 +69,11 @@ def open_algorithm(
 def canonical(spec: str) -> str:
     """The spec as records say it: options sorted. Raises: UnknownName, InputError."""
     return written(name_of(spec), options_of(spec, _class(spec).OPTIONS))
+
+
+def takes_micro_batches(spec: str) -> bool:
+    """Whether a batch may go through the model in parts with this algorithm. Raises: UnknownName."""
+    return bool(_class(spec).MICRO_BATCHES)
 
 
 def _class(spec: str) -> type[Any]:

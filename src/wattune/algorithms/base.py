@@ -64,6 +64,9 @@ class TrainingAlgorithm(ABC):
     OPTIONS: ClassVar[Mapping[str, Option]] = {}
     """What may stand behind the name: keyword arguments of the same names."""
 
+    MICRO_BATCHES: ClassVar[bool] = True
+    """Whether a batch may go through the model in parts."""
+
     module: nn.Module
     """The model in training, in a state that can be evaluated between two Steps."""
 

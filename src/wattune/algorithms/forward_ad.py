@@ -11,11 +11,14 @@ issue 117629 (scaled_dot_product_attention).
 
 from __future__ import annotations
 
+import functools
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -57,5 +60,29 @@ def level() -> Iterator[None]:
 
     Raises: InputError where another thread of the process is in.
     """
-    with owned(), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level(), torch.no_grad():
-        yield
+    with owned():
+        _load()
+        with sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level(), torch.no_grad():
+            yield
+
+
+def dual(value: Tensor, tangent: Tensor | None) -> Tensor:
+    """A tensor with a tangent, inside the level; without a tangent the tensor itself."""
+    if tangent is None:
+        return value
+    made: Tensor = forward_ad.make_dual(value, tangent)  # type: ignore[no-untyped-call]
+    return made
+
+
+def unpacked(value: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The tensor and its tangent (None where it carries none), as plain tensors that outlive the level."""
+    primal, tangent = forward_ad.unpack_dual(value)  # type: ignore[no-untyped-call]
+    return primal, tangent
+
+
+@functools.cache
+def _load() -> None:
+    # The first dual tensor of a process makes PyTorch compile its decompositions, which it deprecates itself.
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        dual(torch.zeros(1), torch.zeros(1))

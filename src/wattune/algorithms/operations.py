@@ -78,6 +78,16 @@ def tensors(values: Any) -> Iterator[Tensor]:
             yield from tensors(value)
 
 
+def samples_of(values: Any) -> int:
+    """How many samples inputs or a batch hold: the first dimension of the first tensor."""
+    return next(tensors(values)).shape[0]
+
+
+def device_of(values: Any) -> torch.device:
+    """Where the first tensor lies."""
+    return next(tensors(values)).device
+
+
 def _bytes(tensor: Tensor) -> int:
     # An expanded tensor is as large as what lies in memory, not as what it looks like.
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())

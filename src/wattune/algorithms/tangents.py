@@ -22,3 +22,7 @@ class Key(NamedTuple):
         both from whatever else the same step draws."""
         (state,) = np.random.SeedSequence([*self, purpose]).generate_state(1, np.uint64)
         return torch.Generator(device).manual_seed(int(state) >> 1)
+
+    def on(self, device: torch.device, purpose: int = 0) -> torch.Generator | None:
+        """``generator``, or None on the meta device, where nothing is drawn."""
+        return None if device.type == "meta" else self.generator(device, purpose)

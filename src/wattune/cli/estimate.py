@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from wattune.cli.options import File, Json, Processes, Resume, WorkloadFile, cap_limit
+from wattune.cli.options import Algorithm, File, Json, Processes, Resume, WorkloadFile, cap_limit
 from wattune.cli.output import claim, resumable
 from wattune.cli.pairs import step_seconds, values
 from wattune.cli.progress import shown
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def estimate(
     context: typer.Context,
     workload: WorkloadFile = None,
+    algorithm: Algorithm = "backprop",
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -72,6 +73,7 @@ def estimate(
 
     \b
     Example:  wattune estimate workload.toml -o efficiency.json
+              wattune estimate workload.toml --algorithm forward-gradient -o forward-gradient.json
               wattune estimate --from-runs runs.csv --step-times 8=0.021,16=0.034,32=0.062
     """
     from wattune import stages
@@ -90,6 +92,7 @@ def estimate(
             {"WORKLOAD": workload, "--strategy": strategy, "--seeds": seeds, "--processes": processes},
             "only where something is trained, without --from-runs",
         )
+        _refuse({"--algorithm": None if algorithm == "backprop" else algorithm}, "only where something is trained")
         _refuse({"--resume": resume or None}, "only where something is trained, without --from-runs")
 
     times = None if seconds is None else stages.step_times(seconds, cap_w=limit.cap_w, cap_side=limit.side)
@@ -102,6 +105,8 @@ def estimate(
             allowed=name,
             hint="give another -o FILE",
         )
+    if record is not None and from_runs is None:
+        stages.check_algorithm("efficiency record", record.algorithm, algorithm)
     if record is None and from_runs is not None:
         chosen = values("--where", where or [])
         record = stages.estimate_recorded(from_runs, where=chosen, target=target, allocate=allocate, step_times=times)
@@ -110,6 +115,7 @@ def estimate(
         with resumable(context.obj, folder), shown() as progress:
             record = stages.estimate(
                 workload,
+                algorithm=algorithm,
                 strategy=cast(Literal["full", "pooled"] | None, strategy),
                 seeds=seeds,
                 step_times=times,
@@ -140,7 +146,8 @@ def _text(record: EfficiencyCurve) -> str:
         rows.append((str(point.batch_size), words.count(point.samples), relative, band, *runs, *best, missed))
     more = [*(["runs"] if record.strategy == "pooled" else []), *(["best with"] if record.p_best is not None else [])]
     head = ("batch", "samples needed", f"relative to {record.reference_batch_size}", "90 % band", *more)
-    text = f"{record.workload}: samples needed to the proxy's target\n\n{table(head, rows)}"
+    how = "" if record.algorithm == "backprop" else f", with {record.algorithm}"
+    text = f"{record.workload}: samples needed to the proxy's target{how}\n\n{table(head, rows)}"
     if record.stopped_because is not None:
         text += f"\n{record.runs_used} runs; {record.stopped_because}"
     if record.misfit:

@@ -69,6 +69,19 @@ Reference = Annotated[
     ),
 ]
 Margin = Annotated[str, typer.Option("--margin", metavar="WATTS", help="Stay this much below the limit.")]
+Algorithm = Annotated[
+    str,
+    typer.Option(
+        "--algorithm",
+        metavar="NAME",
+        help="Training algorithm, perhaps with options: backprop, backprop:checkpoint=auto, forward-gradient, "
+        "async-fgd:modules=4; see docs/algorithms.md.",
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option("--memory", metavar="BYTES", help="Limit of memory such as 64MB, 1.5GB or 512MiB; by default none."),
+]
 ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile record.")]
 EfficiencyFile = Annotated[Path, typer.Argument(metavar="EFFICIENCY", help="An efficiency record.")]
 
@@ -79,6 +92,8 @@ _NUMBER = r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)"
 _WATTS = re.compile(_NUMBER + r"\s*(?P<unit>mW|[wW])?", re.ASCII)
 _CELSIUS = re.compile(_NUMBER + r"\s*°?[cC]?")
 _CLOCK = re.compile(_NUMBER + r"\s*(?P<unit>[kMG]?Hz)?", re.ASCII | re.IGNORECASE)
+_BYTES = re.compile(_NUMBER + r"\s*(?P<unit>[kMGT]i?)?B?", re.ASCII | re.IGNORECASE)
+_FACTORS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _MHZ = {"hz": 1e-6, "khz": 1e-3, "mhz": 1.0, "ghz": 1e3}
 
 
@@ -131,6 +146,19 @@ def clock_mhz(text: str | None) -> float | None:
     value = float(match["number"]) * _MHZ[(match["unit"] or "MHz").lower()] if match else math.nan
     if not 0 < value < math.inf:
         raise InputError("--clock", value=text, allowed="such as 612MHz, 0.612GHz or 612")
+    return value
+
+
+def memory_bytes(text: str | None) -> float | None:
+    """An amount of memory in bytes. Raises: InputError."""
+    if text is None:
+        return None
+    match = _BYTES.fullmatch(text.strip())
+    unit = (match["unit"] or "").lower() if match else ""
+    base = 1024.0 if unit.endswith("i") else 1000.0
+    value = float(match["number"]) * base ** _FACTORS[unit.removesuffix("i")] if match else math.nan
+    if not 0 < value < math.inf:
+        raise InputError("--memory", value=text, allowed="above zero, such as 64MB, 1.5GB or 512MiB")
     return value
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wattune.cli.options import Cap, File, Json, Margin, ProfileFile, cap_limit, margin_w
+from wattune.cli.options import Cap, File, Json, Margin, Memory, ProfileFile, cap_limit, margin_w, memory_bytes
 from wattune.cli.output import Output, claim
 
 
@@ -23,15 +23,25 @@ def plan(
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", metavar="N", min=1, help="Choose the clock for this one only.")
     ] = None,
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--also",
+            metavar="RECORD",
+            help="A profile or an efficiency record of another training algorithm to choose from. Repeatable.",
+        ),
+    ] = None,
+    memory: Memory = None,
     output: File = None,
     as_json: Json = False,
 ) -> None:
-    """Choose batch size and clock, from records.
+    """Choose batch size and clock, from records; and the training algorithm, where there are records of several.
 
     Of a program's profile it also says the command that runs the program there.
 
     \b
     Example:  wattune plan profile.json efficiency.json --cap 4.5W --json
+              wattune plan profile.json efficiency.json --cap 4.5W --memory 64MB --also profile-checkpointed.json
     """
     from wattune import stages
     from wattune.reporting import cap_table, summary
@@ -40,7 +50,14 @@ def plan(
     # Planning takes a moment and is asked again and again for other caps: without -o it is only printed.
     to = Output(None, as_json) if output is None else claim(output, "plan.json", as_json=as_json)
     record = stages.plan(
-        profile, efficiency, cap_w=limit.cap_w, cap_side=limit.side, margin_w=below, batch_size=batch_size
+        profile,
+        efficiency,
+        cap_w=limit.cap_w,
+        cap_side=limit.side,
+        margin_w=below,
+        batch_size=batch_size,
+        memory_bytes=memory_bytes(memory),
+        also=also or (),
     )
     text = f"{summary(record)}\nover the range of caps, times the time of the pick\n{cap_table(record)}"
     if batch_size is not None or efficiency is None:  # compared with itself, a single batch size gains nothing

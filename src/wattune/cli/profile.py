@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattune.cli.options import (
+    Algorithm,
     DeviceSpec,
     File,
     Json,
@@ -33,6 +34,7 @@ def profile(
     context: typer.Context,
     device: DeviceSpec,
     workload: WorkloadFile = None,
+    algorithm: Algorithm = "backprop",
     cap: Annotated[
         str,
         typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W or 12W@supply: probes stop above it."),
@@ -90,6 +92,7 @@ def profile(
 
     \b
     Example:  wattune profile --device sim:jetson-nano -o profile.json
+              wattune profile --device sim:jetson-nano --algorithm backprop:checkpoint=auto -o checkpointed.json
     Example:  wattune profile --device jetson --cap 10W --batch-sizes 8,16,32
                 --command "python3 train.py --batch-size {batch_size} --steps {steps}"
     """
@@ -102,15 +105,15 @@ def profile(
     }
     if command is None and (given := [name for name, value in of_program.items() if value is not None]):
         raise InputError(f"{given[0]} goes with --command")
-    if command is not None and (workload, check, reference) != (None, None, None):
-        raise InputError("--command goes without WORKLOAD, --check and --reference")
+    if command is not None and (workload, check, reference, algorithm) != (None, None, None, "backprop"):
+        raise InputError("--command goes without WORKLOAD, --check, --reference and --algorithm")
     if command is not None and batch_sizes is None:
         raise InputError("--batch-sizes", value="not given", allowed="those to profile the program at, such as 8,16,32")
     if strategy != "guided" and (strict or efficiency is not None):
         raise InputError(f"{'--strict' if strict else '--efficiency'} goes with --strategy guided")
     if check is not None:
-        if (cap, strategy, resume) != ("none", None, False):
-            raise InputError("--check goes without --cap, --strategy and --resume")
+        if (cap, strategy, resume, algorithm) != ("none", None, False, "backprop"):
+            raise InputError("--check goes without --cap, --strategy, --resume and --algorithm")
         _check(check, spec, workload, output, seed=seed, as_json=as_json)
         return
 
@@ -141,12 +144,14 @@ def profile(
         elif record.program is None or record.program.command != command:
             raise RecordError("the finished profile is of another program", value=str(output or "profile.json"))
     elif record is not None:
+        stages.check_algorithm("profile", record.algorithm, algorithm)
         stages.check_profile(record, spec, workload)
     else:
         with resumable(context.obj, partial), shown() as progress:
             record = stages.profile(
                 spec,
                 workload,
+                algorithm=algorithm,
                 cap_w=limit.cap_w,
                 cap_side=limit.side,
                 strategy=strategy,
@@ -184,16 +189,17 @@ def _text(record: ProfileTable) -> str:
     from wattune.reporting.text import table
 
     origin = words.origin(profile=record.provenance.kind)
-    parts = [f"{record.workload} on {record.device}: {len(record.measured)} points  [{origin}]"]
+    how = "" if record.algorithm == "backprop" else f" with {record.algorithm}"
+    parts = [f"{record.workload}{how} on {record.device}: {len(record.measured)} points  [{origin}]"]
     rows = []
     for size in record.batch_sizes:
         cells = sorted((c for c in record.measured if c.batch_size == size), key=lambda c: c.point.setting or 0.0)
         for cell in dict.fromkeys((cells[0], cells[-1])):
             rows.append(
                 (words.batch(cell.point), words.setting(cell.point), words.seconds(cell.step_s),
-                 words.watts(cell.power_mean_w), words.watts(cell.power_peak_w))
+                 words.watts(cell.power_mean_w), words.watts(cell.power_peak_w), words.memory(cell.memory_bytes))
             )  # fmt: skip
-    parts.append(table(("batch", "setting", "step", "mean power", "peak power"), rows))
+    parts.append(table(("batch", "setting", "step", "mean power", "peak power", "memory"), rows))
     if unfit := sorted({cell.batch_size for cell in record.cells if cell.out_of_memory}):
         parts.append(f"does not fit in memory: batch size {', '.join(map(str, unfit))}")
     if not record.measured:

@@ -48,6 +48,10 @@ Seeds = Annotated[
 Seed = Annotated[
     int | None, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of the training. By default 0.")
 ]
+Algorithm = Annotated[
+    str | None,
+    typer.Option("--algorithm", metavar="NAME", help="Training algorithm, perhaps with options. By default backprop."),
+]
 Margin = Annotated[
     str | None, typer.Option("--margin", metavar="WATTS", help="Stay this much below the limit. By default 0.")
 ]
@@ -66,6 +70,7 @@ def run(
     seeds: Seeds = None,
     seed: Seed = None,
     margin: Margin = None,
+    algorithm: Algorithm = None,
     max_temp: MaxTemp = None,
     sysfs_root: SysfsRoot = None,
     mode: Mode = None,
@@ -79,7 +84,14 @@ def run(
               wattune run --output wattune-run-1 --resume
     """
     given: dict[str, Any] = {"workload": None if workload is None else str(workload)}
-    given |= {"strategy": strategy, "seeds": seeds, "seed": seed, "reference": reference, "compare": compare or None}
+    given |= {
+        "algorithm": algorithm,
+        "strategy": strategy,
+        "seeds": seeds,
+        "seed": seed,
+        "reference": reference,
+        "compare": compare or None,
+    }
     given = {name: value for name, value in given.items() if value is not None}
     if device is not None:
         given["device"] = device_spec(device, sysfs_root, mode)

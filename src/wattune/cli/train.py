@@ -30,6 +30,15 @@ def train(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan record.")],
     device: DeviceSpec,
     workload: WorkloadFile = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithm",
+            metavar="NAME",
+            help="Of a plan that was chosen from several training algorithms: with this one, at its best point. By "
+            "default the plan's own; a name alone, such as async-fgd, stands for the one of that name.",
+        ),
+    ] = None,
     seed: Seed = 0,
     max_temp: MaxTemp = None,
     sysfs_root: SysfsRoot = None,
@@ -38,20 +47,21 @@ def train(
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
-    """Train at the planned point until the target.
+    """Train at the planned point, with the planned algorithm, until the target.
 
     \b
     Example:  wattune train plan.json workload.toml --device sim:jetson-nano
     """
     from wattune import stages
     from wattune.errors import RecordError
-    from wattune.records import Plan, TrainingRecord
+    from wattune.records import TrainingRecord
     from wattune.reporting import summary
 
     spec, hottest_c = device_spec(device, sysfs_root, mode), max_temp_c(max_temp)
     to = claim(output, "training.json", as_json=as_json, resume=resume)
+    chosen = stages.planned(plan, algorithm)
     record = to.load(TrainingRecord)
-    if record is not None and record.plan != Plan.load(plan):
+    if record is not None and record.plan != chosen:
         raise RecordError("the finished record is of another plan", value=str(to.path), hint="give another -o FILE")
     # One that was stopped for safety goes on from its checkpoint: whoever resumes it has seen to the reason.
     stopped = record is not None and record.ended == "stopped for safety"
@@ -61,7 +71,7 @@ def train(
             record = stages.train(
                 spec,
                 workload,
-                plan,
+                chosen,
                 seed=seed,
                 max_temp_c=hottest_c,
                 checkpoint=checkpoint,

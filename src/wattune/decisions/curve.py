@@ -15,6 +15,7 @@ import numpy as np
 
 from wattune.decisions.mixture import Array, Mixture, Observation, alike, pooled
 from wattune.decisions.prior import critical_batch_size
+from wattune.records.efficiency import BAND_SD
 
 __all__ = ["TRANSFER_SD", "Array", "CurvePosterior", "Observation", "fit", "scattered"]
 
@@ -66,6 +67,12 @@ class CurvePosterior:
     def proxy_covariance(self) -> Array:
         """Of ln r(b) on the proxy, (n, n): what more runs can make smaller."""
         return self._relative(self.log_samples_covariance)
+
+    @property
+    def critical_sd(self) -> float:
+        """Standard deviation of the logarithm of the critical batch size, by its interval."""
+        _, low, high = self.critical_batch_size
+        return math.log(high / low) / (2 * BAND_SD)
 
     @cached_property
     def lost(self) -> frozenset[int]:

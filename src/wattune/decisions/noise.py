@@ -15,6 +15,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+EARLY_OFFSET: Final = 2.0
+EARLY_SD: Final = 0.7
+"""ln(critical batch size) is ln(noise scale of the first samples) + 2.0, to this standard deviation.
+
+It is more than over the whole training (``wattune.decisions.prior``), since the noise scale grows as a training goes
+on. By ten trainings each of seven small workloads at two learning rates and two targets.
+"""
+
 FEWEST: Final = 8
 """Steps before there is an estimate."""
 
@@ -27,6 +35,14 @@ class NoiseScale(NamedTuple):
 
     samples: float
     sd: float
+
+
+def early_noise_scale(critical: float, critical_sd: float = 0.0) -> NoiseScale:
+    """The noise scale that a training begins with where this is the critical batch size.
+
+    ``critical_sd``: standard deviation of the logarithm of the critical batch size.
+    """
+    return NoiseScale(critical * math.exp(-EARLY_OFFSET), math.hypot(EARLY_SD, critical_sd))
 
 
 class Norms:

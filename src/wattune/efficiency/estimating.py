@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wattune.algorithms import canonical
 from wattune.decisions.allocation import MOST
 from wattune.decisions.choice import LogTimes
+from wattune.efficiency.beginning import observed, with_critical, with_first_tenth
 from wattune.efficiency.relation import curve
 from wattune.efficiency.sequential import estimate_pooled
 from wattune.efficiency.sweeping import Progress, sweep
@@ -44,7 +46,7 @@ def estimate(
     Raises: WorkloadError without a proxy, with one of another task type, or where no run reached the proxy's
     target; InputError; UnknownName; RecordError; OutputError; Interrupted.
     """
-    strategy = strategy_of(strategy, seeds, log_step_times)
+    strategy, algorithm = strategy_of(strategy, seeds, log_step_times), canonical(algorithm)
     seeds = seeds or SEEDS
     warnings = workload.check_proxy()
     proxy = workload.proxy
@@ -72,7 +74,7 @@ def estimate(
         processes=processes,
         progress=progress,
     )
-    return curve(runs, workload=workload.name)
+    return with_first_tenth(with_critical(curve(runs, workload=workload.name), [observed(run) for run in runs]), runs)
 
 
 def strategy_of(

@@ -54,5 +54,7 @@ def pooled_curve(
         best=choice and choice.best,
         p_best=choice and choice.p_best,
         expected_regret=choice and choice.expected_regret,
+        critical_batch_size=posterior.critical_batch_size[0] if runs else None,
+        critical_log_sd=posterior.critical_sd if runs else None,
         **fields,
     )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from wattune.decisions.allocation import MOST, Allocation
 from wattune.decisions.choice import LogTimes
 from wattune.decisions.curve import Observation, fit
+from wattune.efficiency.beginning import with_first_tenth
 from wattune.efficiency.pooled import pooled_curve
 from wattune.errors import InputError, RecordError
 from wattune.records import EfficiencyCurve, provenance
@@ -155,7 +156,7 @@ def curve_from_runs(
         )
     key = runs[0].key
     targets = [float(text) for name in ("target_accuracy", "target_quantile") if _is_number(text := key.get(name, ""))]
-    return pooled_curve(
+    found = pooled_curve(
         posterior,
         used,
         log_step_times=log_step_times,
@@ -164,6 +165,7 @@ def curve_from_runs(
         stopped_because=reason,
         provenance=provenance("recorded"),
     )
+    return with_first_tenth(found)
 
 
 def _played(

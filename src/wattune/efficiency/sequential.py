@@ -9,9 +9,9 @@ from pathlib import Path
 
 from wattune.decisions.allocation import MOST, Allocation
 from wattune.decisions.choice import LogTimes
-from wattune.decisions.curve import Observation
+from wattune.efficiency.beginning import observed, with_first_tenth
 from wattune.efficiency.pooled import pooled_curve
-from wattune.efficiency.relation import interval, never_reached
+from wattune.efficiency.relation import never_reached
 from wattune.efficiency.sweeping import Progress, Wanted, cores, trainer
 from wattune.records import EfficiencyCurve, LearningCurve, provenance
 from wattune.workloads import Workload
@@ -43,7 +43,7 @@ def estimate_pooled(
     if runs and not any(run.reached for run in runs):
         raise never_reached(runs)
     origin = provenance("measured", model=proxy.model_fingerprint(), data=proxy.data_fingerprint())
-    return pooled_curve(
+    found = pooled_curve(
         allocation.posterior,
         [observed(run) for run in runs],
         log_step_times=log_step_times,
@@ -53,6 +53,7 @@ def estimate_pooled(
         stopped_because=allocation.reason,
         provenance=origin,
     )
+    return with_first_tenth(found, runs)
 
 
 def _wanted(allocation: Allocation, runs: Sequence[LearningCurve], together: int) -> list[Wanted]:
@@ -68,15 +69,3 @@ def _wanted(allocation: Allocation, runs: Sequence[LearningCurve], together: int
         wanted.append(Wanted(size, seeds[size], None if budget is None else math.ceil(budget)))
         seeds[size] += 1
     return wanted
-
-
-def observed(run: LearningCurve) -> Observation:
-    """What a learning curve says of the samples to the target; one that ended before counts with its budget."""
-    return Observation(
-        run.batch_size,
-        run.samples if run.reached else max(run.samples, run.budget_samples),
-        run.reached,
-        run.seed,
-        # A uniform distribution over the interval in which the target was crossed.
-        interval(run) / run.samples / math.sqrt(12) if run.reached else 0.0,
-    )

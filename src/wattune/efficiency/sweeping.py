@@ -8,10 +8,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from wattune.algorithms import ALGORITHMS
+from wattune.algorithms import canonical
 from wattune.efficiency.runs import Run
 from wattune.efficiency.workers import Results, can_travel, training
-from wattune.errors import InputError, Interrupted, OutputError, UnknownName
+from wattune.errors import InputError, Interrupted, OutputError
 from wattune.records import LearningCurve
 from wattune.workloads import Workload
 
@@ -72,8 +72,7 @@ def trainer(
     """
     if processes is not None and processes < 1:
         raise InputError("processes", value=processes, allowed="1 or more")
-    if algorithm not in ALGORITHMS:
-        raise UnknownName("algorithm", algorithm, ALGORITHMS)
+    algorithm = canonical(algorithm)
     if folder is not None:
         _make(folder)
     fingerprint = workload.fingerprint()

@@ -6,7 +6,7 @@ from typing import Any
 
 from wattune.planning.selection import Limit, rank
 from wattune.planning.table import Option, Table, place_of
-from wattune.records import AbortedProbe, Candidate, ProfileCell
+from wattune.records import AbortedProbe, AtPoint, Candidate
 
 CENSORED = "no proxy run reached the target"
 
@@ -24,7 +24,7 @@ def figures(option: Option, reference_samples: float | None) -> dict[str, Any]:
     }
 
 
-def position(cell: ProfileCell | AbortedProbe) -> dict[str, Any]:
+def position(cell: AtPoint) -> dict[str, Any]:
     """The fields of a Candidate that say where it is."""
     return {
         "batch_size": cell.batch_size,
@@ -34,8 +34,11 @@ def position(cell: ProfileCell | AbortedProbe) -> dict[str, Any]:
     }
 
 
-def candidates(table: Table, limit: Limit, chosen: Option) -> tuple[Candidate, ...]:
-    """Every cell and every stopped probe of the profile: batch sizes, then settings, ascending."""
+def candidates(
+    table: Table, limit: Limit, chosen: Option, too_large: tuple[Candidate, ...] = ()
+) -> tuple[Candidate, ...]:
+    """Every cell and every stopped probe of the profile: batch sizes, then settings, ascending. ``too_large``: those
+    that do not fit in the memory limit, of which the table knows nothing."""
     listed = [_measured(option, table.reference_samples, limit, chosen) for option in table.at.values()]
     listed += [
         Candidate(**position(cell), feasible=False, why_not="does not fit in memory")
@@ -46,7 +49,7 @@ def candidates(table: Table, limit: Limit, chosen: Option) -> tuple[Candidate, .
         Candidate(**position(probe), feasible=False, why_not=why_stopped(probe, limit))
         for probe in table.aborted.values()
     ]
-    return tuple(sorted(listed, key=place_of))
+    return tuple(sorted([*listed, *too_large], key=place_of))
 
 
 def why_above(power_peak_w: float, limit: Limit) -> str:

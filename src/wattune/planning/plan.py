@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from wattune.errors import CapError, RecordError
+from wattune.errors import CapError, NoPoint, RecordError
 from wattune.planning.candidates import candidates, figures, why_slower
 from wattune.planning.caps import gain_over_caps
 from wattune.planning.guarding import NOT_PINNED, guard_command
+from wattune.planning.memory import needed, within
 from wattune.planning.rules import BASELINES, choose, fields
 from wattune.planning.selection import Limit, fastest
 from wattune.planning.sides import module_cap
@@ -36,6 +37,7 @@ def plan(
     cap_side: CapSide = "module",
     margin_w: float = 0.0,
     batch_size: int | None = None,
+    memory_bytes: float | None = None,
 ) -> Plan:
     """Choose batch size and clock together: the measured point that trains fastest among those that keep the cap.
 
@@ -45,14 +47,17 @@ def plan(
     a proxy.
 
     ``batch_size``: choose for this one only, the baselines left out. Without ``efficiency`` it is needed, unless the
-    profile has no other.
+    profile has no other. ``memory_bytes``: nothing is chosen of which a step takes more.
 
     Raises: CapError where no measured point keeps the cap; InputError for a cap that is not a positive number, one at a
-    supply that is not known, or a batch size that was not profiled; RecordError where the records do not fit together,
-    or no proxy run reached the target at any feasible point. Source: arXiv 2502.18323, Algorithm 1.
+    supply that is not known, or a batch size that was not profiled; NoPoint where nothing fits in the memory limit, or
+    no proxy run reached the target at any feasible point; RecordError where the records do not fit together.
+    Source: arXiv 2502.18323, Algorithm 1.
     """
     limit = Limit(module_cap(cap_w, cap_side, profile.supply), margin_w)
     whole, (profile, efficiency, said) = profile, at_size(profile, efficiency, batch_size)
+    one_size = profile is not whole
+    profile, too_large = within(profile, memory_bytes)
     table = Table(profile, efficiency)
     chosen = fastest(table.rows, limit)
     if chosen is None:
@@ -70,9 +75,11 @@ def plan(
         supply_cap_w=cap_w if cap_side == "supply" else None,
         supply=profile.supply,
         margin_w=limit.margin_w,
+        memory_limit_bytes=memory_bytes,
+        predicted_memory_bytes=needed(profile).get(chosen.place[:2]),
         notes=(*said, *_notes(chosen.cell, efficiency), *profile.notes),
-        candidates=candidates(table, limit, chosen),
-        baselines=_baselines(table, limit, chosen) if profile is whole else (),
+        candidates=candidates(table, limit, chosen, too_large),
+        baselines=() if one_size else _baselines(table, limit, chosen),
         gain_over_caps=gain_over_caps(table, limit.margin_w),
         device=profile.device,
         workload=profile.workload,
@@ -83,6 +90,7 @@ def plan(
         sensor_window_s=profile.sensor_window_s,
         sensor_rail=profile.sensor_rail,
         program=profile.program,
+        first_tenth=efficiency.first_tenth,
         provenance=provenance(
             source.kind, device=source.device or profile.device, model=source.model, data=efficiency.provenance.data
         ),
@@ -150,10 +158,10 @@ def _notes(chosen: ProfileCell, efficiency: EfficiencyCurve) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _nothing(table: Table, limit: Limit) -> CapError | RecordError:
+def _nothing(table: Table, limit: Limit) -> CapError | NoPoint:
     """Why nothing could be chosen."""
     if any(limit.keeps(option.peak_w) for option in table.at.values()):
-        return RecordError(
+        return NoPoint(
             "no proxy run reached the target at any batch size that keeps the cap",
             value=", ".join(str(b) for b, relative in table.relative_samples.items() if relative is None),
             hint="estimate with a larger budget or a lower proxy target",
@@ -162,7 +170,7 @@ def _nothing(table: Table, limit: Limit) -> CapError | RecordError:
     stopped = [(probe.power_w, place, "reading of a stopped probe") for place, probe in table.aborted.items()]
     power_w, place, what = min(measured or stopped)
     if limit.keeps(power_w):
-        return RecordError(
+        return NoPoint(
             "every probe of the profile was stopped at the cap that it was made for",
             value=f"{table.aborted[place].cap_w:g} W",
             hint="profile again for this cap",

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from wattune.errors import RecordError
+from wattune.planning.gradients import learns_as
 from wattune.records import (
     AtPoint,
     EfficiencyCurve,
@@ -55,7 +56,7 @@ class Table:
     """
 
     def __init__(self, profile: ProfileTable, efficiency: EfficiencyCurve):
-        if profile.algorithm != efficiency.algorithm:
+        if learns_as(profile.algorithm) != learns_as(efficiency.algorithm):
             raise RecordError(
                 "the efficiency curve belongs to another training algorithm",
                 value=efficiency.algorithm,

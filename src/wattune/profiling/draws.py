@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from wattune.algorithms import open_algorithm
 from wattune.devices import SimulatedDevice
 from wattune.devices.drawing import drawn, exact
-from wattune.profiling.grid import shapes
+from wattune.profiling.rows import rows_of
 from wattune.records import ProfileCell, ProfileTable, provenance
 from wattune.workloads import Workload
 
@@ -25,7 +25,7 @@ def drawn_tables(device: SimulatedDevice, workload: Workload, algorithm: str) ->
     workload = workload.without_weights()
     works = {
         (size, micro): open_algorithm(algorithm, workload, size, micro_batch_size=micro).work()
-        for size, micro in shapes(workload.batch_sizes, workload.micro_batch_sizes)
+        for size, micro in rows_of(workload, algorithm)
     }
     for seed in range(DRAWS):
         other = drawn(board, seed)
@@ -37,6 +37,7 @@ def drawn_tables(device: SimulatedDevice, workload: Workload, algorithm: str) ->
                 step_s=found.step_s,
                 power_mean_w=found.power_mean_w,
                 power_peak_w=found.power_peak_w,
+                memory_bytes=work.peak_memory_bytes,
             )
             for (size, micro), work in works.items()
             if work.peak_memory_bytes <= (device.memory_bytes or 0)

@@ -9,17 +9,20 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+
+from torch.utils._pytree import tree_leaves
 
 from wattune.algorithms import open_algorithm, release
 from wattune.devices import Device
 from wattune.errors import OutOfDeviceMemory, WattuneError, WorkloadError
 from wattune.profiling.grid import Shape
+from wattune.profiling.peak import PeakMemory
 from wattune.workloads import Workload
 
 STEPS = 2
@@ -49,16 +52,33 @@ def can_travel(workload: Workload) -> bool:
     return True
 
 
-def unfit(device: Device, workload: Workload, algorithm: str, rows: Sequence[Shape]) -> frozenset[int]:
-    """Those micro-batch sizes of the shapes that do not fit in memory: from the first ascending one that does not, all.
+class Fit(NamedTuple):
+    """Micro-batch sizes that do not fit in memory, and the most bytes that a step with each other one took, all but the
+    inputs of its batch; ``sample_bytes`` are those of a sample."""
 
-    Each is trained for ``STEPS`` steps in a process of its own. That it runs out of memory, is killed by the kernel or
-    does not end within ``WITHIN_S`` seconds all mean that the size does not fit.
+    unfit: frozenset[int]
+    taken_bytes: Mapping[int, float]
+    sample_bytes: float
+
+    def memory_bytes(self, shape: Shape) -> float | None:
+        """The most memory that a step of this shape takes; None where nobody knows."""
+        taken = self.taken_bytes.get(shape[1])
+        return None if taken is None else taken + self.sample_bytes * shape[0]
+
+
+def fit(device: Device, workload: Workload, algorithm: str, rows: Sequence[Shape]) -> Fit:
+    """Which micro-batch sizes of the shapes fit in memory: from the first ascending one that does not, none does.
+
+    Each is trained for ``STEPS`` steps in a process of its own, which measures what that takes. That it runs out of
+    memory, is killed by the kernel or does not end within ``WITHIN_S`` seconds all mean that the size does not fit.
 
     Raises: WorkloadError where a step fails for another reason.
     """
     tried = _tried(rows)
     left = [micro for _, micro in tried]
+    batch_of = {micro: batch_size for batch_size, micro in tried}
+    sample_bytes = _bytes(workload.example(1))
+    taken: dict[int, float] = {}
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)
     process = spawn.Process(
@@ -69,7 +89,7 @@ def unfit(device: Device, workload: Workload, algorithm: str, rows: Sequence[Sha
     try:
         while left and ours.poll(WITHIN_S):
             try:
-                said, failure = ours.recv()
+                said, failure, peak_bytes = ours.recv()
             except EOFError:  # it has ended
                 process.join()
                 _check_ending(process.exitcode)
@@ -79,11 +99,17 @@ def unfit(device: Device, workload: Workload, algorithm: str, rows: Sequence[Sha
             if said is None:
                 break
             left.remove(said)
+            if peak_bytes is not None:
+                taken[said] = max(peak_bytes - sample_bytes * batch_of[said], 1.0)
     finally:
         process.kill()
         process.join()
         ours.close()
-    return frozenset(left)
+    return Fit(frozenset(left), taken, sample_bytes)
+
+
+def _bytes(batch: Any) -> float:
+    return float(sum(leaf.nbytes for leaf in tree_leaves(batch) if hasattr(leaf, "nbytes")))
 
 
 def _tried(rows: Sequence[Shape]) -> list[Shape]:
@@ -104,21 +130,28 @@ def _check_ending(code: int | None) -> None:
 def _try(
     results: Connection, workload: Workload, algorithm: str, on: Literal["cpu", "gpu"], tried: Sequence[Shape]
 ) -> None:
-    """In the other process. Sends (size that fits, None), (None, None) for one that does not, (None, what failed)."""
+    """In the other process. Sends (size, None, bytes) for one that fits, (None, None, None) for one that does not, and
+    (None, what failed, None)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     with suppress(OSError):  # only Linux has it; to raise it is everybody's right
         Path("/proc/self/oom_score_adj").write_text("1000")
-    for batch_size, micro in tried:
+    peak = PeakMemory(on, alone=True)
+    # The smallest once before: what the libraries load and set up is no part of what a step takes.
+    for again, (batch_size, micro) in enumerate([*tried[:1], *tried]):
+        peak.begin()
         try:
             training = open_algorithm(algorithm, workload, batch_size, micro_batch_size=micro, on=on)
             for _ in training.run(repeat(workload.example(batch_size), STEPS)):
                 pass
         except OutOfDeviceMemory:
-            results.send((None, None))
+            results.send((None, None, None))
             return
         except WattuneError as error:
-            results.send((None, str(error)))
+            results.send((None, str(error), None))
             return
         del training
-        release()
-        results.send((micro, None))
+        if again:
+            results.send((micro, None, peak.read()))
+            release()
+        else:
+            peak.settle()

@@ -40,6 +40,7 @@ def _both(one: ProfileCell, other: ProfileCell) -> ProfileCell:
             "throttled": tuple(dict.fromkeys((*one.throttled, *other.throttled))),
             "over_current": _sum(one.over_current, other.over_current),
             "swapped_bytes": _sum(one.swapped_bytes, other.swapped_bytes),
+            "memory_bytes": max((m for m in (one.memory_bytes, other.memory_bytes) if m is not None), default=None),
             "temperature_c": max((t for t in (one.temperature_c, other.temperature_c) if t is not None), default=None),
         }
     )  # fmt: skip

@@ -12,8 +12,9 @@ from typing import Any
 from wattune.algorithms import open_algorithm, release
 from wattune.devices import Device, Meter, MeterFigures, Setting
 from wattune.errors import BoardUnusable, OutOfDeviceMemory
-from wattune.profiling.fit import can_travel, is_needed, unfit
+from wattune.profiling.fit import Fit, can_travel, fit, is_needed
 from wattune.profiling.grid import Shape
+from wattune.profiling.peak import PeakMemory
 from wattune.profiling.strain import REPEATS, Strain, rest
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost, StepWork
 from wattune.workloads import Workload
@@ -56,9 +57,10 @@ class Prober:
         self._windows = windows
         self._cap_w = cap_w
         self._rows = rows
-        self._unfit: frozenset[int] | None = None
+        self._fit: Fit | None = None
         self._shape: Shape | None = None
         self._work: StepWork | None = None
+        self._peak: PeakMemory | None = None
         self._training: Iterator[Any] = itertools.repeat(None)
         self._is_calm = calm
 
@@ -86,21 +88,31 @@ class Prober:
         return ProfileCell(**place, out_of_memory=True), self._cost([])
 
     def _fits(self, shape: Shape) -> bool:
-        if self._unfit is None:
-            self._unfit = frozenset()
+        if self._fit is None:
+            self._fit = Fit(frozenset(), {}, 0.0)
             if self._rows and is_needed(self._device) and can_travel(self._workload):
                 # Nobody watches the power meanwhile.
                 lowest = None if self._cap_w is None else min(self._device.settings, default=None)
                 with self._at(lowest):
-                    self._unfit = unfit(self._device, self._workload, self._algorithm, self._rows)
-        return shape[1] not in self._unfit
+                    self._fit = fit(self._device, self._workload, self._algorithm, self._rows)
+        return shape[1] not in self._fit.unfit
+
+    def _memory_bytes(self, shape: Shape, work: StepWork) -> float | None:
+        """What a step takes: by the count of its operations where none is executed, else as it was measured."""
+        if not self._device.executes_steps:
+            return work.peak_memory_bytes
+        measured = None if self._fit is None else self._fit.memory_bytes(shape)
+        return measured if measured is not None or self._peak is None else self._peak.read()
 
     def _undisturbed(
         self, shape: Shape, setting: float | None, place: dict[str, Any], spent: list[MeterFigures]
     ) -> ProfileCell | AbortedProbe:
         for repeats_left in range(REPEATS, -1, -1):
             with self._at(setting) as actuator:
-                found = self._measure(self._prepared(shape), actuator, place, spent)
+                work = self._prepared(shape)
+                found = self._measure(work, actuator, place, spent)
+                if isinstance(found, ProfileCell):
+                    found = found.model_copy(update={"memory_bytes": self._memory_bytes(shape, work)})
             self._is_calm = not isinstance(found, AbortedProbe)
             if isinstance(found, AbortedProbe) or not found.disturbed or not repeats_left:
                 break
@@ -128,6 +140,7 @@ class Prober:
     def _prepared(self, shape: Shape) -> StepWork:
         if self._shape != shape or self._work is None:
             self._training = itertools.repeat(None)  # the last one's memory goes before the next one needs it
+            self._peak = PeakMemory.of_cuda(self._device.trains_on) if self._device.executes_steps else None
             algorithm = open_algorithm(
                 self._algorithm,
                 self._workload,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wattune.devices import RecordedDevice
 from wattune.errors import RecordError
-from wattune.profiling.grid import shapes
+from wattune.profiling.rows import rows_of
 from wattune.records import ProfileKey, ProfileTable, provenance
 from wattune.workloads import Workload
 
@@ -23,7 +23,7 @@ def replayed(device: RecordedDevice, workload: Workload, key: ProfileKey) -> Pro
     differences = recorded.differences(key.model_copy(update={f: getattr(recorded, f) for f in _free()}))
     if differences:
         raise RecordError("the recording is of something else, it differs in", value=", ".join(differences))
-    rows = set(shapes(workload.batch_sizes, workload.micro_batch_sizes))
+    rows = set(rows_of(workload, key.algorithm))
     cells = tuple(c for c in table.cells if (c.batch_size, c.micro_batch_size or c.batch_size) in rows)
     if not cells:
         raise RecordError(

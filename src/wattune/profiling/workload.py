@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from wattune.algorithms import canonical
 from wattune.devices import Device, RecordedDevice
 from wattune.errors import InputError, OutOfDeviceMemory
 from wattune.profiling.fit import can_travel, is_needed
-from wattune.profiling.grid import Shape, checked, full, order, shapes, staircase
+from wattune.profiling.grid import Shape, checked, full, order, staircase
 from wattune.profiling.guided import MOST, Guided, guided, samples_of
 from wattune.profiling.guided import WINDOWS as GUIDED_WINDOWS
 from wattune.profiling.key import profile_key
@@ -16,6 +17,7 @@ from wattune.profiling.notebook import Notebook, Partial, total_cost
 from wattune.profiling.probe import WINDOWS, Prober
 from wattune.profiling.recording import replayed
 from wattune.profiling.reference import climb, reference_set, references
+from wattune.profiling.rows import rows_of
 from wattune.profiling.strain import happened
 from wattune.records import AbortedProbe, EfficiencyCurve, ProfileCell, ProfileTable, provenance
 from wattune.workloads import Workload
@@ -38,6 +40,8 @@ def profile(
     progress: Progress | None = None,
 ) -> ProfileTable:
     """Measure step time and power of each batch size and micro-batch size at each clock, or power limit, of the device.
+
+    ``algorithm``: which one trains, with its options, as in "async-fgd:modules=4"; the table holds for it alone.
 
     Each cell is warmed up, then measured for at least ``steps`` steps and three windows of the power sensor. With a
     cap in watts the device goes to its lowest setting at the first reading above it, and the probe ends with that step.
@@ -64,12 +68,12 @@ def profile(
     strategy = checked(strategy, cap_w, steps)
     if strategy != "guided" and (strict or efficiency is not None):
         raise InputError("strict and efficiency", allowed='only with the strategy "guided"')
-    workload = workload.without_weights()
+    workload, algorithm = workload.without_weights(), canonical(algorithm)
     key = profile_key(device, workload, algorithm)
     if isinstance(device, RecordedDevice):
         return replayed(device, workload, key)
     settings = device.settings or (None,)
-    rows = shapes(workload.batch_sizes, workload.micro_batch_sizes)
+    rows = rows_of(workload, algorithm)
     samples = samples_of(efficiency, rows) if strategy == "guided" else {}
     begin = Partial(
         key=key,

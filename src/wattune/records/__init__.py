@@ -10,8 +10,8 @@ from __future__ import annotations
 from wattune.records.base import Kind, Provenance, Record, Value, provenance
 from wattune.records.board import BoardEvent, CapSide, Supply
 from wattune.records.comparison import Comparison, ComparisonRow
-from wattune.records.efficiency import EfficiencyCurve, EfficiencyPoint
-from wattune.records.plan import Baseline, Candidate, CapGain, Plan, Robustness
+from wattune.records.efficiency import EfficiencyCurve, EfficiencyPoint, FirstTenth
+from wattune.records.plan import AlgorithmChoice, Baseline, Candidate, CapGain, Plan, Robustness
 from wattune.records.profile import (
     AbortedProbe,
     Confirmation,
@@ -29,6 +29,7 @@ from wattune.records.training import (
     Ending,
     Evaluation,
     ExactFigures,
+    FirstTenthSeen,
     GuardEvent,
     LearningCurve,
     PointChange,
@@ -39,6 +40,7 @@ from wattune.records.work import AtPoint, OperatingPoint, Operation, PhaseWork, 
 
 __all__ = [
     "AbortedProbe",
+    "AlgorithmChoice",
     "AtPoint",
     "Baseline",
     "BoardEvent",
@@ -54,6 +56,8 @@ __all__ = [
     "Ending",
     "Evaluation",
     "ExactFigures",
+    "FirstTenth",
+    "FirstTenthSeen",
     "GuardEvent",
     "Guidance",
     "Kind",

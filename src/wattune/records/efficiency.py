@@ -52,6 +52,25 @@ class EfficiencyPoint(Value):
         return self
 
 
+class FirstTenth(Value):
+    """What the proxy runs say of the first tenth of the samples that a training is predicted to need.
+
+    ``progress``: the share of the way to the target, from the metric after ``from_samples`` samples, that is made by
+    then: the mean over ``runs`` trainings of the proxy. ``progress_low`` and ``progress_high`` are the band that holds
+    90 % of trainings on the target, None for one run. ``noise_scale``: the gradient noise scale then, in samples, that
+    belongs to the curve's critical batch size, with its 90 % band. What is not known is None.
+    """
+
+    from_samples: Samples | None = None
+    progress: Number | None = None
+    progress_low: Number | None = None
+    progress_high: Number | None = None
+    runs: Samples = 0
+    noise_scale: Positive | None = None
+    noise_scale_low: Positive | None = None
+    noise_scale_high: Positive | None = None
+
+
 class EfficiencyCurve(Record):
     """Samples to the target per batch size, relative to the reference (largest) batch size.
 
@@ -62,6 +81,10 @@ class EfficiencyCurve(Record):
     ``stopped_because``: why no further run was made. Where the device's step times were known: ``best``, the batch size
     to take, ``p_best``, the probability of each to be the best, and ``expected_regret``, how much longer than the best
     one ``best`` is expected to take (0.01: 1 %).
+
+    ``critical_batch_size`` and ``critical_log_sd``: the batch size B that bends a curve through all runs, samples
+    growing as 1 + b / B or close to it, and the standard deviation of its logarithm; of either strategy. What a
+    training is compared with on its way is ``first_tenth``. All are None where they are not known.
     """
 
     name = "efficiency"
@@ -80,6 +103,9 @@ class EfficiencyCurve(Record):
     best: BatchSize | None = None
     p_best: dict[int, NotNegative] | None = None
     expected_regret: NotNegative | None = None
+    critical_batch_size: Positive | None = None
+    critical_log_sd: NotNegative | None = None
+    first_tenth: FirstTenth | None = None
 
     @model_validator(mode="after")
     def _reference(self) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Share, Value
 from wattune.records.board import CapSide, Supply
+from wattune.records.efficiency import FirstTenth
 from wattune.records.profile import ProfileCost, ProfileKey, Program
 from wattune.records.work import AtPoint
 
@@ -46,6 +47,31 @@ class CapGain(Value):
     over_best_batch: Positive | None = None
 
 
+class AlgorithmChoice(Value):
+    """What is best with one training algorithm, under the plan's cap and memory limit.
+
+    ``relative_samples``: what the target takes at this point, over the samples of backprop's reference batch size;
+    ``times_chosen``: its predicted time over the chosen one's. Where no point is ``feasible`` there is none,
+    ``memory_bytes`` is the least that any of its points takes, and ``why_not`` says why; it is None for the chosen one.
+    """
+
+    algorithm: str
+    feasible: bool
+    batch_size: BatchSize | None = None
+    micro_batch_size: BatchSize | None = None
+    clock_mhz: Positive | None = None
+    power_limit_w: Positive | None = None
+    memory_bytes: Positive | None = None
+    relative_samples: Positive | None = None
+    step_s: Positive | None = None
+    power_mean_w: Positive | None = None
+    predicted_s: Positive | None = None
+    predicted_j: Positive | None = None
+    predicted_peak_w: Positive | None = None
+    times_chosen: Positive | None = None
+    why_not: str | None = None
+
+
 class Robustness(Value):
     """How far a pick holds on ``draws`` boards drawn from the ranges of a simulated board's file, known exactly.
 
@@ -78,8 +104,14 @@ class Plan(AtPoint, Record):
     one it is expected to take, as a share; ``p_over_cap``: the probability that the power at the chosen point, without
     the noise of the sensor, is above ``cap_w``. None where the records do not tell how sure their figures are.
 
+    ``first_tenth``: the curve's, with which a training compares its own.
+
     ``program``: what the profile is of, where that is no workload of wattune; ``run_by`` is then the command that runs
     it at this point and guards the cap.
+
+    ``predicted_memory_bytes``: the most memory that a step takes at the chosen point; ``memory_limit_bytes``: what was
+    allowed. ``algorithms``: the best of each training algorithm, where there was more than one to choose from; the
+    plan is that of ``algorithm``, and all else in it is of that one alone.
     """
 
     name = "plan"
@@ -93,6 +125,8 @@ class Plan(AtPoint, Record):
     predicted_s: Positive | None = None
     predicted_j: Positive | None = None
     predicted_peak_w: Positive | None = None
+    memory_limit_bytes: Positive | None = None
+    predicted_memory_bytes: Positive | None = None
     step_s: Positive | None = None
     power_mean_w: Positive | None = None
     p_best: Share | None = None
@@ -112,4 +146,6 @@ class Plan(AtPoint, Record):
     sensor_rail: str | None = None
     program: Program | None = None
     run_by: str | None = None
+    first_tenth: FirstTenth | None = None
     robustness: Robustness | None = None
+    algorithms: tuple[AlgorithmChoice, ...] = ()

@@ -20,7 +20,8 @@ class ProfileCell(AtPoint):
     events there were, ``swapped_bytes`` how much memory went to and from the swap, ``temperature_c`` the highest
     temperature; None where it does not tell. ``probes``: how many probes it was measured in, if more than one: means
     are then those over all of them, the peak the highest. ``p_above_cap``: the probability that its power, without the
-    sensor's noise, is above the cap of a guided profile.
+    sensor's noise, is above the cap of a guided profile. ``memory_bytes``: the most memory that a step takes, with
+    parameters, gradients and the optimizer's state; None where it is not known.
     """
 
     step_s: Positive | None = None
@@ -36,6 +37,7 @@ class ProfileCell(AtPoint):
     temperature_c: Number | None = None
     probes: BatchSize | None = None
     p_above_cap: Share | None = None
+    memory_bytes: Positive | None = None
 
     @property
     def disturbed(self) -> bool:

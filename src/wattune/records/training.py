@@ -6,6 +6,7 @@ from typing import Literal
 
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
 from wattune.records.board import BoardEvent
+from wattune.records.efficiency import FirstTenth
 from wattune.records.plan import Plan
 from wattune.records.work import OperatingPoint
 
@@ -58,6 +59,31 @@ class PointChange(Value):
     why: str
 
 
+class FirstTenthSeen(Value):
+    """The first tenth of a training beside what the plan expected of it.
+
+    ``samples``: at which evaluation they were compared. ``progress``: the share of the way to the target that was made
+    in a tenth of the predicted samples, ``noise_scale`` the gradient noise scale meanwhile, in samples, and
+    ``noise_scale_log_sd`` the standard deviation of its logarithm; None where they are not known. ``expected`` is the
+    plan's. ``fits``: whether all that is known lies in its band, None where nothing is. ``said``: that in a sentence.
+
+    Where the progress does not fit: ``samples_now``, the samples that the whole training is expected to need from then
+    on, with its 90 % band, and ``time_now_s``, the seconds that it then takes in all.
+    """
+
+    samples: Samples
+    progress: Number | None = None
+    noise_scale: Positive | None = None
+    noise_scale_log_sd: NotNegative | None = None
+    expected: FirstTenth
+    fits: bool | None = None
+    said: str
+    samples_now: Positive | None = None
+    samples_now_low: Positive | None = None
+    samples_now_high: Positive | None = None
+    time_now_s: Positive | None = None
+
+
 Ending = Literal["target reached", "budget used up", "diverged", "stopped for safety"]
 
 
@@ -67,7 +93,8 @@ class TrainingRecord(Record):
     Time and energy are of the whole training on the device: first steps, evaluations and checkpoints count.
     ``reason`` says why it was stopped for safety; ``max_temp_c`` is the limit that the temperature had,
     ``temperature_max_c`` the highest seen; ``board_events`` are what happened to the board, in the training's time.
-    ``replanned`` are the settings that the plan was changed to where steps took or drew something else than it says.
+    ``replanned`` are the settings that the plan was changed to where steps took or drew something else than it says,
+    ``first_tenth`` is how its beginning compared with what was expected; None where it was not compared.
     """
 
     name = "training"
@@ -92,6 +119,7 @@ class TrainingRecord(Record):
     guard: tuple[GuardEvent, ...] = ()
     board_events: tuple[BoardEvent, ...] = ()
     replanned: tuple[PointChange, ...] = ()
+    first_tenth: FirstTenthSeen | None = None
     trace: tuple[PowerSample, ...] = ()
     exact: ExactFigures | None = None
     profiling_share: NotNegative | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wattune.records import Baseline, Comparison, ComparisonRow, Plan
+from wattune.records import AlgorithmChoice, Baseline, Comparison, ComparisonRow, Plan
 from wattune.reporting import words
 
 Row = tuple[str, ...]
@@ -43,6 +43,24 @@ def predicted(plan: Plan) -> list[Row]:
     ]
 
 
+def algorithms(plan: Plan) -> list[Row]:
+    """Of each training algorithm of a plan: name, batch, setting, memory, samples, time, energy, times the pick's,
+    remark."""
+    return [
+        (
+            row.algorithm,
+            *_place(row),
+            words.memory(row.memory_bytes),
+            words.times(row.relative_samples),
+            words.seconds(row.predicted_s),
+            words.joules(row.predicted_j),
+            words.times(row.times_chosen),
+            "" if row.feasible else row.why_not or "",
+        )
+        for row in plan.algorithms
+    ]
+
+
 def spread(
     unit: Callable[[float | None], str], mean: float | None, deviation: float | None, plus_minus: str = "±"
 ) -> str:
@@ -50,6 +68,6 @@ def spread(
     return unit(mean) if mean is None or deviation is None else f"{unit(mean)} {plus_minus} {unit(deviation)}"
 
 
-def _place(row: ComparisonRow | Baseline) -> tuple[str, str]:
+def _place(row: ComparisonRow | Baseline | AlgorithmChoice) -> tuple[str, str]:
     where = row.point if isinstance(row, Baseline) else words.place(row)
     return ("-", "-") if where is None else (words.batch(where), words.setting(where))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wattune.records import Comparison, Plan, TrainingRecord
 from wattune.reporting import words
-from wattune.reporting.rows import compared, predicted
+from wattune.reporting.rows import algorithms, compared, predicted
 
 _SHOUTED = {"simulated": "SIMULATED", "replayed": "RECORDED (replayed)", "recorded": "RECORDED", "measured": "MEASURED"}
 
@@ -22,7 +22,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
     about = ", ".join(filter(None, (plan.workload, plan.device, words.under(plan.cap_w, plan.supply_cap_w))))
     parts = [
         f"{about}  [{_shouted(plan, training)}]",
-        f"chosen: {words.point(plan.point)}",
+        f"chosen: {words.chosen(plan)}",
         *plan.notes,
         _figures(plan, training),
         *filter(None, [words.side(plan), words.sure(plan), words.robust(plan)]),
@@ -30,6 +30,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
     if training:
         parts.append("\n".join(filter(None, (_ending(training), words.left_out(training)))))
         parts += filter(None, [_board(training)])
+    parts += [algorithm_table(plan)] if plan.algorithms else []
     parts += [comparison_table(comparison)] if comparison else [_baselines(plan)] if plan.baselines else []
     if plan.profile_cost:
         parts.append(words.profiling_cost(plan.profile_cost, plan, training))
@@ -44,6 +45,13 @@ def comparison_table(comparison: Comparison) -> str:
     origin = _SHOUTED.get(comparison.provenance.kind or "", "UNKNOWN ORIGIN")
     under = words.under(comparison.cap_w, comparison.supply_cap_w)
     return f"compared {under}, {seeds}  [{origin}]\n{table(head, rows)}"
+
+
+def algorithm_table(plan: Plan) -> str:
+    """The best of each training algorithm under the cap and the memory limit, or why it has none."""
+    head = ("algorithms, predicted", "batch", "setting", "memory", "samples", "time", "energy", "slower by")
+    limit = "" if plan.memory_limit_bytes is None else f", memory limit {words.memory(plan.memory_limit_bytes)}"
+    return f"{table(head, algorithms(plan))}\n(samples: over those of backprop's reference batch size{limit})"
 
 
 def cap_table(plan: Plan) -> str:
@@ -131,6 +139,7 @@ def _board(training: TrainingRecord) -> str:
         f"planned anew after {words.seconds(change.time_s)}, for {words.setting(change.point)}: {change.why}"
         for change in training.replanned
     ]
+    lines += filter(None, [words.off_track(training)])
     lines += [f"{words.seconds(e.time_s)}: {e.kind}: {e.text}" for e in training.board_events[:SHOWN_EVENTS]]
     if (more := len(training.board_events) - SHOWN_EVENTS) > 0:
         lines.append(f"and {more} more in the record")

@@ -97,7 +97,8 @@ def evaluations(training: TrainingRecord) -> Figure | None:
         axis(words.metric(training.metric)),
         **more,
     )
-    return Figure("evaluations", "Metric during this training", origin, figure, height=320, wide=True, narrowest=480)
+    title, note = "Metric during this training", words.off_track(training)
+    return Figure("evaluations", title, origin, figure, note=note, height=320, wide=True, narrowest=480)
 
 
 def learning_curves(key: str, title: str, curves: Sequence[LearningCurve]) -> Figure:

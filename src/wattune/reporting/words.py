@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from wattune.records import (
+    AlgorithmChoice,
     Baseline,
     CapGain,
     ComparisonRow,
@@ -54,6 +55,14 @@ def joules(value: float | None) -> str:
 def watts(value: float | None) -> str:
     """A power in W, finer than a sensor's usual step; "-" where there is none."""
     return "-" if value is None else f"{value:.2f} W" if value < 100 else f"{value:.1f} W"
+
+
+def memory(value_bytes: float | None) -> str:
+    """An amount of memory in KB, MB or GB; "-" where it is not known."""
+    if value_bytes is None:
+        return "-"
+    factor, unit = (1e9, "GB") if value_bytes >= 999.5e6 else (1e6, "MB") if value_bytes >= 999.5e3 else (1e3, "KB")
+    return f"{_digits(value_bytes / factor)} {unit}"
 
 
 def times(value: float | None) -> str:
@@ -190,7 +199,15 @@ def point(where: OperatingPoint) -> str:
     return text if where.power_limit_w is None else f"{text} at a power limit of {where.power_limit_w:g} W"
 
 
-def place(entry: ComparisonRow | CapGain) -> OperatingPoint | None:
+def chosen(plan: Plan) -> str:
+    """The chosen point, with the training algorithm where that is not plain backprop, and the memory that it needs."""
+    how = "" if plan.algorithm == "backprop" and not plan.algorithms else f"{plan.algorithm}, "
+    limit = plan.memory_limit_bytes
+    needs = "" if limit is None else f", {memory(plan.predicted_memory_bytes)} of the {memory(limit)} allowed"
+    return f"{how}{point(plan.point)}{needs}"
+
+
+def place(entry: ComparisonRow | CapGain | AlgorithmChoice) -> OperatingPoint | None:
     """The operating point of an entry that may have none."""
     if entry.batch_size is None:
         return None
@@ -253,6 +270,12 @@ def left_out(training: TrainingRecord) -> str:
     """What time and energy of this training do not count; empty where they count everything."""
     missing = (training.provenance.model_extra or {}).get("left_out")
     return f"Time and energy leave out {missing}." if missing else ""
+
+
+def off_track(training: TrainingRecord) -> str:
+    """How the first tenth of this training was otherwise than expected; empty where it was not, or nobody knows."""
+    seen = training.first_tenth
+    return "" if seen is None or seen.fits is not False else seen.said
 
 
 def _payback(cost: ProfileCost, plan: Plan | None, training: TrainingRecord | None) -> str:

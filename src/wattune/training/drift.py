@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -20,6 +21,13 @@ GAP = 0.05
 
 READINGS = 20
 """Readings that a comparison needs at least."""
+
+
+def expected_samples(plan: Plan) -> float | None:
+    """Samples that the plan predicts at its batch size; None where it does not."""
+    if plan.predicted_s is None or plan.step_s is None:
+        return None
+    return plan.predicted_s / plan.step_s * plan.batch_size
 
 
 class Drift(NamedTuple):
@@ -55,10 +63,7 @@ class DriftWatch:
         self._known = _row(plan)
         self._setting = plan.point.setting
         self._off = Drift(1.0, 1.0)
-        samples = float(budget_samples)
-        if plan.predicted_s is not None and plan.step_s is not None:
-            samples = min(samples, plan.predicted_s / plan.step_s * plan.batch_size)
-        self._share_samples = SHARE * samples
+        self._share_samples = SHARE * min(float(budget_samples), expected_samples(plan) or math.inf)
         self._in_step = False
         self._steady_since_s: float | None = None
         self._last_s = self._last_step_s = 0.0

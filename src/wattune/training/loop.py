@@ -18,6 +18,7 @@ from wattune.records import (
     Ending,
     Evaluation,
     ExactFigures,
+    FirstTenthSeen,
     GuardEvent,
     OperatingPoint,
     Plan,
@@ -26,7 +27,9 @@ from wattune.records import (
     StepWork,
 )
 from wattune.training.drift import DriftWatch
+from wattune.training.gradients import GradientWatch
 from wattune.training.guard import Guard
+from wattune.training.tenth import TenthWatch
 from wattune.training.watch import Watch
 from wattune.workloads import Workload
 
@@ -75,6 +78,7 @@ class Outcome:
     temperature_max_c: float | None = None
     board_events: tuple[BoardEvent, ...] = ()
     replanned: tuple[PointChange, ...] = ()
+    first_tenth: FirstTenthSeen | None = None
 
 
 class Loop:
@@ -107,6 +111,8 @@ class Loop:
         self.guard = Guard(device, setting, cap_w, task.max_temp_c)
         self.watch = Watch(device)
         self.drift = DriftWatch(device, task.plan, task.budget_samples)
+        self.tenth = TenthWatch(task.plan, task.workload.target)
+        self.gradients = GradientWatch(task.algorithm.module, task.plan, self.tenth.samples)
         self.replanned: list[PointChange] = []
         self._moves = 0  # of the guard, as of the last evaluation
         self.meter = Meter(device, cap_w=cap_w, on_reading=self._read, on_lost=self._lost)
@@ -118,6 +124,9 @@ class Loop:
             self.meter.load_state_dict(kept["meter"])
             self.watch.load_state_dict(kept["watch"])
             self.drift.load_state_dict(kept["drift"])
+            if "tenth" in kept:  # which a checkpoint of an older version has not
+                self.tenth.load_state_dict(kept["tenth"])
+                self.gradients.load_state_dict(kept["gradients"])
             self.replanned = [PointChange(**change) for change in kept["replanned"]]
             self._moves = kept["moves"]
             if self.truth is not None:
@@ -172,6 +181,7 @@ class Loop:
             temperature_max_c=self.watch.temperature_max_c,
             board_events=self.watch.events,
             replanned=tuple(self.replanned),
+            first_tenth=self.tenth.seen,
         )
 
     def _read(self, time_s: float, power_w: float) -> None:
@@ -187,7 +197,7 @@ class Loop:
         if self.guard.stopped:
             raise SafetyStop(self.guard.reason)
         self.watch.look(self.meter.elapsed_s)
-        with self.drift.step(), self.device.step(self.task.step_work):
+        with self.gradients.step(self.samples), self.drift.step(), self.device.step(self.task.step_work):
             yield
         self.samples += self.task.plan.batch_size
 
@@ -211,6 +221,7 @@ class Loop:
         self.evaluations.append(
             Evaluation(samples=at.samples, metric=at.metric, time_s=time_s, energy_j=energy_j, loss=at.loss)
         )
+        self.tenth.look(self.evaluations, self.gradients.estimate(), self.gradients.why_not)
         self._plan_again()
         size = self.task.checkpoint_bytes()
         if size is not None and not self.device.executes_steps:
@@ -258,6 +269,8 @@ class Loop:
                 "meter": self.meter.state_dict(),
                 "watch": self.watch.state_dict(),
                 "drift": self.drift.state_dict(),
+                "tenth": self.tenth.state_dict(),
+                "gradients": self.gradients.state_dict(),
                 "replanned": [change.model_dump() for change in self.replanned],
                 "moves": self._moves,
                 "truth": None if self.truth is None else self.truth.state_dict(),

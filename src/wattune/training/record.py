@@ -49,6 +49,7 @@ def training_record(
         guard=outcome.guard,
         board_events=outcome.board_events,
         replanned=outcome.replanned,
+        first_tenth=outcome.first_tenth,
         trace=outcome.trace,
         exact=outcome.exact,
         profiling_share=cost.time_s / figures.time_s if cost is not None and figures.time_s else None,

@@ -1,0 +1,189 @@
+"""How well and how fast each algorithm learns: learning rates picked on one part of the data, three seeds on another.
+
+Each algorithm gets the paper's grid of learning rates, widened by half decades, and successive halving: all rates for
+an eighth of the steps, the best three to a quarter, the best two to the half. Source of the grid and the batch size: Zhao et al., AsyncFGD,
+NeurIPS 2023, section 6.
+
+What is finished is kept in the work folder, one file for each task and algorithm.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.asyncfgd.tasks import BATCH, Task, perceptron, tasks
+from benchmarks.timing import RESULTS, machine
+from wattune.algorithms import TrainingAlgorithm, open_algorithm
+from wattune.files import write_json
+
+RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+SEEDS = (0, 1, 2)
+LAST = 3
+"""Evaluations whose mean counts as the final accuracy: one alone is a matter of luck, the best one a choice."""
+
+SHARE_OF_BACKPROP = 0.95
+"""The target of "samples to target": this share of what backprop reaches in the end, which is below it for all."""
+
+RESULT = RESULTS / "asyncfgd_accuracy.json"
+
+
+def algorithms(task: Task) -> dict[str, str]:
+    """Name in the table -> spec, for this task. A pipeline of one module is the synchronous algorithm."""
+    found = {
+        "backprop": "backprop",
+        "forward gradient": "forward-gradient",
+        "forward gradient, activities": "forward-gradient:perturb=activities",
+    }
+    if task.cut > 1:
+        cut = f"async-fgd:modules={task.cut}"
+        found |= {
+            "forward gradient, local losses": f"{cut},loss=local",
+            "AsyncFGD": cut,
+            "AsyncFGD, activities": f"{cut},perturb=activities",
+        }
+    if task.model is perceptron:  # the one that is quick enough for every combination
+        found["AsyncFGD, activities, local losses"] = f"async-fgd:modules={task.cut},loss=local,perturb=activities"
+    return found
+
+
+class Training:
+    """One training that can be taken further: accuracies at each evaluation so far."""
+
+    def __init__(self, task: Task, spec: str, data: Path | None, rate: float, *, seed: int, judge: bool):
+        self.task, self.rate = task, rate
+        self.workload = task.workload(data or Path(), rate, judge=judge)
+        self.algorithm: TrainingAlgorithm = open_algorithm(spec, self.workload, BATCH, seed=seed)
+        self._steps = self.algorithm.run(self.workload.batches(BATCH, seed=seed))
+        self.accuracies: list[float] = []
+        self.diverged = False
+
+    def further(self, steps: int) -> None:
+        """Train on to so many steps in all."""
+        while not self.diverged and len(self.accuracies) * self.task.every < steps:
+            for _ in range(self.task.every):
+                if not math.isfinite(next(self._steps).loss):
+                    self.diverged = True
+                    break
+            self.accuracies.append(self.workload.evaluate(self.algorithm.module))
+
+    @property
+    def final(self) -> float:
+        """Mean of the last evaluations; -1 for one that diverged."""
+        return -1.0 if self.diverged else statistics.mean(self.accuracies[-LAST:])
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        self._steps.close()  # type: ignore[attr-defined]
+
+
+def picked_rate(task: Task, spec: str, data: Path | None) -> tuple[float, dict[str, float]]:
+    """The learning rate by successive halving, and what each one had reached when it was left."""
+    left = [Training(task, spec, data, rate, seed=0, judge=False) for rate in RATES]
+    reached: dict[str, float] = {}
+    for share, keep in ((1 / 8, 3), (1 / 4, 2), (1 / 2, 1)):
+        for training in left:
+            training.further(int(task.steps * share))
+            reached[f"{training.rate:g}"] = round(training.final, 4)
+        # Of two that are as good the lower rate: it is the safer one for longer.
+        left.sort(key=lambda training: (-training.final, training.rate))
+        for training in left[keep:]:
+            training.close()
+        left = left[:keep]
+    left[0].close()
+    return left[0].rate, reached
+
+
+def measured(task: Task, name: str, spec: str, data: Path | None) -> dict[str, Any]:
+    """Rate, accuracies of the seeds on the part to judge with, and seconds of a step."""
+    torch.set_num_threads(1)
+    begun = time.perf_counter()
+    rate, reached = picked_rate(task, spec, data)
+    curves, step_s = [], []
+    for seed in SEEDS:
+        training = Training(task, spec, data, rate, seed=seed, judge=True)
+        start = time.process_time()
+        training.further(task.steps)
+        step_s.append((time.process_time() - start) / task.steps)
+        training.close()
+        curves.append([round(value, 4) for value in training.accuracies])
+    finals = [statistics.mean(curve[-LAST:]) for curve in curves]
+    print(
+        f"{task.name}: {name}: {statistics.mean(finals):.3f} at {rate:g} ({time.perf_counter() - begun:.0f} s)",
+        flush=True,
+    )
+    return {
+        "algorithm": spec,
+        "learning_rate": rate,
+        "chosen_from": reached,
+        "accuracy": round(statistics.mean(finals), 4),
+        "accuracies": [round(value, 4) for value in finals],
+        "curves": curves,
+        "step_ms": round(1000 * statistics.median(step_s), 3),
+    }
+
+
+def main(data: Path | None, work: Path, processes: int = 1) -> None:
+    """Measure what is missing in ``work``, then write the results."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    work.mkdir(parents=True, exist_ok=True)
+    wanted = [(task, name, spec) for task in tasks(data) for name, spec in algorithms(task).items()]
+    missing = [one for one in wanted if not _path(work, one[0], one[1]).exists()]
+    if processes == 1:
+        for task, name, spec in missing:
+            _keep(task.name, name, spec, data, work)
+    else:
+        with ProcessPoolExecutor(processes) as pool:
+            for done in [pool.submit(_keep, t.name, name, spec, data, work) for t, name, spec in missing]:
+                done.result()
+    results = {task.name: _results(task, data, work) for task in tasks(data)}
+    write_json(RESULT, {"benchmark": "asyncfgd accuracy", "machine": machine(), "batch_size": BATCH, "tasks": results})
+
+
+def _keep(task_name: str, name: str, spec: str, data: Path | None, work: Path) -> None:
+    task = next(task for task in tasks(data) if task.name == task_name)
+    write_json(_path(work, task, name), measured(task, name, spec, data))
+
+
+def _path(work: Path, task: Task, name: str) -> Path:
+    return work / f"{task.name}; {name}.json".replace(" ", "_").replace(",", "")
+
+
+def _results(task: Task, data: Path | None, work: Path) -> dict[str, Any]:
+    found = {name: json.loads(_path(work, task, name).read_text()) for name in algorithms(task)}
+    target = SHARE_OF_BACKPROP * found["backprop"]["accuracy"]
+    own = list(_targets(found))
+    for result in found.values():
+        result["samples_to_target"] = [_samples(task, curve, target) for curve in result["curves"]]
+        result["samples_to_common_target"] = [_samples(task, curve, min(own)) for curve in result["curves"]]
+    return {
+        "steps": task.steps,
+        "every": task.every,
+        "modules": task.cut,
+        "parameters": sum(p.numel() for p in task.model().parameters()),
+        "target": round(target, 4),
+        "common_target": round(min(own), 4),
+        "algorithms": found,
+    }
+
+
+def _targets(found: dict[str, Any]) -> Iterator[float]:
+    """What every algorithm that learns anything reaches in the end, less a little: a target that all can be compared
+    at."""
+    for result in found.values():
+        yield 0.98 * result["accuracy"]
+
+
+def _samples(task: Task, curve: list[float], target: float) -> int | None:
+    """Samples until the metric is there; None where it never was."""
+    at = next((place for place, value in enumerate(curve, start=1) if value >= target), None)
+    return None if at is None else at * task.every * BATCH

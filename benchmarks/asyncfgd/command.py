@@ -1,0 +1,19 @@
+"""`python -m benchmarks asyncfgd PART [...]`: one part of what training without a backward pass is measured on."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+PARTS = {
+    "feasibility": "benchmarks.asyncfgd.feasibility",
+    "speed": "benchmarks.asyncfgd.speed",
+}
+"""Name -> module, whose ``main`` gets the arguments behind the name."""
+
+
+def main(arguments: list[str]) -> None:
+    """Run the part that is named."""
+    if not arguments or arguments[0] not in PARTS:
+        sys.exit(f"which part? allowed: {', '.join(PARTS)}")
+    importlib.import_module(PARTS[arguments[0]]).main(arguments[1:])

@@ -1,0 +1,384 @@
+"""Which training algorithm fits where, and what it costs: `python -m benchmarks asyncfgd feasibility`.
+
+Cases are generated: a model, the batch sizes that may be chosen, and a limit of memory, on a simulated board under a
+cap. Memory is counted from the operations of a step (modelled), step times and powers are those of the board's formulas
+(simulated), and how many times backprop's samples an algorithm needs is what the trainings of `asyncfgd accuracy` took
+(measured, on other and smaller models); the point is then chosen as `wattune plan --also` does.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.timing import RESULTS, machine
+from wattune.algorithms import open_algorithm, takes_micro_batches
+from wattune.devices.board import builtin_board
+from wattune.devices.drawing import exact
+from wattune.errors import CapError, InputError, NoPoint
+from wattune.files import write_json
+from wattune.planning import learns_as, plan, plan_algorithms
+from wattune.records import EfficiencyCurve, EfficiencyPoint, Plan, ProfileCell, ProfileTable, provenance
+from wattune.workloads.models import CharacterTransformer, resnet8, resnet20
+
+RESULT = RESULTS / "asyncfgd_feasibility.json"
+ACCURACY = RESULTS / "asyncfgd_accuracy.json"
+
+BOARD = "jetson-nano"
+CAP_W = 4.5
+BATCH = 32
+SAMPLES = 1000.0
+"""What backprop needs, at every batch size; only ratios come out, so any number would do."""
+
+ALGORITHMS = {
+    "backprop": "backprop",
+    "backprop, checkpointed": "backprop:checkpoint=auto",
+    "forward gradient": "forward-gradient",
+    "forward gradient, activities": "forward-gradient:perturb=activities",
+    "AsyncFGD": "async-fgd:modules=4",
+    "AsyncFGD, activities": "async-fgd:modules=4,perturb=activities",
+}
+"""Name in the tables, which is that of the accuracy benchmark, and spec."""
+
+ASSUMED = (33.0, 60.0)
+"""Times backprop's samples that a prototype's forward gradients took in fine-tuning: stands in only where the accuracy
+benchmark has no results."""
+
+# ------------------------------------------------------------------------------------------------------------- models
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to be counted: what a training algorithm needs to know of it, and no data."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    classes: int = 10
+    text: bool = False
+    data_type: str = "fp32"
+    host_s_per_sample: float = 0.0
+
+    def model(self, seed: int) -> nn.Module:
+        """The model."""
+        torch.manual_seed(seed)
+        return self.build()
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Cross-entropy."""
+        return F.cross_entropy(output.flatten(0, -2), target.flatten())
+
+    def optimizer(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
+        """Adam."""
+        return torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
+
+    def example(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        """A batch of zeros."""
+        if self.text:
+            text = torch.zeros(batch_size, *self.shape, dtype=torch.int64)
+            return text, text
+        return torch.zeros(batch_size, *self.shape), torch.zeros(batch_size, dtype=torch.int64)
+
+
+def narrow(depth: int, width: int = 8) -> nn.Module:
+    """``depth`` convolutions of ``width`` channels at full resolution: many activations, few parameters."""
+    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1), nn.ReLU()]
+    for _ in range(depth - 1):
+        layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+
+
+def perceptron(depth: int, width: int = 256) -> nn.Module:
+    """``depth`` hidden layers of ``width``: many parameters, few activations."""
+    layers: list[nn.Module] = [nn.Linear(256, width), nn.ReLU()]
+    for _ in range(depth - 1):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+MODELS = (
+    Model("CNN, 4 layers", lambda: narrow(4), (3, 32, 32)),
+    Model("CNN, 16 layers", lambda: narrow(16), (3, 32, 32)),
+    Model("CNN, 64 layers", lambda: narrow(64), (3, 32, 32)),
+    Model("CNN, 64 layers, 64x64", lambda: narrow(64), (3, 64, 64)),
+    Model("ResNet8", resnet8, (3, 32, 32)),
+    Model("ResNet20", resnet20, (3, 32, 32)),
+    Model("transformer, 6 layers of 64", lambda: CharacterTransformer(width=64), (64,), 96, text=True),
+    Model("MLP, 8 x 256", lambda: perceptron(8), (256,)),
+)
+
+
+# ------------------------------------------------------------------------------------------------------------- samples
+
+
+class Ratio(NamedTuple):
+    """Times backprop's samples at the same batch size: the least and the most that was found; None: none reached it."""
+
+    least: float | None
+    most: float | None
+    source: str
+
+
+def ratios(accuracy: dict[str, Any] | None) -> dict[str, Ratio]:
+    """By algorithm. ``accuracy``: the results of the accuracy benchmark, None where there are none."""
+    if accuracy is None:
+        prototype = Ratio(*ASSUMED, "assumed: a prototype's range in fine-tuning")
+        return {name: prototype for name in ALGORITHMS if not name.startswith("backprop")}
+    found: dict[str, Ratio] = {}
+    for name in ALGORITHMS:
+        if name.startswith("backprop"):
+            continue
+        by_task = {task: _ratio(result["algorithms"], name) for task, result in accuracy["tasks"].items()}
+        tried = {task: ratio for task, ratio in by_task.items() if name in accuracy["tasks"][task]["algorithms"]}
+        reached = [ratio for ratio in tried.values() if ratio is not None]
+        source = f"measured: reached backprop's target on {len(reached)} of {len(tried)} tasks"
+        found[name] = Ratio(min(reached, default=None), max(reached, default=None), source)
+    return found
+
+
+def _ratio(algorithms: dict[str, Any], name: str) -> float | None:
+    """Mean samples to the target over backprop's; None where a seed did not reach it."""
+    needed = [algorithms.get(one, {}).get("samples_to_target") for one in (name, "backprop")]
+    if any(samples is None or None in samples for samples in needed):
+        return None
+    return float(statistics.mean(needed[0]) / statistics.mean(needed[1]))
+
+
+def curve(spec: str, times: float | None, sizes: Sequence[int]) -> EfficiencyCurve:
+    """Every batch size needs equally many samples, ``times`` backprop's; None: the target is never reached.
+
+    Small batches seldom need more than large ones, so that this favours what can do with less memory for each sample.
+    """
+    samples = SAMPLES * (times or 1.0)
+    points = tuple(
+        EfficiencyPoint(batch_size=b, relative_samples=None if times is None else 1.0, samples=samples) for b in sizes
+    )
+    return EfficiencyCurve(workload="any", algorithm=spec, target=1.0, reference_batch_size=max(sizes), points=points)
+
+
+# --------------------------------------------------------------------------------------------------------------- cases
+
+Rows = tuple[tuple[int, int], ...]
+
+WHOLE: Rows = ((BATCH, BATCH),)
+PARTS: Rows = ((1, 1), (8, 1), (8, 8), (BATCH, 1), (BATCH, 8), *WHOLE)
+
+
+class Choice(NamedTuple):
+    """Batch sizes and micro-batch sizes that may be chosen, and limits of memory as shares of what backprop takes with
+    one whole batch of ``BATCH``: from where it hardly fits to where nothing does."""
+
+    rows: Rows
+    shares: tuple[float, ...]
+
+
+CHOICES = {
+    f"{BATCH}, whole": Choice(WHOLE, (0.8, 0.5, 0.3, 0.15, 0.08)),
+    f"1, 8 or {BATCH}, also in parts": Choice(PARTS, (0.3, 0.1, 0.06, 0.03, 0.015, 0.006)),
+}
+
+
+def table(model: Model, spec: str, rows: Rows) -> ProfileTable:
+    """What each row takes at each clock, by the board's formulas. Raises: InputError for a model that cannot be."""
+    board = builtin_board(BOARD)
+    cells = []
+    for batch_size, micro in rows:
+        if micro != batch_size and not takes_micro_batches(spec):
+            continue
+        work = open_algorithm(spec, model, batch_size, micro_batch_size=micro).work()
+        for clock_mhz, found in exact(board, "gpu", work).items():
+            cells.append(
+                ProfileCell(
+                    batch_size=batch_size,
+                    micro_batch_size=None if micro == batch_size else micro,
+                    clock_mhz=clock_mhz,
+                    step_s=found.step_s,
+                    power_mean_w=found.power_mean_w,
+                    power_peak_w=found.power_peak_w,
+                    memory_bytes=work.peak_memory_bytes,
+                )
+            )
+    return ProfileTable(
+        device=f"sim:{BOARD}",
+        workload=model.name,
+        algorithm=spec,
+        cells=tuple(cells),
+        provenance=provenance("simulated", device=f"sim:{BOARD}"),
+    )
+
+
+def cases(samples: dict[str, Ratio]) -> Iterator[dict[str, Any]]:
+    """Every case, with what is best under its limit and what each algorithm would cost."""
+    for model in MODELS:
+        tables, refused = _tables(model)
+        print(f"{model.name} counted", flush=True)
+        whole_bytes = max(cell.memory_bytes or 0.0 for cell in tables["backprop"].cells)
+        for sizes, choice in CHOICES.items():
+            some = {name: _part(profile, choice.rows) for name, profile in tables.items()}
+            for share in choice.shares:
+                found = _case(some, refused, samples, share * whole_bytes)
+                yield {"model": model.name, "batch_sizes": sizes, "share": share, **found}
+
+
+def _tables(model: Model) -> tuple[dict[str, ProfileTable], dict[str, str]]:
+    tables, refused = {}, {}
+    for name, spec in ALGORITHMS.items():
+        try:
+            tables[name] = table(model, spec, PARTS)
+        except InputError as error:
+            refused[name] = str(error)
+    return tables, refused
+
+
+def _part(profile: ProfileTable, rows: Rows) -> ProfileTable:
+    cells = tuple(c for c in profile.cells if (c.batch_size, c.micro_batch_size or c.batch_size) in rows)
+    return profile.model_copy(update={"cells": cells})
+
+
+def _case(
+    tables: dict[str, ProfileTable], refused: dict[str, str], samples: dict[str, Ratio], limit_bytes: float
+) -> dict[str, Any]:
+    sizes = sorted({cell.batch_size for cell in tables["backprop"].cells})
+    curves = {
+        name: curve(profile.algorithm, samples[name].least, sizes)
+        for name, profile in tables.items()
+        if not name.startswith("backprop")
+    }
+    curves["backprop"] = curve("backprop", 1.0, sizes)
+    free = plan(tables["backprop"], curves["backprop"], cap_w=CAP_W)
+    assert free.predicted_s is not None
+    chosen: Plan | None = None
+    with suppress(CapError, NoPoint):
+        chosen = plan_algorithms(list(tables.values()), list(curves.values()), cap_w=CAP_W, memory_bytes=limit_bytes)
+    found: dict[str, Any] = {}
+    for name, profile in tables.items():
+        least = min(cell.memory_bytes or 0.0 for cell in profile.cells)
+        own = curves["backprop" if learns_as(profile.algorithm) == "backprop" else name]
+        found[name] = {"least_bytes": least, "fits": least <= limit_bytes, "cost": None, "memory_bytes": None}
+        try:
+            best = plan(profile, own, cap_w=CAP_W, memory_bytes=limit_bytes)
+        except (CapError, NoPoint):
+            continue
+        assert best.predicted_s is not None
+        found[name] |= {
+            "cost": best.predicted_s / free.predicted_s,
+            "memory_bytes": best.predicted_memory_bytes,
+            "batch_size": best.batch_size,
+            "micro_batch_size": best.micro_batch_size or best.batch_size,
+            "clock_mhz": best.clock_mhz,
+        }
+    by_spec = {spec: name for name, spec in ALGORITHMS.items()}
+    return {
+        "limit_bytes": limit_bytes,
+        "chosen": None if chosen is None else by_spec[chosen.algorithm],
+        "algorithms": found,
+        "refused": refused,
+    }
+
+
+# --------------------------------------------------------------------------------------------------------------- table
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Generate, print and keep; takes no arguments."""
+    if arguments:
+        sys.exit(f"feasibility takes no arguments: {' '.join(arguments)}")
+    torch.set_num_threads(1)
+    begun_s = time.perf_counter()
+    accuracy = json.loads(ACCURACY.read_text()) if ACCURACY.is_file() else None
+    samples = ratios(accuracy)
+    found = {
+        "benchmark": "asyncfgd feasibility",
+        "machine": machine(),
+        "board": BOARD,
+        "cap_w": CAP_W,
+        "batch_size": BATCH,
+        "ratios": {name: ratio._asdict() for name, ratio in samples.items()},
+        "cases": list(cases(samples)),
+    }
+    found["seconds"] = round(time.perf_counter() - begun_s, 1)
+    write_json(RESULT, found)
+    print(markdown(found))
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """The results as sentences and a table, where each figure comes from among them."""
+    lines = [
+        f"{len(found['cases'])} cases on `sim:{found['board']}` under a cap of {found['cap_w']:g} W. A limit is a share"
+        f" of what backprop takes with a whole batch of {found['batch_size']}. A cost is the time to the target over "
+        "that of backprop without a limit, with the least ratio of samples below, which favours forward gradients; "
+        "`needs` is the least memory that any point takes. Memory is modelled; times and powers are simulated. A "
+        "case in which nothing fits has no line.",
+        "",
+        "| algorithm | times backprop's samples | where from |",
+        "|---|---|---|",
+        *(f"| {name} | {_span(ratio)} | {ratio['source']} |" for name, ratio in found["ratios"].items()),
+        "",
+        verdict(found),
+        "",
+        f"| model | batch sizes | limit | {' | '.join(ALGORITHMS)} | chosen |",
+        f"|---|---|---|{'---|' * len(ALGORITHMS)}---|",
+    ]
+    for case in found["cases"]:
+        if case["chosen"] is None:
+            continue
+        shown = [_cell(case, name) for name in ALGORITHMS]
+        limit = f"{_size(case['limit_bytes'])} ({100 * case['share']:g} %)"
+        where = (case["model"], case["batch_sizes"], limit)
+        lines.append(f"| {' | '.join((*where, *shown, case['chosen']))} |")
+    return "\n".join(lines) + "\n"
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """How often each algorithm is chosen, and whether that is ever a forward gradient."""
+    picks = [case["chosen"] for case in found["cases"]]
+    counts = {name: picks.count(name) for name in ALGORITHMS}
+    said = ", ".join(f"{name} in {count}" for name, count in counts.items() if count)
+    text = f"Chosen: {said or 'nothing'}; nothing fits in {picks.count(None)} of {len(picks)} cases."
+    for group, names in (("Forward gradients", tuple(ALGORITHMS)[2:]), ("AsyncFGD", tuple(ALGORITHMS)[4:])):
+        wins = [case for case in found["cases"] if case["chosen"] in names]
+        if not wins:
+            text += f" {group} win{'s' if group == 'AsyncFGD' else ''} nowhere."
+            continue
+        costs = [case["algorithms"][case["chosen"]]["cost"] for case in wins]
+        text += (
+            f" {group} win{'s' if group == 'AsyncFGD' else ''} {len(wins)} cases, at {min(costs):.3g} to "
+            f"{max(costs):.3g} times the time of backprop without a limit."
+        )
+    return text
+
+
+def _cell(case: dict[str, Any], name: str) -> str:
+    if name in case["refused"]:
+        return "not for this model"
+    one = case["algorithms"][name]
+    if not one["fits"]:
+        return f"needs {_size(one['least_bytes'])}"
+    if one["cost"] is None:
+        return "fits, target not reached"
+    return f"{one['cost']:.3g}x"
+
+
+def _span(ratio: dict[str, Any]) -> str:
+    if ratio["least"] is None:
+        return "target not reached"
+    low, high = f"{ratio['least']:.3g}", f"{ratio['most']:.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _size(amount_bytes: float) -> str:
+    return f"{amount_bytes / 1e6:.3g} MB" if amount_bytes >= 999.5e3 else f"{amount_bytes / 1e3:.3g} KB"
+
+
+if __name__ == "__main__":
+    main()

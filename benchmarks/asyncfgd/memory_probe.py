@@ -1,0 +1,120 @@
+"""The peak memory of a training step in a fresh process: a stack of convolutions of any depth, under any algorithm.
+
+``python -m benchmarks.asyncfgd.memory_probe forward-gradient --depth 64 --batch 64`` prints one line of JSON. It is the
+growth of the process's resident memory (VmHWM minus VmRSS, Linux) over some steps, after a step on two samples has
+loaded and allocated what is there from then on; parameters and the batch itself are not in it. Beside it stands what
+``work()`` says for a simulated board, less the same two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+STEPS = 3
+
+
+def measure(algorithm: str, *, depth: int, batch: int = 64, norm: bool = False, channels: int = 8) -> dict[str, Any]:
+    """The figures of one process of its own, in MB (1e6 bytes). Raises: RuntimeError with what the process said."""
+    command = [sys.executable, "-m", "benchmarks.asyncfgd.memory_probe", algorithm, "--depth", str(depth)]
+    command += ["--batch", str(batch), "--channels", str(channels)] + ["--norm"] * norm
+    # Each tensor's memory goes back to the system when the tensor goes; otherwise the allocator's leftovers count.
+    settings = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **settings}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def main() -> None:
+    """Measure in this process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("algorithm")
+    parser.add_argument("--depth", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--channels", type=int, default=8)
+    parser.add_argument("--norm", action="store_true", help="batch normalisation after each convolution")
+    given = parser.parse_args()
+
+    import torch
+
+    from wattune.algorithms import open_algorithm
+
+    torch.set_num_threads(1)
+    task = _task(given.depth, given.channels, given.norm)
+    algorithm = open_algorithm(given.algorithm, task, given.batch)
+    work = algorithm.work()
+    # A pipeline gives no Step before it is full.
+    list(algorithm.run([task.example(2)] * 8))
+    batches = [task.example(given.batch)] * (STEPS + 8)
+    before = _status_kb("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew at VmRSS
+    steps = algorithm.run(batches)
+    for _ in range(STEPS):
+        next(steps)
+    peak = _status_kb("VmHWM")
+    fixed = sum(p.numel() * p.element_size() for p in algorithm.module.parameters())
+    fixed += sum(t.numel() * t.element_size() for t in batches[0])
+    print(
+        json.dumps(
+            {
+                "algorithm": algorithm.name,
+                "depth": given.depth,
+                "batch": given.batch,
+                "norm": given.norm,
+                "channels": given.channels,
+                "peak_mb": (peak - before) * 1024 / 1e6,
+                "modelled_mb": (work.peak_memory_bytes - fixed) / 1e6,
+            }
+        )
+    )
+
+
+def _task(depth: int, channels: int, norm: bool) -> Any:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional as F
+
+    class Task:
+        data_type = "fp32"
+        host_s_per_sample = 0.0
+
+        def model(self, seed: int) -> nn.Module:
+            torch.manual_seed(seed)
+            layers: list[nn.Module] = []
+            for index in range(depth):
+                layers.append(nn.Conv2d(channels if index else 3, channels, 3, padding=1))
+                layers += [nn.BatchNorm2d(channels)] * norm
+                layers.append(nn.ReLU())
+            return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
+
+        def loss(self, output: Tensor, target: Tensor) -> Tensor:
+            return F.cross_entropy(output, target)
+
+        def optimizer(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
+            return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+
+        def example(self, batch_size: int) -> tuple[Tensor, Tensor]:
+            draws = torch.Generator().manual_seed(0)
+            x = torch.randn(batch_size, 3, 32, 32, generator=draws)
+            return x, torch.randint(0, 10, (batch_size,), generator=draws)
+
+    return Task()
+
+
+def _status_kb(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What staleness alone costs: the training loss against the number of modules, at one and the same step size.
+
+The more modules, the older the parameters that the first of them works on; everything else stays as it is, the
+directions' distribution too. Plain SGD, so that no optimizer evens anything out.
+"""
+
+from __future__ import annotations
+
+import statistics
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.asyncfgd.tasks import BATCH, digits
+from benchmarks.timing import RESULTS, machine
+from wattune.algorithms import open_algorithm
+from wattune.files import write_json
+from wattune.workloads import Data, OptimizerRule, Workload
+
+MODULES = (1, 2, 4, 8)
+RATES = (1e-3, 3e-3)
+STEPS, LAST = 3000, 200
+SEEDS = (0, 1, 2, 3, 4)
+RESULT = RESULTS / "asyncfgd_staleness.json"
+
+
+def network() -> nn.Module:
+    """Eight hidden layers of 32 on the digits, each with its own normalisation: it can be cut into eight."""
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(64, 32), nn.LayerNorm(32), nn.ReLU()]
+    for _ in range(7):
+        layers += [nn.Linear(32, 32), nn.LayerNorm(32), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(32, 10))
+
+
+def final_loss(modules: int, rate: float, seed: int) -> float:
+    """Mean training loss of the last steps; infinite where it diverged."""
+    parts = digits(Path())
+    workload = Workload(
+        "digits, deep perceptron",
+        model=network,
+        data=Data(parts.train, parts.choose),
+        batch_sizes=(BATCH,),
+        budget_samples=STEPS * BATCH,
+        optimizer=OptimizerRule("sgd", learning_rate=rate, reference_batch_size=BATCH, scaling="none"),
+    )
+    algorithm = open_algorithm(f"async-fgd:modules={modules}", workload, BATCH, seed=seed)
+    losses = [step.loss for step in algorithm.run(islice(workload.batches(BATCH, seed=seed), STEPS))]
+    mean = statistics.mean(losses[-LAST:])
+    return mean if mean < 1e6 else float("inf")
+
+
+def measured() -> list[dict[str, Any]]:
+    """A row for each step size and number of modules."""
+    torch.set_num_threads(1)
+    rows: list[dict[str, Any]] = []
+    for rate in RATES:
+        for modules in MODULES:
+            losses = [final_loss(modules, rate, seed) for seed in SEEDS]
+            rows.append(
+                {
+                    "learning_rate": rate,
+                    "modules": modules,
+                    "staleness": modules - 1,
+                    "loss": round(statistics.mean(losses), 4),
+                    "standard_error": round(statistics.stdev(losses) / len(losses) ** 0.5, 4),
+                    "losses": [round(loss, 4) for loss in losses],
+                }
+            )
+            print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    """Measure and keep."""
+    write_json(RESULT, {"benchmark": "asyncfgd staleness", "machine": machine(), "steps": STEPS, "rows": measured()})

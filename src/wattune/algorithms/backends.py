@@ -1,0 +1,120 @@
+"""Who runs the modules of a pipeline in one tick: one thread after another, or a thread for each."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+Call = Callable[[], Result]
+
+
+class Backend(ABC):
+    """Runs one call for each module, inside the caller's ``forward_ad.level``."""
+
+    @abstractmethod
+    def run(self, calls: Sequence[Call[Result] | None]) -> list[Result | None]:
+        """All calls, and what they return in their order; a None is a module with nothing to do.
+
+        All have ended when it returns or raises; it raises what the first that failed has raised.
+        """
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        return
+
+
+class Sequential(Backend):
+    """The last module first: each has taken what it works on before the one in front puts down the next, so that no
+    more than one pair of activations and tangent waits between two modules."""
+
+    def run(self, calls: Sequence[Call[Result] | None]) -> list[Result | None]:
+        """One after another in the caller's thread."""
+        return [None if call is None else call() for call in reversed(calls)][::-1]
+
+
+class Threads(Backend):
+    """A thread for each module but the last, which the caller itself runs.
+
+    PyTorch's operations let other threads run Python meanwhile, so modules overlap as far as their time is in
+    operations. Each gets its share of the threads that one operation may use. Between two calls of ``run`` the threads
+    wait; ``close`` ends them.
+    """
+
+    def __init__(self, modules: int):
+        self._share = max(1, torch.get_num_threads() // modules)
+        self._results: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
+        self._calls: list[SimpleQueue[Call[Any] | None]] = [SimpleQueue() for _ in range(modules - 1)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(place,), name=f"module {place + 1}", daemon=True)
+            for place in range(modules - 1)
+        ]
+        threads = torch.get_num_threads()
+        for thread in self._threads:
+            thread.start()
+        for _ in self._threads:
+            self._results.get()
+        torch.set_num_threads(threads)  # a thread's own number is also taken for that of threads to come
+
+    def run(self, calls: Sequence[Call[Result] | None]) -> list[Result | None]:
+        """All at once."""
+        *others, last = calls
+        results: list[Any] = [None] * len(calls)
+        failures: dict[int, BaseException] = {}
+        waiting = 0
+        for place, call in enumerate(others):
+            if call is not None:
+                self._calls[place].put(call)
+                waiting += 1
+        try:
+            if last is not None:
+                results[-1] = self._alone(last)
+        finally:
+            for _ in range(waiting):
+                place, results[place], failure = self._results.get()
+                if failure is not None:
+                    failures[place] = failure
+        if failures:
+            raise failures[min(failures)]
+        return results
+
+    def close(self) -> None:
+        """End the threads."""
+        for calls in self._calls:
+            calls.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _alone(self, call: Call[Any]) -> Any:
+        threads = torch.get_num_threads()
+        if threads == self._share:
+            return call()
+        torch.set_num_threads(self._share)
+        try:
+            return call()
+        finally:
+            torch.set_num_threads(threads)
+
+    def _work(self, place: int) -> None:
+        torch.set_num_threads(self._share)
+        self._results.put((place, None, None))
+        with torch.no_grad():  # belongs to a thread, so that the caller's does not reach here
+            while (call := self._calls[place].get()) is not None:
+                try:
+                    self._results.put((place, call(), None))
+                except BaseException as failure:  # noqa: BLE001 - raised again where it was called
+                    self._results.put((place, None, failure))
+                del call
+
+
+BACKENDS = ("sequential", "threads")
+
+
+def backend(name: str, modules: int) -> Backend:
+    """The backend of this name."""
+    return Threads(modules) if name == "threads" and modules > 1 else Sequential()

@@ -1,0 +1,208 @@
+"""Forward gradients: training without a backward pass, from derivatives along random directions.
+
+One dual forward pass finds the loss and its derivative s = grad L . u along a random direction u; s u is an unbiased
+estimate of the gradient. No activation is kept, so the memory of a step does not grow with the model's depth. The
+price is the estimate's variance, P + 1 times the squared gradient for P perturbed parameters: it takes many more
+samples than backpropagation to the same target.
+
+Source: Baydin et al. 2022, arXiv 2202.08587; Ren et al. 2023, arXiv 2210.03310 (activities); Malladi et al. 2023,
+arXiv 2305.17333, and Spall 1992 (central differences).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from wattune.algorithms import counting, forward_ad, stepping
+from wattune.algorithms.alpha import Alpha, Schedule
+from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
+from wattune.algorithms.operations import samples_of
+from wattune.algorithms.perturbed import Perturb, Perturbed, loss_along
+from wattune.algorithms.placement import shortage_said
+from wattune.algorithms.precision import matrix_precision
+from wattune.algorithms.spec import Option, number, one_of, whole, written
+from wattune.algorithms.supported import check_forward_data_type, check_supported
+from wattune.algorithms.tangents import Key
+from wattune.records import StepWork
+
+Perturbation = Literal["weights", "activities", "differences"]
+
+DISTANCE = 1e-3
+"""How far a central difference goes to either side. Source: Malladi et al. 2023, appendix (epsilon)."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How the gradient of a batch is estimated; as a pass that is counted, with every layer perturbed that ever is."""
+
+    perturb: Perturbation = "weights"
+    directions: int = 1
+    distance: float = DISTANCE
+    schedule: Schedule = field(default_factory=Schedule)
+
+    def __call__(self, module: nn.Module, trainable: Trainable, batch: Batch, phase: Callable[[str], None]) -> None:
+        """Leave the estimate of one batch in a copy of the model."""
+        samples = samples_of(batch)
+        step = math.ceil(self.schedule.risen_samples / samples)
+        perturbed = self.of(module, Alpha(module, samples, self.schedule))
+        with self.running():
+            self.add(perturbed, trainable, batch, Key(0, step))
+
+    def of(self, module: nn.Module, alpha: Alpha) -> Perturbed:
+        """The module as it is perturbed."""
+        perturb: Perturb = "activities" if self.perturb == "activities" else "weights"
+        return Perturbed(module, perturb=perturb, alpha=alpha, keep=1)
+
+    def running(self) -> AbstractContextManager[None]:
+        """What a step runs in. Raises: InputError where another thread uses forward mode."""
+        return torch.no_grad() if self.perturb == "differences" else forward_ad.level()
+
+    def add(
+        self,
+        perturbed: Perturbed,
+        trainable: Trainable,
+        batch: Batch,
+        key: Key,
+        share: float = 1.0,
+        part: int = 0,
+    ) -> tuple[Tensor, Tensor]:
+        """Add ``share`` times the estimate of a micro-batch to the gradients.
+
+        Returns: its mean loss, and the sum of the sizes of all derivatives, which is finite where each of them is.
+        """
+        x, y = batch
+        share, losses, sizes = share / self.directions, [], []
+        for direction in range(self.directions):
+            at = key._replace(direction=direction)
+            if self.perturb == "differences":
+                ahead, behind = (
+                    trainable.loss(perturbed.output_at(x, at, distance, part), y)
+                    for distance in (self.distance, -self.distance)
+                )
+                loss, derivative = (ahead + behind) / 2, (ahead - behind) / (2 * self.distance)
+            else:
+                output, tangent = perturbed.dual(x, None, at, part)
+                loss, derivative = loss_along(trainable, output, tangent, y, per_example=self.perturb == "activities")
+                del output, tangent
+            perturbed.add_gradient(x, derivative, at, share, part)
+            losses.append(loss)
+            sizes.append(derivative.abs().sum())
+        return torch.stack(losses).mean(), torch.stack(sizes).sum()
+
+
+class ForwardGradient(TrainingAlgorithm):
+    """Forward gradients on one torch device, one batch after the other.
+
+    ``perturb``: "weights" along one direction for the whole batch; "activities" along one for each example, of less
+    variance, for models in which no example sees another (no batch normalisation behind a perturbed layer), at the
+    price of a second plain forward pass; "differences" are central differences of the loss along a direction of the
+    weights, at ``distance`` to either side, which need no forward derivatives and have a bias and rounding errors
+    instead. The mean over ``directions`` has a variance that falls with their number, and costs as many passes.
+
+    A batch larger than ``micro_batch_size`` goes through the model in parts, each with directions of its own: the
+    variance of the mean is smaller than that of one direction for all. Directions and dropout masks follow from
+    ``seed`` and the number of the step, and are drawn again when they are needed again. A step whose loss or
+    derivative is not finite changes no parameter, and its Step's loss is not finite.
+
+    The other options are those of ``alpha.Schedule``.
+
+    Raises: InputError for sizes, layers or a data type that cannot be, and for activities of a model whose examples
+    see each other; WorkloadError where nothing trains or an operation of the model has no forward derivative;
+    OutOfDeviceMemory where model or step do not fit.
+    """
+
+    OPTIONS: ClassVar[Mapping[str, Option]] = {
+        "perturb": one_of("weights", "activities", "differences"),
+        "directions": whole(1),
+        "distance": number(0, "above 0"),
+        **Schedule.OPTIONS,
+    }
+
+    def __init__(
+        self,
+        trainable: Trainable,
+        batch_size: int,
+        *,
+        micro_batch_size: int | None = None,
+        seed: int = 0,
+        on: torch.device | None = None,
+        perturb: Perturbation | None = None,
+        directions: int | None = None,
+        distance: float | None = None,
+        **schedule: Any,
+    ) -> None:
+        options = {"perturb": perturb, "directions": directions, "distance": distance, **schedule}
+        self.name = written("forward-gradient", {k: v for k, v in options.items() if v is not None})
+        stepping.check_sizes(batch_size, micro_batch_size)
+        check_forward_data_type(trainable.data_type)
+        self.batch_size = batch_size
+        self.micro_batch_size = micro_batch_size or batch_size
+        self._trainable, self._seed, self._step = trainable, seed, 0
+        self.module, self._device, self._optimizer = stepping.opened(trainable, batch_size, seed, on)
+        self._estimate = Estimate(perturb or "weights", directions or 1, distance or DISTANCE, Schedule.of(schedule))
+        alpha = Alpha(self.module, batch_size, self._estimate.schedule)
+        self._perturbed = self._estimate.of(self.module, alpha)
+        check_supported(trainable, self.module, self._optimizer, self._estimate)
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
+        """Train on each batch; one Step comes out before the next batch goes in.
+
+        Raises: InputError where another thread of the process trains by forward gradients at this moment.
+        """
+        self.module.train()
+        for batch in batches:
+            with shortage_said(f"a step with micro-batches of {self.micro_batch_size}"):
+                step = self._train(batch)
+            yield step
+
+    def work(self) -> StepWork:
+        """What one step asks of a device, once every layer is perturbed that ever is. Raises: WorkloadError."""
+        return counting.step_work(
+            self._trainable, self.module, self._optimizer, self.batch_size, self.micro_batch_size, self._estimate
+        )
+
+    def evaluation_work(self, samples: int) -> StepWork:
+        """What a forward pass over so many samples asks of a device. Raises: WorkloadError."""
+        return counting.evaluation_work(self._trainable, self.module, self._optimizer, samples)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of the model with its buffers, the optimizer, and what directions are drawn from, on the CPU."""
+        return {
+            "module": stepping.copied(self.module.state_dict()),
+            "optimizer": stepping.copied(self._optimizer.state_dict()),
+            "seed": self._seed,
+            "step": self._step,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``, which stays as it is. Raises: InputError where it is of another model."""
+        with stepping.misfit_said():
+            self.module.load_state_dict(state["module"])
+            self._optimizer.load_state_dict(stepping.copied(state["optimizer"]))
+            self._seed, self._step = int(state["seed"]), int(state["step"])
+
+    def _train(self, batch: Batch) -> Step:
+        samples, start = samples_of(batch), 0
+        mean, sizes = torch.zeros((), device=self._device), torch.zeros((), device=self._device)
+        key = Key(self._seed, self._step)
+        self._optimizer.zero_grad(set_to_none=True)
+        with matrix_precision(self._device.type, self._trainable.data_type), self._estimate.running():
+            for part, size in enumerate(counting.split(samples, self.micro_batch_size)):
+                few = stepping.part(batch, start, start + size, self._device)
+                loss, derivatives = self._estimate.add(self._perturbed, self._trainable, few, key, size / samples, part)
+                mean, sizes = mean + loss * (size / samples), sizes + derivatives
+                start += size
+        self._step += 1
+        mean_loss = float(mean)
+        if not math.isfinite(float(sizes)):
+            mean_loss = math.nan
+        if math.isfinite(mean_loss):
+            self._optimizer.step()
+        return Step(samples=samples, loss=mean_loss)

@@ -1,0 +1,65 @@
+"""What every training loop on one device needs: the model on its processor, a part of a batch, a copy of a state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from wattune.algorithms.base import Batch, Trainable
+from wattune.algorithms.placement import shortage_said
+from wattune.errors import InputError, WorkloadError
+
+
+class Opened(NamedTuple):
+    """A model with its initial weights on its device, and its optimizer."""
+
+    module: nn.Module
+    device: torch.device
+    optimizer: torch.optim.Optimizer
+
+
+def opened(trainable: Trainable, batch_size: int, seed: int, on: torch.device | None) -> Opened:
+    """The model and optimizer of a new training. Raises: WorkloadError where nothing trains, OutOfDeviceMemory."""
+    with shortage_said("the model"):
+        module = trainable.model(seed)
+        if on is not None:
+            module = module.to(on)
+    trained = [p for p in module.parameters() if p.requires_grad]
+    if not trained:
+        raise WorkloadError("the model has no parameter that trains", value=type(module).__name__)
+    return Opened(module, trained[0].device, trainable.optimizer(module, batch_size))
+
+
+def check_sizes(batch_size: int, micro_batch_size: int | None) -> None:
+    """Raises: InputError for a batch size that cannot be."""
+    if batch_size < 1:
+        raise InputError("batch size", value=batch_size, allowed="1 and up")
+    if micro_batch_size is not None and not 1 <= micro_batch_size <= batch_size:
+        raise InputError("micro-batch size", value=micro_batch_size, allowed=f"1 to the batch size {batch_size}")
+
+
+def part(batch: Batch, start: int, end: int, device: torch.device) -> Batch:
+    """The samples from ``start`` to ``end`` of a batch, on the device."""
+    x, y = tree_map(lambda v: v[start:end].to(device) if isinstance(v, Tensor) else v, batch)
+    return x, y
+
+
+def copied(values: Any) -> Any:
+    """A copy on the CPU: a second one of everything in a small GPU's memory may be the one that does not fit."""
+    return tree_map(lambda v: v.detach().to("cpu", copy=True) if isinstance(v, Tensor) else v, values)
+
+
+@contextmanager
+def misfit_said() -> Iterator[None]:
+    """Raises: InputError where a state that is loaded in here is of another model."""
+    try:
+        yield
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise InputError(
+            "the training state does not fit the model", value=str(error), hint="give that of the same workload"
+        ) from error

@@ -1,0 +1,253 @@
+"""The pipeline of forward gradients against plain forward gradients, and its two backends against each other."""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+from typing import Any
+
+import pytest
+import torch
+from tests.algorithms.algorithms_examples import Example, noisy_points, points
+from tests.algorithms.contract import TrainingAlgorithmContract, assert_same
+from tests.algorithms.pipeline_examples import (
+    BUILT_IN,
+    OPTIMIZERS,
+    layers,
+    noisy_images,
+    noisy_layers,
+    opened,
+    separate_layers,
+    trained,
+)
+from torch import Tensor
+
+from wattune.algorithms import Trainable, TrainingAlgorithm, open_algorithm
+from wattune.algorithms.tangents import Key
+
+
+class AsyncContract(TrainingAlgorithmContract):
+    spec: str
+
+    def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
+        return open_algorithm(self.spec, trainable, batch_size, seed=seed)
+
+    def noisy(self) -> Example:
+        return separate_layers() if "activities" in self.spec else noisy_points()
+
+    def test_it_learns(self) -> None:
+        # Without a backward pass it takes many more steps.
+        _, steps = self.steps(points(), 300, batch_size=16)
+        assert sum(s.loss for s in steps[-20:]) < 0.8 * sum(s.loss for s in steps[:20])
+
+
+class TestOneModule(AsyncContract):
+    spec = "async-fgd:modules=1"
+
+
+class TestTwoModules(AsyncContract):
+    spec = "async-fgd"
+
+
+class TestThreeModules(AsyncContract):
+    spec = "async-fgd:modules=3"
+
+
+class TestFourModules(AsyncContract):
+    spec = "async-fgd:modules=4"
+
+
+class TestTwoThreads(AsyncContract):
+    spec = "async-fgd:modules=2,backend=threads"
+
+
+class TestFourThreads(AsyncContract):
+    spec = "async-fgd:modules=4,backend=threads"
+
+
+class TestActivities(AsyncContract):
+    spec = "async-fgd:modules=3,perturb=activities"
+
+
+class TestActivitiesInThreads(AsyncContract):
+    spec = "async-fgd:modules=4,perturb=activities,backend=threads"
+
+
+class TestLocalLosses(AsyncContract):
+    spec = "async-fgd:modules=3,loss=local"
+
+
+class TestLocalLossesInThreads(AsyncContract):
+    spec = "async-fgd:modules=3,loss=local,backend=threads"
+
+
+class TestLocalLossesOfActivities(AsyncContract):
+    spec = "async-fgd:modules=3,loss=local,perturb=activities"
+
+
+del AsyncContract, TrainingAlgorithmContract  # without a spec of their own
+
+
+# --------------------------------------------------------------------------------------------- what is computed
+
+
+@pytest.mark.parametrize("example", [layers, noisy_layers, noisy_images])
+@pytest.mark.parametrize("backend", ["sequential", "threads"])
+def test_one_module_is_the_plain_forward_gradient(example: Any, backend: str) -> None:
+    trainable = example()
+    ours, steps = trained(trainable, f"modules=1,backend={backend}")
+    plain = open_algorithm("forward-gradient", trainable, 8)
+    assert list(plain.run(islice(trainable.batches(8), 9))) == steps
+    assert_same(ours.module.state_dict(), plain.module.state_dict())
+
+
+def test_one_module_is_the_plain_forward_gradient_of_activities() -> None:
+    trainable = separate_layers()
+    ours, steps = trained(trainable, "modules=1,perturb=activities")
+    plain = open_algorithm("forward-gradient:perturb=activities", trainable, 8)
+    assert list(plain.run(islice(trainable.batches(8), 9))) == steps
+    assert_same(ours.module.state_dict(), plain.module.state_dict())
+
+
+def delayed(trainable: Example, ends: list[int], count: int) -> tuple[dict[str, Tensor], list[float]]:
+    """The same training written down plainly: all versions of all parameters kept, each module at its own, and the
+    derivative of the whole model by ``torch.func.jvp``."""
+    model = trainable.model(0)
+    optimizer = trainable.optimizer(model, 8)
+    parts = [list(model.children())[a:b] for a, b in pairwise([0, *ends])]
+    place = {id(p): k for k, part in enumerate(parts) for layer in part for p in layer.parameters()}
+    names = {name: place[id(p)] for name, p in model.named_parameters()}
+    versions = [{name: p.detach().clone() for name, p in model.named_parameters()}]
+    losses = []
+    for b, (x, y) in enumerate(islice(trainable.batches(8), count)):
+        past = {name: versions[max(0, b - (len(ends) - 1 - k))][name] for name, k in names.items()}
+        generators = [Key(0, b, k).generator(torch.device("cpu")) for k in range(len(ends))]
+        along = {name: torch.empty_like(past[name]).normal_(generator=generators[k]) for name, k in names.items()}
+
+        def loss(values: dict[str, Tensor], x: Tensor = x, y: Tensor = y) -> Tensor:
+            return trainable.loss(torch.func.functional_call(model, values, (x,)), y)
+
+        with torch.no_grad():
+            found, derivative = torch.func.jvp(loss, (past,), (along,))
+        for name, parameter in model.named_parameters():
+            parameter.grad = derivative * along[name]
+        optimizer.step()
+        versions.append({name: p.detach().clone() for name, p in model.named_parameters()})
+        losses.append(found.item())
+    return versions[-1], losses
+
+
+@pytest.mark.parametrize("modules", [1, 2, 3, 4])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_each_module_learns_with_its_delay(modules: int, optimizer: str) -> None:
+    trainable = layers(optimizer=OPTIMIZERS[optimizer])
+    ours, steps = trained(trainable, f"modules={modules}", 20)
+    values, losses = delayed(trainable, ours.cuts if modules > 1 else [7], 20)
+    # To rounding errors: the products of one layer may be added up in another order.
+    assert [s.loss for s in steps] == pytest.approx(losses, rel=1e-5)
+    for name, value in ours.module.state_dict().items():
+        assert torch.allclose(value, values[name], rtol=1e-4, atol=1e-5), name
+
+
+@pytest.mark.parametrize("modules", [2, 3, 4])
+def test_delays_make_a_difference(modules: int) -> None:
+    ours, _ = trained(layers(), f"modules={modules}", 20)
+    values, _ = delayed(layers(), [ours.cuts[-1]], 20)
+    assert not torch.allclose(ours.module.state_dict()["0.weight"], values["0.weight"], atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["sequential", "threads"])
+@pytest.mark.parametrize("modules", [1, 2, 3, 4])
+def test_the_versions_that_modules_work_on(modules: int, backend: str) -> None:
+    trainable = layers()
+    algorithm = opened(trainable, f"modules={modules},backend={backend}")
+    seen: dict[tuple[int, int], list[Tensor]] = {}
+
+    def look(module: int, batch: int) -> None:
+        seen[module, batch] = [p.detach().clone() for p in algorithm.pipeline.stages[module].module.parameters()]
+
+    def now() -> list[list[Tensor]]:
+        return [[p.detach().clone() for p in stage.module.parameters()] for stage in algorithm.pipeline.stages]
+
+    algorithm.pipeline.on_forward = look
+    versions = [now()]
+    for _ in algorithm.run(islice(trainable.batches(8), 12)):
+        versions.append(now())
+    assert len(seen) == modules * 12
+    for (module, batch), values in seen.items():
+        equal = [v for v, version in enumerate(versions) if all(map(torch.equal, version[module], values))]
+        assert equal == [max(0, batch - (modules - 1 - module))], (module, batch)
+
+
+@pytest.mark.parametrize("modules", [2, 3, 4])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("example", [noisy_layers, noisy_images])
+def test_threads_do_what_one_thread_does(example: Any, optimizer: str, modules: int) -> None:
+    trainable = example(optimizer=OPTIMIZERS[optimizer])
+    one, steps = trained(trainable, f"modules={modules}")
+    many, others = trained(trainable, f"modules={modules},backend=threads")
+    assert steps == others
+    assert_same({**many.state_dict()}, {**one.state_dict()})
+
+
+@pytest.mark.parametrize("modules", [2, 3, 4])
+@pytest.mark.parametrize("options", ["perturb=activities", "loss=local", "loss=local,perturb=activities"])
+def test_threads_do_what_one_thread_does_in_every_way(options: str, modules: int) -> None:
+    one, steps = trained(separate_layers(), f"modules={modules},{options}")
+    many, others = trained(separate_layers(), f"modules={modules},{options},backend=threads")
+    assert steps == others
+    assert_same(many.state_dict(), one.state_dict())
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities"])
+def test_a_local_loss_teaches_its_module_alone(perturb: str) -> None:
+    def first(seed: int, options: str) -> dict[str, Tensor]:
+        trainable = layers()
+        algorithm = opened(trainable, f"modules=2,cuts=4-7,perturb={perturb},{options}")
+        last = algorithm.module[6]  # type: ignore[index]
+        with torch.no_grad():
+            last.weight.mul_(seed)
+        list(algorithm.run(islice(trainable.batches(8), 5)))
+        return {k: v for k, v in algorithm.module.state_dict().items() if k.startswith(("0.", "2."))}
+
+    assert_same(first(1, "loss=local"), first(7, "loss=local"))
+    assert not torch.equal(first(1, "loss=global")["0.weight"], first(7, "loss=global")["0.weight"])
+
+
+def test_heads_learn_and_are_kept() -> None:
+    algorithm = opened(layers(), "modules=3,loss=local")
+    before = algorithm.state_dict()["heads"]
+    list(algorithm.run(islice(layers().batches(8), 5)))
+    after = algorithm.state_dict()["heads"]
+    assert len(after) == 4
+    assert all(not torch.equal(before[name], after[name]) for name in after)
+    assert not any(name.startswith("heads") for name in algorithm.module.state_dict())
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("options", ["backend=threads", "loss=local"])
+def test_built_in_models_train_in_four_modules(name: str, options: str) -> None:
+    trainable = BUILT_IN[name]
+    algorithm, steps = trained(trainable, f"modules=4,{options}", 6, batch_size=4)
+    start = trainable.model(0).state_dict()
+    assert len(algorithm.cuts) == 4
+    assert all(0 < s.loss < 20 for s in steps)
+    for parameter, value in algorithm.module.named_parameters():
+        assert not torch.equal(value, start[parameter]), parameter
+    assert algorithm.work().peak_memory_bytes > 0
+
+
+@pytest.mark.parametrize("backend", ["sequential", "threads"])
+@pytest.mark.parametrize("options", ["perturb=weights", "perturb=activities", "loss=local"])
+def test_a_batch_that_gives_no_number_changes_nothing(options: str, backend: str) -> None:
+    trainable = layers()
+    batches = list(islice(trainable.batches(8), 3))
+    batches[1][0][0, 0] = float("nan")
+    algorithm = opened(trainable, f"modules=3,{options},backend={backend}")
+    states, losses = [], []
+    for step in algorithm.run(batches):
+        states.append({k: v.clone() for k, v in algorithm.module.state_dict().items()})
+        losses.append(step.loss)
+    assert [loss == loss for loss in losses] == [True, False, True]
+    assert_same(states[1], states[0])
+    assert all(bool(torch.isfinite(v).all()) for v in states[2].values())
+    assert not torch.equal(states[2]["0.weight"], states[1]["0.weight"])

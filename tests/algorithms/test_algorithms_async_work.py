@@ -1,0 +1,142 @@
+"""What a tick of the pipeline asks of a device, and what it refuses to train."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.algorithms.algorithms_examples import Example, images, vectors
+from tests.algorithms.pipeline_examples import (
+    Sleeping,
+    layers,
+    noisy_layers,
+    opened,
+    trained,
+)
+from torch import Tensor, nn
+
+from wattune.algorithms import open_algorithm
+from wattune.errors import InputError, WorkloadError
+
+# --------------------------------------------------------------------------------------------- what it asks for
+
+
+def wide(depth: int = 8, width: int = 64) -> Example:
+    def build() -> nn.Module:
+        inner = [part for _ in range(depth - 1) for part in (nn.Linear(width, width), nn.ReLU())]
+        return nn.Sequential(nn.Linear(12, width), *inner, nn.Linear(width, 4))
+
+    return Example(build, vectors(), optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))
+
+
+def peak(options: str, batch_size: int = 256) -> float:
+    return opened(wide(), options, batch_size=batch_size).work().peak_memory_bytes
+
+
+def test_memory_has_what_waits_between_the_modules() -> None:
+    pair = 2 * 256 * 64 * 4
+    target = 256 * 8
+    one, two, four = (peak(f"modules={k}") for k in (1, 2, 4))
+    assert 0 < two - one <= pair + target  # the one pair is the input of the module that is at work
+    assert four - two == pytest.approx(2 * (pair + target), rel=0.2)
+
+
+def test_memory_has_what_second_passes_need() -> None:
+    # Of four modules 3 + 2 + 1 copies of parameters, and as many inputs: three of them the batch itself.
+    kept = opened(wide(), "modules=4,perturb=activities", batch_size=256).pipeline.stages
+    sizes = [sum(p.numel() * 4 for p in stage.module.parameters()) for stage in kept]
+    copies = sum((3 - k) * size for k, size in enumerate(sizes))
+    inputs = 3 * 256 * 12 * 4 + 3 * 256 * 64 * 4
+    between = peak("modules=4,perturb=activities") - peak("modules=1,perturb=activities")
+    assert between == pytest.approx(copies + inputs + 3 * (2 * 256 * 64 * 4 + 256 * 8), rel=0.1)
+
+
+def test_memory_has_the_parameters_that_modules_with_losses_of_their_own_have_left() -> None:
+    def of_parameters(options: str) -> float:
+        return opened(wide(), options, batch_size=2).work().peak_memory_bytes  # next to no activations
+
+    stages = opened(wide(), "modules=4,loss=local", batch_size=2).pipeline.stages
+    copies = sum((3 - k) * sum(p.numel() * 4 for p in stage.module.parameters()) for k, stage in enumerate(stages))
+    assert of_parameters("modules=4,loss=local") - of_parameters("modules=4") == pytest.approx(copies, rel=0.2)
+
+
+def test_a_tick_computes_what_a_plain_step_does() -> None:
+    plain = open_algorithm("forward-gradient", wide(), 256).work()
+    tick = opened(wide(), "modules=4", batch_size=256).work()
+    assert tick.flops == pytest.approx(plain.flops, rel=0.01)
+
+
+def test_a_local_step_has_its_heads_and_no_tangents_between_modules() -> None:
+    here, there = (opened(wide(), f"modules=4,loss={loss}").work().phases for loss in ("local", "global"))
+    assert here[-1].phase == there[-1].phase == "optimizer"
+    assert here[-1].kernels - there[-1].kernels == 3 * 2  # weights and biases of three heads
+    assert here[0].flops < there[0].flops
+
+
+# --------------------------------------------------------------------------------------------- what is refused
+
+
+def test_a_model_that_cannot_be_cut_is_refused_in_one_line() -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(12, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x)  # type: ignore[no-any-return]
+
+    trainable = Example(Whole, vectors())
+    with pytest.raises(WorkloadError, match="a model that cannot be cut into parts: Whole") as found:
+        opened(trainable, "modules=2")
+    assert "\n" not in str(found.value)
+    assert len(trained(trainable, "modules=1", 2)[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("modules=8", "modules that a model is cut into: 8; allowed: 1 to 7"),
+        ("modules=3,cuts=2-7", "cuts of async-fgd: 2-7; allowed: 3 ends, the last 7"),
+        ("cuts=2-6", "allowed: 2 ends, the last 7"),
+        ("cuts=3-2-7", "cuts of the algorithm async-fgd: 3-2-7"),
+        ("modules=0", "modules of the algorithm async-fgd: 0"),
+        ("backend=processes", "allowed: sequential, threads"),
+    ],
+)
+def test_cuts_that_cannot_be_are_refused(options: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        opened(layers(), options)
+
+
+def test_micro_batches_and_low_precision_are_refused() -> None:
+    with pytest.raises(InputError, match="micro-batch size of async-fgd: 4; allowed: the batch size 8"):
+        open_algorithm("async-fgd", layers(), 8, micro_batch_size=4)
+    with pytest.raises(InputError, match="allowed: fp32, tf32"):
+        opened(layers(data_type="bf16"), "modules=2")
+
+
+def test_activities_across_a_batch_are_refused() -> None:
+    with pytest.raises(InputError, match="batch normalisation"):
+        opened(noisy_layers(), "modules=2,perturb=activities")
+
+
+def test_a_local_loss_that_does_not_fit_is_refused() -> None:
+    class Sideways(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(2)
+
+    trainable = Example(
+        lambda: nn.Sequential(nn.Conv2d(3, 3, 1), Sideways(), nn.Flatten(), nn.Linear(192, 10), nn.Unflatten(1, (10,))),
+        images(8),
+    )
+    with pytest.raises(WorkloadError, match="a local loss for a module"):
+        opened(Example(lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU()), images(8)), "modules=2,loss=local")
+    assert opened(trainable, "modules=2,cuts=2-5,loss=local").cuts == [2, 5]
+
+
+def test_measured_cuts() -> None:
+    trainable = Example(
+        lambda: nn.Sequential(Sleeping(0.01), Sleeping(0.0), Sleeping(0.0), Sleeping(0.0)), vectors(classes=12)
+    )
+    algorithm = opened(trainable, "modules=2,cuts=measured")
+    assert algorithm.cuts == [1, 4]
+    assert algorithm.name == "async-fgd:cuts=measured,modules=2"

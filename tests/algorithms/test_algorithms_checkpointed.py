@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import copy
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.algorithms.algorithms_examples import Example, images, noisy_points, perceptron, points, texts, vectors
+from tests.algorithms.contract import TrainingAlgorithmContract
+from torch import nn
+
+from wattune.algorithms import TrainingAlgorithm, canonical, open_algorithm
+from wattune.algorithms.recomputation import cut
+from wattune.errors import InputError, WorkloadError
+from wattune.workloads.models import CharacterTransformer, resnet8
+
+
+def trained(
+    trainable: Any, spec: str, *, steps: int = 3, batch_size: int = 8, micro: int | None = None
+) -> TrainingAlgorithm:
+    algorithm = open_algorithm(spec, trainable, batch_size, micro_batch_size=micro)
+    list(algorithm.run(islice(trainable.batches(batch_size), steps)))
+    return algorithm
+
+
+def assert_close(found: nn.Module, wanted: nn.Module) -> None:
+    values = wanted.state_dict()
+    for name, value in found.state_dict().items():
+        torch.testing.assert_close(value, values[name], rtol=1e-6, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+
+
+class TestContract(TrainingAlgorithmContract):
+    def open(self, trainable: Any, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
+        return open_algorithm("backprop:checkpoint=2", trainable, batch_size, seed=seed)
+
+
+def deep(layers: int, width: int = 8, *, dropout: float = 0.0) -> Example:
+    def build() -> nn.Module:
+        found: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1)]
+        for _ in range(layers - 1):
+            found += [nn.ReLU(), nn.Dropout(dropout), nn.Conv2d(width, width, 3, padding=1)]
+        return nn.Sequential(*found, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+
+    return Example(build, images(16), optimizer=lambda p: torch.optim.SGD(p, lr=0.05))
+
+
+@pytest.mark.parametrize("segments", ["2", "3", "auto"])
+@pytest.mark.parametrize("micro", [None, 4])
+@pytest.mark.parametrize(
+    "make",
+    [
+        noisy_points,  # batch normalisation and dropout
+        lambda: Example(lambda: resnet8(width=4), images(16), optimizer=lambda p: torch.optim.SGD(p, lr=0.05)),
+        lambda: Example(
+            lambda: CharacterTransformer(layers=2, heads=2, width=16, length=16, vocabulary=20),
+            texts(16, 20),
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.05),
+        ),
+    ],
+    ids=["noisy perceptron", "resnet", "transformer"],
+)
+def test_it_trains_as_backprop_does_and_statistics_run_once(make, segments, micro):
+    trainable = make()
+    found = trained(trainable, f"backprop:checkpoint={segments}", micro=micro)
+    assert_close(found.module, trained(trainable, "backprop", micro=micro).module)
+
+
+@settings(max_examples=15, deadline=None)
+@given(layers=st.integers(1, 6), segments=st.integers(2, 5), seed=st.integers(0, 1000))
+def test_the_gradient_is_that_of_backprop(layers, segments, seed):
+    trainable = deep(layers, dropout=0.3)
+    if segments > len(trainable.model(0)):
+        return
+    gradients = []
+    for spec in ("backprop", f"backprop:checkpoint={segments}"):
+        algorithm = open_algorithm(spec, trainable, 4, seed=seed)
+        next(algorithm.run(trainable.batches(4)))
+        gradients.append([p.grad for p in algorithm.module.parameters()])
+    for plain, again in zip(*gradients, strict=True):
+        torch.testing.assert_close(again, plain, rtol=1e-6, atol=1e-6)
+
+
+class Counting(nn.Module):
+    """A buffer that is no normalisation's: the output depends on how often the module has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("runs", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.runs += 1
+        return x * self.runs
+
+
+def test_a_recomputation_finds_and_leaves_other_buffers_as_they_were():
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(12, 8), Counting(), nn.Tanh(), nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 4))
+
+    trainable = Example(build, vectors(), optimizer=lambda p: torch.optim.SGD(p, lr=0.05))
+    found = trained(trainable, "backprop:checkpoint=3")
+    assert_close(found.module, trained(trainable, "backprop").module)
+    assert found.module[1].runs == 3
+
+
+def test_buffers_are_put_back_after_a_recomputation_that_fails():
+    trainable = noisy_points()
+    algorithm = open_algorithm("backprop:checkpoint=2", trainable, 8)
+    norm, calls = algorithm.module[1], []
+
+    def fail_the_second_time(*_: object) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("no")
+
+    before = dict(norm.named_buffers())
+    norm.register_forward_hook(fail_the_second_time)
+    with pytest.raises(RuntimeError, match="no"):
+        next(algorithm.run(trainable.batches(8)))
+    assert len(calls) == 2
+    assert all(buffer is before[name] for name, buffer in norm.named_buffers())
+    assert norm.num_batches_tracked == 1
+
+
+@pytest.mark.parametrize("place", ["meta", "fake", "cpu"])
+def test_its_work_counts_what_is_computed_again(place):
+    trainable = deep(16)
+    if place == "fake":
+        trainable.data_type = "bf16"
+    if place == "cpu":  # a model that cannot run without values
+        build = trainable.build
+
+        class Looking(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x if float(x.sum()) == float(x.sum()) else -x
+
+        trainable.build = lambda: nn.Sequential(Looking(), *build())
+    plain, again = (open_algorithm(spec, trainable, 8).work() for spec in ("backprop", "backprop:checkpoint=auto"))
+    forward = next(p for p in plain.phases if p.phase == "forward").flops
+    more = again.flops - plain.flops
+    assert 0.5 * forward < more <= forward  # all but the last segment, and of each all that the backward pass needs
+    assert next(p for p in again.phases if p.phase == "forward").flops == pytest.approx(forward)
+    assert again.peak_memory_bytes < (0.65 if place != "fake" else 0.8) * plain.peak_memory_bytes
+
+
+def test_memory_grows_with_the_root_of_the_depth():
+    def peak(spec: str, layers: int) -> float:
+        return open_algorithm(spec, deep(layers), 8).work().peak_memory_bytes
+
+    plain = peak("backprop", 64) / peak("backprop", 4)
+    again = peak("backprop:checkpoint=auto", 64) / peak("backprop:checkpoint=auto", 4)
+    assert plain > 8
+    assert again < 4.5
+
+
+def test_segments_are_as_even_as_can_be():
+    model = nn.Sequential(*(nn.Identity() for _ in range(11)))
+    assert [len(s) for s in cut(model, 4)] == [3, 3, 3, 2]
+    assert [len(s) for s in cut(model, "auto")] == [3, 3, 3, 2]
+    assert [m for s in cut(model, 3) for m in s] == list(model)
+
+
+def test_a_copied_model_is_trained_alone():
+    algorithm = open_algorithm("backprop:checkpoint=2", noisy_points(), 8)
+    before = copy.deepcopy(algorithm.module.state_dict())
+    algorithm.work()
+    assert all(torch.equal(v, before[k]) for k, v in algorithm.module.state_dict().items())
+
+
+def test_the_name_is_the_canonical_spec():
+    assert canonical("backprop:checkpoint=04") == "backprop:checkpoint=4"
+    assert open_algorithm("backprop:checkpoint=auto", points(), 8).name == "backprop:checkpoint=auto"
+    assert open_algorithm("backprop", points(), 8).name == "backprop"
+
+
+@pytest.mark.parametrize("text", ["1", "0", "-2", "many", "2.5", ""])
+def test_segments_that_are_none(text):
+    with pytest.raises(InputError, match="2 and up, or auto"):
+        canonical(f"backprop:checkpoint={text}")
+
+
+def test_a_model_without_parts_is_refused_in_one_line():
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = perceptron()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    with pytest.raises(WorkloadError, match="cannot be cut into parts"):
+        open_algorithm("backprop:checkpoint=2", Example(Whole, vectors()), 8)
+    with pytest.raises(InputError, match="2 to 4, the parts of the model"):
+        open_algorithm("backprop:checkpoint=5", points(), 8)

@@ -1,0 +1,108 @@
+"""Cuts of a sequence of parts against all cuts there are, and what parts cost."""
+
+import time
+from itertools import combinations, pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.algorithms.algorithms_examples import Example, images, noisy_points, vectors
+from tests.algorithms.contract import assert_same
+from torch import nn
+
+from wattune.algorithms import cutting
+from wattune.algorithms.alpha import Alpha
+from wattune.algorithms.parts import parts
+from wattune.algorithms.perturbed import Perturbed
+from wattune.errors import InputError, WorkloadError
+
+
+def perturbed(model: nn.Module) -> list[Perturbed]:
+    alpha = Alpha(model, 8)
+    return [Perturbed(part, perturb="weights", alpha=alpha) for part in parts(model)]
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.data())
+def test_the_dearest_module_is_as_cheap_as_brute_force_finds(costs: list[int], data: st.DataObject) -> None:
+    modules = data.draw(st.integers(1, len(costs)))
+    ends = cutting.cut([float(c) for c in costs], modules)
+    assert len(ends) == modules
+    assert ends[-1] == len(costs)
+    bounds = [0, *ends]
+    assert all(a < b for a, b in pairwise(bounds))
+
+    def dearest(ends: list[int]) -> int:
+        return max(sum(costs[a:b]) for a, b in pairwise([0, *ends]))
+
+    every = ([*inner, len(costs)] for inner in combinations(range(1, len(costs)), modules - 1))
+    assert dearest(ends) == min(map(dearest, every))
+
+
+def test_equal_parts_are_cut_evenly() -> None:
+    assert cutting.cut([1.0] * 8, 4) == [2, 4, 6, 8]
+    assert cutting.cut([1.0, 1.0, 1.0, 9.0], 2) == [3, 4]
+
+
+def test_a_part_is_never_cut() -> None:
+    with pytest.raises(InputError, match="1 to 3, the number of its parts"):
+        cutting.cut([1.0, 2.0, 3.0], 4)
+
+
+def test_counted_costs_are_the_same_again_and_follow_the_work() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(12, 400), nn.ReLU(), nn.Linear(400, 400), nn.Linear(400, 4))
+
+    trainable = Example(build, vectors())
+    found = perturbed(trainable.model(0))
+    first, second = (cutting.costs(trainable, found, 64, cutting.counted) for _ in range(2))
+    assert first == second
+    assert max(first) == first[2]
+    assert all(c.seconds > 0 for c in first)
+    assert [c.shape for c in first] == [(400,), (400,), (400,), (4,)]
+
+
+def test_measured_costs_find_the_slow_part() -> None:
+    class Slow(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            time.sleep(0.02)
+            return super().forward(x)
+
+    trainable = Example(lambda: nn.Sequential(nn.Linear(12, 8), Slow(8, 8), nn.Linear(8, 4)), vectors())
+    found = [c.seconds for c in cutting.costs(trainable, perturbed(trainable.model(0)), 8, cutting.measured)]
+    assert found[1] >= 0.02
+    assert found[1] > found[0] + found[2]
+
+
+@pytest.mark.parametrize("cost", [cutting.counted, cutting.measured])
+def test_nothing_of_the_model_changes(cost: cutting.Cost) -> None:
+    trainable = noisy_points()
+    model, wanted = trainable.model(0).eval(), trainable.model(0)
+    torch.manual_seed(4)
+    drawn = torch.rand(3)
+    torch.manual_seed(4)
+    cutting.costs(trainable, perturbed(model), 8, cost)
+    assert torch.equal(torch.rand(3), drawn)
+    assert_same(model.state_dict(), wanted.state_dict())
+    assert not any(module.training for module in model.modules())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_part_that_does_not_run_with_tangents_is_named() -> None:
+    class Looking(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.grid_sample(x, torch.zeros(x.shape[0], 2, 2, 2), align_corners=False)
+
+    trainable = Example(lambda: nn.Sequential(nn.Conv2d(3, 3, 1), Looking()), images(4))
+    with pytest.raises(WorkloadError, match=r"part 2 of the model does not run with tangents: .*Looking"):
+        cutting.costs(trainable, perturbed(trainable.model(0)), 2, cutting.counted)
+
+
+def test_parts_pass_one_tensor_on() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x, x
+
+    trainable = Example(lambda: nn.Sequential(nn.Linear(12, 4), Two()), vectors())
+    with pytest.raises(WorkloadError, match="tuple"):
+        cutting.costs(trainable, perturbed(trainable.model(0)), 2, cutting.counted)

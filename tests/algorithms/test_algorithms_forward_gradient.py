@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import math
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.asyncfgd.memory_probe import measure
+from tests.algorithms.algorithms_examples import Example, images, noisy_points, perceptron, points, texts, vectors
+from tests.algorithms.contract import TrainingAlgorithmContract
+from tests.training import training_made as made
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+from torch.nn import functional as F
+
+from wattune.algorithms import Trainable, TrainingAlgorithm, load_checkpoint, open_algorithm
+from wattune.algorithms.tangents import Key
+from wattune.errors import InputError, WorkloadError
+from wattune.training import train
+from wattune.workloads.models import CharacterTransformer, resnet8
+
+
+class ForwardGradientContract(TrainingAlgorithmContract):
+    spec: str
+    learning_steps = 600
+
+    def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
+        return open_algorithm(self.spec, trainable, batch_size, seed=seed)
+
+    def test_it_learns(self) -> None:
+        _, steps = self.steps(points(), self.learning_steps, batch_size=16)
+        losses = [s.loss for s in steps]
+        assert sum(losses[-50:]) < 0.7 * sum(losses[:50])
+
+
+class TestWeights(ForwardGradientContract):
+    spec = "forward-gradient"
+
+
+class TestSeveralDirections(ForwardGradientContract):
+    spec = "forward-gradient:directions=3"
+
+
+class TestDifferences(ForwardGradientContract):
+    spec = "forward-gradient:perturb=differences"
+
+
+class TestActivities(ForwardGradientContract):
+    spec = "forward-gradient:perturb=activities"
+    learning_steps = 200
+
+    def noisy(self) -> Example:
+        """Without batch normalisation, through which examples see each other."""
+        return Example(
+            lambda: nn.Sequential(nn.Linear(12, 20), nn.LayerNorm(20), nn.ReLU(), nn.Dropout(0.3), nn.Linear(20, 4)),
+            vectors(),
+        )
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_it_is_a_forward_gradient_descent_written_on_jvp(optimizer):
+    """The plain loop: a direction, ``torch.func.jvp``, the derivative times the direction as the gradient."""
+    trainable = points(optimizer=lambda p: optimizer(p, lr=1e-2))
+    algorithm = open_algorithm("forward-gradient", trainable, 8, seed=3)
+    steps = list(algorithm.run(islice(trainable.batches(8), 20)))
+
+    model = trainable.model(3)
+    updates = optimizer(model.parameters(), lr=1e-2)
+    losses = []
+    for step, (x, y) in enumerate(islice(trainable.batches(8), 20)):
+        draws = Key(3, step).generator(torch.device("cpu"))
+        values = {name: p.detach() for name, p in model.named_parameters()}
+        u = {name: torch.randn(p.shape, generator=draws) for name, p in values.items()}
+        loss, derivative = jvp(
+            lambda at, x=x, y=y: trainable.loss(functional_call(model, at, (x,)), y), (values,), (u,)
+        )
+        for name, p in model.named_parameters():
+            p.grad = derivative * u[name]
+        updates.step()
+        losses.append(loss.item())
+    assert [s.loss for s in steps] == pytest.approx(losses, rel=1e-5)
+    for found, wanted in zip(algorithm.module.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities", "differences"])
+def test_micro_batches_have_directions_of_their_own(perturb):
+    trainable = points(optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    (x, y) = next(trainable.batches(8))
+    found = []
+    for micro in (8, 3):
+        algorithm = open_algorithm(f"forward-gradient:perturb={perturb}", trainable, 8, micro_batch_size=micro)
+        (step,) = algorithm.run([(x, y)])
+        found.append((step, [p.grad.clone() for p in algorithm.module.parameters()]))
+    (whole, one), (parts, other) = found
+    assert (whole.samples, parts.samples) == (8, 8)
+    assert whole.loss == pytest.approx(parts.loss, rel=1e-4)
+    assert not torch.allclose(one[0], other[0])
+
+
+def test_the_name_says_the_options_that_were_given():
+    spec = "forward-gradient:head=3,directions=2,alpha=0.15,perturb=activities"
+    algorithm = open_algorithm(spec, points(), 8)
+    assert algorithm.name == "forward-gradient:alpha=0.15,directions=2,head=3,perturb=activities"
+    assert open_algorithm(algorithm.name, points(), 8).name == algorithm.name
+    assert open_algorithm("forward-gradient", points(), 8).name == "forward-gradient"
+
+
+@pytest.mark.parametrize("data_type", ["fp16", "bf16"])
+def test_low_precision_is_refused(data_type):
+    with pytest.raises(InputError, match=f"data type of forward gradients: {data_type}; allowed: fp32, tf32"):
+        open_algorithm("forward-gradient", points(data_type=data_type), 8)
+
+
+class Distances(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cdist(x, x.detach()[:4])
+
+
+class Noise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x)
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities"])
+def test_an_operation_without_a_forward_derivative_is_named_before_training(perturb):
+    trainable = Example(lambda: nn.Sequential(nn.Linear(12, 4), Distances()), vectors())
+    with pytest.raises(WorkloadError, match="without a forward derivative: _cdist_forward; train by backprop"):
+        open_algorithm(f"forward-gradient:perturb={perturb}", trainable, 8)
+    open_algorithm("forward-gradient:perturb=differences", trainable, 8)
+
+
+def test_an_operation_of_a_model_that_needs_its_values_is_named_too():
+    class Picky(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cdist(x, x) if x.sum().item() < 1e9 else x
+
+    trainable = Example(lambda: nn.Sequential(nn.Linear(12, 4), Picky()), vectors())
+    with pytest.raises(WorkloadError, match="_cdist_forward"):
+        open_algorithm("forward-gradient", trainable, 8)
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities", "differences"])
+def test_random_numbers_that_cannot_be_drawn_again_are_named_before_training(perturb):
+    trainable = Example(lambda: nn.Sequential(nn.Linear(12, 4), Noise()), vectors())
+    with pytest.raises(WorkloadError, match=r"a random operation in the model.*: randn_like"):
+        open_algorithm(f"forward-gradient:perturb={perturb}", trainable, 8)
+
+
+def test_batch_normalisation_with_activities_is_refused_before_training():
+    with pytest.raises(InputError, match=r"1 \(batch normalisation\)"):
+        open_algorithm("forward-gradient:perturb=activities", noisy_points(), 8)
+
+
+def test_a_loss_that_is_not_a_number_changes_no_parameter():
+    for spec in ("forward-gradient", "forward-gradient:perturb=activities", "forward-gradient:perturb=differences"):
+        trainable = points()
+        algorithm = open_algorithm(spec, trainable, 8)
+        before = {k: v.clone() for k, v in algorithm.module.state_dict().items()}
+        x, y = next(trainable.batches(8))
+        (step,) = algorithm.run([(x.clone().fill_(math.inf), y)])
+        assert math.isnan(step.loss)
+        assert all(torch.equal(v, before[k]) for k, v in algorithm.module.state_dict().items())
+
+
+def test_a_derivative_that_is_not_finite_changes_no_parameter():
+    class Root(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x * 0).sqrt() + x  # the root's slope at 0
+
+    trainable = Example(lambda: nn.Sequential(nn.Linear(12, 4), Root()), vectors())
+    algorithm = open_algorithm("forward-gradient", trainable, 8)
+    before = algorithm.module[0].weight.clone()
+    (step,) = algorithm.run(islice(trainable.batches(8), 1))
+    assert math.isnan(step.loss)
+    assert torch.equal(algorithm.module[0].weight, before)
+
+
+def test_a_training_that_diverges_ends_so_with_the_last_good_checkpoint(tmp_path):
+    def data() -> Any:
+        points = made.points()
+        points.train[0][7] = math.nan
+        return points
+
+    workload = made.workload(data=data, target=None, batch_sizes=(8,))
+    plan = made.plan().model_copy(update={"algorithm": "forward-gradient"})
+    record = train(made.nano(), workload, plan, checkpoint=tmp_path / "kept", seed=1)
+    assert record.ended == "diverged"
+    assert record.evaluations
+    assert record.provenance.kind == "simulated"
+    state, extra = load_checkpoint(tmp_path / "kept")
+    assert extra["so_far"]["samples"] == record.evaluations[-1].samples
+    assert all(torch.isfinite(v).all() for v in state["module"].values())
+
+
+# --------------------------------------------------------------------------------------------- what a step asks for
+
+
+def matmul(work: Any, kind: str = "matmul") -> float:
+    return sum(o.flops for p in work.phases for o in p.operations if o.kind == kind)
+
+
+def test_the_work_of_a_perceptron_in_products():
+    first, last = 2 * 8 * 12 * 20, 2 * 8 * 20 * 4
+    work = {
+        perturb: matmul(open_algorithm(f"forward-gradient:perturb={perturb}", points(), 8).work())
+        for perturb in ("weights", "activities", "differences")
+    }
+    # The batch has no tangent.
+    assert work["weights"] == 2 * first + 3 * last
+    # The output; the tangent from the second layer on; the output again; the weights' gradients.
+    assert work["activities"] == first + 2 * last + first + last + first + last
+    assert work["differences"] == 2 * (first + last)
+
+
+def test_a_frozen_beginning_costs_one_plain_forward_pass():
+    first, last = 2 * 8 * 12 * 20, 2 * 8 * 20 * 4
+    head = open_algorithm("forward-gradient:alpha=0", points(), 8).work()
+    assert matmul(head) == first + 2 * last
+    later = open_algorithm("forward-gradient:alpha=0,epoch_samples=100", points(), 8).work()
+    assert matmul(later) == first + 2 * last
+    risen = open_algorithm("forward-gradient:alpha=0.15,epoch_samples=100", points(), 8).work()
+    assert matmul(risen) == 2 * first + 3 * last
+
+
+@pytest.mark.parametrize(
+    "trainable",
+    [
+        Example(lambda: resnet8(width=4), images(size=16)),
+        Example(lambda: CharacterTransformer(vocabulary=11, length=6, layers=2, heads=2, width=8), texts(6, 11)),
+    ],
+    ids=["resnet8", "character transformer"],
+)
+def test_a_dual_pass_takes_three_forward_passes(trainable):
+    algorithm = open_algorithm("forward-gradient", trainable, 8)
+    products = {
+        name: matmul(work) + matmul(work, "convolution")
+        for name, work in (("step", algorithm.work()), ("forward", algorithm.evaluation_work(8)))
+    }
+    assert 2 < products["step"] / products["forward"] <= 3
+
+
+def test_several_directions_cost_as_many_passes():
+    one, three = (open_algorithm(f"forward-gradient:directions={m}", points(), 8).work() for m in (1, 3))
+    assert matmul(three) == 3 * matmul(one)
+    assert three.peak_memory_bytes < 1.3 * one.peak_memory_bytes
+
+
+def test_memory_grows_with_the_batch_and_not_with_the_depth():
+    def deep(depth: int, batch: int) -> float:
+        def build() -> nn.Module:
+            return nn.Sequential(*(m for _ in range(depth) for m in (nn.Linear(12, 12), nn.ReLU())))
+
+        trainable = Example(build, vectors(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+        algorithm = open_algorithm("forward-gradient", trainable, batch)
+        kept = sum(p.numel() for p in algorithm.module.parameters()) * 4
+        return algorithm.work().peak_memory_bytes - 2 * kept  # parameters, and their directions or gradients
+
+    assert deep(40, 512) == pytest.approx(deep(4, 512), rel=0.05)
+    assert deep(4, 1024) == pytest.approx(2 * deep(4, 512), rel=0.05)
+
+
+@pytest.mark.slow
+def test_peak_memory_in_a_process_of_its_own():
+    """A CNN of 8 channels on 32x32 images in batches of 64, at depth 64."""
+    deep = {
+        name: measure(name, depth=64)["peak_mb"]
+        for name in ("backprop", "backprop:checkpoint=8", "forward-gradient", "forward-gradient:perturb=activities")
+    }
+    flat = measure("forward-gradient", depth=4)["peak_mb"]
+    assert deep["forward-gradient"] <= 1.5 * flat
+    assert deep["forward-gradient"] <= 0.2 * deep["backprop"]
+    assert deep["forward-gradient"] <= 0.4 * deep["backprop:checkpoint=8"]
+    assert deep["forward-gradient:perturb=activities"] <= 0.2 * deep["backprop"]
+
+
+# ------------------------------------------------------------------------------------------------------- accuracy
+
+
+def test_activities_of_a_standardised_linear_head_learn_nearly_as_well_as_backpropagation():
+    """Classes that are not quite separable, of 64 features with mean 0 and variance 1."""
+    draws = torch.Generator().manual_seed(0)
+    centres = torch.randn(10, 64, generator=draws)
+
+    def draw(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        y = torch.randint(0, 10, (n,), generator=generator)
+        x = 0.45 * centres[y] + torch.randn(n, 64, generator=generator)
+        return x / (1 + 0.45**2) ** 0.5, y
+
+    trainable = Example(lambda: nn.Linear(64, 10), draw, optimizer=lambda p: torch.optim.Adam(p, lr=3e-3))
+    x, y = draw(2000, torch.Generator().manual_seed(99))
+    accuracy = {}
+    for name, steps in (("backprop", 400), ("forward-gradient:perturb=activities", 1500)):
+        algorithm = open_algorithm(name, trainable, 64)
+        list(algorithm.run(islice(trainable.batches(64), steps)))
+        with torch.no_grad():
+            accuracy[name] = (algorithm.module(x).argmax(1) == y).float().mean().item()
+    assert 0.5 < accuracy["backprop"] < 0.99
+    assert accuracy["forward-gradient:perturb=activities"] >= accuracy["backprop"] - 0.02
+
+
+def test_dropout_masks_are_those_of_the_step():
+    """The same masks in the pass that learns as in the pass that differentiates: F.dropout as well as layers."""
+
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = perceptron(dropout=0.4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(self.layers(F.alpha_dropout(x, 0.2, self.training)), 0.1, self.training)
+
+    trainable = Example(Dropping, vectors())
+    torch.manual_seed(5)
+    runs = []
+    for _ in range(2):
+        torch.rand(3)
+        algorithm = open_algorithm("forward-gradient:perturb=activities", trainable, 8)
+        runs.append([s.loss for s in algorithm.run(islice(trainable.batches(8), 5))])
+    assert runs[0] == runs[1]

@@ -1,0 +1,435 @@
+"""Directional derivatives and the estimates made of them, against autograd."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from tests.algorithms.algorithms_examples import images, perceptron, points, texts, vectors
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wattune.algorithms import forward_ad
+from wattune.algorithms.alpha import Alpha, Schedule
+from wattune.algorithms.forward_gradient import Estimate
+from wattune.algorithms.parts import parts
+from wattune.algorithms.perturbed import Perturbed, loss_along
+from wattune.algorithms.randomness import Masks
+from wattune.algorithms.tangents import Key
+from wattune.errors import InputError, WorkloadError
+from wattune.workloads.models import CharacterTransformer, Embedded, resnet8, small_cnn
+
+LOSS = points()
+"""Its loss is the cross-entropy of any model here."""
+
+
+def encoder() -> nn.Module:
+    """PyTorch's own transformer layer: fused attention, dropout."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+    return nn.Sequential(nn.Embedding(11, 8), layer, nn.Linear(8, 11))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
+    "small perceptron": (lambda: nn.Sequential(nn.Linear(12, 4), nn.Tanh(), nn.Linear(4, 4)), vectors()),
+    "deep perceptron": (
+        lambda: nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)),
+        vectors(),
+    ),
+    "perceptron": (lambda: perceptron(dropout=0.3), vectors()),
+    "convolutions": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(4, 4)
+        ),
+        images(size=8, classes=4),
+    ),
+    "convolutions with batch normalisation": (lambda: small_cnn(width=4), images(size=16)),
+    "resnet8": (lambda: resnet8(width=4), images(size=16)),
+    "character transformer": (
+        lambda: CharacterTransformer(vocabulary=11, length=6, layers=2, heads=2, width=8),
+        texts(6, 11),
+    ),
+    "transformer of PyTorch": (encoder, texts(6, 11)),
+}
+ALONE = ["perceptron", "convolutions", "character transformer", "transformer of PyTorch"]
+"""Models whose examples do not see each other."""
+
+
+class Tied(nn.Module):
+    """One matrix both reads the characters and writes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.fc = nn.Embedding(11, 8), nn.Linear(8, 11, bias=False)
+        self.fc.weight = self.token.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.token(x).tanh())
+
+
+MODELS["tied"] = Tied, texts(6, 11)
+
+
+def made(name: str, dtype: torch.dtype = torch.float64, samples: int = 5) -> tuple[nn.Module, Any, Tensor]:
+    build, draw = MODELS[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = build().to(dtype)
+    x, y = draw(samples, torch.Generator().manual_seed(2))
+    return model, x.to(dtype) if x.is_floating_point() else x, y
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def gradient(model: nn.Module, x: Any, y: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+    """The loss and what autograd says its gradient is, with the masks that the key gives."""
+    model.zero_grad()
+    perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1))
+    with perturbed._masks(key, x, 0), torch.enable_grad():
+        loss = LOSS.loss(torch.func.functional_call(model, perturbed._buffers(), (x,)), y)
+    loss.backward()
+    found = flat(model)
+    model.zero_grad()
+    return loss.detach(), found
+
+
+def direction(perturbed: Perturbed, x: Any, key: Key) -> Tensor:
+    """The direction itself: the estimate of a derivative of 1."""
+    perturbed.module.zero_grad()
+    perturbed.add_gradient(x, torch.ones(()), key)
+    found = flat(perturbed.module)
+    perturbed.module.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_derivative_is_that_along_the_direction(name, dtype, bound):
+    model, x, y = made(name, dtype)
+    perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1))
+    for step in range(3):
+        key = Key(4, step)
+        loss, g = gradient(model, x, y, key)
+        u = direction(perturbed, x, key)
+        with forward_ad.level():
+            output, tangent = perturbed.dual(x, None, key)
+            found, derivative = loss_along(LOSS, output, tangent, y, per_example=False)
+        assert found.item() == pytest.approx(loss.item(), rel=bound)
+        assert abs(derivative - g @ u) <= bound * max(abs(g @ u), g.norm())
+        assert u.var().item() == pytest.approx(1, abs=6 * math.sqrt(2 / len(u)))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("transformer of PyTorch", "tied")])
+def test_a_pipeline_of_modules_has_the_derivative_of_the_whole(name):
+    """One module after the other, each with its own direction and the tangent of the one before."""
+    model, x, y = made(name)
+    model.train(name != "perceptron")  # dropout draws from the key, which is each module's own
+    modules = [Perturbed(m, perturb="weights", alpha=Alpha(model, 1)) for m in parts(model)]
+    _, g = gradient(model, x, y, Key(0, 0))
+    h, tangent = x, None
+    for k, module in enumerate(modules):
+        with forward_ad.level():  # one level for each, so what it gives must outlive its own
+            h, tangent = module.dual(h, tangent, Key(0, 0, k))
+    with forward_ad.level():
+        _, derivative = loss_along(LOSS, h, tangent, y, per_example=False)
+    model.zero_grad()
+    for k, module in enumerate(modules):
+        module.add_gradient(h, torch.ones(()), Key(0, 0, k))
+    assert derivative.item() == pytest.approx((g @ flat(model)).item(), rel=1e-10)
+
+
+def estimates(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: int) -> Tensor:
+    """(count, P): as many estimates of the gradient, all of one function: the masks are those of one step."""
+    perturbed = how.of(model, Alpha(model, 1, how.schedule))
+    found = []
+    with how.running():
+        for i in range(count):
+            model.zero_grad()
+            if how.directions == 1:
+                key = Key(7, 0, 0, 1 + i)
+                output, tangent = perturbed.dual(x, None, key)
+                per_example = how.perturb == "activities"
+                _, derivative = loss_along(LOSS, output, tangent, y, per_example=per_example)
+                perturbed.add_gradient(x, derivative, key)
+            else:
+                how.add(perturbed, LOSS, (x, y), Key(7 + i, 0))
+            found.append(flat(model))
+    return torch.stack(found)
+
+
+def relative_variance(found: Tensor, g: Tensor) -> float:
+    return float((found - g).square().sum(1).mean() / g.square().sum())
+
+
+@pytest.mark.parametrize(("directions", "count"), [(1, 1500), (4, 400), (16, 150)])
+def test_the_variance_is_p_plus_1_over_the_number_of_directions(directions, count):
+    model, x, y = made("small perceptron", samples=16)
+    _, g = gradient(model, x, y, Key(7, 0))
+    found = estimates(model, x, y, Estimate(directions=directions), count)
+    assert relative_variance(found, g) == pytest.approx((len(g) + 1) / directions, rel=0.1)
+
+
+def assert_unbiased(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: int) -> None:
+    """Of each parameter's estimates, the component along its gradient is on average that gradient."""
+    _, g = gradient(model, x, y, Key(7, 0))
+    found = estimates(model, x, y, how, count)
+    start = 0
+    for name, p in model.named_parameters():
+        part = slice(start, start + p.numel())
+        along = found[:, part] @ g[part] / g[part].square().sum()
+        assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(count), name
+        start += p.numel()
+    along = found @ g / g.square().sum()
+    assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(count) <= 0.7
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities"])
+@pytest.mark.parametrize("name", ALONE)
+def test_estimates_are_unbiased(name, perturb):
+    assert_unbiased(*made(name), Estimate(perturb), 150)
+
+
+def test_estimates_of_a_tied_weight_are_unbiased():
+    assert_unbiased(*made("tied"), Estimate("activities"), 300)
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities"])
+def test_the_mean_of_many_estimates_is_the_gradient(perturb):
+    model, x, y = made("small perceptron", samples=8)
+    _, g = gradient(model, x, y, Key(7, 0))
+    found = estimates(model, x, y, Estimate(perturb), 1000)
+    expected = found.var(0).sum() / len(found)
+    assert (found.mean(0) - g).square().sum() <= 2 * expected < 0.2 * g.square().sum()
+
+
+def test_perturbed_activities_vary_less():
+    model, x, y = made("deep perceptron", samples=64)
+    _, g = gradient(model, x, y, Key(7, 0))
+    weights, activities = (
+        relative_variance(estimates(model, x, y, Estimate(perturb), 300), g) for perturb in ("weights", "activities")
+    )
+    assert activities < weights / 4
+
+
+def test_activities_of_a_batch_as_long_as_a_text():
+    """The embedding of places is (length, width): no row of it is an example, though there are as many."""
+    model = nn.Sequential(Embedded(nn.Embedding(5, 4), nn.Embedding(6, 4)), nn.Linear(4, 5)).double()
+    assert_unbiased(model, *texts(6, 5)(6, torch.Generator().manual_seed(0)), Estimate("activities"), 500)
+
+
+@pytest.mark.parametrize("name", ["perceptron", "character transformer"])
+def test_a_central_difference_is_the_derivative(name):
+    model, x, y = made(name)
+    perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1))
+    key = Key(1, 2)
+    _, g = gradient(model, x, y, key)
+    u = direction(perturbed, x, key)
+    h = 1e-5
+    ahead, behind = (LOSS.loss(perturbed.output_at(x, key, d), y) for d in (h, -h))
+    assert ((ahead - behind) / (2 * h)).item() == pytest.approx((g @ u).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities"])
+def test_no_tape_is_recorded(perturb):
+    model, x, y = made("perceptron")
+    perturbed = Perturbed(model, perturb=perturb, alpha=Alpha(model, 1))
+    with forward_ad.level():
+        output, tangent = perturbed.dual(x, None, Key(0, 0))
+        loss, derivative = loss_along(LOSS, output, tangent, y, per_example=perturb == "activities")
+    perturbed.add_gradient(x, derivative, Key(0, 0))
+    tensors = [output, tangent, loss, derivative, *(p.grad for p in model.parameters())]
+    assert not any(t.requires_grad for t in tensors)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_a_kept_direction_is_the_one_that_would_be_drawn_again():
+    model, x, y = made("perceptron")
+    found = []
+    for keep in (False, True):
+        perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1), keep=keep)
+        model.zero_grad()
+        with forward_ad.level():
+            for direction in range(2):
+                key = Key(0, 0, 0, direction)
+                output, tangent = perturbed.dual(x, None, key)
+                _, derivative = loss_along(LOSS, output, tangent, y, per_example=False)
+                perturbed.add_gradient(x, derivative, key, 0.5)
+        found.append(flat(model))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities"])
+def test_a_frozen_beginning_makes_no_tangent(perturb):
+    model = perceptron()
+    model[0].requires_grad_(False)
+    perturbed = Perturbed(model, perturb=perturb, alpha=Alpha(model, 1))
+    seen: dict[int, bool] = {}
+    for index, layer in enumerate(model):
+        layer.register_forward_hook(lambda _, __, out, i=index: seen.update({i: tangent_of(out) is not None}))
+    with forward_ad.level():
+        _, tangent = perturbed.dual(torch.randn(3, 12), None, Key(0, 0))
+    assert tangent is not None
+    assert [seen[i] for i in range(3)] == [False] * 3
+
+
+def tangent_of(value: Tensor) -> Tensor | None:
+    return forward_ad.unpacked(value)[1]
+
+
+def test_nothing_perturbed_is_one_plain_forward_pass():
+    model = perceptron()
+    x = torch.randn(3, 12)
+    frozen = Perturbed(model, perturb="weights", alpha=Alpha(model, 1, Schedule(epoch_samples=100, head="3")))
+    first = Perturbed(model[0], perturb="weights", alpha=frozen.alpha)
+    with forward_ad.level():
+        assert first.dual(x, None, Key(0, 0))[1] is None
+        assert frozen.dual(x, None, Key(0, 0))[1] is not None
+        assert first.dual(x, None, Key(0, 5000))[1] is not None
+    assert not first.perturbs(0)
+    assert first.perturbs(5000)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_alpha_scales_the_direction_or_the_estimate(given):
+    mode = "tangent" if given else "learning-rate"
+    model, x, y = made("perceptron")
+    model.eval()
+    plain, scaled = (
+        Perturbed(model, perturb="weights", alpha=Alpha(model, 1, s))
+        for s in (Schedule(), Schedule(alpha=0.25, alpha_mode=mode))
+    )
+    u, v = (direction(p, x, Key(0, 0)) for p in (plain, scaled))
+    head = 4 * 20 + 4
+    assert torch.equal(u[-head:], v[-head:])
+    torch.testing.assert_close(u[:-head] * 0.25, v[:-head])
+    with forward_ad.level():
+        derivatives = [
+            loss_along(LOSS, *p.dual(x, None, Key(0, 0)), y, per_example=False)[1].item() for p in (plain, scaled)
+        ]
+    assert (derivatives[0] == derivatives[1]) == (not given)
+
+
+def test_buffers_are_updated_once_a_batch():
+    model = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    x, y = vectors()(16, torch.Generator().manual_seed(0))
+    once = nn.Sequential(*model).requires_grad_(True)
+    once.load_state_dict(model.state_dict())
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    how = Estimate(directions=3)
+    with how.running():
+        how.add(how.of(model, Alpha(model, 16)), LOSS, (x, y), Key(0, 0))
+    assert int(model[1].num_batches_tracked) == 1
+    mean = 0.9 * before["1.running_mean"] + 0.1 * F.linear(x, before["0.weight"], before["0.bias"]).mean(0)
+    torch.testing.assert_close(model[1].running_mean, mean)
+    assert forward_ad.unpacked(model[1].running_mean)[1] is None
+
+
+def test_a_model_that_overwrites_its_input_leaves_the_batch_as_it_is():
+    model = nn.Sequential(nn.Hardswish(inplace=True), nn.Linear(12, 4))
+    x, y = vectors()(8, torch.Generator().manual_seed(0))
+    before = x.clone()
+    for perturb in ("weights", "activities"):
+        how = Estimate(perturb, directions=2)
+        with how.running():
+            how.add(how.of(model, Alpha(model, 8)), LOSS, (x, y), Key(0, 0))
+        assert torch.equal(x, before)
+
+
+def test_activities_behind_which_examples_see_each_other_are_refused():
+    model, x, _ = made("convolutions with batch normalisation", torch.float32)
+    perturbed = Perturbed(model, perturb="activities", alpha=Alpha(model, 1))
+    with forward_ad.level(), pytest.raises(InputError, match=r"norm1 \(batch normalisation\).*perturb=weights"):
+        perturbed.dual(x, None, Key(0, 0))
+    head = Perturbed(model, perturb="activities", alpha=Alpha(model, 1, Schedule(alpha=0)))
+    with forward_ad.level():
+        _, tangent = head.dual(x, None, Key(0, 0))
+    assert tangent is not None
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_activities_of_a_module_with_a_parameter_beside_its_layers_are_refused():
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+            self.layer = nn.Linear(2, 2)
+
+    model = Scaled()
+    with pytest.raises(WorkloadError, match="scale; put that parameter into a layer"):
+        Perturbed(model, perturb="activities", alpha=Alpha(model, 1))
+
+
+def test_a_second_thread_is_told():
+    errors: list[Exception] = []
+
+    def other() -> None:
+        try:
+            with forward_ad.level():
+                pass
+        except InputError as error:
+            errors.append(error)
+
+    with forward_ad.level():
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert [str(e).startswith("a second training by forward gradients") for e in errors] == [True]
+
+
+# ---------------------------------------------------------------------------------------------------- random numbers
+
+
+def dropped(seed: int, times: int) -> list[Tensor]:
+    generator = Key(seed, 0).generator(torch.device("cpu"), 1)
+    with Masks(generator):
+        return [F.dropout(torch.ones(50, 40), 0.5) for _ in range(times)]
+
+
+def test_threads_that_drop_out_at_once_draw_what_each_draws_alone():
+    alone = {seed: dropped(seed, 200) for seed in range(4)}
+    with ThreadPoolExecutor(4) as threads:
+        together = dict(zip(alone, threads.map(lambda seed: dropped(seed, 200), alone), strict=True))
+    for seed, masks in alone.items():
+        assert all(torch.equal(a, b) for a, b in zip(masks, together[seed], strict=True))
+    assert not torch.equal(alone[0][0], alone[1][0])
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        lambda x: F.dropout(x, 0.3),
+        lambda x: F.dropout2d(x[None, :, None], 0.3),
+        lambda x: F.alpha_dropout(x, 0.3, training=True),
+        lambda x: F.feature_alpha_dropout(x[None, :, None], 0.3, training=True),
+        lambda x: torch.native_dropout(x, 0.3, True)[0],  # what a GPU runs
+        lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.3),
+    ],
+)
+def test_every_dropout_draws_from_the_generator(drop):
+    x = torch.randn(40, 30, dtype=torch.float64)
+    state = torch.get_rng_state()
+    found = []
+    for seed in (1, 1, 2):
+        with forward_ad.level(), Masks(torch.Generator().manual_seed(seed)) as masks:
+            output, tangent = forward_ad.unpacked(drop(forward_ad.dual(x, torch.ones_like(x))))
+        assert masks.drawn
+        assert tangent is not None
+        found.append(output)
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_dropout_keeps_its_share_and_its_mean():
+    x = torch.ones(200, 200)
+    for drop in (F.dropout, lambda x, p: torch.native_dropout(x, p, True)[0]):
+        with Masks(torch.Generator().manual_seed(0)):
+            kept = drop(x, 0.3)
+        assert sorted(kept.unique().tolist()) == pytest.approx([0, 1 / 0.7])
+        assert kept.mean().item() == pytest.approx(1, abs=0.02)

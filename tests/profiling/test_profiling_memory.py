@@ -1,0 +1,145 @@
+"""How much memory a step takes, in the cells of a profile; and profiles of other algorithms than plain backprop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from profiling_made import Computer, board, workload
+from torch import nn
+
+from wattune.algorithms import open_algorithm
+from wattune.errors import UnknownName
+from wattune.profiling import profile
+from wattune.profiling.fit import Fit, fit
+from wattune.profiling.merging import merged
+from wattune.profiling.peak import PeakMemory
+from wattune.records import ProfileCell, ProfileTable
+
+MB = 1e6
+
+
+class Shared(Computer):
+    shares_memory = True
+
+
+def deep() -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1)]
+    for _ in range(15):
+        layers += [nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    ["backprop", "backprop:checkpoint=auto", "forward-gradient", "async-fgd:modules=2"],
+)
+def test_on_a_simulated_board_it_is_that_of_the_counted_step(algorithm):
+    work = workload(model=deep, micro_batch_sizes=(8, 32))
+    found = profile(board(), work, algorithm=algorithm, reference=False, steps=1)
+    assert found.algorithm == algorithm
+    assert found.key is not None
+    assert found.key.algorithm == algorithm
+    rows = {(c.batch_size, c.micro_batch_size or c.batch_size) for c in found.cells}
+    if algorithm.startswith("async"):  # which takes no micro-batches
+        assert rows == {(8, 8), (32, 32), (128, 128)}
+    else:
+        assert rows == {(8, 8), (32, 8), (32, 32), (128, 8), (128, 32)}
+    for batch_size, micro in rows:
+        counted = open_algorithm(algorithm, work, batch_size, micro_batch_size=micro).work().peak_memory_bytes
+        own = {
+            c.memory_bytes
+            for c in found.cells
+            if (c.batch_size, c.micro_batch_size or c.batch_size) == (batch_size, micro)
+        }
+        assert own == {counted}
+    assert ProfileTable.parse(found.dump()) == found
+
+
+@pytest.mark.parametrize("strategy", ["staircase", "guided"])
+@pytest.mark.parametrize("algorithm", ["backprop:checkpoint=2", "forward-gradient", "async-fgd:modules=2"])
+def test_other_strategies_profile_any_algorithm(strategy, algorithm):
+    found = profile(board(), workload(), algorithm=algorithm, strategy=strategy, cap_w=4.5, reference=False)
+    assert found.measured
+    assert all(c.memory_bytes for c in found.measured)
+    assert found.algorithm == algorithm
+
+
+def test_options_in_any_order_are_one_algorithm():
+    one, other = (
+        profile(board(), workload(batch_sizes=(8,)), algorithm=f"async-fgd:{options}", steps=1, reference=False)
+        for options in ("perturb=weights,modules=02", "modules=2,perturb=weights")
+    )
+    assert one.algorithm == other.algorithm == "async-fgd:modules=2,perturb=weights"
+    assert one.key == other.key
+    with pytest.raises(UnknownName, match="unknown algorithm: nonsense"):
+        profile(board(), workload(), algorithm="nonsense")
+
+
+def test_where_steps_are_executed_it_is_measured_in_a_process_of_its_own():
+    torch.set_num_threads(1)
+    found = profile(Shared(), workload(model=deep, batch_sizes=(4, 32)), steps=1, reference=False)
+    small, large = (cell.memory_bytes for cell in found.cells)
+    counted = open_algorithm("backprop", workload(model=deep), 32).work().peak_memory_bytes
+    assert small < large
+    assert 0.8 * counted < large < 2 * counted
+
+
+def test_checkpointing_takes_less_as_measured():
+    torch.set_num_threads(1)
+    work = workload(model=deep, batch_sizes=(32,))
+    taken = {
+        algorithm: fit(Shared(), work, algorithm, [(32, 32)]).memory_bytes((32, 32))
+        for algorithm in ("backprop", "backprop:checkpoint=auto")
+    }
+    assert taken["backprop:checkpoint=auto"] < 0.75 * taken["backprop"]
+
+
+def test_inputs_are_those_of_the_whole_batch():
+    known = Fit(frozenset({64}), {8: 10 * MB}, 0.5 * MB)
+    assert known.memory_bytes((8, 8)) == 14 * MB
+    assert known.memory_bytes((32, 8)) == 26 * MB
+    assert known.memory_bytes((64, 64)) is None
+
+
+def test_nobody_knows_on_a_device_that_shares_no_memory_and_has_no_cuda():
+    found = profile(Computer(), workload(batch_sizes=(2,), budget_samples=2), steps=1, reference=False)
+    assert found.cells[0].memory_bytes is None
+
+
+def test_the_peak_is_that_since_it_began():
+    peak = PeakMemory("cpu")
+    peak.settle()
+    peak.begin()
+    block = torch.ones(10_000_000)
+    del block
+    first = peak.read()
+    assert first is not None
+    assert 35 * MB < first < 80 * MB
+    peak.begin()
+    later = peak.read()
+    assert later is None or later < 20 * MB
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_it_is_what_tensors_took():
+    peak = PeakMemory.of_cuda("gpu")
+    assert peak is not None
+    block = torch.ones(10_000_000, device="cuda")
+    del block
+    assert peak.read() == pytest.approx(40 * MB, rel=0.05)
+
+
+def test_without_cuda_a_process_that_does_more_is_not_measured(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert PeakMemory.of_cuda("gpu") is None
+    assert PeakMemory.of_cuda("cpu") is None
+
+
+def test_two_measurements_of_a_cell_take_the_larger():
+    cells = [
+        ProfileCell(batch_size=8, step_s=1.0, power_mean_w=2.0, power_peak_w=3.0, steps=1, memory_bytes=m)
+        for m in (5.0, 7.0, None)
+    ]
+    assert merged(cells[:2])[0].memory_bytes == 7.0
+    assert merged([cells[1], cells[2]])[0].memory_bytes == 7.0
+    assert merged([cells[2]])[0].memory_bytes is None

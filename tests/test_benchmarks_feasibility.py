@@ -1,0 +1,75 @@
+"""The feasibility table of the asyncfgd benchmark: where its figures come from, and that it says what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from benchmarks.asyncfgd import feasibility
+from benchmarks.asyncfgd.feasibility import ALGORITHMS, Model, Ratio, perceptron, ratios
+
+
+def results(**samples: dict[str, list[int | None]]) -> dict[str, Any]:
+    return {
+        "tasks": {
+            task: {"algorithms": {name: {"samples_to_target": needed} for name, needed in found.items()}}
+            for task, found in samples.items()
+        }
+    }
+
+
+def test_ratios_are_those_of_the_trainings():
+    found = ratios(
+        results(
+            one={"backprop": [100, 300], "forward gradient": [4000, 4000], "AsyncFGD": [None, 9000]},
+            other={"backprop": [100, 100], "forward gradient": [6000, 4000]},
+        )
+    )
+    assert found["forward gradient"] == Ratio(20.0, 50.0, "measured: reached backprop's target on 2 of 2 tasks")
+    assert found["AsyncFGD"] == Ratio(None, None, "measured: reached backprop's target on 0 of 1 tasks")
+    assert "backprop" not in found
+
+
+def test_without_trainings_the_ratio_is_called_assumed():
+    found = ratios(None)
+    assert {(r.least, r.most) for r in found.values()} == {(33.0, 60.0)}
+    assert all(r.source.startswith("assumed") for r in found.values())
+
+
+@pytest.fixture
+def generated(monkeypatch):
+    """The whole table for one small model."""
+    model = Model("MLP", lambda: perceptron(4, 32), (256,))
+    monkeypatch.setattr(feasibility, "MODELS", (model,))
+
+    def make(samples: dict[str, Ratio]) -> dict[str, Any]:
+        return {
+            "board": "jetson-nano",
+            "cap_w": 4.5,
+            "batch_size": 32,
+            "ratios": {name: ratio._asdict() for name, ratio in samples.items()},
+            "cases": list(feasibility.cases(samples)),
+        }
+
+    return make
+
+
+def test_the_chosen_one_fits_and_is_the_cheapest(generated):
+    found = generated(ratios(None))
+    assert len(found["cases"]) == sum(len(choice.shares) for choice in feasibility.CHOICES.values())
+    for case in found["cases"]:
+        for one in case["algorithms"].values():
+            assert one["fits"] == (one["least_bytes"] <= case["limit_bytes"]) == (one["cost"] is not None)
+        costs = {name: one["cost"] for name, one in case["algorithms"].items() if one["cost"] is not None}
+        assert case["chosen"] == (min(costs, key=costs.__getitem__) if costs else None)
+    text = feasibility.markdown(found)
+    assert text.count("| MLP |") == sum(case["chosen"] is not None for case in found["cases"])
+    assert "Forward gradients win" in text
+    wins = sum(case["chosen"] in tuple(ALGORITHMS)[2:] for case in found["cases"])
+    assert ("Forward gradients win nowhere" in text) == (wins == 0)
+
+
+def test_an_algorithm_that_reaches_no_target_is_not_chosen(generated):
+    found = generated({name: Ratio(None, None, "measured") for name in list(ALGORITHMS)[2:]})
+    assert {case["chosen"] for case in found["cases"]} <= {"backprop", "backprop, checkpointed", None}
+    assert "AsyncFGD wins nowhere" in feasibility.markdown(found)
