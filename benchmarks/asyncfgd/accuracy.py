@@ -1,8 +1,8 @@
 """How well and how fast each algorithm learns: learning rates picked on one part of the data, three seeds on another.
 
 Each algorithm gets the paper's grid of learning rates, widened by half decades, and successive halving: all rates for
-an eighth of the steps, the best three to a quarter, the best two to the half. Source of the grid and the batch size: Zhao et al., AsyncFGD,
-NeurIPS 2023, section 6.
+an eighth of the steps, the best three to a quarter, the best two to the half. Source of the grid and the batch size:
+Zhao et al., AsyncFGD, NeurIPS 2023, section 6.
 
 What is finished is kept in the work folder, one file for each task and algorithm.
 """

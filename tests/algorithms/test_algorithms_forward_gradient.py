@@ -319,3 +319,21 @@ def test_dropout_masks_are_those_of_the_step():
         algorithm = open_algorithm("forward-gradient:perturb=activities", trainable, 8)
         runs.append([s.loss for s in algorithm.run(islice(trainable.batches(8), 5))])
     assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("spec", ["forward-gradient", "forward-gradient:perturb=differences"])
+def test_a_model_with_batch_normalisation_goes_on_exactly(spec):
+    """The first pass of a process must be like every other one."""
+    trainable = Example(resnet8, images(size=8), optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))
+
+    def trained(batches: int, state: Any = None) -> dict[str, Any]:
+        algorithm = open_algorithm(spec, trainable, 8)
+        if state is not None:
+            algorithm.load_state_dict(state)
+        start = 0 if state is None else state["step"] * 8
+        list(algorithm.run(islice(trainable.batches(8, start=start), batches)))
+        return algorithm.state_dict()
+
+    whole, resumed = trained(4), trained(2, trained(2))
+    for name, value in whole["module"].items():
+        assert torch.equal(value, resumed["module"][name]), name

@@ -28,7 +28,7 @@ from wattune.algorithms.placement import shortage_said
 from wattune.algorithms.precision import matrix_precision
 from wattune.algorithms.spec import Option, one_of, whole, written
 from wattune.algorithms.stage import Passed, Stage
-from wattune.algorithms.stepping import check_sizes, copied, misfit_said, opened
+from wattune.algorithms.stepping import check_sizes, copied, misfit_said, opened, untouched
 from wattune.algorithms.supported import check_forward_data_type, check_supported
 from wattune.algorithms.tangents import Key
 from wattune.algorithms.tick import Headed, Tick, modules_of, perturbed_of
@@ -65,8 +65,8 @@ class AsyncForwardGradient(TrainingAlgorithm):
     single accelerator (a simulated board is one), and the memory of all that waits between them. For each of the K-1
     batches under way that is one pair of activations and tangent; perturbed activities add the input of every module
     that the batch has passed and a copy of that module's parameters, and local losses a copy of the parameters that the
-    module had before. (Threads hold K working sets instead of one, and each direction of weights until its derivative is
-    there, where it is drawn again otherwise.)
+    module had before. (Threads hold K working sets instead of one, and each direction of weights until its derivative
+    is there, where it is drawn again otherwise.)
 
     Raises: InputError for a batch size, micro-batches, a data type or cuts that cannot be; WorkloadError where nothing
     trains, the model is no sequence or does not run with tangents; OutOfDeviceMemory where it does not fit.
@@ -265,7 +265,7 @@ class AsyncForwardGradient(TrainingAlgorithm):
         knows before the first batch, in a training that goes on as in one that begins."""
         passed: Passed = self._trainable.example(min(2, self.batch_size))[0], None
         modules = [*(stage.module for stage in stages), *(head.module for head in heads)]
-        with cutting.untouched(modules), forward_ad.level(), shortage_said("a forward pass with tangents"):
+        with untouched(modules), forward_ad.level(), shortage_said("a forward pass with tangents"):
             for stage in stages:
                 passed = stage.perturbed.dual(*stage.here(passed), Key(self._seed, 0, stage.index))
                 if stage.index < len(heads):

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from wattune.algorithms import forward_ad
@@ -25,6 +24,7 @@ from wattune.algorithms.base import Trainable
 from wattune.algorithms.counter import Counter
 from wattune.algorithms.perturbed import Perturbed
 from wattune.algorithms.placement import shortage_said
+from wattune.algorithms.stepping import untouched
 from wattune.algorithms.tangents import Key
 from wattune.errors import InputError, WorkloadError
 
@@ -129,21 +129,3 @@ def _learnt(part: Perturbed, x: Any, tangent: Tensor | None, key: Key) -> tuple[
     for parameter in part.module.parameters():
         parameter.grad = None
     return passed
-
-
-@contextmanager
-def untouched(found: Sequence[nn.Module]) -> Iterator[None]:
-    """The modules train in here; buffers, modes and random numbers are as they were afterwards."""
-    buffers = [(b, b.clone()) for part in found for b in part.buffers()]
-    modes = [(module, module.training) for part in found for module in part.modules()]
-    on_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices=None if on_cuda else []):
-        for part in found:
-            part.train()
-        try:
-            yield
-        finally:
-            for buffer, value in buffers:
-                buffer.copy_(value)
-            for module, training in modes:
-                module.training = training

@@ -150,6 +150,7 @@ class ForwardGradient(TrainingAlgorithm):
         alpha = Alpha(self.module, batch_size, self._estimate.schedule)
         self._perturbed = self._estimate.of(self.module, alpha)
         check_supported(trainable, self.module, self._optimizer, self._estimate)
+        self._rehearse()
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Train on each batch; one Step comes out before the next batch goes in.
@@ -187,6 +188,20 @@ class ForwardGradient(TrainingAlgorithm):
             self.module.load_state_dict(state["module"])
             self._optimizer.load_state_dict(stepping.copied(state["optimizer"]))
             self._seed, self._step = int(state["seed"]), int(state["step"])
+
+    def _rehearse(self) -> None:
+        """One forward pass that nothing is learnt from: whether the model draws random numbers it finds out in its
+        first pass, which is therefore not quite as the others are."""
+        few = stepping.part(self._trainable.example(min(2, self.batch_size)), 0, 2, self._device)
+        with (
+            shortage_said("a forward pass"),
+            stepping.untouched([self.module]),
+            self._estimate.running(),
+        ):
+            if self._estimate.perturb == "differences":
+                self._perturbed.output_at(few[0], Key(self._seed, 0), 0.0)
+            else:
+                self._perturbed.dual(few[0], None, Key(self._seed, 0))
 
     def _train(self, batch: Batch) -> Step:
         samples, start = samples_of(batch), 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -63,3 +63,21 @@ def misfit_said() -> Iterator[None]:
         raise InputError(
             "the training state does not fit the model", value=str(error), hint="give that of the same workload"
         ) from error
+
+
+@contextmanager
+def untouched(found: Sequence[nn.Module]) -> Iterator[None]:
+    """The modules train in here; buffers, modes and random numbers are as they were afterwards."""
+    buffers = [(b, b.clone()) for part in found for b in part.buffers()]
+    modes = [(module, module.training) for part in found for module in part.modules()]
+    on_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=None if on_cuda else []):
+        for part in found:
+            part.train()
+        try:
+            yield
+        finally:
+            for buffer, value in buffers:
+                buffer.copy_(value)
+            for module, training in modes:
+                module.training = training
