@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable
@@ -299,15 +300,27 @@ def beginning() -> str:
     return "\n".join(lines) + "\n"
 
 
-def feasibility() -> str:
-    """Which training algorithm fits where, and what it costs."""
-    from benchmarks.asyncfgd.feasibility import markdown
+def asyncfgd(part: str) -> Callable[[], str]:
+    """What one part of that benchmark says of its results."""
 
-    return markdown(read("asyncfgd_feasibility"))
+    def said() -> str:
+        text: str = importlib.import_module(f"benchmarks.asyncfgd.{part}").markdown(read(f"asyncfgd_{part}"))
+        return text
+
+    return said
+
+
+def asyncfgd_verdict() -> str:
+    """Where forward gradients and AsyncFGD would be chosen."""
+    from benchmarks.asyncfgd.feasibility import verdict
+
+    found = read("asyncfgd_feasibility")
+    return f"On `sim:{found['board']}`, models with limits of memory that were made up: {verdict(found)}\n"
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "feasibility": feasibility,
+    **{f"asyncfgd_{part}": asyncfgd(part) for part in ("accuracy", "feasibility", "memory", "speed", "staleness")},
+    "asyncfgd_verdict": asyncfgd_verdict,
     "beginning": beginning,
     "boards": boards,
     "comparison": comparison,

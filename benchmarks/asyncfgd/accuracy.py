@@ -9,6 +9,7 @@ What is finished is kept in the work folder, one file for each task and algorith
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.asyncfgd.tasks import BATCH, Task, perceptron, tasks
+from benchmarks.asyncfgd.tasks import BATCH, WORK, Task, perceptron, tasks
 from benchmarks.timing import RESULTS, machine
 from wattune.algorithms import TrainingAlgorithm, open_algorithm
 from wattune.files import write_json
@@ -132,34 +133,34 @@ def measured(task: Task, name: str, spec: str, data: Path | None) -> dict[str, A
     }
 
 
-def main(data: Path | None, work: Path, processes: int = 1) -> None:
-    """Measure what is missing in ``work``, then write the results."""
+def main(arguments: list[str]) -> None:
+    """Measure what is missing, then write the results."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks asyncfgd accuracy")
+    parser.add_argument("--data", type=Path, help="a folder with tin100_32, cifar10_12k and tinyshakespeare")
+    parser.add_argument("--processes", type=int, default=1)
+    given = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
-    work.mkdir(parents=True, exist_ok=True)
-    wanted = [(task, name, spec) for task in tasks(data) for name, spec in algorithms(task).items()]
-    missing = [one for one in wanted if not _path(work, one[0], one[1]).exists()]
-    if processes == 1:
-        for task, name, spec in missing:
-            _keep(task.name, name, spec, data, work)
-    else:
-        with ProcessPoolExecutor(processes) as pool:
-            for done in [pool.submit(_keep, t.name, name, spec, data, work) for t, name, spec in missing]:
-                done.result()
-    results = {task.name: _results(task, data, work) for task in tasks(data)}
+    WORK.mkdir(parents=True, exist_ok=True)
+    wanted = [(task, name) for task in tasks(given.data) for name in algorithms(task)]
+    missing = [(task, name) for task, name in wanted if not _path(task, name).exists()]
+    with ProcessPoolExecutor(given.processes) as pool:
+        for done in [pool.submit(_keep, task.name, name, given.data) for task, name in missing]:
+            done.result()
+    results = {task.name: _results(task) for task in tasks(given.data)}
     write_json(RESULT, {"benchmark": "asyncfgd accuracy", "machine": machine(), "batch_size": BATCH, "tasks": results})
 
 
-def _keep(task_name: str, name: str, spec: str, data: Path | None, work: Path) -> None:
+def _keep(task_name: str, name: str, data: Path | None) -> None:
     task = next(task for task in tasks(data) if task.name == task_name)
-    write_json(_path(work, task, name), measured(task, name, spec, data))
+    write_json(_path(task, name), measured(task, name, algorithms(task)[name], data))
 
 
-def _path(work: Path, task: Task, name: str) -> Path:
-    return work / f"{task.name}; {name}.json".replace(" ", "_").replace(",", "")
+def _path(task: Task, name: str) -> Path:
+    return WORK / f"{task.name}; {name}.json".replace(" ", "_").replace(",", "")
 
 
-def _results(task: Task, data: Path | None, work: Path) -> dict[str, Any]:
-    found = {name: json.loads(_path(work, task, name).read_text()) for name in algorithms(task)}
+def _results(task: Task) -> dict[str, Any]:
+    found = {name: json.loads(_path(task, name).read_text()) for name in algorithms(task)}
     target = SHARE_OF_BACKPROP * found["backprop"]["accuracy"]
     own = list(_targets(found))
     for result in found.values():
@@ -187,3 +188,41 @@ def _samples(task: Task, curve: list[float], target: float) -> int | None:
     """Samples until the metric is there; None where it never was."""
     at = next((place for place, value in enumerate(curve, start=1) if value >= target), None)
     return None if at is None else at * task.every * BATCH
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """A table for each task."""
+    lines = []
+    for name, task in found["tasks"].items():
+        lines += [
+            f"**{name}**: {task['parameters']:,} parameters, {task['steps']:,} steps of {found['batch_size']} samples, "
+            f"{task['modules']} module{'s' if task['modules'] > 1 else ''}; the targets are {task['target']:.3f} and "
+            f"{task['common_target']:.3f}.",
+            "",
+            "| algorithm | learning rate | accuracy, mean of 3 seeds (each) | samples to the first target "
+            "| times backprop's | to the second | times backprop's | ms a step |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        backprop = task["algorithms"]["backprop"]
+        for algorithm, one in task["algorithms"].items():
+            each = ", ".join(f"{accuracy:.3f}" for accuracy in one["accuracies"])
+            shown = [
+                cell
+                for which in ("samples_to_target", "samples_to_common_target")
+                for cell in _needed(one[which], backprop[which])
+            ]
+            lines.append(
+                f"| {algorithm} | {one['learning_rate']:g} | {one['accuracy']:.3f} ({each}) | {' | '.join(shown)} "
+                f"| {one['step_ms']:.1f} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _needed(samples: list[int | None], backprops: list[int | None]) -> tuple[str, str]:
+    reached = [count for count in samples if count is not None]
+    if len(reached) < len(samples):
+        return f"{len(reached)} of {len(samples)} seeds reach it", ""
+    mean = statistics.mean(reached)
+    own = [count for count in backprops if count is not None]
+    return f"{mean:,.0f}", f"{mean / statistics.mean(own):.1f}" if len(own) == len(backprops) else ""

@@ -6,8 +6,11 @@ import importlib
 import sys
 
 PARTS = {
+    "accuracy": "benchmarks.asyncfgd.accuracy",
     "feasibility": "benchmarks.asyncfgd.feasibility",
+    "memory": "benchmarks.asyncfgd.memory",
     "speed": "benchmarks.asyncfgd.speed",
+    "staleness": "benchmarks.asyncfgd.staleness",
 }
 """Name -> module, whose ``main`` gets the arguments behind the name."""
 

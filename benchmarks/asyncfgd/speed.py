@@ -174,3 +174,26 @@ def main(arguments: list[str]) -> None:
             "ms_per_step": tables,
         }
         write_json(RESULTS / "asyncfgd_speed.json", figures)
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """Medians and minima of each row, a column for each model."""
+    tables = found["ms_per_step"]
+    lines = [f"| ms per step | {' | '.join(tables)} |", f"|---|{'---|' * len(tables)}"]
+    for place, row in enumerate(ROWS):
+        own = [table[place] for table in tables.values()]
+        shown = " | ".join(f"{one['median_ms']:.2f} ({one['min_ms']:.2f})" for one in own)
+        lines.append(f"| {row.name} | {shown} |")
+    plain, cut = "forward gradient, 1 thread", "AsyncFGD K=2, 2 threads"
+    both = "forward gradient, 2 threads"
+
+    def times(one: str, other: str) -> str:
+        ratios = []
+        for table in tables.values():
+            by_name = {row["algorithm"]: row["median_ms"] for row in table}
+            ratios.append(f"{by_name[one] / by_name[other]:.2f}")
+        return " | ".join(ratios)
+
+    lines.append(f"| **{cut}: times as fast as the {plain}** | {times(plain, cut)} |")
+    lines.append(f"| **the same, {both}** | {times(both, cut)} |")
+    return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 The more modules, the older the parameters that the first of them works on; everything else stays as it is, the
 directions' distribution too. Plain SGD, so that no optimizer evens anything out.
+`python -m benchmarks asyncfgd staleness`.
 """
 
 from __future__ import annotations
@@ -73,6 +74,20 @@ def measured() -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    """Measure and keep."""
+def main(arguments: list[str]) -> None:
+    """Measure and keep; takes no arguments."""
     write_json(RESULT, {"benchmark": "asyncfgd staleness", "machine": machine(), "steps": STEPS, "rows": measured()})
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """Loss by staleness, a row for each step size."""
+    rows = found["rows"]
+    lines = [
+        f"| step size | {' | '.join(f'K = {modules}' for modules in MODULES)} |",
+        f"|---|{'---|' * len(MODULES)}",
+    ]
+    for rate in RATES:
+        own = {row["modules"]: row for row in rows if row["learning_rate"] == rate}
+        shown = " | ".join(f"{own[m]['loss']:.3f} ± {own[m]['standard_error']:.3f}" for m in MODULES)
+        lines.append(f"| {rate:g} | {shown} |")
+    return "\n".join(lines) + "\n"
