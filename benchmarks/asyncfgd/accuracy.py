@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.asyncfgd.tasks import BATCH, WORK, Task, perceptron, tasks
+from benchmarks.asyncfgd.tasks import BATCH, FINE_TUNING_SAMPLES, WORK, Task, perceptron, tasks
 from benchmarks.timing import RESULTS, machine
 from wattune.algorithms import TrainingAlgorithm, open_algorithm
 from wattune.files import write_json
@@ -52,6 +52,13 @@ def algorithms(task: Task) -> dict[str, str]:
             "AsyncFGD": cut,
             "AsyncFGD, activities": f"{cut},perturb=activities",
         }
+    if task.fine_tuning:
+        found["forward gradient, 8 directions"] = "forward-gradient:directions=8"
+    if task.fine_tuning and task.cut > 1:
+        found["AsyncFGD, alpha 0.15 below the head"] = f"async-fgd:modules={task.cut},alpha=0.15"
+        found["AsyncFGD, alpha rising after 10 epochs"] = (
+            f"async-fgd:modules={task.cut},alpha=0.15,epoch_samples={FINE_TUNING_SAMPLES}"
+        )
     if task.model is perceptron:  # the one that is quick enough for every combination
         found["AsyncFGD, activities, local losses"] = f"async-fgd:modules={task.cut},loss=local,perturb=activities"
     return found

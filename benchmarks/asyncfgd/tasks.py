@@ -130,6 +130,7 @@ def transformer() -> nn.Module:
 
 WIDTHS = (16, 32, 64)
 PRETRAINING_STEPS = 2500
+FINE_TUNING_SAMPLES, CHOICE_SAMPLES, JUDGED_SAMPLES = 5000, 1000, 3000
 
 
 def body() -> nn.Sequential:
@@ -194,12 +195,13 @@ def _features(data: Path, *, up_to_block: bool) -> Parts:
             found = [first(part.float() / 255) for part in torch.split(images, 500)]
             return torch.cat([last(part) for part in found] if up_to_block else found), labels
 
-    (x, y), judge = read("train", 6000), read("test", 3000)
+    (x, y), judge = read("train", FINE_TUNING_SAMPLES + CHOICE_SAMPLES), read("test", JUDGED_SAMPLES)
     if up_to_block:
         # Standardised, as a frozen network's features should be for forward gradients.
         mean, deviation = x.mean(0), x.std(0) + 1e-6
         x, judge = (x - mean) / deviation, ((judge[0] - mean) / deviation, judge[1])
-    return Parts((x[1000:], y[1000:]), (x[:1000], y[:1000]), judge)
+    cut = CHOICE_SAMPLES
+    return Parts((x[cut:], y[cut:]), (x[:cut], y[:cut]), judge)
 
 
 def head_features(data: Path) -> Parts:
