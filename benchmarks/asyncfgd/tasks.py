@@ -233,7 +233,7 @@ def tasks(data: Path | None) -> tuple[Task, ...]:
         Task("digits, perceptron", perceptron, digits, steps=3000, every=100),
         Task("digits, convolutions", convolutions, digits, steps=4500, every=100),
         Task("characters, transformer", transformer, characters, 500, 50, task="language", needs_data=True),
-        Task("images, head", head, head_features, 3000, 50, cut=1, fine_tuning=True, needs_data=True),
+        Task("images, head", head, head_features, 8000, 100, cut=1, fine_tuning=True, needs_data=True),
         Task("images, last block and head", last_block, block_features, 1200, 50, 2, fine_tuning=True, needs_data=True),
     )
     return every if data else tuple(task for task in every if not task.needs_data)
