@@ -32,6 +32,9 @@ SEEDS = (0, 1, 2)
 LAST = 3
 """Evaluations whose mean counts as the final accuracy: one alone is a matter of luck, the best one a choice."""
 
+ABLATIONS = dict.fromkeys(("AsyncFGD, alpha 0.15 below the head", "AsyncFGD, alpha rising after 10 epochs"), "AsyncFGD")
+"""Trained at the learning rate of another: its own could not be picked before the layers below the head have begun."""
+
 SHARE_OF_BACKPROP = 0.95
 """The target of "samples to target": this share of what backprop reaches in the end, which is below it for all."""
 
@@ -55,10 +58,9 @@ def algorithms(task: Task) -> dict[str, str]:
     if task.fine_tuning:
         found["forward gradient, 8 directions"] = "forward-gradient:directions=8"
     if task.fine_tuning and task.cut > 1:
-        found["AsyncFGD, alpha 0.15 below the head"] = f"async-fgd:modules={task.cut},alpha=0.15"
-        found["AsyncFGD, alpha rising after 10 epochs"] = (
-            f"async-fgd:modules={task.cut},alpha=0.15,epoch_samples={FINE_TUNING_SAMPLES}"
-        )
+        constant, rising = ABLATIONS
+        found[constant] = f"async-fgd:modules={task.cut},alpha=0.15"
+        found[rising] = f"async-fgd:modules={task.cut},alpha=0.15,epoch_samples={FINE_TUNING_SAMPLES}"
     if task.model is perceptron:  # the one that is quick enough for every combination
         found["AsyncFGD, activities, local losses"] = f"async-fgd:modules={task.cut},loss=local,perturb=activities"
     return found
@@ -115,7 +117,11 @@ def measured(task: Task, name: str, spec: str, data: Path | None) -> dict[str, A
     """Rate, accuracies of the seeds on the part to judge with, and seconds of a step."""
     torch.set_num_threads(1)
     begun = time.perf_counter()
-    rate, reached = picked_rate(task, spec, data)
+    reached: dict[str, float] = {}
+    if name in ABLATIONS:
+        rate = json.loads(_path(task, ABLATIONS[name]).read_text())["learning_rate"]
+    else:
+        rate, reached = picked_rate(task, spec, data)
     curves, step_s = [], []
     for seed in SEEDS:
         training = Training(task, spec, data, rate, seed=seed, judge=True)

@@ -22,7 +22,7 @@ from wattune.files import write_json
 from wattune.workloads import Data, OptimizerRule, Workload
 
 MODULES = (1, 2, 4, 8)
-RATES = (1e-3, 3e-3)
+RATES = (1e-3,)
 STEPS, LAST = 3000, 200
 SEEDS = (0, 1, 2, 3, 4)
 RESULT = RESULTS / "asyncfgd_staleness.json"
