@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -11,6 +12,10 @@ from hypothesis import settings
 # Before anything imports torch: processes whose OpenMP threads wait spinning for each other are up to 150 times
 # slower. Set in the environment, so that processes that a test starts have it too.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# Started in the background of a script, the tests and every program below them would ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("wattune", deadline=None)
 settings.load_profile("wattune")

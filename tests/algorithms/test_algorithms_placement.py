@@ -13,6 +13,7 @@ from tests.algorithms.contract import assert_same
 
 from wattune.algorithms import open_algorithm, place, release, shortage_said
 from wattune.algorithms.backprop import Backprop
+from wattune.algorithms.stepping import part
 from wattune.errors import DeviceError, InputError, OutOfDeviceMemory
 
 # As libraries and drivers put it; the last two are what a Jetson answers.
@@ -69,7 +70,7 @@ def test_the_model_goes_where_it_is_told():
     algorithm = Backprop(points(), 8, on=torch.device("meta"))
     assert {p.device.type for p in algorithm.module.parameters()} == {"meta"}
     assert {p.device.type for group in algorithm._optimizer.param_groups for p in group["params"]} == {"meta"}
-    x, y = algorithm._part(next(points().batches(8)), 0, 4)
+    x, y = part(next(points().batches(8)), 0, 4, algorithm._device)
     assert (x.device.type, y.device.type, len(x)) == ("meta", "meta", 4)
 
 

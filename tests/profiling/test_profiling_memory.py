@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from profiling_made import Computer, board, workload
@@ -106,18 +109,26 @@ def test_nobody_knows_on_a_device_that_shares_no_memory_and_has_no_cuda():
     assert found.cells[0].memory_bytes is None
 
 
+ONE_BLOCK = """
+import torch
+from wattune.profiling.peak import PeakMemory
+peak = PeakMemory("cpu")
+peak.settle()
+peak.begin()
+block = torch.ones(10_000_000)
+del block
+print(peak.read())
+peak.begin()
+print(peak.read() or 0.0)
+"""
+
+
 def test_the_peak_is_that_since_it_began():
-    peak = PeakMemory("cpu")
-    peak.settle()
-    peak.begin()
-    block = torch.ones(10_000_000)
-    del block
-    first = peak.read()
-    assert first is not None
+    """In a process of its own, as it is used: what the allocator of an old one holds on to is anybody's guess."""
+    done = subprocess.run([sys.executable, "-c", ONE_BLOCK], capture_output=True, text=True, check=True)
+    first, later = map(float, done.stdout.split())
     assert 35 * MB < first < 80 * MB
-    peak.begin()
-    later = peak.read()
-    assert later is None or later < 20 * MB
+    assert later < 20 * MB
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
