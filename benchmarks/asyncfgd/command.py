@@ -12,11 +12,21 @@ PARTS = {
     "speed": "benchmarks.asyncfgd.speed",
     "staleness": "benchmarks.asyncfgd.staleness",
 }
-"""Name -> module, whose ``main`` gets the arguments behind the name."""
+"""Name -> module, whose ``main`` measures and keeps."""
+
+WITH_ARGUMENTS = ("accuracy", "speed")
+"""Those whose ``main`` gets the arguments behind the name; the others take none."""
 
 
 def main(arguments: list[str]) -> None:
     """Run the part that is named."""
     if not arguments or arguments[0] not in PARTS:
         sys.exit(f"which part? allowed: {', '.join(PARTS)}")
-    importlib.import_module(PARTS[arguments[0]]).main(arguments[1:])
+    name, *rest = arguments
+    main_of_part = importlib.import_module(PARTS[name]).main
+    if name in WITH_ARGUMENTS:
+        main_of_part(rest)
+    elif rest:
+        sys.exit(f"{name} takes no arguments: {' '.join(rest)}")
+    else:
+        main_of_part()

@@ -10,25 +10,24 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
+from benchmarks.asyncfgd.made import Made, adam, convolutions, perceptron
 from benchmarks.timing import RESULTS, machine
 from wattune.algorithms import open_algorithm, takes_micro_batches
 from wattune.devices.board import builtin_board
-from wattune.devices.drawing import exact
 from wattune.errors import CapError, InputError, NoPoint
 from wattune.files import write_json
 from wattune.planning import learns_as, plan, plan_algorithms
-from wattune.records import EfficiencyCurve, EfficiencyPoint, Plan, ProfileCell, ProfileTable, provenance
+from wattune.planning.memory import size
+from wattune.profiling.draws import exact_table
+from wattune.records import EfficiencyCurve, EfficiencyPoint, Plan, ProfileTable
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet20
 
 RESULT = RESULTS / "asyncfgd_feasibility.json"
@@ -57,64 +56,19 @@ benchmark has no results."""
 # ------------------------------------------------------------------------------------------------------------- models
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model to be counted: what a training algorithm needs to know of it, and no data."""
-
-    name: str
-    build: Callable[[], nn.Module]
-    shape: tuple[int, ...]
-    classes: int = 10
-    text: bool = False
-    data_type: str = "fp32"
-    host_s_per_sample: float = 0.0
-
-    def model(self, seed: int) -> nn.Module:
-        """The model."""
-        torch.manual_seed(seed)
-        return self.build()
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy."""
-        return F.cross_entropy(output.flatten(0, -2), target.flatten())
-
-    def optimizer(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
-        """Adam."""
-        return torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
-
-    def example(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """A batch of zeros."""
-        if self.text:
-            text = torch.zeros(batch_size, *self.shape, dtype=torch.int64)
-            return text, text
-        return torch.zeros(batch_size, *self.shape), torch.zeros(batch_size, dtype=torch.int64)
-
-
-def narrow(depth: int, width: int = 8) -> nn.Module:
-    """``depth`` convolutions of ``width`` channels at full resolution: many activations, few parameters."""
-    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1), nn.ReLU()]
-    for _ in range(depth - 1):
-        layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
-
-
-def perceptron(depth: int, width: int = 256) -> nn.Module:
-    """``depth`` hidden layers of ``width``: many parameters, few activations."""
-    layers: list[nn.Module] = [nn.Linear(256, width), nn.ReLU()]
-    for _ in range(depth - 1):
-        layers += [nn.Linear(width, width), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(width, 10))
+def _model(name: str, build: Callable[[], nn.Module], *shape: int, classes: int = 10, text: bool = False) -> Made:
+    return Made(build, shape, classes, text, name, adam)
 
 
 MODELS = (
-    Model("CNN, 4 layers", lambda: narrow(4), (3, 32, 32)),
-    Model("CNN, 16 layers", lambda: narrow(16), (3, 32, 32)),
-    Model("CNN, 64 layers", lambda: narrow(64), (3, 32, 32)),
-    Model("CNN, 64 layers, 64x64", lambda: narrow(64), (3, 64, 64)),
-    Model("ResNet8", resnet8, (3, 32, 32)),
-    Model("ResNet20", resnet20, (3, 32, 32)),
-    Model("transformer, 6 layers of 64", lambda: CharacterTransformer(width=64), (64,), 96, text=True),
-    Model("MLP, 8 x 256", lambda: perceptron(8), (256,)),
+    _model("CNN, 4 layers", lambda: convolutions(4), 3, 32, 32),
+    _model("CNN, 16 layers", lambda: convolutions(16), 3, 32, 32),
+    _model("CNN, 64 layers", lambda: convolutions(64), 3, 32, 32),
+    _model("CNN, 64 layers, 64x64", lambda: convolutions(64), 3, 64, 64),
+    _model("ResNet8", resnet8, 3, 32, 32),
+    _model("ResNet20", resnet20, 3, 32, 32),
+    _model("transformer, 6 layers of 64", lambda: CharacterTransformer(width=64), 64, classes=96, text=True),
+    _model("MLP, 8 x 256", lambda: perceptron(8, 256), 256),
 )
 
 
@@ -188,32 +142,15 @@ CHOICES = {
 }
 
 
-def table(model: Model, spec: str, rows: Rows) -> ProfileTable:
+def table(model: Made, spec: str, rows: Rows) -> ProfileTable:
     """What each row takes at each clock, by the board's formulas. Raises: InputError for a model that cannot be."""
-    board = builtin_board(BOARD)
-    cells = []
-    for batch_size, micro in rows:
-        if micro != batch_size and not takes_micro_batches(spec):
-            continue
-        work = open_algorithm(spec, model, batch_size, micro_batch_size=micro).work()
-        for clock_mhz, found in exact(board, "gpu", work).items():
-            cells.append(
-                ProfileCell(
-                    batch_size=batch_size,
-                    micro_batch_size=None if micro == batch_size else micro,
-                    clock_mhz=clock_mhz,
-                    step_s=found.step_s,
-                    power_mean_w=found.power_mean_w,
-                    power_peak_w=found.power_peak_w,
-                    memory_bytes=work.peak_memory_bytes,
-                )
-            )
-    return ProfileTable(
-        device=f"sim:{BOARD}",
-        workload=model.name,
-        algorithm=spec,
-        cells=tuple(cells),
-        provenance=provenance("simulated", device=f"sim:{BOARD}"),
+    works = {
+        (batch_size, micro): open_algorithm(spec, model, batch_size, micro_batch_size=micro).work()
+        for batch_size, micro in rows
+        if micro == batch_size or takes_micro_batches(spec)
+    }
+    return exact_table(
+        builtin_board(BOARD), works, processor="gpu", device=f"sim:{BOARD}", workload=model.name, algorithm=spec
     )
 
 
@@ -230,7 +167,7 @@ def cases(samples: dict[str, Ratio]) -> Iterator[dict[str, Any]]:
                 yield {"model": model.name, "batch_sizes": sizes, "share": share, **found}
 
 
-def _tables(model: Model) -> tuple[dict[str, ProfileTable], dict[str, str]]:
+def _tables(model: Made) -> tuple[dict[str, ProfileTable], dict[str, str]]:
     tables, refused = {}, {}
     for name, spec in ALGORITHMS.items():
         try:
@@ -289,10 +226,8 @@ def _case(
 # --------------------------------------------------------------------------------------------------------------- table
 
 
-def main(arguments: Sequence[str] = ()) -> None:
-    """Generate, print and keep; takes no arguments."""
-    if arguments:
-        sys.exit(f"feasibility takes no arguments: {' '.join(arguments)}")
+def main() -> None:
+    """Generate, print and keep."""
     torch.set_num_threads(1)
     begun_s = time.perf_counter()
     accuracy = json.loads(ACCURACY.read_text()) if ACCURACY.is_file() else None
@@ -333,7 +268,7 @@ def markdown(found: dict[str, Any]) -> str:
         if case["chosen"] is None:
             continue
         shown = [_cell(case, name) for name in ALGORITHMS]
-        limit = f"{_size(case['limit_bytes'])} ({100 * case['share']:g} %)"
+        limit = f"{size(case['limit_bytes'])} ({100 * case['share']:g} %)"
         where = (case["model"], case["batch_sizes"], limit)
         lines.append(f"| {' | '.join((*where, *shown, case['chosen']))} |")
     return "\n".join(lines) + "\n"
@@ -363,7 +298,7 @@ def _cell(case: dict[str, Any], name: str) -> str:
         return "not for this model"
     one = case["algorithms"][name]
     if not one["fits"]:
-        return f"needs {_size(one['least_bytes'])}"
+        return f"needs {size(one['least_bytes'])}"
     if one["cost"] is None:
         return "fits, target not reached"
     return f"{one['cost']:.3g}x"
@@ -374,11 +309,3 @@ def _span(ratio: dict[str, Any]) -> str:
         return "target not reached"
     low, high = f"{ratio['least']:.3g}", f"{ratio['most']:.3g}"
     return low if low == high else f"{low} to {high}"
-
-
-def _size(amount_bytes: float) -> str:
-    return f"{amount_bytes / 1e6:.3g} MB" if amount_bytes >= 999.5e3 else f"{amount_bytes / 1e3:.3g} KB"
-
-
-if __name__ == "__main__":
-    main()

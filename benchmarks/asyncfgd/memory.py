@@ -30,8 +30,8 @@ ALGORITHMS = {
 DEPTHS = (4, 16, 64)
 
 
-def main(arguments: list[str]) -> None:
-    """Measure and keep; takes no arguments."""
+def main() -> None:
+    """Measure and keep."""
     rows: list[dict[str, Any]] = []
     for name, spec in ALGORITHMS.items():
         for depth in DEPTHS:

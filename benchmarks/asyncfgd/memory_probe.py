@@ -16,6 +16,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from benchmarks.asyncfgd.made import Made, convolutions
+from wattune.algorithms import open_algorithm
+
 ROOT = Path(__file__).parents[2]
 STEPS = 3
 
@@ -44,13 +49,8 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=8)
     parser.add_argument("--norm", action="store_true", help="batch normalisation after each convolution")
     given = parser.parse_args()
-
-    import torch
-
-    from wattune.algorithms import open_algorithm
-
     torch.set_num_threads(1)
-    task = _task(given.depth, given.channels, given.norm)
+    task = Made(lambda: convolutions(given.depth, given.channels, norm=given.norm), (3, 32, 32))
     algorithm = open_algorithm(given.algorithm, task, given.batch)
     work = algorithm.work()
     # A pipeline gives no Step before it is full.
@@ -77,38 +77,6 @@ def main() -> None:
             }
         )
     )
-
-
-def _task(depth: int, channels: int, norm: bool) -> Any:
-    import torch
-    from torch import Tensor, nn
-    from torch.nn import functional as F
-
-    class Task:
-        data_type = "fp32"
-        host_s_per_sample = 0.0
-
-        def model(self, seed: int) -> nn.Module:
-            torch.manual_seed(seed)
-            layers: list[nn.Module] = []
-            for index in range(depth):
-                layers.append(nn.Conv2d(channels if index else 3, channels, 3, padding=1))
-                layers += [nn.BatchNorm2d(channels)] * norm
-                layers.append(nn.ReLU())
-            return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
-
-        def loss(self, output: Tensor, target: Tensor) -> Tensor:
-            return F.cross_entropy(output, target)
-
-        def optimizer(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
-            return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-4)
-
-        def example(self, batch_size: int) -> tuple[Tensor, Tensor]:
-            draws = torch.Generator().manual_seed(0)
-            x = torch.randn(batch_size, 3, 32, 32, generator=draws)
-            return x, torch.randint(0, 10, (batch_size,), generator=draws)
-
-    return Task()
 
 
 def _status_kb(name: str) -> int:

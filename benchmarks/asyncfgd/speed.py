@@ -12,15 +12,14 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
+from benchmarks.asyncfgd.made import Made, convolutions, perceptron
 from benchmarks.timing import RESULTS, machine
 from wattune.algorithms import Step, open_algorithm
 from wattune.files import write_json
@@ -55,61 +54,17 @@ ROWS = (
 )
 
 
-class Model:
-    """Something to train whose batches are made up."""
-
-    data_type = "fp32"
-    host_s_per_sample = 0.0
-
-    def __init__(self, build: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, batch_size: int):
-        self.build, self.shape, self.classes, self.batch_size = build, shape, classes, batch_size
-
-    def model(self, seed: int) -> nn.Module:
-        """Its initial weights."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return self.build()
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Cross entropy."""
-        return F.cross_entropy(output.flatten(0, -2), target.flatten())
-
-    def optimizer(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
-        """Plain SGD, so slow that nothing grows."""
-        return torch.optim.SGD(model.parameters(), lr=1e-6)
-
-    def example(self, batch_size: int) -> tuple[Any, Any]:
-        """A batch; texts where ``shape`` is empty."""
-        generator = torch.Generator().manual_seed(0)
-        if not self.shape:
-            text = torch.randint(0, self.classes, (batch_size, 65), generator=generator)
-            return text[:, :-1].contiguous(), text[:, 1:].contiguous()
-        x = torch.randn(batch_size, *self.shape, generator=generator)
-        return x, torch.randint(0, self.classes, (batch_size,), generator=generator)
-
-
-def perceptron(depth: int, width: int) -> nn.Module:
-    """So many linear layers of this width."""
-    inner = [part for _ in range(depth - 1) for part in (nn.Linear(width, width), nn.ReLU())]
-    return nn.Sequential(*inner, nn.Linear(width, 10))
-
-
-def convolutions(depth: int, filters: int) -> nn.Module:
-    """So many 3x3 convolutions and a linear head."""
-    first = nn.Conv2d(3, filters, 3, padding=1)
-    inner = [part for _ in range(depth - 1) for part in (nn.ReLU(), nn.Conv2d(filters, filters, 3, padding=1))]
-    return nn.Sequential(first, *inner, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(filters, 10))
-
-
 MODELS = {
-    "MLP 8x64, b 64": Model(lambda: perceptron(8, 64), (64,), 10, 64),
-    "MLP 8x256, b 128": Model(lambda: perceptron(8, 256), (256,), 10, 128),
-    "MLP 8x512, b 256": Model(lambda: perceptron(8, 512), (512,), 10, 256),
-    "CNN 8x16 filters, 16x16, b 64": Model(lambda: convolutions(8, 16), (3, 16, 16), 10, 64),
-    "transformer 4 x 64, 64 characters, b 16": Model(
-        lambda: CharacterTransformer(layers=4, width=64, heads=4), (), 96, 16
+    "MLP 8x64, b 64": (Made(lambda: perceptron(7, 64), (64,)), 64),
+    "MLP 8x256, b 128": (Made(lambda: perceptron(7, 256), (256,)), 128),
+    "MLP 8x512, b 256": (Made(lambda: perceptron(7, 512), (512,)), 256),
+    "CNN 8x16 filters, 16x16, b 64": (Made(lambda: convolutions(8, 16), (3, 16, 16)), 64),
+    "transformer 4 x 64, 64 characters, b 16": (
+        Made(lambda: CharacterTransformer(layers=4, width=64, heads=4), (64,), 96, text=True),
+        16,
     ),
 }
+"""What is trained, and its batch size. All by plain SGD."""
 
 
 def timed(steps: Iterator[Step], row: Row, count: int) -> tuple[float, float]:
@@ -121,14 +76,14 @@ def timed(steps: Iterator[Step], row: Row, count: int) -> tuple[float, float]:
     return (time.perf_counter() - begin) / count, (time.process_time() - begin_cpu) / count
 
 
-def measure(model: Model, rows: tuple[Row, ...], rounds: int) -> list[dict[str, Any]]:
+def measure(model: Made, batch_size: int, rows: tuple[Row, ...], rounds: int) -> list[dict[str, Any]]:
     """Every row of one model."""
-    batch = model.example(model.batch_size)
+    batch = model.example(batch_size)
     trainings: list[Iterator[Step]] = []
     found: list[list[tuple[float, float]]] = []
     for row in rows:
         torch.set_num_threads(row.threads)
-        trainings.append(open_algorithm(row.spec, model, model.batch_size).run(repeat(batch)))
+        trainings.append(open_algorithm(row.spec, model, batch_size).run(repeat(batch)))
         timed(trainings[-1], row, 5)
         found.append([])
     for _ in range(rounds):
@@ -155,10 +110,10 @@ def main(arguments: list[str]) -> None:
     threads = torch.get_num_threads()
     rows = tuple(row for row in ROWS if given.row in row.name)
     tables = {}
-    for name, model in MODELS.items():
+    for name, (model, batch_size) in MODELS.items():
         if given.model not in name:
             continue
-        tables[name] = measure(model, rows, given.rounds)
+        tables[name] = measure(model, batch_size, rows, given.rounds)
         print(name)
         for row in tables[name]:
             print(

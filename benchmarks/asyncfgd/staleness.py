@@ -74,8 +74,8 @@ def measured() -> list[dict[str, Any]]:
     return rows
 
 
-def main(arguments: list[str]) -> None:
-    """Measure and keep; takes no arguments."""
+def main() -> None:
+    """Measure and keep."""
     write_json(RESULT, {"benchmark": "asyncfgd staleness", "machine": machine(), "steps": STEPS, "rows": measured()})
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from wattune.files import write_bytes
 from wattune.workloads import Data, OptimizerRule, Workload
 from wattune.workloads.models import CharacterTransformer
-from wattune.workloads.sources import Text
+from wattune.workloads.sources import Npz, Text
 
 WORK = Path("build") / "asyncfgd"
 """What takes long and is kept: the pre-trained network, and finished trainings."""
@@ -167,8 +167,7 @@ def pretrained(data: Path) -> tuple[nn.Sequential, nn.Sequential]:
 
 
 def _pretrain(data: Path) -> nn.Sequential:
-    with np.load(data / "tin100_32" / "train.npz") as file:
-        x, y = torch.from_numpy(file["images"]), torch.from_numpy(file["labels"])
+    x, y = _images(data / "tin100_32").train
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         features = nn.Sequential(body(), block())
@@ -184,18 +183,22 @@ def _pretrain(data: Path) -> nn.Sequential:
     return features
 
 
+def _images(folder: Path) -> Data:
+    return Npz(folder / "train.npz", folder / "test.npz")()
+
+
 @cache
 def _features(data: Path, *, up_to_block: bool) -> Parts:
     first, last = pretrained(data)
 
-    def read(name: str, count: int) -> Pair:
-        with np.load(data / "cifar10_12k" / f"{name}.npz") as file:
-            images, labels = torch.from_numpy(file["images"][:count]), torch.from_numpy(file["labels"][:count])
-        with torch.no_grad():
-            found = [first(part.float() / 255) for part in torch.split(images, 500)]
-            return torch.cat([last(part) for part in found] if up_to_block else found), labels
+    read = _images(data / "cifar10_12k")
 
-    (x, y), judge = read("train", FINE_TUNING_SAMPLES + CHOICE_SAMPLES), read("test", JUDGED_SAMPLES)
+    def found(images: Tensor, labels: Tensor, count: int) -> Pair:
+        with torch.no_grad():
+            given = [first(part.float() / 255) for part in torch.split(images[:count], 500)]
+            return torch.cat([last(part) for part in given] if up_to_block else given), labels[:count]
+
+    (x, y), judge = found(*read.train, FINE_TUNING_SAMPLES + CHOICE_SAMPLES), found(*read.test, JUDGED_SAMPLES)
     if up_to_block:
         # Standardised, as a frozen network's features should be for forward gradients.
         mean, deviation = x.mean(0), x.std(0) + 1e-6
@@ -233,7 +236,7 @@ def tasks(data: Path | None) -> tuple[Task, ...]:
         Task("digits, perceptron", perceptron, digits, steps=3000, every=100),
         Task("digits, convolutions", convolutions, digits, steps=4500, every=100),
         Task("characters, transformer", transformer, characters, 500, 50, task="language", needs_data=True),
-        Task("images, head", head, head_features, 8000, 100, cut=1, fine_tuning=True, needs_data=True),
+        Task("images, head", head, head_features, 8000, 100, 1, fine_tuning=True, needs_data=True),
         Task("images, last block and head", last_block, block_features, 1200, 50, 2, fine_tuning=True, needs_data=True),
     )
     return every if data else tuple(task for task in every if not task.needs_data)

@@ -71,7 +71,9 @@ def test_it_is_a_forward_gradient_descent_written_on_jvp(optimizer):
     for step, (x, y) in enumerate(islice(trainable.batches(8), 20)):
         draws = Key(3, step).generator(torch.device("cpu"))
         values = {name: p.detach() for name, p in model.named_parameters()}
-        u = {name: torch.randn(p.shape, generator=draws) for name, p in values.items()}
+        sizes = [p.numel() for p in values.values()]
+        pieces = torch.randn(sum(sizes), generator=draws).split(sizes)
+        u = {name: piece.view(p.shape) for (name, p), piece in zip(values.items(), pieces, strict=True)}
         loss, derivative = jvp(
             lambda at, x=x, y=y: trainable.loss(functional_call(model, at, (x,)), y), (values,), (u,)
         )

@@ -47,6 +47,16 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
         ),
         images(size=8, classes=4),
     ),
+    "normalised convolutions": (
+        lambda: nn.Sequential(
+            nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.GroupNorm(2, 4), nn.ReLU()),
+            nn.Conv2d(4, 4, 3),
+            nn.Flatten(),
+            nn.Linear(4, 4),
+            nn.LayerNorm(4),
+        ),
+        images(size=8, classes=4),
+    ),
     "convolutions with batch normalisation": (lambda: small_cnn(width=4), images(size=16)),
     "resnet8": (lambda: resnet8(width=4), images(size=16)),
     "character transformer": (
@@ -55,7 +65,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
     ),
     "transformer of PyTorch": (encoder, texts(6, 11)),
 }
-ALONE = ["perceptron", "convolutions", "character transformer", "transformer of PyTorch"]
+ALONE = ["perceptron", "convolutions", "normalised convolutions", "character transformer", "transformer of PyTorch"]
 """Models whose examples do not see each other."""
 
 
@@ -71,7 +81,19 @@ class Tied(nn.Module):
         return self.fc(self.token(x).tanh())
 
 
+class Beside(nn.Module):
+    """A layer's weight is used beside the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.last = nn.Linear(12, 12), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(nn.functional.linear(self.fc(x).tanh(), self.fc.weight))
+
+
 MODELS["tied"] = Tied, texts(6, 11)
+MODELS["a weight beside its layer"] = Beside, vectors()
 
 
 def made(name: str, dtype: torch.dtype = torch.float64, samples: int = 5) -> tuple[nn.Module, Any, Tensor]:
@@ -125,7 +147,9 @@ def test_the_derivative_is_that_along_the_direction(name, dtype, bound):
         assert u.var().item() == pytest.approx(1, abs=6 * math.sqrt(2 / len(u)))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("transformer of PyTorch", "tied")])
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if name not in ("transformer of PyTorch", "tied", "a weight beside its layer")]
+)
 def test_a_pipeline_of_modules_has_the_derivative_of_the_whole(name):
     """One module after the other, each with its own direction and the tangent of the one before."""
     model, x, y = made(name)

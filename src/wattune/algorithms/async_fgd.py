@@ -32,6 +32,7 @@ from wattune.algorithms.stepping import check_sizes, copied, misfit_said, opened
 from wattune.algorithms.supported import check_forward_data_type, check_supported
 from wattune.algorithms.tangents import Key
 from wattune.algorithms.tick import Headed, Tick, modules_of, perturbed_of
+from wattune.algorithms.updates import Updates
 from wattune.errors import InputError
 from wattune.records import StepWork
 
@@ -106,12 +107,11 @@ class AsyncForwardGradient(TrainingAlgorithm):
         self.name = written("async-fgd", options)
         self.batch_size = batch_size
         self._trainable, self._options, self._seed, self._devices = trainable, options, seed, devices
-        self.module, self._device, _ = opened(trainable, batch_size, seed, on)
+        self.module, self._device = opened(trainable, seed, on)
         self._schedule = Schedule.of({k: v for k, v in options.items() if k in Schedule.OPTIONS})
         self._handles: list[RemovableHandle] = []
         self._build(self._measure())
-        whole = Headed(self.module, self._heads)
-        check_supported(trainable, whole, self._optimizer, self._tick())
+        check_supported(trainable, self._headed, self._optimizer, self._tick())
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Train on each batch, see the class; what an error leaves behind is no training to go on with."""
@@ -137,15 +137,13 @@ class AsyncForwardGradient(TrainingAlgorithm):
 
         Raises: WorkloadError where it cannot be run.
         """
-        whole = Headed(self.module, self._heads)
         return counting.step_work(
-            self._trainable, whole, self._optimizer, self.batch_size, self.batch_size, self._tick()
+            self._trainable, self._headed, self._optimizer, self.batch_size, self.batch_size, self._tick()
         )
 
     def evaluation_work(self, samples: int) -> StepWork:
         """What a forward pass over so many samples asks of a device. Raises: WorkloadError."""
-        whole = Headed(self.module, self._heads)
-        return counting.evaluation_work(self._trainable, whole, self._optimizer, samples)
+        return counting.evaluation_work(self._trainable, self._headed, self._optimizer, samples)
 
     @property
     def done(self) -> int:
@@ -194,6 +192,10 @@ class AsyncForwardGradient(TrainingAlgorithm):
     @property
     def _local(self) -> bool:
         return bool(self._options.get("loss", "global") == "local")
+
+    @property
+    def _headed(self) -> Headed:
+        return Headed(self.module, self._heads)
 
     def _tick(self) -> Tick:
         return Tick(tuple(self.cuts), self._perturb, self._local, self._schedule, self._shapes)
@@ -248,7 +250,11 @@ class AsyncForwardGradient(TrainingAlgorithm):
             for k, (p, device) in enumerate(zip(perturbed, devices, strict=True))
         ]
         self._rehearse(stages, heads)
-        self._pipeline = Pipeline(stages, self._trainable, self._seed, self._update, heads if self._local else None)
+        trained = [list(stage.module.parameters()) for stage in stages]
+        for own, head_of_own in zip(trained, heads, strict=False):
+            own += head_of_own.module.parameters()
+        updates = Updates(self._optimizer, trained)
+        self._pipeline = Pipeline(stages, self._trainable, self._seed, updates, heads if self._local else None)
 
     def _follow(self, modules: Sequence[nn.Module]) -> None:
         """The whole model can be evaluated: what a module gives goes to where the next one is."""
@@ -274,10 +280,6 @@ class AsyncForwardGradient(TrainingAlgorithm):
     def _changing(self, module: nn.Module) -> list[Tensor]:
         trained = [p for p in module.parameters() if p.requires_grad] if self._local else []
         return [*module.buffers(), *trained]
-
-    def _update(self) -> None:
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
 
 
 def _to(device: torch.device, _: nn.Module, given: Any) -> Any:

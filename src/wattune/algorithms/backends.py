@@ -18,8 +18,9 @@ class Backend(ABC):
     """Runs one call for each module, inside the caller's ``forward_ad.level``."""
 
     @abstractmethod
-    def run(self, calls: Sequence[Call[Result] | None]) -> list[Result | None]:
-        """All calls, and what they return in their order; a None is a module with nothing to do.
+    def run(self, calls: Sequence[Call[Result]], last_failed: Callable[[], None]) -> list[Result]:
+        """All calls, and what they return in their order. Calls may wait for what the last one finds;
+        ``last_failed`` is told where that will not come.
 
         All have ended when it returns or raises; it raises what the first that failed has raised.
         """
@@ -33,9 +34,9 @@ class Sequential(Backend):
     """The last module first: each has taken what it works on before the one in front puts down the next, so that no
     more than one pair of activations and tangent waits between two modules."""
 
-    def run(self, calls: Sequence[Call[Result] | None]) -> list[Result | None]:
+    def run(self, calls: Sequence[Call[Result]], last_failed: Callable[[], None]) -> list[Result]:
         """One after another in the caller's thread."""
-        return [None if call is None else call() for call in reversed(calls)][::-1]
+        return [call() for call in reversed(calls)][::-1]
 
 
 class Threads(Backend):
@@ -61,19 +62,20 @@ class Threads(Backend):
             self._results.get()
         torch.set_num_threads(threads)  # a thread's own number is also taken for that of threads to come
 
-    def run(self, calls: Sequence[Call[Result] | None]) -> list[Result | None]:
+    def run(self, calls: Sequence[Call[Result]], last_failed: Callable[[], None]) -> list[Result]:
         """All at once."""
         *others, last = calls
         results: list[Any] = [None] * len(calls)
         failures: dict[int, BaseException] = {}
         waiting = 0
-        for place, call in enumerate(others):
-            if call is not None:
+        try:
+            for place, call in enumerate(others):
                 self._calls[place].put(call)
                 waiting += 1
-        try:
-            if last is not None:
-                results[-1] = self._alone(last)
+            results[-1] = self._alone(last)
+        except BaseException:
+            last_failed()
+            raise
         finally:
             for _ in range(waiting):
                 place, results[place], failure = self._results.get()

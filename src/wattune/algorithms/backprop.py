@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from wattune.algorithms import counting, operations, recomputation, stepping
-from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
-from wattune.algorithms.placement import shortage_said
+from wattune.algorithms import counting, recomputation, stepping
+from wattune.algorithms.base import Batch, Step, Trainable
+from wattune.algorithms.operations import samples_of
 from wattune.algorithms.precision import autocast, check_data_type, matrix_precision
 from wattune.algorithms.spec import Option, written
-from wattune.records import StepWork
+from wattune.algorithms.stepwise import Stepwise
 
 
-class Backprop(TrainingAlgorithm):
+class Backprop(Stepwise):
     """The plain training loop, on one torch device.
 
     A batch larger than ``micro_batch_size`` goes through the model in parts whose gradients are added up: the gradient
@@ -45,38 +45,15 @@ class Backprop(TrainingAlgorithm):
         on: torch.device | None = None,
         checkpoint: recomputation.Segments | None = None,
     ) -> None:
-        self.name = written("backprop", {} if checkpoint is None else {"checkpoint": checkpoint})
-        stepping.check_sizes(batch_size, micro_batch_size)
         check_data_type(trainable.data_type)
-        self.batch_size = batch_size
-        self.micro_batch_size = micro_batch_size or batch_size
-        self._trainable = trainable
-        self.module, self._device, self._optimizer = stepping.opened(trainable, batch_size, seed, on)
+        super().__init__(trainable, batch_size, micro_batch_size, seed, on)
+        self.name = written("backprop", {} if checkpoint is None else {"checkpoint": checkpoint})
         self._checkpoint = checkpoint
         self._segments = None if checkpoint is None else recomputation.cut(self.module, checkpoint)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=trainable.data_type == "fp16")
         with self._own_random(None):
             torch.manual_seed(seed)
             self._random = self._random_state()
-
-    def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
-        """Train on each batch; one Step comes out before the next batch goes in."""
-        self.module.train()
-        for batch in batches:
-            with shortage_said(f"a step with micro-batches of {self.micro_batch_size}"):
-                step = self._train(batch)
-            yield step
-
-    def work(self) -> StepWork:
-        """What one step asks of a device. Raises: WorkloadError where the step cannot be run."""
-        how = counting.backward_pass if self._checkpoint is None else recomputation.CheckpointedPass(self._checkpoint)
-        return counting.step_work(
-            self._trainable, self.module, self._optimizer, self.batch_size, self.micro_batch_size, how
-        )
-
-    def evaluation_work(self, samples: int) -> StepWork:
-        """What a forward pass over so many samples asks of a device. Raises: WorkloadError."""
-        return counting.evaluation_work(self._trainable, self.module, self._optimizer, samples)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the model with its buffers, the optimizer, the loss scale and the random numbers, on the CPU."""
@@ -97,23 +74,22 @@ class Backprop(TrainingAlgorithm):
                 raise ValueError("it was made on another processor, whose random numbers are others")
             self._random = stepping.copied(state["random"])
 
+    def _pass(self) -> counting.TrainingPass:
+        return counting.backward_pass if self._checkpoint is None else recomputation.CheckpointedPass(self._checkpoint)
+
     def _train(self, batch: Batch) -> Step:
-        samples = next(operations.tensors(batch)).shape[0]
         mean_loss = torch.zeros((), device=self._device)
         self._optimizer.zero_grad(set_to_none=True)
         with self._own_random(self._random), matrix_precision(self._device.type, self._trainable.data_type):
-            start = 0
-            for size in counting.split(samples, self.micro_batch_size):
-                x, y = stepping.part(batch, start, start + size, self._device)
+            for (x, y), share in self._parts(batch):
                 with autocast(self._device.type, self._trainable.data_type):
-                    loss = self._trainable.loss(self._output(x), y) * (size / samples)
+                    loss = self._trainable.loss(self._output(x), y) * share
                 self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 mean_loss += loss.detach()
-                start += size
             self._scaler.step(self._optimizer)
             self._scaler.update()
             self._random = self._random_state()
-        return Step(samples=samples, loss=float(mean_loss))
+        return Step(samples=samples_of(batch), loss=float(mean_loss))
 
     def _output(self, x: Any) -> Any:
         return self.module(x) if self._segments is None else recomputation.forward(self._segments, x)

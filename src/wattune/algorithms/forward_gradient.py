@@ -12,7 +12,7 @@ arXiv 2305.17333, and Spall 1992 (central differences).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -22,15 +22,15 @@ from torch import Tensor, nn
 
 from wattune.algorithms import counting, forward_ad, stepping
 from wattune.algorithms.alpha import Alpha, Schedule
-from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
+from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.operations import samples_of
 from wattune.algorithms.perturbed import Perturb, Perturbed, loss_along
 from wattune.algorithms.placement import shortage_said
 from wattune.algorithms.precision import matrix_precision
 from wattune.algorithms.spec import Option, number, one_of, whole, written
+from wattune.algorithms.stepwise import Stepwise
 from wattune.algorithms.supported import check_forward_data_type, check_supported
 from wattune.algorithms.tangents import Key
-from wattune.records import StepWork
 
 Perturbation = Literal["weights", "activities", "differences"]
 
@@ -97,7 +97,7 @@ class Estimate:
         return torch.stack(losses).mean(), torch.stack(sizes).sum()
 
 
-class ForwardGradient(TrainingAlgorithm):
+class ForwardGradient(Stepwise):
     """Forward gradients on one torch device, one batch after the other.
 
     ``perturb``: "weights" along one direction for the whole batch; "activities" along one for each example, of less
@@ -138,40 +138,16 @@ class ForwardGradient(TrainingAlgorithm):
         distance: float | None = None,
         **schedule: Any,
     ) -> None:
+        check_forward_data_type(trainable.data_type)
+        super().__init__(trainable, batch_size, micro_batch_size, seed, on)
         options = {"perturb": perturb, "directions": directions, "distance": distance, **schedule}
         self.name = written("forward-gradient", {k: v for k, v in options.items() if v is not None})
-        stepping.check_sizes(batch_size, micro_batch_size)
-        check_forward_data_type(trainable.data_type)
-        self.batch_size = batch_size
-        self.micro_batch_size = micro_batch_size or batch_size
-        self._trainable, self._seed, self._step = trainable, seed, 0
-        self.module, self._device, self._optimizer = stepping.opened(trainable, batch_size, seed, on)
+        self._seed, self._step = seed, 0
         self._estimate = Estimate(perturb or "weights", directions or 1, distance or DISTANCE, Schedule.of(schedule))
         alpha = Alpha(self.module, batch_size, self._estimate.schedule)
         self._perturbed = self._estimate.of(self.module, alpha)
         check_supported(trainable, self.module, self._optimizer, self._estimate)
         self._rehearse()
-
-    def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
-        """Train on each batch; one Step comes out before the next batch goes in.
-
-        Raises: InputError where another thread of the process trains by forward gradients at this moment.
-        """
-        self.module.train()
-        for batch in batches:
-            with shortage_said(f"a step with micro-batches of {self.micro_batch_size}"):
-                step = self._train(batch)
-            yield step
-
-    def work(self) -> StepWork:
-        """What one step asks of a device, once every layer is perturbed that ever is. Raises: WorkloadError."""
-        return counting.step_work(
-            self._trainable, self.module, self._optimizer, self.batch_size, self.micro_batch_size, self._estimate
-        )
-
-    def evaluation_work(self, samples: int) -> StepWork:
-        """What a forward pass over so many samples asks of a device. Raises: WorkloadError."""
-        return counting.evaluation_work(self._trainable, self.module, self._optimizer, samples)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the model with its buffers, the optimizer, and what directions are drawn from, on the CPU."""
@@ -203,21 +179,21 @@ class ForwardGradient(TrainingAlgorithm):
             else:
                 self._perturbed.dual(few[0], None, Key(self._seed, 0))
 
+    def _pass(self) -> counting.TrainingPass:
+        return self._estimate
+
     def _train(self, batch: Batch) -> Step:
-        samples, start = samples_of(batch), 0
         mean, sizes = torch.zeros((), device=self._device), torch.zeros((), device=self._device)
         key = Key(self._seed, self._step)
         self._optimizer.zero_grad(set_to_none=True)
         with matrix_precision(self._device.type, self._trainable.data_type), self._estimate.running():
-            for part, size in enumerate(counting.split(samples, self.micro_batch_size)):
-                few = stepping.part(batch, start, start + size, self._device)
-                loss, derivatives = self._estimate.add(self._perturbed, self._trainable, few, key, size / samples, part)
-                mean, sizes = mean + loss * (size / samples), sizes + derivatives
-                start += size
+            for place, (few, share) in enumerate(self._parts(batch)):
+                loss, derivatives = self._estimate.add(self._perturbed, self._trainable, few, key, share, place)
+                mean, sizes = mean + loss * share, sizes + derivatives
         self._step += 1
         mean_loss = float(mean)
         if not math.isfinite(float(sizes)):
             mean_loss = math.nan
         if math.isfinite(mean_loss):
             self._optimizer.step()
-        return Step(samples=samples, loss=mean_loss)
+        return Step(samples=samples_of(batch), loss=mean_loss)

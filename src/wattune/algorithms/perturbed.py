@@ -11,7 +11,7 @@ Source: Baydin et al. 2022, arXiv 2202.08587 (weights); Ren et al. 2023, arXiv 2
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -23,16 +23,14 @@ from wattune.algorithms import forward_ad
 from wattune.algorithms.activities import Activities
 from wattune.algorithms.alpha import Alpha
 from wattune.algorithms.base import Trainable
-from wattune.algorithms.linear import linear_tangents
+from wattune.algorithms.directions import Direction, Moving
+from wattune.algorithms.linear import LinearTangents
 from wattune.algorithms.operations import device_of
 from wattune.algorithms.randomness import Masks
 from wattune.algorithms.tangents import Key
 from wattune.errors import WorkloadError
 
 Perturb = Literal["weights", "activities"]
-
-Direction = tuple[str, nn.Parameter, Tensor]
-"""A parameter with its name, and the direction it moves along."""
 
 
 class Perturbed:
@@ -51,10 +49,12 @@ class Perturbed:
 
     def __init__(self, module: nn.Module, *, perturb: Perturb, alpha: Alpha, keep: int = 0):
         self.module, self.perturb, self.alpha = module, perturb, alpha
+        self._linear = LinearTangents(module)
         self._activities = Activities(module, alpha) if perturb == "activities" else None
         self._draws: bool | None = None
         self._keep = keep
-        self._kept: dict[tuple[Key, int], list[Direction]] = {}
+        self._kept: dict[tuple[Key, int], Direction | None] = {}
+        self._named = list(module.named_parameters())
         self._overwrites = any(getattr(m, "inplace", False) for m in module.modules())
 
     def perturbs(self, step: int) -> bool:
@@ -71,18 +71,24 @@ class Perturbed:
         """
         overrides = self._buffers() if key.direction else {}
         given = self._own(x) if tangent is None else forward_ad.dual(self._own(x), tangent)
-        with self._masks(key, x, part), linear_tangents(self.module):
-            if self._activities is None:
-                directions = list(self._directions(key, x, part))
+        tangents: dict[int, Tensor] = {}
+        with ExitStack() as stack:
+            stack.enter_context(self._masks(key, x, part))
+            if self._activities is not None:
+                stack.enter_context(self._activities.perturbed(x, key, part))
+            else:
+                direction = self._direction(key, x, part)
                 if self._keep:
-                    self._kept[key, part] = directions
+                    self._kept[key, part] = direction
                     if len(self._kept) > self._keep:
                         del self._kept[next(iter(self._kept))]  # the oldest: nothing was learnt from that batch
-                overrides.update((name, forward_ad.dual(p.detach(), u)) for name, p, u in directions)
-                output = functional_call(self.module, overrides, (given,))
-            else:
-                with self._activities.perturbed(x, key, part):
-                    output = functional_call(self.module, overrides, (given,))
+                for name, p, u in direction or ():
+                    if id(p) in self._linear.handed:
+                        tangents[id(p)] = u
+                    else:
+                        overrides[name] = forward_ad.dual(p.detach(), u)
+            stack.enter_context(self._linear.taken(tangents))
+            output = functional_call(self.module, overrides, (given,)) if overrides else self.module(given)
         _check_tensor(output)
         return forward_ad.unpacked(output)
 
@@ -94,9 +100,12 @@ class Perturbed:
         those of ``dual``) finds the gradient of each layer alone.
         """
         if self._activities is None:
-            kept = self._kept.pop((key, part), None)
-            for _, parameter, direction in kept or self._directions(key, x, part):
-                gradient = direction.mul_(derivative * (share * self.alpha.rate(parameter, key.step)))
+            if (direction := self._kept.pop((key, part), None) or self._direction(key, x, part)) is None:
+                return
+            direction.multiply(derivative * share)
+            for _, parameter, gradient in direction:
+                if (rate := self.alpha.rate(parameter, key.step)) != 1:
+                    gradient = gradient.mul_(rate)
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
             return
         with (
@@ -112,17 +121,20 @@ class Perturbed:
         It updates the buffers where ``key.direction`` is 0 and the distance above 0.
         """
         overrides = {} if key.direction == 0 and distance > 0 else self._buffers()
-        overrides.update((name, u.mul_(distance).add_(p.detach())) for name, p, u in self._directions(key, x, part))
+        if (direction := self._direction(key, x, part)) is not None:
+            direction.multiply(distance)
+            overrides.update((name, u.add_(p.detach())) for name, p, u in direction)
         with torch.no_grad(), self._masks(key, x, part):
             output = functional_call(self.module, overrides, (self._own(x),))
         return _check_tensor(output)
 
-    def _directions(self, key: Key, x: Any, part: int) -> Iterator[Direction]:
-        generator = key.on(device_of(x), 2 * part)
-        for name, parameter in self.module.named_parameters():
-            if scale := self.alpha.scale(parameter, key.step):
-                u = torch.empty_like(parameter, requires_grad=False).normal_(generator=generator)
-                yield name, parameter, u if scale == 1 else u.mul_(scale)
+    def _direction(self, key: Key, x: Any, part: int) -> Direction | None:
+        moving = [
+            Moving(name, parameter, scale)
+            for name, parameter in self._named
+            if (scale := self.alpha.scale(parameter, key.step))
+        ]
+        return Direction(moving, key.on(device_of(x), 2 * part)) if moving else None
 
     def _own(self, x: Any) -> Any:
         # The batch, or what another module gave, must still be there for a second pass.

@@ -11,6 +11,7 @@ Source: Zhao, Zhang, Huo, Gu, AsyncFGD, NeurIPS 2023; Huo et al., Decoupled Para
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.perturbed import Perturbed, loss_along
 from wattune.algorithms.stage import Passed, Stage
 from wattune.algorithms.tangents import Key
+from wattune.algorithms.updates import Updates
 
 
 class Done(NamedTuple):
@@ -35,11 +37,34 @@ class Done(NamedTuple):
     derivative: Tensor | None = None
 
 
+class Found:
+    """What the last module has found in a tick, for which the others wait where they run beside it."""
+
+    def __init__(self) -> None:
+        self.derivative: Tensor | None = None
+        self._told = threading.Event()
+
+    def tell(self, result: Done | None) -> None:
+        """The derivative by which all learn: none where no batch has come out, or where it is not a finite number."""
+        if result is not None and result.loss is not None and result.derivative is not None:
+            self.derivative = result.derivative if _finite(result.loss, result.derivative) else None
+        self._told.set()
+
+    def give_up(self) -> None:
+        """There will be none: the last module has failed."""
+        self._told.set()
+
+    def wait(self) -> Tensor | None:
+        """The derivative, once it is there."""
+        self._told.wait()
+        return self.derivative
+
+
 class Pipeline:
     """Stages with the batches under way in them.
 
-    ``heads`` gives every module but the last a loss of its own; None is the one loss at the end. ``update`` changes
-    the parameters by their gradients and drops these. ``on_forward`` is told of each forward pass: module and batch.
+    ``heads`` gives every module but the last a loss of its own; None is the one loss at the end. ``updates`` changes
+    the parameters by their gradients. ``on_forward`` is told of each forward pass: module and batch.
     """
 
     def __init__(
@@ -47,12 +72,12 @@ class Pipeline:
         stages: Sequence[Stage],
         trainable: Trainable,
         seed: int,
-        update: Callable[[], None],
+        updates: Updates,
         heads: Sequence[Perturbed] | None = None,
     ):
         self.stages, self.heads, self.seed = list(stages), heads, seed
         self.on_forward: Callable[[int, int], None] = lambda module, batch: None
-        self._trainable, self._update = trainable, update
+        self._trainable, self._updates = trainable, updates
         self._per_example = stages[0].perturbed.perturb == "activities"
         self._tick = 0
         self._fed = 0
@@ -128,25 +153,39 @@ class Pipeline:
 
     def _ticks(self, backend: Backend) -> Step | None:
         turns = [self._tick - k for k in range(len(self.stages))]  # the batch of each module; below 0, none yet
-        calls = [
-            partial(self._work, stage, batch) if 0 <= batch < self._fed else None
-            for stage, batch in zip(self.stages, turns, strict=True)
-        ]
-        results = backend.run(calls)
-        del calls
-        if self.heads is None:
-            for stage, batch in zip(self.stages, turns, strict=True):
-                if batch >= self._fed:
-                    stage.miss(batch)
-        loss = self._learnt(results[-1], turns[-1], backend)
+        found = Found()
+        turn = self._turn if self.heads is None else self._turn_alone
+        calls = [partial(turn, stage, batch, turns[-1], found) for stage, batch in zip(self.stages, turns, strict=True)]
+        results = backend.run(calls, found.give_up)
+        if self.heads is not None or found.derivative is not None:
+            self._updates.rest()
         for stage, batch, result in zip(self.stages, turns, results, strict=True):
             if result is not None:
                 self._passed_on(stage, batch, result)
         self._tick += 1
-        if loss is None:
+        if (out := results[-1]) is None:
             return None
         del self._targets[turns[-1]]
-        return Step(samples=self._samples.pop(turns[-1]), loss=loss)
+        return Step(samples=self._samples.pop(turns[-1]), loss=_loss_of(out))
+
+    def _turn(self, stage: Stage, batch: int, out: int, found: Found) -> Done | None:
+        """One module in one tick: its forward pass of ``batch``, and what it learns from ``out``, the batch that the
+        last module has."""
+        result = None
+        if batch >= self._fed:
+            stage.miss(batch)
+        elif batch >= 0:
+            result = self._work(stage, batch)
+        if stage is self.stages[-1]:
+            found.tell(result)
+        if (derivative := found.wait()) is not None:
+            stage.learn(derivative, self._key(stage, out))
+            self._updates.part(stage.index)
+        stage.forget(out)
+        return result
+
+    def _turn_alone(self, stage: Stage, batch: int, _: int, __: Found) -> Done | None:
+        return self._work(stage, batch) if 0 <= batch < self._fed else None
 
     def _work(self, stage: Stage, batch: int) -> Done:
         self.on_forward(stage.index, batch)
@@ -168,29 +207,12 @@ class Pipeline:
         if _finite(loss, derivative):
             stage.learn(derivative, key)
         stage.forget(batch)
+        self._updates.part(stage.index)
         return Done((passed[0], None), loss, derivative)
 
     def _loss(self, passed: Passed, batch: int, stage: Stage) -> tuple[Tensor, Tensor]:
         target = tree_map(lambda v: v.to(stage.device) if isinstance(v, Tensor) else v, self._targets[batch])
         return loss_along(self._trainable, *passed, target, per_example=self._per_example)
-
-    def _learnt(self, result: Done | None, batch: int, backend: Backend) -> float | None:
-        """Update by what this tick has brought; the loss of the batch that has come out, which is not a finite number
-        where its derivative is none: such a batch changes nothing."""
-        if self.heads is not None:
-            self._update()
-        if result is None:
-            return None
-        assert result.loss is not None
-        assert result.derivative is not None
-        finite, loss = _finite(result.loss, result.derivative), float(result.loss)
-        if self.heads is None:
-            if finite:
-                backend.run([partial(stage.learn, result.derivative, self._key(stage, batch)) for stage in self.stages])
-                self._update()
-            for stage in self.stages:
-                stage.forget(batch)
-        return loss if finite or not math.isfinite(loss) else math.nan
 
     def _passed_on(self, stage: Stage, batch: int, result: Done) -> None:
         stage.keep(batch)
@@ -206,11 +228,19 @@ class Pipeline:
                     result = Done(stage.forward_late(self._key(stage, batch)))
                 else:
                     result = self._work(stage, batch)
-                    self._update()
+                    self._updates.rest()
                 self._passed_on(stage, batch, result)
 
     def _key(self, stage: Stage, batch: int) -> Key:
         return Key(self.seed, batch, stage.index)
+
+
+def _loss_of(result: Done) -> float:
+    """Not a finite number where the derivative is none: such a batch has changed nothing."""
+    assert result.loss is not None
+    assert result.derivative is not None
+    loss = float(result.loss)
+    return loss if _finite(result.loss, result.derivative) or not math.isfinite(loss) else math.nan
 
 
 def _finite(loss: Tensor, derivative: Tensor) -> bool:

@@ -16,15 +16,14 @@ from wattune.errors import InputError, WorkloadError
 
 
 class Opened(NamedTuple):
-    """A model with its initial weights on its device, and its optimizer."""
+    """A model with its initial weights, and the device that it is on."""
 
     module: nn.Module
     device: torch.device
-    optimizer: torch.optim.Optimizer
 
 
-def opened(trainable: Trainable, batch_size: int, seed: int, on: torch.device | None) -> Opened:
-    """The model and optimizer of a new training. Raises: WorkloadError where nothing trains, OutOfDeviceMemory."""
+def opened(trainable: Trainable, seed: int, on: torch.device | None) -> Opened:
+    """The model of a new training. Raises: WorkloadError where nothing trains, OutOfDeviceMemory."""
     with shortage_said("the model"):
         module = trainable.model(seed)
         if on is not None:
@@ -32,7 +31,7 @@ def opened(trainable: Trainable, batch_size: int, seed: int, on: torch.device | 
     trained = [p for p in module.parameters() if p.requires_grad]
     if not trained:
         raise WorkloadError("the model has no parameter that trains", value=type(module).__name__)
-    return Opened(module, trained[0].device, trainable.optimizer(module, batch_size))
+    return Opened(module, trained[0].device)
 
 
 def check_sizes(batch_size: int, micro_batch_size: int | None) -> None:
