@@ -111,6 +111,17 @@ class TestNpz:
         assert sorted(torch.cat([one.train[0], one.test[0]]).flatten().tolist()) == list(range(10))
         assert set(one.test[0].flatten().tolist()) != set(other.test[0].flatten().tolist())
 
+    def test_inputs_and_targets_are_for_whatever_are_no_images(self, tmp_path):
+        x, y = np.random.default_rng(0).normal(size=(10, 4, 3)), np.arange(10.0)
+        np.savez(tmp_path / "a.npz", inputs=x, targets=y)
+        data = Npz(tmp_path / "a.npz", test_share=0.2)()
+        assert data.train[0].shape == (8, 4, 3)
+        for found, target in zip(*data.train, strict=True):
+            assert torch.equal(found, torch.from_numpy(x)[int(target)])
+        np.savez(tmp_path / "a.npz", inputs=x, labels=y)
+        with pytest.raises(WorkloadError, match="lacks the array: targets"):
+            Npz(tmp_path / "a.npz")()
+
     @pytest.mark.parametrize("cut", [0, 10, -30])
     def test_that_is_cut_off_is_refused(self, tmp_path, cut):
         path = npz(tmp_path / "a.npz", np.zeros((9, 1)), np.zeros(9, int))

@@ -64,6 +64,7 @@ def files(tmp_path):
         idx(folder / f"{part}-labels-idx1-ubyte.gz", (np.arange(samples) % 10).astype(np.uint8))
     for part in ("train", "test"):
         np.savez(tmp_path / "cifar10" / f"{part}.npz", images=pixels(60), labels=np.arange(60) % 10)
+    np.savez(tmp_path / "load.npz", series=np.sin(np.arange(1000.0)))
     text = "the quick brown fox jumps over the lazy dog\n" * 20
     book = f"*** START OF THE PROJECT GUTENBERG EBOOK A ***\n{text}*** END OF THE PROJECT GUTENBERG EBOOK A ***\n"
     for name in ("train.txt", "test.txt"):
@@ -78,7 +79,8 @@ def files(tmp_path):
 def test_every_table_of_the_documentation_reads_what_it_names(files):
     sources = set()
     for table in blocks():
-        source = data_source(table, files, [64])
+        shape = {"graphs": [48, 2], "series": [64, 1]}.get(table["source"], [64])
+        source = data_source(table, files, shape)
         sources.add(table["source"])
         if table["source"] != "factory" and "url" not in str(table):
             data = source()

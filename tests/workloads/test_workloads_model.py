@@ -1,18 +1,25 @@
 """Initial weights, layers that begin anew, layers that do not train, and the built-in models."""
 
+import re
 from functools import reduce
+from inspect import signature
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 from workloads_made import tiny_cnn
 
 from wattune.algorithms.parts import parts
 from wattune.errors import WorkloadError
 from wattune.workloads import MODELS, Model
+from wattune.workloads.efficientvit import EfficientViT, efficientvit_b0, efficientvit_b1
+from wattune.workloads.graph_network import GraphNetwork
 from wattune.workloads.mobilenet import MobileNetV2
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet18, resnet20, small_cnn
+from wattune.workloads.recurrent import Gru
 from wattune.workloads.toml import find
 
 
@@ -118,6 +125,30 @@ class TestParts:
             Model(nn.Sequential(nn.ReLU()))(0)
 
 
+def example(name):
+    """Inputs of a built-in model as it stands without options."""
+    shapes = {"character-transformer": (2, 16), "gru": (2, 12, 1), "graph-network": (2, 30, 2)}
+    if name == "character-transformer":
+        return torch.randint(96, shapes[name])
+    if name == "graph-network":
+        return torch.randint(24, shapes[name]).float()
+    return torch.randn(shapes.get(name, (2, 3, 32, 32)))
+
+
+def one_sample(name):
+    """A sample of the size that the table in the docs states."""
+    if name == "character-transformer":
+        return torch.zeros(1, 64, dtype=torch.int64)
+    return torch.zeros({"gru": (1, 24, 1), "graph-network": (1, 48, 2)}.get(name, (1, 3, 32, 32)))
+
+
+def multiply_adds(model, x):
+    """Of one pass of one sample, matrix products and convolutions alone, as PyTorch counts them."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model.eval().requires_grad_(False)(x)
+    return counter.get_total_flops() / 2 / len(x)
+
+
 class TestBuiltIn:
     @pytest.mark.parametrize("name", MODELS)
     def test_every_registered_name_opens_and_has_a_head(self, name):
@@ -132,6 +163,8 @@ class TestBuiltIn:
             (resnet18(), 11.17, (3, 32, 32)),
             (resnet8(), 0.078, (3, 32, 32)),
             (small_cnn(), 0.0243, (3, 32, 32)),
+            (efficientvit_b0(), 2.14, (3, 32, 32)),
+            (efficientvit_b1(classes=7, channels=1), 7.51, (1, 32, 32)),
         ],
     )
     def test_image_models_have_their_size_and_learn(self, model, millions, shape):
@@ -147,12 +180,60 @@ class TestBuiltIn:
             assert sum(p.numel() for p in model.parameters()) == wanted
             assert model(torch.randn(2, 3, 64, 64)).shape == (2, model.fc.out_features)
 
-    @pytest.mark.parametrize("name", MODELS)
+    @pytest.mark.parametrize(
+        ("factory", "options", "parameters", "pixels", "million"),
+        [
+            # Sandler et al. 2018, table 4: 3.4 million, 300 million multiply-adds.
+            (MobileNetV2, {"classes": 1000, "stem": "imagenet"}, 3_504_872, 224, 300.8),
+            # github.com/chenyaofo/pytorch-cifar-models, mobilenetv2_x1_0 for CIFAR-10: 2.24 million, 87.98.
+            (MobileNetV2, {}, 2_236_682, 32, 87.98),
+            # The same with other widths: 0.70 and 27.97, 1.37 and 59.31, 4.33 and 170.07.
+            (MobileNetV2, {"width": 0.5}, 700_490, 32, 27.97),
+            (MobileNetV2, {"width": 0.75}, 1_368_234, 32, 59.31),
+            (MobileNetV2, {"width": 1.4}, 4_333_706, 32, 170.07),
+            # The same, resnet20: 0.27 million, 40.81.
+            (resnet20, {}, 272_474, 32, 40.81),
+            # In no paper. Quoted for the ResNet18 of github.com/kuangliu/pytorch-cifar: 11,173,962 and 0.56 billion.
+            (resnet18, {}, 11_173_962, 32, 555.4),
+            # github.com/mit-han-lab/efficientvit, applications/efficientvit_cls, B1: 9.1 million, 0.52 billion.
+            (efficientvit_b1, {"classes": 1000, "stem": "imagenet"}, 9_102_024, 224, 519.0),
+            # The authors publish none for B0: counted here.
+            (efficientvit_b0, {"classes": 1000, "stem": "imagenet"}, 3_410_008, 224, 100.2),
+            # For 32x32 nobody has published any: counted here.
+            (efficientvit_b1, {}, 7_517_034, 32, 164.9),
+            (efficientvit_b0, {}, 2_141_818, 32, 31.3),
+        ],
+    )
+    def test_parameters_and_multiply_adds_are_the_published_ones(self, factory, options, parameters, pixels, million):
+        model = factory(**options)
+        assert sum(p.numel() for p in model.parameters()) == parameters
+        assert multiply_adds(model, torch.zeros(1, 3, pixels, pixels)) / 1e6 == pytest.approx(million, rel=0.002)
+
+    def test_the_table_in_the_docs_is_right(self):
+        text = (Path(__file__).parents[2] / "docs" / "workload-file.md").read_text()
+        table = text[text.index("## Models by name") :]
+        for name in MODELS:
+            row = next(line for line in table.splitlines() if line.startswith("| `") and f"`{name}`" in line)
+            _, _, _, parameters, million, options, _ = row.split("|")
+            model = find(MODELS[name], "the model")()
+            assert sum(p.numel() for p in model.parameters()) == int(parameters.replace(",", "")), name
+            counted = multiply_adds(model, one_sample(name)) / 1e6
+            assert counted == pytest.approx(float(million.removesuffix(" million ")), rel=0.02), name
+            if not options.strip().startswith("as "):
+                stated = set(re.findall(r"`(\w+)", options))
+                assert stated >= set(signature(find(MODELS[name], "the model")).parameters), name
+
+    def test_the_smaller_models_have_the_parameters_that_their_descriptions_state(self):
+        # Built here, so nobody else has published figures.
+        for model, parameters in ((Gru(), 12_929), (GraphNetwork(), 8_839), (CharacterTransformer(), 4_804_704)):
+            assert sum(p.numel() for p in model.parameters()) == parameters
+
+    @pytest.mark.parametrize("name", [name for name in MODELS if name != "graph-network"])
     def test_the_parts_of_a_model_are_its_forward_pass(self, name):
         model = find(MODELS[name], "the model")().eval()
-        x = torch.randint(96, (2, 16)) if name == "character-transformer" else torch.randn(2, 3, 32, 32)
+        x = example(name)
         found = parts(model)
-        assert len(found) >= 4
+        assert len(found) >= (3 if name == "gru" else 4)
         assert {id(p) for part in found for p in part.parameters()} == {id(p) for p in model.parameters()}
         with torch.no_grad():
             assert torch.equal(reduce(lambda value, part: part(value), found, x), model(x))
@@ -171,7 +252,21 @@ class TestBuiltIn:
             Model(resnet8, {"depth": 3})(0)
         with pytest.raises(WorkloadError, match="small, imagenet"):
             Model(resnet18, {"stem": "big"})(0)
-        with pytest.raises(WorkloadError, match="multiple of its 6 heads"):
+        with pytest.raises(WorkloadError, match=r"multiple of its 6 heads.*head_width = 42"):
             Model(CharacterTransformer, {"heads": 6})(0)
+        with pytest.raises(WorkloadError, match="head_width of a transformer: 0"):
+            Model(CharacterTransformer, {"head_width": 0})(0)
+        with pytest.raises(WorkloadError, match="unknown variant of EfficientViT: b7; allowed: b0, b1"):
+            Model(EfficientViT, {"variant": "b7"})(0)
+        with pytest.raises(WorkloadError, match="unknown stem of EfficientViT: big"):
+            Model(efficientvit_b0, {"stem": "big"})(0)
+        with pytest.raises(WorkloadError, match="dropout of a gru with one layer"):
+            Model(Gru, {"dropout": 0.1})(0)
+        with pytest.raises(WorkloadError, match="width of the model gru: 0"):
+            Model(Gru, {"width": 0})(0)
+        with pytest.raises(WorkloadError, match="nodes of the graph-network: -1"):
+            Model(GraphNetwork, {"nodes": -1})(0)
+        with pytest.raises(WorkloadError, match=r"shape of the graphs: \(2, 5, 3\)"):
+            GraphNetwork()(torch.zeros(2, 5, 3))
         with pytest.raises(WorkloadError, match="at most 64"):
             CharacterTransformer()(torch.zeros(1, 65, dtype=torch.int64))

@@ -243,7 +243,7 @@ def test_pieces_that_do_not_work_are_one_line(own, before, after, words):
         (
             'source = "digits"',
             'source = "web"',
-            "cifar10, cifar100, cinic10, digits, factory, fashion-mnist, image-folders, mnist, npz",
+            "cifar10, cifar100, cinic10, digits, factory, fashion-mnist, graphs, image-folders, mnist, npz, series",
         ),
         ('source = "digits"', 'source = "npz"', "train is missing in [data] from npz"),
         ('source = "digits"', 'source = "npz"\ntrain = 3', "train file: 3"),

@@ -20,6 +20,7 @@ Arguments = tuple[Any, ...]
 # Operations that only make or describe a tensor, or hand a value to Python: nothing runs on the device.
 _NOT_LAUNCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
 _NOT_LAUNCHED |= {"_local_scalar_dense", "lift_fresh", "set_", "resize_", "is_same_size"}
+_NOT_LAUNCHED |= {"unsafe_split", "unsafe_split_with_sizes"}  # views, though they are not tagged as such
 _NOT_LAUNCHED_NAMESPACES = {"profiler", "prim"}
 _COPIES = {"copy_", "_to_copy", "clone", "cat", "stack", "repeat", "constant_pad_nd", "roll", "flip"}
 _COPIES |= {"select_backward", "slice_backward", "fill", "fill_", "zero_", "zeros", "zeros_like", "new_zeros", "ones"}
@@ -27,7 +28,12 @@ _COPIES |= {"ones_like", "new_ones", "full", "full_like", "new_full", "arange", 
 # Operations that write their first argument without having read it.
 _OVERWRITES = {"copy_", "fill_", "zero_", "bernoulli_", "normal_", "uniform_", "random_", "exponential_"}
 # Operations that read of their first tensor no more than they write.
-_LOOKUPS = {"embedding", "gather", "index", "index_select"}
+_LOOKUPS = {"embedding", "gather", "index", "index_select", "_unsafe_index", "take"}
+# Operations that write at scattered places of their first argument, or of a copy of it, and whether they add to what is
+# there; index_put says so in its fourth argument.
+_SCATTERS = {"scatter": False, "scatter_add": True, "scatter_reduce": True}
+_SCATTERS |= {"index_add": True, "index_copy": False, "index_fill": False}
+_SCATTERS |= {"index_put": False, "_unsafe_index_put": False}
 _REDUCTIONS = {"sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "var"}
 _REDUCTIONS |= {"var_mean", "std", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "cumsum", "topk", "sort"}
 # Per element of the input: softmax takes a maximum, a difference, an exponential, a sum and a division; its
@@ -59,6 +65,8 @@ def flops(operation: OpOverload, arguments: Arguments, outputs: Any) -> float:
 def moved_bytes(operation: OpOverload, arguments: Arguments, outputs: Any) -> float:
     """Bytes that one call reads and writes: its inputs and outputs, each once."""
     name = operation.overloadpacket.__name__
+    if name.removesuffix("_") in _SCATTERS:
+        return _scattered_bytes(name, arguments)
     read = arguments[1:] if name in _OVERWRITES else arguments
     written = sum(_bytes(t) for t in tensors(outputs))
     if name in _LOOKUPS:
@@ -93,6 +101,36 @@ def _bytes(tensor: Tensor) -> int:
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
+# --------------------------------------------------------------------------------------------------- scattered places
+
+
+def _places(name: str, arguments: Arguments) -> int:
+    """How many values of its first argument the operation writes."""
+    target = arguments[0]
+    if name.startswith("scatter"):
+        return int(arguments[2].numel())
+    if "index_put" not in name:  # rows along one dimension
+        return int(arguments[2].numel() * target.numel() // max(1, target.shape[arguments[1]] if target.dim() else 1))
+    chosen = [index for index in arguments[1] if index is not None]
+    if any(index.dtype in (torch.bool, torch.uint8) for index in chosen):
+        return int(target.numel())  # how many a mask has is known by its values alone: at most all
+    rest = [size for at, size in enumerate(target.shape) if at >= len(arguments[1]) or arguments[1][at] is None]
+    shape = torch.broadcast_shapes(*(index.shape for index in chosen))  # type: ignore[no-untyped-call]
+    return int(math.prod(shape) * math.prod(rest))
+
+
+def _adds(name: str, arguments: Arguments) -> bool:
+    return _SCATTERS[name.removesuffix("_")] or ("index_put" in name and len(arguments) > 3 and bool(arguments[3]))
+
+
+def _scattered_bytes(name: str, arguments: Arguments) -> float:
+    # The places and what goes there are read, the places are written, and read before where something is added. Where
+    # it is not in place, the first argument is copied beforehand.
+    copied = 0 if name.endswith("_") else 2 * _bytes(arguments[0])
+    touched = (1 + _adds(name, arguments)) * _places(name, arguments) * arguments[0].element_size()
+    return float(copied + touched + sum(_bytes(t) for t in tensors(arguments[1:])))
+
+
 # ------------------------------------------------------------------------------------------ kinds and their formulas
 
 Formula = Callable[[Arguments, Any], float]
@@ -123,6 +161,10 @@ def _traits(operation: OpOverload) -> tuple[bool, str, Formula]:
         return launched, "copy", _per_output(0)
     if name in _LOOKUPS:
         return launched, "other", _per_output(0)
+    if name.removesuffix("_") in _SCATTERS:
+        return launched, "other", lambda arguments, _: float(_adds(name, arguments) * _places(name, arguments))
+    if name == "embedding_dense_backward":
+        return launched, "other", _per_input(1)  # each row of the gradient is added to one of the table
     if torch.Tag.pointwise in operation.tags or (name.endswith(("_", "_backward")) and "embedding" not in name):
         return launched, "elementwise", _per_output(1)
     return launched, "other", _per_output(1)

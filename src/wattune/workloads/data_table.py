@@ -9,8 +9,10 @@ from typing import Any
 
 from wattune.errors import WorkloadError
 from wattune.workloads.data import DataSource
+from wattune.workloads.graphs import Graphs
 from wattune.workloads.image_archives import Cifar, Idx, Stl10, Svhn
 from wattune.workloads.image_folders import ImageFolders
+from wattune.workloads.series import Series
 from wattune.workloads.sources import Digits, Npz, Text
 from wattune.workloads.tables import file_value, find, known_keys, names_value
 from wattune.workloads.values import choice
@@ -27,9 +29,11 @@ _SOURCES: dict[str, tuple[Callable[..., DataSource], tuple[str, ...], tuple[str,
     "cinic10": (ImageFolders, _FOLDERS, ("train",)),
     "digits": (Digits, ("size", "invert", "noise", *_SPLIT), ()),
     "fashion-mnist": (Idx, (*_IDX, *_IMAGES), ("images", "labels")),
+    "graphs": (Graphs, ("nodes", "samples", "rewired", "seed", "test_share", "split_seed"), ()),
     "image-folders": (ImageFolders, _FOLDERS, ("train",)),
     "mnist": (Idx, (*_IDX, *_IMAGES), ("images", "labels")),
     "npz": (Npz, ("train", "test", "share", *_SPLIT), ("train",)),
+    "series": (Series, ("file", "horizon", "stride", "steps", "noise", "standardise", "test_share"), ()),
     "stl10": (Stl10, ("archive", *_IMAGES), ("archive",)),
     "svhn": (Svhn, ("train", "test", *_IMAGES), ("train",)),
     "text": (
@@ -38,7 +42,13 @@ _SOURCES: dict[str, tuple[Callable[..., DataSource], tuple[str, ...], tuple[str,
         ("train",),
     ),
 }
-_FILES = ("archive", "train", "test", *_IDX)
+# What input_shape is of, what its first number says to the source, and the form of the whole.
+_SHAPES = {
+    "graphs": ("graph", "edges", "[edges of a graph, 2]"),
+    "series": ("series", "length", "[length of a piece, values at each step]"),
+    "text": ("text", "length", "[length of a piece of text]"),
+}
+_FILES = ("archive", "file", "train", "test", *_IDX)
 
 
 def data_source(table: object, folder: Path, input_shape: object) -> DataSource:
@@ -57,10 +67,11 @@ def data_source(table: object, folder: Path, input_shape: object) -> DataSource:
         values.setdefault("train_folder", "train")
         if "test_share" not in values and "test" not in values:
             values.setdefault("test_folder", "test")
-    if source == "text":
-        if not isinstance(input_shape, list) or len(input_shape) != 1:
-            raise WorkloadError("input_shape of a text", value=input_shape, allowed="[length of a piece of text]")
-        values["length"] = input_shape[0]
+    if source in _SHAPES:
+        what, key, form = _SHAPES[source]
+        if not isinstance(input_shape, list) or len(input_shape) != form.count(",") + 1:
+            raise WorkloadError(f"input_shape of a {what}", value=input_shape, allowed=form)
+        values[key] = input_shape[0]
     return make(**values)
 
 

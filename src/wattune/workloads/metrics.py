@@ -27,18 +27,28 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
     return F.mse_loss(output, target.reshape(output.shape))
 
 
+def mae(output: Tensor, target: Tensor) -> Tensor:
+    """Mean absolute error; a target (B,) stands for (B, 1)."""
+    return F.l1_loss(output, target.reshape(output.shape))
+
+
 def accuracy(output: Tensor, target: Tensor) -> float:
     """Share of labels that have the largest output: (B, classes) and (B,), or (B, L, characters) and (B, L)."""
     return (output.argmax(-1) == target).float().mean().item()
 
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross_entropy": cross_entropy, "mse": mse}
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross_entropy": cross_entropy,
+    "mae": mae,
+    "mse": mse,
+}
 """The losses that a name stands for: means over a batch."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a target is stated in: "accuracy", "character_accuracy", "loss" (the workload's own), or the user's.
+    """What a target is stated in: "accuracy", "character_accuracy", "loss" (the workload's own), "mse", "mae", or the
+    user's.
 
     ``score`` takes the outputs and targets of all test samples; None stands for the workload's loss.
     ``direction``: whether a larger ("max") or a smaller ("min") value is better.
@@ -58,7 +68,7 @@ class Metric:
     def check_target(self, target: float) -> None:
         """Raises: WorkloadError for a target that this metric cannot reach or that says nothing."""
         what = f"target of the metric {self.name}"
-        number(what, target, above=-math.inf if self.score not in (None, accuracy) else 0)
+        number(what, target, above=0 if self.score in (None, accuracy, mse, mae) else -math.inf)
         if self.score is accuracy and target > 1:
             raise WorkloadError(what, value=target, allowed="at most 1, no accuracy is above")
 
@@ -67,5 +77,7 @@ METRICS: dict[str, Metric] = {
     "accuracy": Metric("accuracy", "max", accuracy),
     "character_accuracy": Metric("character_accuracy", "max", accuracy),
     "loss": Metric("loss", "min"),
+    "mae": Metric("mae", "min", mae),
+    "mse": Metric("mse", "min", mse),
 }
 """The metrics that a name stands for."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from wattune.errors import WorkloadError
 from wattune.workloads.models import Average
+from wattune.workloads.values import number
 
 STAGES = (
     (1, 16, 1, 1),
@@ -22,6 +23,12 @@ STAGES = (
     (6, 320, 1, 1),
 )
 """Expansion, channels, blocks and stride of each stage."""
+
+
+def rounded(channels: float) -> int:
+    """The nearest multiple of eight channels, eight at least, and never below nine tenths of what was asked for."""
+    nearest = max(8, int(channels + 4) // 8 * 8)
+    return nearest if nearest >= 0.9 * channels else nearest + 8
 
 
 def convolution(channels: int, filters: int, *, size: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
@@ -49,28 +56,31 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """MobileNetV2 of width 1: 2,236,682 parameters with 10 classes.
+    """MobileNetV2, of ``width`` 1 with 2,236,682 parameters for 10 classes.
 
     ``stem``: "small" leaves out the first two halvings, for images of about 32x32; "imagenet" is the paper's, for
-    224x224.
+    224x224. ``width`` multiplies the channels of all layers, below 1 without the last convolution (section 4).
     """
 
-    def __init__(self, *, classes: int = 10, channels: int = 3, stem: str = "small", dropout: float = 0.2):
+    def __init__(
+        self, *, classes: int = 10, channels: int = 3, stem: str = "small", dropout: float = 0.2, width: float = 1.0
+    ):
         super().__init__()
+        number("width of a MobileNetV2", width, above=0)
         if stem not in ("small", "imagenet"):
             raise WorkloadError("unknown stem of a MobileNetV2", value=stem, allowed="small, imagenet")
         small = stem == "small"
-        self.stem = nn.Sequential(*convolution(channels, 32, size=3, stride=1 if small else 2))
-        blocks, width = [], 32
-        for stage, (expansion, filters, count, stride) in enumerate(STAGES):
+        blocks, filters = [], rounded(32 * width)
+        self.stem = nn.Sequential(*convolution(channels, filters, size=3, stride=1 if small else 2))
+        for stage, (expansion, unscaled, count, stride) in enumerate(STAGES):
             for index in range(count):
                 first = 1 if index or (small and stage == 1) else stride
-                blocks.append(InvertedResidual(width, filters, first, expansion))
-                width = filters
+                blocks.append(InvertedResidual(filters, filters := rounded(unscaled * width), first, expansion))
         self.stages = nn.Sequential(*blocks)
-        self.last = nn.Sequential(*convolution(width, 1280))
+        last = rounded(1280 * max(1.0, width))
+        self.last = nn.Sequential(*convolution(filters, last))
         self.dropout = nn.Dropout(dropout)
-        self.fc = nn.Linear(1280, classes)
+        self.fc = nn.Linear(last, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""

@@ -1,7 +1,7 @@
 """The built-in models: plain eager PyTorch, small enough to read and to train on a CPU.
 
-Every image model takes (B, C, H, W) and ends in a layer called ``fc``, so that ``reinitialise = ["fc"]`` gives a
-pre-trained one a new head.
+Every image model takes (B, C, H, W), and every model ends in a layer called ``fc``, so that ``reinitialise = ["fc"]``
+gives a pre-trained one a new head. The larger ones are in files of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wattune.errors import WorkloadError
+from wattune.workloads.values import whole
 
 MODELS: dict[str, str] = {
     "small-cnn": "wattune.workloads.models:small_cnn",
@@ -21,7 +22,11 @@ MODELS: dict[str, str] = {
     "resnet20": "wattune.workloads.models:resnet20",
     "resnet18": "wattune.workloads.models:resnet18",
     "mobilenet-v2": "wattune.workloads.mobilenet:MobileNetV2",
+    "efficientvit-b0": "wattune.workloads.efficientvit:efficientvit_b0",
+    "efficientvit-b1": "wattune.workloads.efficientvit:efficientvit_b1",
     "character-transformer": "wattune.workloads.models:CharacterTransformer",
+    "gru": "wattune.workloads.recurrent:Gru",
+    "graph-network": "wattune.workloads.graph_network:GraphNetwork",
 }
 """Name in a workload file -> "module:factory"."""
 
@@ -130,33 +135,36 @@ def resnet18(*, classes: int = 10, width: int = 64, channels: int = 3, stem: str
 class Attention(nn.Module):
     """Causal self-attention, written out as matrix products and a softmax: what it costs can be read from it.
 
+    ``head_width``: of each head; ``width`` divided by ``heads`` where it is None. The heads together need not be as
+    wide as the input: the products before and after them change the width.
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.
     """
 
-    def __init__(self, width: int, heads: int):
+    def __init__(self, width: int, heads: int, head_width: int | None = None):
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        inside = heads * (head_width or width // heads)
+        self.qkv = nn.Linear(width, 3 * inside)
+        self.out = nn.Linear(inside, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, width) -> (B, L, width); a place sees itself and what stands before it."""
-        batch, length, width = x.shape
-        split = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = split.permute(2, 0, 3, 1, 4)  # each (B, heads, L, width / heads)
+        batch, length, _ = x.shape
+        split = self.qkv(x).view(batch, length, 3, self.heads, -1)
+        q, k, v = split.permute(2, 0, 3, 1, 4)  # each (B, heads, L, head width)
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, heads, L, L)
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         weights = scores.masked_fill(future, float("-inf")).softmax(-1)
-        return cast(Tensor, self.out((weights @ v).transpose(1, 2).reshape(batch, length, width)))
+        return cast(Tensor, self.out((weights @ v).transpose(1, 2).flatten(2)))
 
 
 class Layer(nn.Module):
     """Attention and a two-layer perceptron, each normalised before and added to its input."""
 
-    def __init__(self, width: int, heads: int):
+    def __init__(self, width: int, heads: int, head_width: int | None = None):
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
+        self.attention = Attention(width, heads, head_width)
         self.norm2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
@@ -169,16 +177,34 @@ class Layer(nn.Module):
 class CharacterTransformer(nn.Module):
     """Predicts the next character at every place of a text of at most ``length`` characters.
 
-    Eight heads by default: the paper's six (arXiv 2502.18323, section 5.1) do not divide its width of 256.
+    Six layers and a width of 256, as in arXiv 2502.18323, section 5.1, but eight heads of 32 by default: its six heads
+    do not divide 256, and it does not say how wide they are. ``heads = 6, head_width = 42`` makes six of 42, 252 wide
+    together; ``head_width = 43``, 258.
     """
 
-    def __init__(self, *, vocabulary: int = 96, length: int = 64, layers: int = 6, heads: int = 8, width: int = 256):
+    def __init__(
+        self,
+        *,
+        vocabulary: int = 96,
+        length: int = 64,
+        layers: int = 6,
+        heads: int = 8,
+        width: int = 256,
+        head_width: int | None = None,
+    ):
         super().__init__()
-        if width % heads:
-            raise WorkloadError("the width of a transformer", value=width, allowed=f"a multiple of its {heads} heads")
+        if head_width is None and width % heads:
+            raise WorkloadError(
+                "the width of a transformer",
+                value=width,
+                allowed=f"a multiple of its {heads} heads",
+                hint=f"or give the heads a width of their own, such as head_width = {max(1, width // heads)}",
+            )
+        if head_width is not None:
+            whole("head_width of a transformer", head_width)
         self.token = nn.Embedding(vocabulary, width)
         self.place = nn.Embedding(length, width)
-        self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
+        self.layers = nn.Sequential(*(Layer(width, heads, head_width) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.fc = nn.Linear(width, vocabulary)
 

@@ -26,7 +26,7 @@ PRINTABLE = "\n" + string.digits + string.ascii_letters + string.punctuation + "
 
 @dataclass(frozen=True)
 class Npz:
-    """Numpy's ``.npz`` files with the arrays ``images`` and ``labels``.
+    """Numpy's ``.npz`` files with the arrays ``images`` and ``labels``, or ``inputs`` and ``targets``.
 
     ``classes`` are the labels to keep; they become 0, 1, ... in that order. ``share`` of the training samples that
     are left is drawn by ``split_seed``. Without a ``test`` file, ``test_share`` of those is split off by it.
@@ -159,9 +159,14 @@ class Digits:
 def _read_npz(path: Path) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            if missing := {"images", "labels"} - set(file.files):
-                raise WorkloadError(f"{path} lacks the array", value=sorted(missing)[0], allowed="images and labels")
-            return file["images"], file["labels"]
+            names = ("inputs", "targets") if {"inputs", "targets"} & set(file.files) else ("images", "labels")
+            if missing := set(names) - set(file.files):
+                raise WorkloadError(
+                    f"{path} lacks the array",
+                    value=sorted(missing)[0],
+                    allowed="images and labels, or inputs and targets",
+                )
+            return file[names[0]], file[names[1]]
     except FileNotFoundError as error:
         raise WorkloadError("no such data file", value=str(path), hint="give the path of an .npz file") from error
     except (OSError, ValueError, EOFError, TypeError, zlib.error, zipfile.BadZipFile) as error:

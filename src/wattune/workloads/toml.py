@@ -15,6 +15,7 @@ from wattune.workloads.metrics import LOSSES, METRICS, Metric
 from wattune.workloads.model import Model
 from wattune.workloads.models import MODELS
 from wattune.workloads.optimizers import OptimizerRule
+from wattune.workloads.outside_models import LIBRARIES, outside_model
 from wattune.workloads.tables import find, known_keys, names_value, path_value
 from wattune.workloads.values import choice
 from wattune.workloads.workload import OptimizerOf, Workload
@@ -38,6 +39,7 @@ PLAIN = (
 )
 """Keys that go to ``Workload`` as they are."""
 
+FACTORY = '"package.module:factory"'
 TABLES = ("model", "data", "loss", "metric", "optimizer", "augmentation")
 OPTIMIZER_KEYS = ("name", "learning_rate", "reference_batch_size", "scaling", "weight_decay", "momentum")
 
@@ -101,10 +103,10 @@ def _model(value: object, folder: Path) -> Model:
     if not isinstance(options, dict):
         raise WorkloadError("options of the model", value=options, allowed="a table [model.options]")
     if not isinstance(name, str) or (":" not in name and name not in MODELS):
-        raise UnknownName("model", str(name), [*MODELS, '"package.module:factory"'])
+        raise UnknownName("model", str(name), [*MODELS, *(f"{outside}:NAME" for outside in LIBRARIES), FACTORY])
     weights = table.get("weights")
     return Model(
-        find(MODELS.get(name, name), "the model"),
+        outside_model(name) or find(MODELS.get(name, name), "the model"),
         options,
         weights=None if weights is None else path_value("weights", weights, folder),
         reinitialise=names_value("reinitialise", table.get("reinitialise", [])),

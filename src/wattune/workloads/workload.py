@@ -56,9 +56,9 @@ class Workload:
     ``name``: what the records call it.
     ``model``: a module, a callable that makes one, or a ``Model`` with weights, layers to begin anew or to freeze.
     ``data``: ``Data`` (arrays), ``Loaders``, or a callable that makes either when it is first needed.
-    ``loss``: "cross_entropy", "mse" or a callable (output, target) -> mean over the batch; by default the task's.
+    ``loss``: "cross_entropy", "mse", "mae" or a callable (output, target) -> mean of the batch; by default the task's.
     ``optimizer``: an ``OptimizerRule`` or a callable (model, batch_size) -> optimizer.
-    ``metric``: "accuracy", "character_accuracy", "loss" or a ``Metric``; by default the task's.
+    ``metric``: "accuracy", "character_accuracy", "loss", "mse", "mae" or a ``Metric``; by default the task's.
     ``target``: value of the metric at which training is done; None for a workload that is only profiled.
     ``budget_samples``: training samples after which it ends without the target.
     ``evaluate_every``: samples between evaluations, the same for every batch size; by default the largest one.

@@ -1,0 +1,104 @@
+"""A workload whose metric falls, by the command line: estimated, planned, trained, reported on a simulated board."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from wattune.cli import main
+from wattune.records import EfficiencyCurve, LearningCurve, Plan, TrainingRecord
+
+FORECAST = """
+name = "forecast"
+task = "regression"
+input_shape = [24, 1]
+batch_sizes = [8, 32]
+budget_samples = 6400
+evaluate_every = 32
+metric = "METRIC"
+target = TARGET
+model = { name = "gru", options = { width = 16 } }
+optimizer = { name = "adam", learning_rate = 5e-3, reference_batch_size = 32 }
+
+[data]
+source = "series"
+noise = 0.05
+steps = 1500
+
+[proxy.data]
+source = "series"
+steps = 1500
+"""
+DEVICE = ["--device", "sim:jetson-nano"]
+
+pytestmark = pytest.mark.slow
+
+
+def workload(folder, metric="mse", target=0.015, budget_samples=6400):
+    path = folder / "forecast.toml"
+    text = FORECAST.replace("METRIC", metric).replace("TARGET", str(target)).replace("6400", str(budget_samples))
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One whole run, and the estimate alone, as a user would."""
+    folder = tmp_path_factory.mktemp("forecast")
+    file = workload(folder)
+    for arguments in (
+        ["run", file, *DEVICE, "--cap", "4.2W", "--seeds", "2", "--processes", "1", "-o", str(folder / "run")],
+        ["estimate", file, "--seeds", "1", "--processes", "1", "-o", str(folder / "efficiency.json")],
+    ):
+        assert main(arguments) == 0, arguments
+    return folder
+
+
+def test_proxy_runs_end_when_the_error_is_low_enough(folder):
+    curves = [LearningCurve.load(path) for path in (folder / "efficiency-curves").glob("b*.json")]
+    assert len(curves) == 2
+    for curve in curves:
+        assert (curve.metric, curve.target, curve.reached) == ("mse", 0.015, True)
+        before, last = [e.metric for e in curve.evaluations[:-1]], curve.evaluations[-1].metric
+        assert last <= 0.015 < min(before)
+    efficiency = EfficiencyCurve.load(folder / "efficiency.json")
+    assert {point.censored for point in efficiency.points} == {0}
+    assert all(point.samples and point.samples < 6400 for point in efficiency.points)
+
+
+def test_the_training_ends_when_the_error_is_low_enough(folder):
+    training = TrainingRecord.load(folder / "run" / "training.json")
+    assert (training.reached, training.ended) == (True, "target reached")
+    metrics = [evaluation.metric for evaluation in training.evaluations]
+    assert metrics[-1] <= 0.015 < min(metrics[:-1])
+    assert training.plan.batch_size == Plan.load(folder / "run" / "plan.json").batch_size
+    assert training.plan.predicted_s
+
+
+def test_the_way_to_the_target_is_counted_downwards(folder):
+    training = TrainingRecord.load(folder / "run" / "training.json")
+    assert 0 < training.plan.first_tenth.progress < 1
+    first, target = training.evaluations[0].metric, training.target
+    tenth = next(one for one in training.evaluations if one.samples >= training.first_tenth.samples)
+    # Both evaluations are at whole numbers of samples; the tenth lies just before the second.
+    assert training.first_tenth.progress == pytest.approx((first - tenth.metric) / (first - target), abs=0.1)
+
+
+def test_the_report_names_the_metric_and_its_target(folder):
+    page = (folder / "run" / "report.html").read_text()
+    assert "mse" in page
+    assert "NOT REACHED" not in page
+
+
+@pytest.mark.parametrize("metric", ["loss", "mae"])
+def test_a_target_that_no_error_falls_to_is_not_reached(wattune, folder, tmp_path, metric):
+    file = workload(tmp_path, metric, 1e-9, budget_samples=1600)
+    plan = folder / "run" / "plan.json"
+    code, _, err = wattune("train", plan, file, *DEVICE, "-o", tmp_path / "training.json")
+    assert code == 3
+    assert "target not reached" in err[-1]
+    assert "not 1e-09" in err[-1]
+    record = json.loads((tmp_path / "training.json").read_text())
+    assert (record["reached"], record["samples"]) == (False, 1600)
+    assert record["evaluations"][-1]["metric"] < record["evaluations"][0]["metric"]
