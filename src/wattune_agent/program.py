@@ -24,7 +24,7 @@ SHELL = "sh"
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 _WATCHER = """
-read -r group || exit 0
+read -r group && [ "$group" != over ] || exit 0
 read -r over && exit 0
 kill -s TERM -- "-$group"
 kill -s CONT -- "-$group"
@@ -32,8 +32,8 @@ n=0
 while [ "$n" -lt {:d} ] && kill -s 0 -- "-$group"; do sleep 1; n=$((n + 1)); done
 kill -s KILL -- "-$group"
 """
-"""Reads the program's group from a pipe, then that all is over. Where the pipe ends without that, whoever held it was
-killed, and the program goes with him."""
+"""Reads the program's group from a pipe, which the program's process says itself before it becomes the program; then
+that all is over. Where the pipe ends without that, whoever held it was killed, and the program goes with him."""
 
 
 class Program:
@@ -51,6 +51,7 @@ class Program:
         self._command = command
         self._process: Optional["subprocess.Popen[bytes]"] = None
         self._watcher: Optional["subprocess.Popen[bytes]"] = None
+        self._guard_pid = os.getpid()
         self._began_s = time.monotonic()
         self._pauses: Tuple[float, Optional[float]] = (0.0, None)  # their length so far, and when one began
         self._pending: List[int] = []
@@ -64,12 +65,14 @@ class Program:
         self._began_s = time.monotonic()
         try:
             # A session of its own: its whole group can be stopped, and Ctrl-C reaches it through us alone.
-            process = subprocess.Popen(self._command, start_new_session=True)
+            process = subprocess.Popen(
+                self._command, start_new_session=True, preexec_fn=None if self._watcher is None else self._tell_group
+            )
         except OSError as error:
             raise BadRequest("{} cannot be run: {}".format(self._command[0], error.strerror or error)) from error
         self._process = process
-        # At once: until here a SIGKILL of this process would leave the program to itself.
-        self._tell_watcher("{}\n".format(process.pid))
+        if self._watcher is not None and self._watcher.poll() is not None:
+            self._watcher = None
         threading.Thread(target=self._await, args=(process,), name="program", daemon=True).start()
         self._forward()
 
@@ -99,7 +102,7 @@ class Program:
         if watcher is None or watcher.stdin is None:
             return
         try:
-            if self.ended.is_set():
+            if self.ended.is_set() or self._process is None:
                 watcher.stdin.write(b"over\n")
             watcher.stdin.close()
             if self.ended.is_set() or self._process is None:
@@ -139,12 +142,20 @@ class Program:
         except OSError:
             self._watcher = None
 
-    def _tell_watcher(self, line: str) -> None:
+    def _tell_group(self) -> None:
+        """In the program's process, before it is the program: from its first moment on somebody watches over it.
+
+        The process holds the pipe until it runs the program, so that the watcher hears this first, whenever the guard
+        is killed. Nothing here may wait for another thread: there is none on this side of the fork.
+        """
+        assert self._watcher is not None
+        assert self._watcher.stdin is not None
+        before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a watcher that is gone is noticed by the guard
         try:
-            if self._watcher is not None and self._watcher.stdin is not None:
-                self._watcher.stdin.write(line.encode("ascii"))
+            os.write(self._watcher.stdin.fileno(), "{}\n".format(os.getpid()).encode("ascii"))
         except OSError:
-            self._watcher = None
+            pass
+        signal.signal(signal.SIGPIPE, before)
 
     def _has_members(self) -> bool:
         if self._process is None:
@@ -187,6 +198,8 @@ class Program:
             tidy()  # what stood there before may be that of a pin which is over
 
     def _on_signal(self, number: int, _: Any) -> None:
+        if os.getpid() != self._guard_pid:  # the program's process, before it is the program: the guard passes it on
+            return
         self.was_signalled = True
         self._pending.append(number)
         self._forward()
@@ -196,6 +209,8 @@ class Program:
             self._signal(self._pending.pop(0))
 
     def _on_pause(self, *_: Any) -> None:
+        if os.getpid() != self._guard_pid:
+            return
         # The program stands still while nobody guards it.
         self._signal(signal.SIGSTOP)
         paused_s, since_s = self._pauses[0], time.monotonic()

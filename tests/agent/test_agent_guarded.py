@@ -143,6 +143,8 @@ def test_a_program_that_is_none_is_refused_and_the_board_restored(board, tmp_pat
     with pytest.raises(BadRequest, match="cannot be run"):
         run_guarded(board, [str(program)], clock_mhz=200.0)
     assert board.restored == 1
+    with pytest.raises(ChildProcessError):  # nobody watches over it
+        os.waitpid(-1, os.WNOHANG)
 
 
 def test_nothing_runs_blind_or_on_a_board_of_somebody_else(board, tmp_path):
@@ -462,14 +464,49 @@ def test_a_guard_that_is_killed_takes_the_program_and_all_it_started_with_it(tmp
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
         pids = tmp_path / "out.pids"
         assert wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
-        # Its threads begin once the program's group is known to the watcher.
-        assert wait_for(lambda: len(os.listdir("/proc/{}/task".format(process.pid))) > 2)
         process.send_signal(number)
         process.wait()
         # A child that was not yet the program it is to be may miss the SIGTERM; the SIGKILL follows.
         assert wait_for(lambda: all(_state(pid) == "Z" for pid in pids.read_text().split()), 4 * program.KILL_S)
         assert process.stdout.read() == b""
     assert out.read_text() == "ended\n"
+
+
+KILLED_AT_ONCE = """
+import os, signal, subprocess, sys; sys.path.insert(0, sys.argv[1])
+from test_agent_guarded import Board
+from wattune_agent import program
+from wattune_agent.guarded import run_guarded
+program.KILL_S = 1.0
+PROGRAM = ["sleep", "60"]
+
+
+class Popen(subprocess.Popen):
+    def __init__(self, command, preexec_fn=None, **options):
+        def forked():
+            if command == PROGRAM and sys.argv[2] == "forked":
+                os.kill(guard, signal.SIGKILL)
+            if preexec_fn is not None:
+                preexec_fn()
+
+        guard = os.getpid()
+        super().__init__(command, preexec_fn=forked, **options)
+        if command == PROGRAM and sys.argv[2] == "runs":
+            os.kill(guard, signal.SIGKILL)
+
+
+subprocess.Popen = Popen
+run_guarded(Board(), PROGRAM, cap_w=9.0)
+"""
+
+
+@pytest.mark.parametrize("moment", ["forked", "runs"])
+def test_a_guard_that_is_killed_while_it_starts_the_program_leaves_none_behind(moment):
+    """``forked``: there is a process that is not yet the program; ``runs``: it is, and the guard does not know yet."""
+    command = [sys.executable, "-W", "ignore", "-c", KILLED_AT_ONCE, os.path.dirname(__file__), moment]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
+        assert process.communicate(timeout=20)[0] == b""  # which ends when no process has that output any more
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_nobody_watches_over_a_program_that_is_over(board, tmp_path):

@@ -120,8 +120,11 @@ def test_records_that_cannot_be_weighed(wattune, records, tmp_path):
             "--command goes without",
         ),
         (["profile", *DEVICE, "--algorithm", "forward-gradient", "--check", "p.json"], "--check goes without"),
+        (["profile", *DEVICE, "--algorithm", "backprop", "--check", "p.json"], "--check goes without"),
+        (["profile", *DEVICE, "--algorithm", "", "-o", "p.json"], "unknown algorithm: ; allowed"),
         (["estimate", "--algorithm", "nonsense"], "unknown algorithm: nonsense"),
         (["estimate", "--algorithm", "forward-gradient", "--from-runs", "runs.csv"], "--algorithm is of no use here"),
+        (["estimate", "--algorithm", "backprop", "--from-runs", "runs.csv"], "--algorithm is of no use here"),
         (["run", *DEVICE, "--cap", "4W", "--algorithm", "nonsense"], "unknown algorithm: nonsense"),
     ],
 )

@@ -8,6 +8,7 @@ from wattune.records import (
     EfficiencyCurve,
     EfficiencyPoint,
     ProfileCell,
+    ProfileKey,
     ProfileTable,
     ReferencePower,
     ReferenceSet,
@@ -16,6 +17,16 @@ from wattune.records import (
 
 BATCHES = (4, 8, 16, 32, 64, 128)
 CLOCKS = tuple(round(76.8 * i, 1) for i in range(1, 13))
+KEY = ProfileKey(
+    device="a board",
+    mode="MAXN",
+    model="abc",
+    input_shape="3x32x32",
+    data_type="fp32",
+    optimizer="adam",
+    algorithm="backprop",
+    software="torch 2.13",
+)
 
 
 def cell(

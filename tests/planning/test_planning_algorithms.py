@@ -5,25 +5,15 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_tables import board, curve
+from planning_tables import KEY, board, curve
 
 from wattune.errors import CapError, InputError, NoPoint, RecordError
 from wattune.planning import learns_as, plan, plan_algorithms, with_algorithm
 from wattune.planning.memory import size
-from wattune.records import AbortedProbe, AlgorithmChoice, EfficiencyCurve, Plan, ProfileKey, ProfileTable
+from wattune.records import AbortedProbe, AlgorithmChoice, EfficiencyCurve, Plan, ProfileTable
 
 MB = 1e6
 CHECKPOINTED, FGD, ASYNC = "backprop:checkpoint=auto", "forward-gradient", "async-fgd:modules=4"
-KEY = ProfileKey(
-    device="a board",
-    mode="MAXN",
-    model="abc",
-    input_shape="3x32x32",
-    data_type="fp32",
-    optimizer="adam",
-    algorithm="backprop",
-    software="torch 2.13",
-)
 
 
 def table(algorithm: str, *, slower: float = 1.0, base_mb: float = 10.0, sample_mb: float = 1.0) -> ProfileTable:

@@ -6,23 +6,12 @@ import sys
 import time
 
 import pytest
-from planning_tables import BATCHES, CLOCKS, board, cell, curve
+from planning_tables import BATCHES, CLOCKS, KEY, board, cell, curve
 
 from wattune.errors import InputError, RecordError
 from wattune.planning import check_profile, plan
 from wattune.planning.caps import CAPS
-from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileCost, ProfileKey, ProfileTable, Supply, provenance
-
-KEY = ProfileKey(
-    device="a board",
-    mode="MAXN",
-    model="abc",
-    input_shape="3x32x32",
-    data_type="fp32",
-    optimizer="adam",
-    algorithm="backprop",
-    software="torch 2.13",
-)
+from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileCost, ProfileTable, Supply, provenance
 
 
 def test_predictions_follow_from_table_and_curve():

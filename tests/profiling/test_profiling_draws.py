@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from profiling_made import BATCHES, workload
 
+from wattune.algorithms import open_algorithm
 from wattune.devices import SimulatedDevice, builtin_board
+from wattune.devices.drawing import exact
 from wattune.profiling import drawn_tables, draws, profile
 
 
@@ -20,11 +22,11 @@ def test_each_table_is_that_of_the_board_that_was_drawn(monkeypatch):
         assert {cell.batch_size for cell in table.cells} == set(BATCHES)
         other = draws.drawn(board, seed).model_copy(update={"sensor": sensor})
         measured = profile(SimulatedDevice(other), workload(), reference=False, steps=20)
-        for exact, cell in zip(table.cells, measured.cells, strict=True):
-            assert exact.point == cell.point
-            assert exact.step_s == pytest.approx(cell.step_s)
-            assert exact.power_peak_w == pytest.approx(cell.power_peak_w, rel=0.01)
-            assert exact.power_peak_w > cell.power_peak_w * (1 - 1e-9)
+        for known, cell in zip(table.cells, measured.cells, strict=True):
+            assert known.point == cell.point
+            assert known.step_s == pytest.approx(cell.step_s)
+            assert known.power_peak_w == pytest.approx(cell.power_peak_w, rel=0.01)
+            assert known.power_peak_w > cell.power_peak_w * (1 - 1e-9)
 
 
 def test_without_ranges_there_is_nothing_to_draw():
@@ -38,3 +40,23 @@ def test_what_does_not_fit_is_not_in_the_tables(monkeypatch):
     device.memory_bytes = 30e6
     (table,) = drawn_tables(device, workload(), "backprop")
     assert 0 < len({cell.batch_size for cell in table.cells}) < len(BATCHES)
+
+
+def test_the_table_of_a_board_as_its_file_says_it():
+    board, shapes = builtin_board("jetson-nano"), [(8, 8), (16, 4)]
+    works = {
+        (size, micro): open_algorithm("backprop", workload(), size, micro_batch_size=micro).work()
+        for size, micro in shapes
+    }
+    found = draws.exact_table(
+        board, works, processor="gpu", device="a board", workload="points", algorithm="backprop", seed=3
+    )
+    clocks = board.chip("gpu").processor.clocks_mhz
+    points = [(cell.batch_size, cell.micro_batch_size, cell.clock_mhz) for cell in found.cells]
+    assert points == [(size, None if micro == size else micro, clock) for size, micro in shapes for clock in clocks]
+    for cell in found.cells:
+        work = works[cell.batch_size, cell.micro_batch_size or cell.batch_size]
+        assert cell.step_s == exact(board, "gpu", work)[cell.clock_mhz].step_s
+        assert cell.memory_bytes == work.peak_memory_bytes
+    assert (found.device, found.workload, found.algorithm) == ("a board", "points", "backprop")
+    assert (found.provenance.kind, found.provenance.device, found.provenance.seed) == ("simulated", "a board", 3)

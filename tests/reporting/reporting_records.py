@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from wattune.planning import pick, plan
+from wattune.planning import pick, plan, plan_algorithms
 from wattune.records import (
     AbortedProbe,
     Comparison,
@@ -270,6 +270,38 @@ def other_actuator(*, limits: bool) -> Records:
     ]
     table = ProfileTable(device="workstation", workload="resnet8-digits", cells=tuple(cells))
     return Records(profile=table, efficiency=efficiency(), plan=plan(table, efficiency(), cap_w=190.0))
+
+
+def several_algorithms(memory_bytes: float | None) -> Records:
+    """Three training algorithms to choose from, of which the one with forward gradients needs little memory."""
+
+    def table(algorithm: str, slower: float, sample_bytes: float) -> ProfileTable:
+        made = profile()
+        cells = tuple(
+            cell
+            if cell.step_s is None
+            else cell.model_copy(
+                update={"step_s": cell.step_s * slower, "memory_bytes": 6e6 + sample_bytes * cell.batch_size}
+            )
+            for cell in made.cells
+        )
+        return made.model_copy(update={"algorithm": algorithm, "cells": cells})
+
+    curve = efficiency()
+    points = tuple(point.model_copy(update={"samples": 40 * (point.samples or 0)}) for point in curve.points)
+    forward = curve.model_copy(update={"algorithm": "forward-gradient", "points": points})
+    tables = [
+        table("backprop", 1.0, 2e6),
+        table("backprop:checkpoint=auto", 1.3, 0.9e6),
+        table("forward-gradient", 1.1, 0.1e6),
+    ]
+    chosen = plan_algorithms(tables, [curve, forward], cap_w=CAP_W, memory_bytes=memory_bytes)
+    by_name = {table.algorithm: table for table in tables}
+    return Records(
+        profile=by_name[chosen.algorithm],
+        efficiency=forward if chosen.algorithm == "forward-gradient" else curve,
+        plan=chosen,
+    )
 
 
 def session() -> SessionRecord:

@@ -11,7 +11,7 @@ import reporting_records as samples
 from wattune.errors import OutputError, RecordError
 from wattune.planning import plan
 from wattune.records import BoardEvent, Comparison, Plan, ProfileTable, Provenance
-from wattune.reporting import Records, words, write_report
+from wattune.reporting import Records, summary, words, write_report
 from wattune.reporting.charts import number
 from wattune.reporting.page import Figure, Table, render
 from wattune.reporting.report import compose, headline
@@ -44,6 +44,7 @@ def variants():
     yield "staircase", Records(profile=staircase, efficiency=curve, plan=plan(staircase, curve, cap_w=samples.CAP_W))
     yield "power limit", samples.other_actuator(limits=True)
     yield "no actuator", samples.other_actuator(limits=False)
+    yield "algorithms", samples.several_algorithms(memory_bytes=8e6)
     censored = samples.efficiency(censored=8)
     yield "censored", Records(profile=table, efficiency=censored, plan=plan(table, censored, cap_w=samples.CAP_W))
     for name in ("profile", "efficiency", "plan", "training", "comparison", "proxy", "target"):
@@ -237,6 +238,49 @@ def test_the_tables_hold_every_candidate_rule_and_cap(run):
     assert tables["All rules"].rows[-1][-1] == "1 of 3 runs did not reach the target"
     assert len(tables["The pick under every cap"].rows) == len(run.plan.gain_over_caps)
     assert tables["The pick under every cap"].rows[0][-1] == "no measured point keeps it"
+
+
+def items(records):
+    return {item.title: item for section in compose(records).sections for item in section.items}
+
+
+def test_the_algorithms_that_the_plan_was_chosen_from_are_those_of_the_command_line():
+    records = samples.several_algorithms(memory_bytes=40e6)
+    shown = items(records)["Training algorithms under the same limits"]
+    assert [row[0] for row in shown.rows] == [one.algorithm for one in records.plan.algorithms]
+    assert [shown.rows[index][0] for index in shown.marked] == [records.plan.algorithm] == ["backprop"]
+    assert "memory limit is 40 MB" in shown.note
+    assert "What the training algorithm costs" not in items(records)
+    told = summary(records.plan)
+    assert all(cell in told for row in shown.rows for cell in row)
+    assert "Training algorithms under the same limits" not in items(samples.run())
+
+
+def test_what_a_forward_gradient_costs_and_why_nothing_else_fitted_stands_above_the_algorithms():
+    records = samples.several_algorithms(memory_bytes=8e6)
+    assert records.plan.algorithm == "forward-gradient"
+    shown = items(records)
+    text = shown["What the training algorithm costs"].text
+    assert text.startswith("Forward-gradient needs ")
+    assert "times the samples that backprop needs at batch size 128; it was chosen since backprop needs " in text
+    assert "backprop:checkpoint=auto needs " in text
+    assert text[1:-1] in summary(records.plan)
+    assert "Not to be relied on" not in shown
+    titles = list(shown)
+    assert (
+        titles.index("Training algorithms under the same limits")
+        == titles.index("What the training algorithm costs") + 1
+    )
+    rows = {row[0]: row for row in shown["Training algorithms under the same limits"].rows}
+    assert rows["backprop"][-1].startswith("needs ")
+    assert rows["forward-gradient"][-1] == ""
+    assert "keeps the cap, and whose memory the limit of 8 MB" in render(compose(records))
+    assert (
+        "No setting keeps the cap and the memory limit, or no run"
+        in shown["Predicted time to target per batch size"].note
+    )
+    doubted = records.plan.model_copy(update={"notes": (*records.plan.notes, "the table is old")})
+    assert items(replace(records, plan=doubted))["Not to be relied on"].text == "The table is old."
 
 
 # ------------------------------------------------------------------------------------------------------------- origins

@@ -42,12 +42,13 @@ class Telling(SimulatedDevice):
 
 
 def long(**changes):
+    """Minutes of the board's time. In large steps they take the least of ours."""
     return made.workload(target=None, budget_samples=30_000, evaluate_every=3000, **changes)
 
 
 def test_too_hot_is_answered_like_too_much_power():
     device = Telling()
-    record = train(device, long(), made.plan(), max_temp_c=80.0)
+    record = train(device, long(), made.plan(batch_size=32), max_temp_c=80.0)
     downs = [event for event in record.guard if event.action == "down"]
     assert downs
     assert downs[0].setting == 537.6
@@ -55,7 +56,7 @@ def test_too_hot_is_answered_like_too_much_power():
     assert record.max_temp_c == 80.0
     assert record.temperature_max_c > 80.0
     assert record.ended == "budget used up"
-    free = train(Telling(), long(), made.plan())
+    free = train(Telling(), long(), made.plan(batch_size=32))
     assert free.guard == ()
     assert (free.max_temp_c, free.temperature_max_c > 80) == (None, True)
 
@@ -63,7 +64,7 @@ def test_too_hot_is_answered_like_too_much_power():
 def test_a_board_that_stays_too_hot_is_stopped_for_safety():
     device = Telling(hot_above_mhz=0.0)
     workload = made.workload(target=None, budget_samples=10**6, evaluate_every=10**5)
-    record = train(device, workload, made.plan(clock_mhz=153.6), max_temp_c=80.0)
+    record = train(device, workload, made.plan(batch_size=32, clock_mhz=153.6), max_temp_c=80.0)
     assert record.ended == "stopped for safety"
     assert "°C at the lowest setting, above the limit of 80 °C" in record.reason
     assert device.current() == device.settings[-1]
@@ -107,7 +108,7 @@ def test_a_board_that_cannot_be_brought_back_after_a_stop_has_its_record_all_the
             raise DeviceError("the agent has gone")
 
     workload = made.workload(target=None, budget_samples=10**6, evaluate_every=10**5)
-    record = train(Gone(hot_above_mhz=0.0), workload, made.plan(clock_mhz=153.6), max_temp_c=80.0)
+    record = train(Gone(hot_above_mhz=0.0), workload, made.plan(batch_size=32, clock_mhz=153.6), max_temp_c=80.0)
     assert record.ended == "stopped for safety"
     assert record.reason.endswith("above the limit of 80 °C; the agent has gone")
     assert record.board_events[-1].kind == "not restored"
@@ -152,7 +153,7 @@ def test_what_happens_to_the_board_is_in_the_record_in_the_trainings_time():
     device.wait(10.0)
     device.throttled_until_s = 13.2
     device.happens = [BoardEvent(time_s=9.0, kind="old", text="x"), BoardEvent(time_s=12.0, kind="clamped", text="y")]
-    record = train(device, long(), made.plan())
+    record = train(device, long(), made.plan(batch_size=32))
     begin_s = 10.0 + device.sensor.settle_s
     at = {event.kind: event.time_s for event in record.board_events}
     assert at["old"] == 0.0

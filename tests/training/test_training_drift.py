@@ -15,6 +15,7 @@ from wattune.training.drift import Drift
 
 CAP_W = 4.5
 FOR_EVER = 1e6
+DRAWS_LESS = Fault(kind="power", time_s=0, duration_s=FOR_EVER, gain=0.85)
 
 
 def workload():
@@ -43,7 +44,7 @@ def test_on_the_board_that_was_profiled_nothing_is_changed(plan):
 
 
 def test_a_board_that_draws_less_is_taken_to_a_higher_clock(plan):
-    record = trained(plan, Fault(kind="power", time_s=0, duration_s=FOR_EVER, gain=0.85))
+    record = trained(plan, DRAWS_LESS)
     (change,) = record.replanned
     assert change.point.clock_mhz > plan.clock_mhz
     assert change.point.batch_size == plan.batch_size
@@ -51,9 +52,7 @@ def test_a_board_that_draws_less_is_taken_to_a_higher_clock(plan):
     assert change.samples < 0.2 * record.samples
     assert record.readings_above_cap == 0
     assert record.trace[-1].setting == change.point.clock_mhz
-    without = trained(
-        plan.model_copy(update={"step_s": None}), Fault(kind="power", time_s=0, duration_s=1e6, gain=0.85)
-    )
+    without = trained(plan.model_copy(update={"step_s": None}), DRAWS_LESS)
     assert without.replanned == ()
     assert record.time_s < without.time_s
     assert TrainingRecord.parse(record.dump()) == record
@@ -83,10 +82,14 @@ def test_what_the_guard_answers_is_not_taken_for_another_board(plan):
     assert record.replanned == ()
 
 
+@pytest.fixture(scope="module")
+def whole(plan, tmp_path_factory):
+    """A training with a new plan that nothing interrupts."""
+    return trained(plan, DRAWS_LESS, checkpoint=tmp_path_factory.mktemp("whole") / "checkpoint")
+
+
 @pytest.mark.parametrize("stops", [(1,), (3,), (2, 2)])
-def test_a_resumed_training_goes_on_with_its_new_plan(plan, tmp_path, stops):
-    fault = Fault(kind="power", time_s=0, duration_s=FOR_EVER, gain=0.85)
-    whole = trained(plan, fault, checkpoint=tmp_path / "whole")
+def test_a_resumed_training_goes_on_with_its_new_plan(plan, whole, tmp_path, stops):
     for stop in stops:
         left = [stop]
 
@@ -96,8 +99,8 @@ def test_a_resumed_training_goes_on_with_its_new_plan(plan, tmp_path, stops):
                 raise KeyboardInterrupt
 
         with pytest.raises(Interrupted):
-            trained(plan, fault, checkpoint=tmp_path / "parts", resume=True, progress=interrupt)
-    resumed = trained(plan, fault, checkpoint=tmp_path / "parts", resume=True)
+            trained(plan, DRAWS_LESS, checkpoint=tmp_path / "parts", resume=True, progress=interrupt)
+    resumed = trained(plan, DRAWS_LESS, checkpoint=tmp_path / "parts", resume=True)
     assert resumed.replanned == whole.replanned
     assert (resumed.time_s, resumed.energy_j, resumed.trace) == (whole.time_s, whole.energy_j, whole.trace)
 

@@ -147,11 +147,19 @@ def still():
     return torch.nn.Linear(12, 4)
 
 
-def test_the_norms_are_those_of_the_first_part_and_of_the_whole_batch():
-    workload = made.workload(model=made.Model(still))
+def still_in_parts():
+    """The same with parts between which activations may be computed once more."""
+    return torch.nn.Sequential(torch.nn.Linear(12, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+
+
+@pytest.mark.parametrize(("spec", "model"), [("backprop", still), ("backprop:checkpoint=2", still_in_parts)])
+def test_the_norms_are_those_of_the_first_part_and_of_the_whole_batch(spec, model):
+    workload = made.workload(model=made.Model(model))
     batch = next(iter(workload.batches(20, seed=0)))
-    algorithm = open_algorithm("backprop", workload, 20, micro_batch_size=8)
-    watch = GradientWatch(algorithm.module, plan(LOUD, batch_size=20, micro_batch_size=8), 640.0)
+    algorithm = open_algorithm(spec, workload, 20, micro_batch_size=8)
+    watch = GradientWatch(
+        algorithm.module, plan(LOUD, batch_size=20, micro_batch_size=8, algorithm=algorithm.name), 640.0
+    )
     with watch.step(0):
         next(algorithm.run([batch]))
     [(noise, signal)] = watch.state_dict()["pairs"]
@@ -181,6 +189,8 @@ def test_only_some_steps_of_the_first_tenth_are_looked_at():
         ({}, "the batch is not split"),
         ({"micro_batch_size": 8}, "the batch is not split"),
         ({"micro_batch_size": 4, "algorithm": "another"}, "another gives no exact gradients"),
+        ({"micro_batch_size": 4, "algorithm": "another:seed=1"}, "another:seed=1 gives no exact gradients"),
+        ({"algorithm": "backprop:checkpoint=auto"}, "the batch is not split"),
         ({"micro_batch_size": 4}, "the gradients of so few steps and samples do not tell it"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from wattune.cli.options import Algorithm, File, Json, Processes, Resume, WorkloadFile, cap_limit
+from wattune.cli.options import ALGORITHM, Algorithm, File, Json, Processes, Resume, WorkloadFile, cap_limit
 from wattune.cli.output import claim, resumable
 from wattune.cli.pairs import step_seconds, values
 from wattune.cli.progress import shown
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def estimate(
     context: typer.Context,
     workload: WorkloadFile = None,
-    algorithm: Algorithm = "backprop",
+    algorithm: Algorithm = None,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -79,6 +79,7 @@ def estimate(
     from wattune import stages
     from wattune.records import EfficiencyCurve
 
+    trained = ALGORITHM if algorithm is None else algorithm
     limit = cap_limit(cap)
     if limit.cap_w is not None and profile is None:
         raise InputError("--cap without a profile", value=cap, allowed="--profile FILE with it")
@@ -89,11 +90,16 @@ def estimate(
         _refuse({"--target": target, "--where": where, "--allocate": allocate}, "only of a table, with --from-runs CSV")
     else:
         _refuse(
-            {"WORKLOAD": workload, "--strategy": strategy, "--seeds": seeds, "--processes": processes},
+            {
+                "WORKLOAD": workload,
+                "--algorithm": algorithm,
+                "--strategy": strategy,
+                "--seeds": seeds,
+                "--processes": processes,
+                "--resume": resume or None,
+            },
             "only where something is trained, without --from-runs",
         )
-        _refuse({"--algorithm": None if algorithm == "backprop" else algorithm}, "only where something is trained")
-        _refuse({"--resume": resume or None}, "only where something is trained, without --from-runs")
 
     times = None if seconds is None else stages.step_times(seconds, cap_w=limit.cap_w, cap_side=limit.side)
     to = claim(output, "efficiency.json", as_json=as_json, resume=resume)
@@ -106,7 +112,7 @@ def estimate(
             hint="give another -o FILE",
         )
     if record is not None and from_runs is None:
-        stages.check_algorithm("efficiency record", record.algorithm, algorithm)
+        stages.check_algorithm("efficiency record", record.algorithm, trained)
     if record is None and from_runs is not None:
         chosen = values("--where", where or [])
         record = stages.estimate_recorded(from_runs, where=chosen, target=target, allocate=allocate, step_times=times)
@@ -115,7 +121,7 @@ def estimate(
         with resumable(context.obj, folder), shown() as progress:
             record = stages.estimate(
                 workload,
-                algorithm=algorithm,
+                algorithm=trained,
                 strategy=cast(Literal["full", "pooled"] | None, strategy),
                 seeds=seeds,
                 step_times=times,

@@ -70,12 +70,12 @@ Reference = Annotated[
 ]
 Margin = Annotated[str, typer.Option("--margin", metavar="WATTS", help="Stay this much below the limit.")]
 Algorithm = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--algorithm",
         metavar="NAME",
-        help="Training algorithm, perhaps with options: backprop, backprop:checkpoint=auto, forward-gradient, "
-        "async-fgd:modules=4; see docs/algorithms.md.",
+        help="Training algorithm, perhaps with options: backprop (by default), backprop:checkpoint=auto, "
+        "forward-gradient, async-fgd:modules=4; see docs/algorithms.md.",
     ),
 ]
 Memory = Annotated[
@@ -84,6 +84,9 @@ Memory = Annotated[
 ]
 ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile record.")]
 EfficiencyFile = Annotated[Path, typer.Argument(metavar="EFFICIENCY", help="An efficiency record.")]
+
+ALGORITHM = "backprop"
+"""The training algorithm where none is given."""
 
 REAL = ("auto", "jetson", "cpu")
 """The devices that are read from files, which may be in a folder of their own."""

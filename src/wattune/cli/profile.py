@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattune.cli.options import (
+    ALGORITHM,
     Algorithm,
     DeviceSpec,
     File,
@@ -34,7 +35,7 @@ def profile(
     context: typer.Context,
     device: DeviceSpec,
     workload: WorkloadFile = None,
-    algorithm: Algorithm = "backprop",
+    algorithm: Algorithm = None,
     cap: Annotated[
         str,
         typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W or 12W@supply: probes stop above it."),
@@ -105,14 +106,14 @@ def profile(
     }
     if command is None and (given := [name for name, value in of_program.items() if value is not None]):
         raise InputError(f"{given[0]} goes with --command")
-    if command is not None and (workload, check, reference, algorithm) != (None, None, None, "backprop"):
+    if command is not None and (workload, check, reference, algorithm) != (None,) * 4:
         raise InputError("--command goes without WORKLOAD, --check, --reference and --algorithm")
     if command is not None and batch_sizes is None:
         raise InputError("--batch-sizes", value="not given", allowed="those to profile the program at, such as 8,16,32")
     if strategy != "guided" and (strict or efficiency is not None):
         raise InputError(f"{'--strict' if strict else '--efficiency'} goes with --strategy guided")
     if check is not None:
-        if (cap, strategy, resume, algorithm) != ("none", None, False, "backprop"):
+        if (cap, strategy, resume, algorithm) != ("none", None, False, None):
             raise InputError("--check goes without --cap, --strategy, --resume and --algorithm")
         _check(check, spec, workload, output, seed=seed, as_json=as_json)
         return
@@ -120,6 +121,7 @@ def profile(
     from wattune import stages
     from wattune.records import ProfileTable
 
+    trained = ALGORITHM if algorithm is None else algorithm
     limit = cap_limit(cap)
     to = claim(output, "profile.json", as_json=as_json, resume=resume)
     partial = to.beside("-partial.json")
@@ -144,14 +146,14 @@ def profile(
         elif record.program is None or record.program.command != command:
             raise RecordError("the finished profile is of another program", value=str(output or "profile.json"))
     elif record is not None:
-        stages.check_algorithm("profile", record.algorithm, algorithm)
+        stages.check_algorithm("profile", record.algorithm, trained)
         stages.check_profile(record, spec, workload)
     else:
         with resumable(context.obj, partial), shown() as progress:
             record = stages.profile(
                 spec,
                 workload,
-                algorithm=algorithm,
+                algorithm=trained,
                 cap_w=limit.cap_w,
                 cap_side=limit.side,
                 strategy=strategy,
@@ -206,6 +208,7 @@ def _text(record: ProfileTable) -> str:
         parts.append("No point could be measured to its end: every probe was stopped above the cap.")
     if record.guided is not None:
         parts.append(_ending(record.guided))
+    parts += record.notes
     if record.cost:
         parts.append(words.profiling_cost(record.cost, None, None))
     return "\n\n".join(parts)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from wattune.cli.options import (
+    Algorithm,
     Json,
     MaxTemp,
     Mode,
@@ -47,10 +48,6 @@ Seeds = Annotated[
 ]
 Seed = Annotated[
     int | None, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of the training. By default 0.")
-]
-Algorithm = Annotated[
-    str | None,
-    typer.Option("--algorithm", metavar="NAME", help="Training algorithm, perhaps with options. By default backprop."),
 ]
 Margin = Annotated[
     str | None, typer.Option("--margin", metavar="WATTS", help="Stay this much below the limit. By default 0.")

@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Final
 
-import numpy as np
-
 from wattune.decisions.curve import Observation, fit
 from wattune.decisions.noise import early_noise_scale
+from wattune.decisions.progress import TENTH, share_made
 from wattune.efficiency.relation import interval, t95
 from wattune.records import EfficiencyCurve, FirstTenth, LearningCurve
 from wattune.records.efficiency import BAND_SD
-
-TENTH: Final = 0.1
 
 TRANSFER_SD: Final = 0.06
 """Standard deviation of the target's progress after a tenth around that of the proxy, as a share of the way.
@@ -63,8 +60,8 @@ def with_first_tenth(curve: EfficiencyCurve, runs: Sequence[LearningCurve] = ())
 def _progress(curve: EfficiencyCurve, runs: Sequence[LearningCurve]) -> dict[str, float]:
     """The way that the runs had made after a tenth of what the curve says of their batch size.
 
-    It begins at the first evaluation, since nobody evaluates an untrained model. A run counts where the tenth is twice
-    as far, whether or not it reached the target later on: leaving those out would make the rest look fast.
+    It begins at the first evaluation of all. A run counts whether or not it reached the target later on: leaving out
+    those that did not would make the rest look fast.
     """
     begun = [run for run in runs if run.evaluations and run.target is not None]
     if not begun:
@@ -73,12 +70,9 @@ def _progress(curve: EfficiencyCurve, runs: Sequence[LearningCurve]) -> dict[str
     found = []
     for run in begun:
         needed = curve.at(run.batch_size).samples
-        if needed is None or not 2 * begin <= TENTH * needed <= run.evaluations[-1].samples:
-            continue
-        first, then = (metric_at(run, samples) for samples in (begin, TENTH * needed))
         assert run.target is not None  # left out above
-        if first != run.target:
-            found.append((then - first) / (run.target - first))
+        made = None if needed is None else share_made(run.evaluations, run.target, begin=begin, end=TENTH * needed)
+        found += [] if made is None else [made]
     if not found:
         return {}
     fields = {"from_samples": begin, "progress": fmean(found), "runs": len(found)}
@@ -94,9 +88,3 @@ def progress_band(shares: Sequence[float]) -> tuple[float, float]:
     own = t95(len(shares) - 1) * stdev(shares) * math.sqrt(1 + 1 / len(shares))
     reach = math.hypot(own, BAND_SD * TRANSFER_SD)
     return fmean(shares) - reach, fmean(shares) + reach
-
-
-def metric_at(run: LearningCurve, samples: float) -> float:
-    """The metric after so many samples, on a straight line between the evaluations around."""
-    evaluations = run.evaluations
-    return float(np.interp(samples, [one.samples for one in evaluations], [one.metric for one in evaluations]))

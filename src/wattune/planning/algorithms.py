@@ -7,7 +7,8 @@ algorithms can be compared; it is told relative to that of backprop at its refer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from wattune.errors import CapError, NoPoint, RecordError
@@ -48,22 +49,10 @@ def plan_algorithms(
             value=", ".join(curve.algorithm for curve in curves),
             hint="give backprop's as well",
         )
-    found = [
-        _Found(
-            profile,
-            curve,
-            *_planned(
-                profile,
-                curve,
-                cap_w=cap_w,
-                cap_side=cap_side,
-                margin_w=margin_w,
-                batch_size=batch_size,
-                memory_bytes=memory_bytes,
-            ),
-        )
-        for profile, curve in pairs
-    ]
+    best = partial(
+        plan, cap_w=cap_w, cap_side=cap_side, margin_w=margin_w, batch_size=batch_size, memory_bytes=memory_bytes
+    )
+    found = [_found(profile, curve, best) for profile, curve in pairs]
     chosen = min((one.plan for one in found if one.plan is not None), key=_seconds, default=None)
     if chosen is None:
         raise next(one.why_not for one in found if one.why_not is not None)
@@ -138,29 +127,13 @@ class _Found(NamedTuple):
     why_not: CapError | NoPoint | None
 
 
-def _planned(
-    profile: ProfileTable,
-    curve: EfficiencyCurve,
-    *,
-    cap_w: float | None,
-    cap_side: CapSide,
-    margin_w: float,
-    batch_size: int | None,
-    memory_bytes: float | None,
-) -> tuple[Plan | None, CapError | NoPoint | None]:
+def _found(
+    profile: ProfileTable, curve: EfficiencyCurve, best: Callable[[ProfileTable, EfficiencyCurve], Plan]
+) -> _Found:
     try:
-        made = plan(
-            profile,
-            curve,
-            cap_w=cap_w,
-            cap_side=cap_side,
-            margin_w=margin_w,
-            batch_size=batch_size,
-            memory_bytes=memory_bytes,
-        )
+        return _Found(profile, curve, best(profile, curve), None)
     except (CapError, NoPoint) as error:
-        return None, error
-    return made, None
+        return _Found(profile, curve, None, error)
 
 
 def _paired(

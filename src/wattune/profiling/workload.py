@@ -160,6 +160,9 @@ def _probes(strategy: str, rows: int, settings: int) -> int:
 
 
 def _notes(device: Device, workload: Workload) -> tuple[str, ...]:
+    # What is not as it should be with a simulated board is how far its figures can be relied on.
+    said = device.problems if device.kind == "simulated" else ()
     if not is_needed(device) or can_travel(workload):
-        return ()
-    return ("batch sizes were not tried in a process of its own before, since the workload cannot be sent to one",)
+        return said
+    note = "batch sizes were not tried in a process of its own before, since the workload cannot be sent to one"
+    return (*said, note)

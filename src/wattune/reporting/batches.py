@@ -115,7 +115,8 @@ def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: Efficie
         _band_note([None if b is None else b[0] for b in bands.values()]),
     ]
     if missing := [str(size) for size in sizes if size not in best]:
-        notes.append(f"No setting keeps the cap, or no run reached the target, with batch size {', '.join(missing)}.")
+        kept = "the cap" if plan.memory_limit_bytes is None else "the cap and the memory limit"
+        notes.append(f"No setting keeps {kept}, or no run reached the target, with batch size {', '.join(missing)}.")
     return Figure(
         "time-to-target",
         "Predicted time to target per batch size",

@@ -8,7 +8,7 @@ from wattune.records import Comparison, ComparisonRow, Plan
 from wattune.reporting import words
 from wattune.reporting.charts import axis, spec
 from wattune.reporting.page import Figure, Spec, Table, plain
-from wattune.reporting.rows import compared, predicted, spread
+from wattune.reporting.rows import algorithms, compared, predicted, spread
 
 
 def bars(comparison: Comparison) -> Figure | None:
@@ -69,6 +69,17 @@ def baseline_rows(plan: Plan, origin: str) -> Table:
     head = ("rule", "batch size", "setting", "time", "energy", "peak power", "speed-up over it", "")
     numeric = (False, True, True, True, True, True, True, False)
     return Table("Other rules under the same cap", origin, head, numeric, rows, frozenset({0}), shown=20)
+
+
+def algorithm_rows(plan: Plan, origin: str) -> Table:
+    """The best of each training algorithm under the cap and the memory limit, or why it has none."""
+    head = ("algorithm", "batch size", "setting", "memory", "samples", "time", "energy", "slower by", "")
+    numeric = (False, True, True, True, True, True, True, True, False)
+    rows = algorithms(plan)
+    marked = frozenset(i for i, row in enumerate(plan.algorithms) if row.algorithm == plan.algorithm)
+    limit = "" if plan.memory_limit_bytes is None else f" The memory limit is {words.memory(plan.memory_limit_bytes)}."
+    note = f"Samples are over those of backprop's reference batch size.{limit}"
+    return Table("Training algorithms under the same limits", origin, head, numeric, rows, marked, shown=20, note=note)
 
 
 def candidate_rows(plan: Plan, origin: str) -> Table:

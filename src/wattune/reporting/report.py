@@ -148,15 +148,23 @@ def _learning(part: str, curves: Sequence[LearningCurve], records: Records) -> l
 def _choice(records: Records) -> Section:
     plan, items = records.chosen, list[Item]()
     title, intro = "The choice", "The point with the least predicted time among those whose peak power keeps the cap."
+    if plan is not None and plan.memory_limit_bytes is not None:
+        intro = f"{intro.rstrip('.')}, and whose memory the limit of {words.memory(plan.memory_limit_bytes)}."
     if plan is None:
         return Section(title, "", [Note("Plan", "There is no plan among these records, so nothing is chosen.")])
     if side := words.side(plan):
         items.append(Note("What the cap means", side))
     if sure := [text for text in (words.sure(plan), words.robust(plan)) if text]:
-        items.append(Note("How sure it is", " ".join(f"{text[:1].upper()}{text[1:]}." for text in sure)))
-    if plan.notes:
-        items.append(Note("Not to be relied on", " ".join(f"{note[:1].upper()}{note[1:]}." for note in plan.notes)))
+        items.append(Note("How sure it is", _sentences(sure)))
+    # That the algorithm costs samples is no doubt about the plan: it belongs to the table of algorithms.
+    costs = [note for note in plan.notes if plan.algorithms and note.startswith(f"{plan.algorithm} needs ")]
+    if doubts := [note for note in plan.notes if note not in costs]:
+        items.append(Note("Not to be relied on", _sentences(doubts)))
     origin = batches.predicted(plan, records.profile, records.efficiency)
+    if costs:
+        items.append(Note("What the training algorithm costs", _sentences(costs)))
+    if plan.algorithms:
+        items.append(comparing.algorithm_rows(plan, origin))
     if plan.baselines:
         items.append(comparing.baseline_rows(plan, origin))
     if plan.candidates:
@@ -168,6 +176,10 @@ def _choice(records: Records) -> Section:
     else:
         items.append(Note("Speed-up over the range of caps", "The plan does not say what other caps would gain."))
     return Section(title, intro, items)
+
+
+def _sentences(texts: Iterable[str]) -> str:
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in texts)
 
 
 def _training(records: Records) -> Section:

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from wattune.decisions.progress import TENTH
 from wattune.devices import Device
 from wattune.records import Plan
 
 STALE = 0.05
 """Share by which the mean power or the time of a step may be off before the plan counts as stale."""
-
-SHARE = 0.1
-"""Share of the training that is compared at a time."""
 
 GAP = 0.05
 """Share of a step's time that may lie between it and the next one while steps count as going on."""
@@ -63,7 +61,7 @@ class DriftWatch:
         self._known = _row(plan)
         self._setting = plan.point.setting
         self._off = Drift(1.0, 1.0)
-        self._share_samples = SHARE * min(float(budget_samples), expected_samples(plan) or math.inf)
+        self._share_samples = TENTH * min(float(budget_samples), expected_samples(plan) or math.inf)
         self._in_step = False
         self._steady_since_s: float | None = None
         self._last_s = self._last_step_s = 0.0

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wattune.algorithms.counting import split
+from wattune.algorithms.spec import name_of
 from wattune.decisions.noise import NoiseScale, Norms
 from wattune.records import Plan
 
@@ -38,7 +39,7 @@ class GradientWatch:
         steps = 0.0 if samples is None else samples / plan.batch_size
         self._every = max(EVERY, math.ceil(steps / MOST))
         self._never = ""
-        if plan.algorithm != "backprop":
+        if name_of(plan.algorithm) != "backprop":
             self._never = f"{plan.algorithm} gives no exact gradients"
         elif len(self._parts) < 2:
             self._never = "the batch is not split"

@@ -11,12 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from wattune.decisions.noise import NoiseScale
+from wattune.decisions.progress import TENTH, share_made
 from wattune.records import Evaluation, FirstTenth, FirstTenthSeen, Plan
 from wattune.records.efficiency import BAND_SD
-from wattune.training.drift import SHARE, expected_samples
+from wattune.training.drift import expected_samples
 
 SLOPE: Final = -0.7
 """ln(samples needed / predicted) for a whole way of progress more than expected."""
@@ -40,7 +39,7 @@ class TenthWatch:
     @property
     def samples(self) -> float | None:
         """Of a tenth; None where nothing is to be compared."""
-        return None if self._needed is None or self._plan.first_tenth is None else SHARE * self._needed
+        return None if self._needed is None or self._plan.first_tenth is None else TENTH * self._needed
 
     def look(self, evaluations: Sequence[Evaluation], noise: NoiseScale | None, why_not: str = "") -> None:
         """Compare, where it is time; ``why_not``: why the noise scale is not known."""
@@ -72,13 +71,10 @@ class TenthWatch:
         self.seen = None if state is None else FirstTenthSeen(**state)
 
     def _progress(self, expected: FirstTenth, tenth: float, evaluations: Sequence[Evaluation]) -> float | None:
-        begin = expected.from_samples
-        # Between the same samples as the proxy's; where evaluations begin later, or the tenth is too near, not at all.
-        if self._target is None or begin is None or evaluations[0].samples > begin or tenth < 2 * begin:
+        if self._target is None or expected.from_samples is None:
             return None
-        at, metrics = [one.samples for one in evaluations], [one.metric for one in evaluations]
-        first, then = (float(np.interp(samples, at, metrics)) for samples in (begin, tenth))
-        return None if first == self._target else (then - first) / (self._target - first)
+        # Between the same samples as the proxy's.
+        return share_made(evaluations, self._target, begin=expected.from_samples, end=tenth)
 
     def _now(self, progress: float | None, expected: FirstTenth, at: Evaluation) -> dict[str, float]:
         """Samples and seconds that the whole training is expected to need now."""

@@ -25,19 +25,10 @@ _CIFAR = {
 
 
 @dataclass(frozen=True)
-class Cifar(ImageSource):
-    """CIFAR-10 or CIFAR-100: the archive of the "python version" (``cifar-10-python.tar.gz``), or its unpacked folder.
-
-    Its members are pickles; they are read by ``plain_pickle``, which opens plain data only.
-    Source: https://www.cs.toronto.edu/~kriz/cifar.html, "Dataset layout".
-    """
+class _Archive(ImageSource):
+    """One file with a test part in it, which may be left for ``test_share``."""
 
     archive: File
-    kind: Literal["cifar10", "cifar100"] = "cifar10"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        choice("kind of CIFAR", self.kind, _CIFAR)
 
     @property
     def _own_test(self) -> bool:
@@ -46,6 +37,21 @@ class Cifar(ImageSource):
     @property
     def _has_test_option(self) -> bool:
         return False
+
+
+@dataclass(frozen=True)
+class Cifar(_Archive):
+    """CIFAR-10 or CIFAR-100: the archive of the "python version" (``cifar-10-python.tar.gz``), or its unpacked folder.
+
+    Its members are pickles; they are read by ``plain_pickle``, which opens plain data only.
+    Source: https://www.cs.toronto.edu/~kriz/cifar.html, "Dataset layout".
+    """
+
+    kind: Literal["cifar10", "cifar100"] = "cifar10"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice("kind of CIFAR", self.kind, _CIFAR)
 
     def _read(self, parts: tuple[Part, ...]) -> dict[Part, Listed]:
         key, members = _CIFAR[self.kind]
@@ -111,23 +117,14 @@ class Idx(ImageSource):
 
 
 @dataclass(frozen=True)
-class Stl10(ImageSource):
+class Stl10(_Archive):
     """STL-10's binary files (``stl10_binary.tar.gz``, or the unpacked folder): its labelled images.
 
     They are 96x96, and resized to ``size``, 32 by default. The labels 1..10 become 0..9.
     Source: https://cs.stanford.edu/~acoates/stl10/, "Reading the binary files".
     """
 
-    archive: File
     size: int | None = field(default=32, kw_only=True)
-
-    @property
-    def _own_test(self) -> bool:
-        return True
-
-    @property
-    def _has_test_option(self) -> bool:
-        return False
 
     def _read(self, parts: tuple[Part, ...]) -> dict[Part, Listed]:
         path = local(self.archive)
