@@ -46,7 +46,7 @@ def test_the_example_in_the_docs_is_a_whole_board(tmp_path):
 
 
 def test_unknown_boards_are_answered_with_the_known_ones():
-    with pytest.raises(UnknownName, match="jetson-nano, jetson-tx2-nx"):
+    with pytest.raises(UnknownName, match="jetson-agx-orin, jetson-nano, jetson-orin-nano, jetson-tx2-nx"):
         builtin_board("jetson-nanu")
 
 

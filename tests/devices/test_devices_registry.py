@@ -14,6 +14,7 @@ from tests.devices.fake_nvml import FakeGpu, FakeLibrary, install
 import wattune.devices.registry as registry
 from wattune.devices import OPENERS, Device, builtin_board, known_devices, open_device
 from wattune.devices.board import BOARDS
+from wattune.devices.simulated import UNCALIBRATED
 from wattune.errors import DeviceError, InputError, RecordError, UnknownName
 
 
@@ -51,9 +52,10 @@ def test_every_simulated_device_opens_and_is_described():
         assert entry.name == device.name == entry.spec
         assert entry.settings == entry.clocks_mhz == device.settings
         assert entry.kind == "simulated"
-        assert entry.problems == ()
+        assert entry.problems == (() if device.board.calibrated else (UNCALIBRATED,))
         assert entry.power_w == device.power_w()
-        assert "every 0.422 s, mean over 0.422 s, steps of 40.5 mW" in entry.sensor
+        if device.board.calibrated:
+            assert "every 0.422 s, mean over 0.422 s, steps of 40.5 mW" in entry.sensor
 
 
 def test_what_is_here_is_listed_or_says_why_not():

@@ -250,6 +250,8 @@ class Board(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     mode: str
+    calibrated: bool | None = None
+    """Whether its times were compared with published or measured ones; None where the file does not say."""
     gpu: Processor
     memory: Memory
     host: Host
@@ -286,7 +288,8 @@ class Board(Section):
     @property
     def digest(self) -> str:
         """Eight hex digits of everything that step time and power depend on: an edited file is another board."""
-        physics = self.model_dump(mode="json", exclude={"name", "mode", "rails", "sensor", "supply", "fault", "ranges"})
+        said = {"name", "mode", "calibrated", "rails", "sensor", "supply", "fault", "ranges"}
+        physics = self.model_dump(mode="json", exclude=said)
         return hashlib.sha256(json.dumps(physics, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -19,6 +19,7 @@ from wattune.records import ExactFigures, StepWork, Supply
 
 MEBIBYTE = 2**20
 CACHED_STEPS = 256
+UNCALIBRATED = "this board's figures are uncalibrated: no training time of it was at hand to compare them with"
 NOISE_LIMIT = 3.0
 """Standard deviations at which the sensor's noise is cut off."""
 
@@ -75,6 +76,9 @@ class SimulatedDevice(VirtualDevice):
         self._chip: Chip = board.chip(processor)
         self.name = f"sim:{board.name}" + (":cpu" if processor == "cpu" else "")
         self.mode = f"{board.mode}, board file {board.digest}"
+        if board.calibrated is False:
+            self.mode = f"{board.mode}, uncalibrated, board file {board.digest}"
+            self.problems = (UNCALIBRATED,)
         self.settings = self._chip.processor.clocks_mhz
         self.volts = self._chip.processor.voltage_v
         self.data_types = frozenset(self._chip.processor.peak_gflops)

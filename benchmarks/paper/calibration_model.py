@@ -1,0 +1,230 @@
+"""The published times as ratios, wattune's own time of the same steps, and a fit of a board's constants to them.
+
+There is no second model here: the work of a step is counted by ``wattune.algorithms.counting``, and its time on a board
+is that of ``wattune.devices.roofline``. What is fitted are figures of the board file.
+
+A training's time is that of a step times a number of steps that no copy of the paper tells. It cancels between two
+cells of one model, data set and batch size, so only such ratios are compared: within a board with the cell without
+limit, and between the boards for the cells without limit. The number of steps does not depend on the board.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from benchmarks.paper.models import work
+from benchmarks.paper.published import CELLS, NANO, RESNET18, Cell
+from wattune.devices import Board
+from wattune.devices.roofline import segments
+
+# ------------------------------------------------------------------------------------------------------------ the step
+
+
+def step_s(board: Board, name: str, batch_size: int, clock_mhz: float, pixels: int = 32) -> float:
+    """Seconds of a step on the board's GPU."""
+    return math.fsum(part.seconds for part in segments(work(name, batch_size, pixels), board.chip("gpu"), clock_mhz))
+
+
+# ---------------------------------------------------------------------------------------------------------- the ratios
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The time of a cell against that of another with the same number of steps."""
+
+    cell: Cell
+    anchor: Cell
+
+    @property
+    def point(self) -> tuple[str, str, int, str]:
+        """What it says of the step: two data sets say the same."""
+        return self.cell.device, self.cell.model, self.cell.batch_size, self.cell.rung
+
+    @property
+    def between_boards(self) -> bool:
+        """Whether the two cells are of different boards."""
+        return self.cell.device != self.anchor.device
+
+    def predicted_s(self, boards: dict[str, Board], reading: int = 0) -> float:
+        """The anchor's printed time, times the ratio of the steps; ``reading``: which set of clocks."""
+        step, anchor = (
+            step_s(boards[c.device], c.model, c.batch_size, c.clock_mhz(reading)) for c in (self.cell, self.anchor)
+        )
+        return self.anchor.mean_s * step / anchor
+
+    def error(self, boards: dict[str, Board], reading: int = 0) -> float:
+        """Predicted over published time, less one."""
+        return self.predicted_s(boards, reading) / self.cell.mean_s - 1
+
+
+def _ratios(cells: Iterable[Cell]) -> tuple[Ratio, ...]:
+    """Every cell that can be compared, but copies: the methods often print one training's time twice."""
+    found: dict[Any, Ratio] = {}
+    first: dict[Any, Cell] = {}
+    for cell in cells:
+        if cell.rung == "highest" and not cell.doubt:
+            first.setdefault((cell.device, cell.model, cell.dataset, cell.batch_size), cell)
+    for cell in cells:
+        key = cell.model, cell.dataset, cell.batch_size
+        anchor = first.get(((NANO if cell.rung == "highest" else cell.device), *key))
+        if anchor is not None and (cell.device, cell.rung) != (anchor.device, anchor.rung):
+            found.setdefault((cell.device, *key, cell.rung), Ratio(cell, anchor))
+    return tuple(found.values())
+
+
+RATIOS: tuple[Ratio, ...] = _ratios(CELLS)
+"""Of every cell that has an anchor, doubtful ones included."""
+SOUND_RATIOS = tuple(ratio for ratio in RATIOS if not ratio.cell.doubt)
+
+
+def rms(errors: Sequence[float]) -> float:
+    """Root of the mean square."""
+    return math.sqrt(sum(e * e for e in errors) / len(errors))
+
+
+# ------------------------------------------------------------------------------------------------------------- the fit
+
+FREE: dict[str, tuple[float, float]] = {
+    "memory.achieved_gbps": (1.0, 25.0),
+    "memory.optimizer_gbps": (1.0, 25.0),
+    "memory.clock_share": (0.0, 1.0),
+    "host.s_per_operation": (10e-6, 400e-6),
+    "gpu.half_speed_samples": (0.0, 16.0),
+    "gpu.efficiency": (0.3, 0.95),
+}
+"""What may be fitted, by its place in a board file, and its bounds. ``s_per_optimizer_operation`` keeps its ratio to
+``s_per_operation``. On the Nano ``efficiency`` stays what it is: only ratios are known, so one level is free."""
+
+LINEAR = ("memory.clock_share", "gpu.half_speed_samples", "gpu.efficiency")
+
+
+OTHER_BEGINNINGS = 6
+
+LEVEL_S = 0.77
+"""Published seconds of a step of ResNet18 at 224x224 pixels, batch size 8, on a Nano at 921.6 MHz. Source:
+dusty-nv/jetson-inference, docs/pytorch-cat-dog.md. Ratios leave the level of all times open; this holds it."""
+LEVEL_WEIGHT = 0.2
+"""Against 1 of a ratio: another model, another data loader, a figure with two digits."""
+
+
+def level_s(nano: Board) -> float:
+    """The board's own time of that step."""
+    return step_s(nano, RESNET18, 8, 921.6, pixels=224)
+
+
+def changed(board: Board, values: dict[str, float]) -> Board:
+    """The board with other figures."""
+    sections: dict[str, dict[str, float]] = {}
+    for place, value in values.items():
+        section, key = place.split(".")
+        sections.setdefault(section, {})[key] = value
+        if place == "host.s_per_operation":
+            ratio = board.host.s_per_optimizer_operation / board.host.s_per_operation
+            sections[section]["s_per_optimizer_operation"] = value * ratio
+    return board.model_copy(
+        update={name: getattr(board, name).model_copy(update=update) for name, update in sections.items()}
+    )
+
+
+def value_of(board: Board, place: str) -> float:
+    """The figure at a place such as "memory.clock_share"."""
+    section, key = place.split(".")
+    value: float = getattr(getattr(board, section), key)
+    return value
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Boards whose constants were fitted. ``spread``: place by device -> how well it is known, see ``fit``."""
+
+    boards: dict[str, Board]
+    constants: dict[str, tuple[str, ...]]
+    data_points: int
+    cells: int
+    rms: float
+    spread: dict[str, dict[str, str]]
+
+    @property
+    def number_of_constants(self) -> int:
+        """How many were fitted."""
+        return sum(len(places) for places in self.constants.values())
+
+
+def fit(
+    boards: dict[str, Board], constants: dict[str, tuple[str, ...]], ratios: Sequence[Ratio], reading: int = 0
+) -> Fit:
+    """The constants that bring the errors of the ratios, and of the level, to the least sum of squares.
+
+    Sought from the boards' own figures and from random beginnings.
+
+    The spread of a constant is two standard errors of the linearised fit; data sets that repeat a ratio count once.
+    """
+    names = [(device, place) for device, places in constants.items() for place in places]
+
+    def unpacked(x: Any) -> dict[str, Board]:
+        values: dict[str, dict[str, float]] = {}
+        for (device, place), share in zip(names, x, strict=True):
+            values.setdefault(device, {})[place] = _between(place, float(share))
+        return {device: changed(board, values.get(device, {})) for device, board in boards.items()}
+
+    def residuals(x: Any) -> Any:
+        trial = unpacked(x)
+        times: dict[Any, float] = {}
+
+        def seconds(cell: Cell) -> float:
+            key = cell.device, cell.model, cell.batch_size, cell.rung
+            if key not in times:
+                times[key] = step_s(trial[cell.device], cell.model, cell.batch_size, cell.clock_mhz(reading))
+            return times[key]
+
+        errors = [math.log(seconds(r.cell) / seconds(r.anchor) * r.anchor.mean_s / r.cell.mean_s) for r in ratios]
+        return np.array([*errors, LEVEL_WEIGHT * math.log(level_s(trial[NANO]) / LEVEL_S)])
+
+    begins = [np.array([_share(place, value_of(boards[device], place)) for device, place in names])]
+    # The slower of arithmetic and memory decides, so the errors have kinks and the search may end in one.
+    begins += list(np.random.default_rng(0).uniform(0.05, 0.95, (OTHER_BEGINNINGS, len(names))))
+    found = min(
+        (least_squares(residuals, np.clip(b, 0.01, 0.99), bounds=(0, 1), diff_step=1e-4) for b in begins),
+        key=lambda result: float(result.cost),
+    )
+    best = unpacked(found.x)
+    points = len({ratio.point for ratio in ratios})
+    spread = _spread(names, found, points, len(ratios))
+    return Fit(best, constants, points + 1, len(ratios), rms([r.error(best, reading) for r in ratios]), spread)
+
+
+def _between(place: str, share: float) -> float:
+    """From 0 to 1 to a value within the bounds: evenly, or for rates and times in the logarithm."""
+    low, high = FREE[place]
+    return low + share * (high - low) if place in LINEAR else low * (high / low) ** share
+
+
+def _share(place: str, value: float) -> float:
+    low, high = FREE[place]
+    return (value - low) / (high - low) if place in LINEAR else math.log(value / low) / math.log(high / low)
+
+
+def _spread(names: list[tuple[str, str]], found: Any, points: int, rows: int) -> dict[str, dict[str, str]]:
+    free = [i for i, share in enumerate(found.x) if 0.005 < share < 0.995]
+    jacobian = found.jac[:, free]
+    # Rows that repeat a ratio carry no news: the information is that of the distinct ones.
+    freedom = max(1, points + 1 - len(free))
+    variance = 2 * found.cost / rows * points / freedom
+    covariance = np.linalg.pinv(jacobian.T @ jacobian * points / rows) * variance
+    errors = dict(zip(free, np.sqrt(np.diag(covariance)), strict=True))
+    said: dict[str, dict[str, str]] = {}
+    for index, (device, place) in enumerate(names):
+        if index not in errors:
+            text = "at its bound"
+        else:
+            ends = (max(0.0, min(1.0, found.x[index] + sign * 2 * errors[index])) for sign in (-1, 1))
+            low, high = (_between(place, float(end)) for end in ends)
+            text = f"{low:.3g} to {high:.3g}"
+        said.setdefault(device, {})[place] = text
+    return said

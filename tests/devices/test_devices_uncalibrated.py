@@ -1,0 +1,120 @@
+"""The boards that are known from data sheets alone: they say so everywhere, and keep within what the sheets allow."""
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.devices.devices_made import quiet  # noqa: E402
+from tests.devices.test_devices_believable import work  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+import wattune  # noqa: E402
+from wattune.cli.app import app  # noqa: E402
+from wattune.devices import SimulatedDevice, builtin_board, open_device  # noqa: E402
+from wattune.devices.board import Board, board_names  # noqa: E402
+from wattune.devices.drawing import drawn, exact  # noqa: E402
+from wattune.records import EfficiencyCurve, EfficiencyPoint  # noqa: E402
+from wattune.reporting.text import summary  # noqa: E402
+from wattune.workloads import Data, Workload  # noqa: E402
+
+ORINS = ["jetson-orin-nano", "jetson-agx-orin"]
+# Power of the module in watts: the least at rest in public logs, and the most of its power modes.
+ENVELOPE_W = {"jetson-orin-nano": (4.2, 25.0), "jetson-agx-orin": (4.2, 60.0)}
+SLOWER = {"jetson-orin-nano": "jetson-tx2-nx", "jetson-agx-orin": "jetson-orin-nano"}
+
+
+def test_every_board_that_comes_along_says_whether_it_is_calibrated():
+    assert {name for name in board_names() if builtin_board(name).calibrated is False} == set(ORINS)
+    assert {name for name in board_names() if builtin_board(name).calibrated} == {"jetson-nano", "jetson-tx2-nx"}
+
+
+def test_a_file_that_says_nothing_of_it_is_not_called_uncalibrated():
+    data = builtin_board("jetson-orin-nano").model_dump()
+    del data["calibrated"]
+    device = SimulatedDevice(Board.model_validate(data))
+    assert "uncalibrated" not in device.mode
+    assert device.problems == ()
+
+
+def test_being_calibrated_makes_no_other_board_of_it():
+    board = builtin_board("jetson-nano")
+    assert board.digest == board.model_copy(update={"calibrated": None}).digest
+
+
+@pytest.mark.parametrize("name", ORINS)
+@pytest.mark.parametrize("processor", ["", ":cpu"])
+def test_it_says_so_where_it_is_listed_and_opened(name, processor):
+    device = open_device(f"sim:{name}{processor}")
+    assert "uncalibrated" in device.mode
+    assert "uncalibrated" in device.problems[0]
+    shown = CliRunner().invoke(app, ["devices"])
+    assert re.search(rf"sim:{name}{processor}: \S+ uncalibrated", shown.output.replace(",", ""))
+
+
+@pytest.mark.parametrize("name", ORINS)
+def test_it_says_so_in_the_profile_the_plan_and_what_is_shown_of_them(name):
+    data = torch.zeros(64, 1, 8, 8), torch.zeros(64, dtype=torch.long)
+    workload = Workload(
+        "tiny",
+        model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4)),
+        data=Data(data, data),
+        budget_samples=64,
+        batch_sizes=(16, 32),
+    )
+    table = wattune.profile(f"sim:{name}", workload, reference=False)
+    assert "uncalibrated" in table.key.mode
+    points = [EfficiencyPoint(batch_size=size, relative_samples=1.0) for size in (16, 32)]
+    curve = EfficiencyCurve(workload="tiny", reference_batch_size=32, points=tuple(points))
+    plan = wattune.plan(table, curve, cap_w=None)
+    assert "uncalibrated" in summary(plan)
+    assert "uncalibrated" in " ".join(plan.notes)
+
+
+@pytest.mark.parametrize("name", ORINS)
+def test_no_step_is_faster_than_the_data_sheet_allows(name):
+    board = builtin_board(name)
+    for batch_size in (8, 32, 128):
+        step = work(32, batch_size)
+        found = exact(board, "gpu", step)
+        for clock, one in found.items():
+            peak = board.gpu.peak_gflops["fp32"] * 1e9 * clock / board.gpu.clocks_mhz[-1]
+            assert one.step_s > step.flops / peak
+            assert one.step_s > sum(phase.bytes for phase in step.phases) / (board.memory.bandwidth_gbps * 1e9)
+        assert [one.step_s for one in found.values()] == sorted((one.step_s for one in found.values()), reverse=True)
+        slower = exact(builtin_board(SLOWER[name]), "gpu", step)
+        assert found[max(found)].step_s < slower[max(slower)].step_s
+
+
+@pytest.mark.parametrize("name", ORINS)
+@pytest.mark.parametrize("seed", range(10))
+def test_power_stays_within_the_module_on_every_board_that_the_file_allows(name, seed):
+    board = drawn(builtin_board(name), seed)
+    low_w, high_w = ENVELOPE_W[name]
+    for batch_size in (8, 128):
+        watts = [one.power_mean_w for one in exact(board, "gpu", work(32, batch_size)).values()]
+        assert watts == sorted(watts)
+        assert low_w < watts[0]
+        assert watts[-1] < high_w
+    for processor in ("gpu", "cpu"):
+        device = SimulatedDevice(quiet(board), processor)
+        with device.at(device.settings[0]):
+            device.wait(1.0)
+            assert low_w < device.power_w() < 11.0
+
+
+@pytest.mark.parametrize(("name", "least_gib"), [("jetson-orin-nano", 4), ("jetson-agx-orin", 55)])
+def test_what_does_not_fit_a_nano_fits_an_orin(name, least_gib):
+    device = open_device(f"sim:{name}")
+    assert device.memory_bytes > least_gib * 2**30
+    with device.step(work(32, 512)):
+        pass
+
+
+@pytest.mark.parametrize("data_type", ["tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", ORINS)
+def test_tensor_cores_are_faster(name, data_type):
+    board = builtin_board(name)
+    assert board.gpu.peak_gflops[data_type] > board.gpu.peak_gflops["fp32"]
+    assert board.gpu.peak_gflops["fp16"] == pytest.approx(8 * board.gpu.peak_gflops["fp32"], rel=1e-3)
