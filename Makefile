@@ -6,7 +6,7 @@ DEVICE ?= sim:jetson-nano
 DEMO := .demo
 TORCHLESS := .venv-without-torch
 
-.PHONY: demo test test-without-torch check format benchmarks clean
+.PHONY: demo paper paper-measured test test-without-torch check format benchmarks clean
 
 # The stamp, not the folder, says that the installation went through.
 .venv/installed: pyproject.toml constraints.txt
@@ -21,8 +21,12 @@ demo: .venv/installed
 	$(BIN)/wattune profile --device $(DEVICE) --output $(DEMO)/profile.json
 	$(BIN)/wattune run --device $(DEVICE) --cap $(CAP) --profile $(DEMO)/profile.json --compare --output $(DEMO)/run
 
+## A few minutes; the tests that take more than about ten seconds each are those of test-slow.
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -m 'not slow'
+
+test-slow: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -m slow
 
 ## The parts that need no torch, on another Python: make test-without-torch PYTHON=python3.13
 test-without-torch:
@@ -47,6 +51,15 @@ format: .venv/installed
 
 benchmarks: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
+
+## The evaluation of arXiv 2502.18323 on simulated boards, as build/paper/paper.html.
+paper: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks paper
+
+## Real trainings for it, up to three hours, on images and texts in DATA (see benchmarks/paper/README.md).
+paper-measured: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks paper measured --data $(DATA)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks paper page
 
 clean:
 	rm -rf .venv $(DEMO) build dist src/*.egg-info

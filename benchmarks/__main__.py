@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME ...]`: all benchmarks, or those that are named; `readme` fills in README and docs.
 
-`real_images FOLDER`, `report_picture [REPORT [PICTURE]]`, `decisions` and `asyncfgd` (see the README.md of each) need
-something that not everybody has, or hours, and run alone.
+`real_images FOLDER`, `report_picture [REPORT [PICTURE]]`, `decisions`, `asyncfgd` and `paper` (see the README.md of
+each) need something that not everybody has, or many minutes, and run alone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ ALONE = {  # these take arguments of their own
     "report_picture": "benchmarks.report_picture",
     "decisions": "benchmarks.decisions.command",
     "asyncfgd": "benchmarks.asyncfgd.command",
+    "paper": "benchmarks.paper.command",
 }
 
 

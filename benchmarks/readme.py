@@ -15,9 +15,11 @@ ROOT = Path(__file__).parent.parent
 PAGES = (
     ROOT / "README.md",
     ROOT / "docs" / "boards.md",
+    ROOT / "docs" / "calibration.md",
     ROOT / "docs" / "own-loop.md",
     ROOT / "benchmarks" / "decisions" / "README.md",
     ROOT / "benchmarks" / "asyncfgd" / "README.md",
+    ROOT / "benchmarks" / "paper" / "README.md",
 )
 MARK = re.compile(r"(<!-- (?P<name>\w+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 
@@ -318,14 +320,45 @@ def asyncfgd_verdict() -> str:
     return f"On `sim:{found['board']}`, models with limits of memory that were made up: {verdict(found)}\n"
 
 
+CALIBRATION = ("cells", "checks", "constants", "fits", "power")
+
+
+def calibration(part: str) -> Callable[[], str]:
+    """What one part of the calibration of the simulated boards says of its results."""
+
+    def said() -> str:
+        from benchmarks.paper.calibration import NAME, markdown
+
+        return markdown(part, read(NAME))
+
+    return said
+
+
+def paper() -> str:
+    """The evaluation of arXiv 2502.18323."""
+    from benchmarks.paper.sections import markdown, results
+
+    return markdown(results())
+
+
+def paper_verdict() -> str:
+    """What came of it, in two sentences."""
+    from benchmarks.paper.sections import results, verdict
+
+    return verdict(results())
+
+
 PARTS: dict[str, Callable[[], str]] = {
     **{f"asyncfgd_{part}": asyncfgd(part) for part in ("accuracy", "feasibility", "memory", "speed", "staleness")},
     "asyncfgd_verdict": asyncfgd_verdict,
     "beginning": beginning,
     "boards": boards,
+    **{f"calibration_{part}": calibration(f"calibration_{part}") for part in CALIBRATION},
     "comparison": comparison,
     "decisions": decisions,
     "gpus": gpus,
+    "paper": paper,
+    "paper_verdict": paper_verdict,
     "profiling_cost": profiling_cost,
     "real_images": real_images,
     "session": session,

@@ -43,4 +43,5 @@ def machine() -> dict[str, Any]:
 def keep(name: str, figures: dict[str, Any]) -> None:
     """Write ``figures`` to results/NAME.json with the machine beside them."""
     write_json(RESULTS / f"{name}.json", {"benchmark": name, "machine": machine(), **figures})
-    print(f"{name}: {figures}")
+    said = str(figures)
+    print(f"{name}: {said if len(said) < 4000 else f'kept in {RESULTS.name}/{name}.json'}")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from benchmarks.asyncfgd import feasibility
-from benchmarks.asyncfgd.feasibility import ALGORITHMS, Model, Ratio, perceptron, ratios
+from benchmarks.asyncfgd.feasibility import ALGORITHMS, Ratio, ratios
+from benchmarks.asyncfgd.made import Made, perceptron
 
 
 def results(**samples: dict[str, list[int | None]]) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def test_without_trainings_the_ratio_is_called_assumed():
 @pytest.fixture
 def generated(monkeypatch):
     """The whole table for one small model."""
-    model = Model("MLP", lambda: perceptron(4, 32), (256,))
+    model = Made(lambda: perceptron(4, 32, 256), (256,), name="MLP")
     monkeypatch.setattr(feasibility, "MODELS", (model,))
 
     def make(samples: dict[str, Ratio]) -> dict[str, Any]:

@@ -1,0 +1,236 @@
+"""Tables 2 and 3, and the proxy studies of Figures 5, 6 and 8, with samples from real trainings of small networks.
+
+    python -m benchmarks paper measured --data FOLDER [--processes N]
+
+The samples are measured; step times and power are those of a simulated board. Small networks leave a board's GPU idle
+most of the time, so that the largest batch nearly always wins. So each table is there twice: with the small network's
+own step times, and with those of the paper's model of the same kind ("as if it were as heavy").
+The clock of the baselines is that at which wattune's reference workloads keep the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+
+import wattune
+from benchmarks.paper.families import FAMILIES, KINSHIP, Family
+from benchmarks.paper.models import profiled
+from benchmarks.paper.published import NANO, Limit
+from benchmarks.paper.sections import results
+from benchmarks.paper.targets import cut, smoothed, target_of
+from benchmarks.paper.training import SEEDS, curves, workload
+from benchmarks.timing import RESULTS, keep
+from wattune import planning, training
+from wattune.devices import open_device
+from wattune.efficiency import curve as curve_of
+from wattune.records import EfficiencyCurve, LearningCurve, OperatingPoint, ProfileTable
+
+WORK = Path("build") / "paper"
+RUNS = RESULTS / "paper_runs.csv"
+METHODS = {
+    "Baseline 1": "largest batch, fixed clock",
+    "Baseline 2": "best batch, fixed clock",
+    "Ours": "wattune",
+}
+Times = dict[int, list[float]]
+
+
+class Measured:
+    """One family, trained: curves cut at their targets by data set, and the samples that they say."""
+
+    def __init__(self, family: Family, data: Path, processes: int | None):
+        self.family, self.data = family, data
+        self.curves: dict[str, list[LearningCurve]] = {}
+        self.efficiency: dict[str, EfficiencyCurve] = {}
+        for name in family.sets:
+            up = family.higher_is_better
+            found = [smoothed(one) for one in curves(family, name, data, WORK, processes)]
+            target = target_of(found, higher_is_better=up)
+            self.curves[name] = [cut(one, target, higher_is_better=up) for one in found]
+            self.efficiency[name] = curve_of(self.curves[name], workload=f"{family.name} on {name}")
+
+    def needed(self, name: str, batch_size: int) -> list[float]:
+        """Samples to the target by seed; a run that missed it has no end, and counts with its budget."""
+        return [float(one.samples) for one in self.curves[name] if one.batch_size == batch_size]
+
+    def profile(self, heavy: bool) -> ProfileTable:
+        """Step times and power on the board: the paper's model, or the network's own."""
+        if heavy:
+            assert self.family.stands_for is not None
+            return profiled(NANO, self.family.stands_for)
+        own = self.family.workload(self.data, self.family.sets[0], None)
+        return wattune.profile(f"sim:{NANO}", own, strategy="full", reference=True)
+
+
+def table(measured: Measured, profile: ProfileTable, proxy: str, target: str, cap_w: float | None) -> dict[str, Any]:
+    """What every method takes on ``target`` by the samples of ``proxy``, and how far ours is from the fastest."""
+    rows = {}
+    for method, rule in METHODS.items():
+        rows[method] = _row(measured, profile, target, _pick(rule, profile, measured.efficiency[proxy], cap_w))
+    rows["Fastest"] = _row(measured, profile, target, _pick("fastest", profile, measured.efficiency[target], cap_w))
+    ours, fastest = rows["Ours"], rows["Fastest"]
+    above = ours["time_s"] / fastest["time_s"] - 1 if ours and fastest else None
+    return {"proxy": proxy, "target": target, "cap_w": cap_w, "rows": rows, "above_fastest": above}
+
+
+def _pick(rule: str, profile: ProfileTable, efficiency: EfficiencyCurve, cap_w: float | None) -> OperatingPoint | None:
+    sizes = {point.batch_size for point in efficiency.points}
+    cells = tuple(cell for cell in profile.cells if cell.batch_size in sizes)
+    found = planning.pick(rule, profile.model_copy(update={"cells": cells}), efficiency, cap_w=cap_w)
+    return found.point if found is not None and found.feasible else None
+
+
+def _row(measured: Measured, profile: ProfileTable, target: str, point: OperatingPoint | None) -> dict[str, Any] | None:
+    if point is None:
+        return None
+    cell = next(
+        c for c in profile.cells if (c.batch_size, c.clock_mhz) == (point.batch_size, point.clock_mhz) and c.step_s
+    )
+    assert cell.step_s is not None
+    assert cell.power_mean_w is not None
+    times = [n * cell.step_s / cell.batch_size for n in measured.needed(target, point.batch_size)]
+    return {
+        "batch_size": point.batch_size,
+        "clock_mhz": point.clock_mhz,
+        "time_s": fmean(times),
+        "std_s": stdev(times),
+        "energy_j": fmean(times) * cell.power_mean_w,
+    }
+
+
+def trained_under(measured: Measured, profile: ProfileTable, found: dict[str, Any]) -> dict[str, Any]:
+    """Our point's trainings of the small network on the simulated board, step by step: readings above the cap."""
+    name, row = found["target"], found["rows"]["Ours"]
+    target = measured.curves[name][0].target
+    own = replace(workload(measured.family, name, measured.data, WORK), target=target)
+    above, peaks = 0.0, []
+    for one in measured.curves[name]:
+        if one.batch_size == row["batch_size"]:
+            with open_device(f"sim:{NANO}", seed=one.seed) as board:
+                point = OperatingPoint(
+                    batch_size=one.batch_size, micro_batch_size=one.batch_size, clock_mhz=row["clock_mhz"]
+                )
+                record = training.price(one, board, own, point, cap_w=found["cap_w"])
+            above += record.above_cap_s or 0.0
+            peaks.append(record.power_peak_w)
+    return {"target": name, "cap_w": found["cap_w"], "above_cap_s": above, "power_peak_w": max(peaks)}
+
+
+def family_figures(measured: Measured, limits: dict[Limit, float | None]) -> dict[str, Any]:
+    """Everything about one family."""
+    family, names = measured.family, measured.family.sets
+    found: dict[str, Any] = {
+        "family": family.name,
+        "stands_for": family.stands_for,
+        "targets": {name: measured.curves[name][0].target for name in names},
+        "metric": measured.curves[names[0]][0].metric,
+        "samples": {
+            name: {str(p.batch_size): [fmean(measured.needed(name, p.batch_size)), p.censored] for p in one.points}
+            for name, one in measured.efficiency.items()
+        },
+        "ways": {},
+    }
+    for heavy in (False, True) if family.stands_for else (False,):
+        profile = measured.profile(heavy)
+        cells = {
+            limit: [table(measured, profile, a, b, cap_w) for a, b in itertools.product(names, names)]
+            for limit, cap_w in limits.items()
+        }
+        found["ways"]["as heavy as the paper's" if heavy else "own step times"] = {
+            limit: {"matrix": tables, **_of_kin(tables)} for limit, tables in cells.items()
+        }
+        if not heavy:
+            found["readings"] = [
+                trained_under(measured, profile, one)
+                for limit, tables in cells.items()
+                for one in tables
+                if one["proxy"] == names[0] != one["target"] and one["rows"]["Ours"] and limits[limit] is not None
+            ]
+    return found
+
+
+def _of_kin(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    others = [one for one in tables if one["proxy"] != one["target"] and one["above_fastest"] is not None]
+    kin = [one for one in others if are_kin(one["proxy"], one["target"])]
+    return {
+        "above_fastest": {
+            "of one family": fmean(one["above_fastest"] for one in kin) if kin else None,
+            "all": fmean(one["above_fastest"] for one in others) if others else None,
+            "pairs": [len(kin), len(others)],
+        }
+    }
+
+
+def are_kin(one: str, other: str) -> bool:
+    """Whether two data sets are of one family."""
+    known = next((names for names in KINSHIP if one in names), None)
+    return other in known if known is not None else not any(other in names for names in KINSHIP)
+
+
+def write_runs(all_measured: Sequence[Measured]) -> None:
+    """Every run as a row that `wattune estimate --runs` reads."""
+    with RUNS.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(
+            ("workload", "target_accuracy", "batch_size", "seed", "samples_to_target", "reached", "samples_budget")
+        )
+        for measured in all_measured:
+            for name, found in measured.curves.items():
+                for one in found:
+                    target = f"{one.target:.5f}"
+                    needed = one.samples if one.reached else ""
+                    rows.writerow(
+                        (
+                            f"{measured.family.name} on {name}",
+                            target,
+                            one.batch_size,
+                            one.seed,
+                            needed,
+                            int(one.reached),
+                            one.budget_samples,
+                        )
+                    )
+
+
+def main(arguments: list[str]) -> None:
+    """Train what is missing, then compute and keep."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks paper measured", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of data, see families.py")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    asked = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    limits = results()["replay"]["caps_w"][NANO]
+    found = [Measured(family, asked.data, asked.processes) for family in FAMILIES]
+    write_runs(found)
+    families = [family_figures(one, limits) for one in found]
+    kin = [
+        one["above_fastest"]
+        for family in families
+        for ways in family["ways"].values()
+        for limit in ways.values()
+        for one in limit["matrix"]
+        if one["above_fastest"] is not None and one["proxy"] != one["target"] and are_kin(one["proxy"], one["target"])
+    ]
+    keep(
+        "paper_measured",
+        {
+            "board": NANO,
+            "limits_w": limits,
+            "seeds": list(SEEDS),
+            "torch": torch.__version__,
+            "families": families,
+            "above_fastest_of_one_family": {"mean": fmean(kin), "worst": max(kin), "cells": len(kin)},
+            "above_cap_s": math.fsum(one["above_cap_s"] for family in families for one in family["readings"]),
+        },
+    )

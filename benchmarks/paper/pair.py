@@ -1,0 +1,38 @@
+"""One small pair trained on the spot: the built-in example, proxy and target of handwritten digits.
+
+Samples come from real trainings, time and power from the simulated Nano. What is trained is kept and taken from there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import wattune
+from benchmarks.paper.published import NANO
+from benchmarks.timing import keep
+from wattune.records import Comparison
+
+FOLDER = Path("build") / "paper" / "pair"
+CAP_W = 4.5
+
+
+def main(_: list[str]) -> None:
+    """Profile, estimate, plan, train, compare, and keep the comparison."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    profile = FOLDER / "profile.json"
+    device = f"sim:{NANO}"
+    if not profile.exists():
+        wattune.profile(device).save(profile)
+    run = FOLDER / "run"
+    wattune.run(device, cap_w=CAP_W, profile=profile, compare=True, output=run)
+    comparison = Comparison.load(run / "comparison.json")
+    keep(
+        "paper_pair",
+        {
+            "board": NANO,
+            "cap_w": CAP_W,
+            "workload": comparison.workload,
+            "seeds": list(comparison.seeds),
+            "rows": [row.model_dump(mode="json") for row in comparison.rows],
+        },
+    )

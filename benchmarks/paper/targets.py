@@ -1,0 +1,44 @@
+"""Targets set after the trainings, by one rule for all data sets, and the learning curves cut there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from wattune.records import Evaluation, LearningCurve
+
+WINDOW = 3
+"""Evaluations in the trailing mean that has to reach the target: single ones are noisy."""
+
+SHARE = 0.9
+"""The target's place between the first evaluation and what every batch size reaches."""
+
+
+def smoothed(curve: LearningCurve) -> LearningCurve:
+    """The curve with the trailing mean of its metric."""
+    metrics = [evaluation.metric for evaluation in curve.evaluations]
+    means = [fmean(metrics[max(0, i + 1 - WINDOW) : i + 1]) for i in range(len(metrics))]
+    evaluations = (
+        Evaluation(samples=e.samples, metric=m, loss=e.loss) for e, m in zip(curve.evaluations, means, strict=True)
+    )
+    return curve.model_copy(update={"evaluations": tuple(evaluations)})
+
+
+def target_of(curves: Sequence[LearningCurve], *, higher_is_better: bool = True) -> float:
+    """``SHARE`` of the way from the mean first evaluation to the end of the batch size that ends worst."""
+    start = fmean(curve.evaluations[0].metric for curve in curves)
+    sizes = {curve.batch_size for curve in curves}
+    ends = [fmean(c.evaluations[-1].metric for c in curves if c.batch_size == size) for size in sizes]
+    end = min(ends) if higher_is_better else max(ends)
+    return start + SHARE * (end - start)
+
+
+def cut(curve: LearningCurve, target: float, *, higher_is_better: bool = True) -> LearningCurve:
+    """The curve up to its first evaluation at the target, or all of it as one that did not reach it."""
+    for count, evaluation in enumerate(curve.evaluations, start=1):
+        if evaluation.metric >= target if higher_is_better else evaluation.metric <= target:
+            kept = curve.evaluations[:count]
+            return curve.model_copy(
+                update={"target": target, "reached": True, "samples": evaluation.samples, "evaluations": kept}
+            )
+    return curve.model_copy(update={"target": target, "reached": False})

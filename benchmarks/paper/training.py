@@ -1,0 +1,72 @@
+"""The measured trainings: every family pre-trained once, then every data set, batch size and seed to the budget's end.
+
+No run stops at a target: targets are set afterwards by one rule for all (`targets.py`), so that a curve serves as proxy
+and as target. What is finished is kept in the work folder and never done again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from benchmarks.paper.families import Family
+from wattune.efficiency import sweep
+from wattune.records import LearningCurve
+from wattune.workloads import Workload
+
+SEEDS = (0, 1, 2)
+PRETRAINING_BATCH, PRETRAINING_RATE = 128, 3e-3
+
+
+def slug(name: str) -> str:
+    """A file's name from a text."""
+    return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
+
+
+def pretrained(family: Family, data: Path, work: Path) -> Path:
+    """The file of the family's weights, trained where it is not there yet."""
+    path = work / f"{slug(family.name)}.safetensors"
+    if path.exists():
+        return path
+    work.mkdir(parents=True, exist_ok=True)
+    workload = family.pretraining_workload(data)
+    workload.check()
+    torch.manual_seed(0)
+    model = workload.model(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PRETRAINING_RATE)
+    steps = family.pretraining_samples // PRETRAINING_BATCH
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=PRETRAINING_RATE, total_steps=steps)
+    for x, y in itertools.islice(workload.batches(PRETRAINING_BATCH, seed=0), steps):
+        optimizer.zero_grad()
+        workload.loss(model(x), y).backward()
+        optimizer.step()
+        rate.step()
+    print(f"{family.name}: pre-trained to {workload.evaluate(model):.3f} ({workload.metric.name})", flush=True)
+    partial = path.with_suffix(".partial")
+    save_file(model.state_dict(), partial)
+    partial.replace(path)
+    return path
+
+
+def workload(family: Family, name: str, data: Path, work: Path) -> Workload:
+    """One data set of a family, from its pre-trained weights."""
+    return family.workload(data, name, pretrained(family, data, work))
+
+
+def curves(family: Family, name: str, data: Path, work: Path, processes: int | None) -> list[LearningCurve]:
+    """The learning curves of one data set, all batch sizes and seeds."""
+    return sweep(
+        workload(family, name, data, work),
+        seeds=SEEDS,
+        folder=work / slug(family.name) / slug(name),
+        processes=processes,
+        progress=_told(f"{family.name} on {name}"),
+    )
+
+
+def _told(what: str) -> Callable[[int, int, str], None]:
+    return lambda done, total, line: print(f"{what}, {done}/{total}: {line}", flush=True)

@@ -1,0 +1,154 @@
+"""The paper's evaluation: targets, curves cut at them, the replayed tables, and a page with what the files say."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from benchmarks.paper import replay
+from benchmarks.paper.families import FAMILIES, KINSHIP
+from benchmarks.paper.measured import are_kin
+from benchmarks.paper.page import page
+from benchmarks.paper.published import CELLS, NANO, RESNET18, SOUND, TRANSFORMER
+from benchmarks.paper.sections import markdown, results, sections
+from benchmarks.paper.targets import cut, smoothed, target_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattune.records import Evaluation, LearningCurve, provenance
+
+NO_LIMITS = {device: dict.fromkeys(("P1", "P2", "none")) for device in dict.fromkeys(c.device for c in CELLS)}
+
+
+def curve(metrics: list[float], batch_size: int = 8, seed: int = 0) -> LearningCurve:
+    evaluations = tuple(Evaluation(samples=100 * i, metric=m, loss=1.0) for i, m in enumerate(metrics, start=1))
+    return LearningCurve(
+        workload="made",
+        batch_size=batch_size,
+        seed=seed,
+        metric="accuracy",
+        reached=False,
+        samples=100 * len(metrics),
+        budget_samples=100 * len(metrics),
+        evaluations=evaluations,
+        provenance=provenance("measured"),
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- targets
+
+
+def test_the_trailing_mean_begins_with_what_there_is() -> None:
+    assert [e.metric for e in smoothed(curve([0.0, 0.3, 0.6, 0.9])).evaluations] == pytest.approx([0.0, 0.15, 0.3, 0.6])
+
+
+def test_a_target_lies_nine_tenths_of_the_way_to_the_batch_size_that_ends_worst() -> None:
+    found = [curve([0.1, 0.9], 8), curve([0.3, 0.7], 128)]
+    assert target_of(found) == pytest.approx(0.2 + 0.9 * 0.5)
+
+
+def test_of_a_loss_the_worst_end_is_the_highest() -> None:
+    found = [curve([2.0, 0.5], 8), curve([2.0, 1.0], 128)]
+    assert target_of(found, higher_is_better=False) == pytest.approx(1.1)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0, 1))
+def test_a_cut_curve_ends_where_it_first_reaches_the_target(metrics: list[float], target: float) -> None:
+    found = cut(curve(metrics), target)
+    before = metrics[: len(found.evaluations) - found.reached]
+    assert all(metric < target for metric in before)
+    assert found.reached == any(metric >= target for metric in metrics)
+    assert found.samples == (100 * (len(before) + 1) if found.reached else 100 * len(metrics))
+    assert found.evaluations[-1].samples == found.samples
+
+
+def test_a_loss_is_cut_where_it_is_low_enough() -> None:
+    assert cut(curve([2.0, 1.0, 0.4]), 1.0, higher_is_better=False).samples == 200
+
+
+# ------------------------------------------------------------------------------------------------------------- families
+
+
+def test_data_sets_of_one_family_are_kin_and_others_not() -> None:
+    assert are_kin("CIFAR-10, classes 0-4", "held-out classes")
+    assert not are_kin("CIFAR-10, classes 0-4", "digits")
+    assert are_kin("short periods", "long periods")
+    assert not are_kin("short periods", "Austen")
+
+
+def test_there_are_enough_data_sets_and_every_one_of_them_has_a_family() -> None:
+    images = {name for family in FAMILIES if family.kind == "images" for name in family.sets}
+    texts = {name for family in FAMILIES if family.kind == "text" for name in family.sets}
+    assert len(images) >= 4
+    assert len(texts) >= 3
+    assert images | texts <= {name for names in KINSHIP for name in names}
+
+
+# -------------------------------------------------------------------------------------------------------------- replay
+
+
+@pytest.mark.slow
+def test_without_limits_every_free_choice_is_at_the_highest_clock() -> None:
+    found = replay.replay(NO_LIMITS)
+    for table in found["tables"]:
+        clocks = {row["clock_mhz"] for row in table["rows"] if row["method"] in replay.CHOICES}
+        assert clocks == {921.6 if table["device"] == NANO else 1300.5}
+
+
+@pytest.mark.slow
+def test_samples_give_the_published_times_back() -> None:
+    """Both data sets of the transformer have one cell a batch size at each clock: their mean error is none."""
+    needed = replay.samples()[TRANSFORMER, "Austen"]
+    errors: dict[int, list[float]] = {}
+    for cell in SOUND:
+        if (cell.model, cell.dataset) == (TRANSFORMER, "Austen"):
+            time_s = needed[cell.batch_size] * replay.sample_s(NANO, TRANSFORMER, cell.batch_size, cell.clock_mhz())
+            errors.setdefault(cell.batch_size, []).append(math.log(time_s / cell.mean_s))
+    assert [math.fsum(found) for found in errors.values()] == pytest.approx([0.0, 0.0], abs=1e-9)
+
+
+@pytest.mark.slow
+def test_the_kept_replay_is_what_its_limits_give() -> None:
+    kept = results()["replay"]
+    anew = json.loads(json.dumps(replay.replay(kept["caps_w"])))
+    for one, other in zip(anew["tables"], kept["tables"], strict=True):
+        for new, old in zip(one["rows"], other["rows"], strict=True):
+            assert (new["batch_size"], new.get("clock_mhz")) == (old["batch_size"], old.get("clock_mhz"))
+            assert new["time_s"] == pytest.approx(old["time_s"])
+
+
+def test_the_largest_published_speed_up_is_met_within_five_percent() -> None:
+    largest = results()["replay"]["summary"]["largest"]
+    assert largest["published"] == pytest.approx(2.33, abs=0.005)
+    assert largest["replayed"] == pytest.approx(largest["published"], rel=0.05)
+
+
+def test_every_point_that_differs_from_the_paper_has_a_reason() -> None:
+    summary = results()["replay"]["summary"]
+    assert all(one["why"] for one in summary["different_points"])
+    assert summary["same_points"] + len(summary["different_points"]) == len(SOUND)
+
+
+def test_a_proxy_of_two_targets_lies_between_them() -> None:
+    found = replay.proxy(TRANSFORMER, [{8: 50.0, 128: 100.0}, {8: 80.0, 128: 100.0}], {})
+    assert found.relative == pytest.approx({8: math.sqrt(0.4), 128: 1.0})
+
+
+def test_the_proxy_of_resnet18_gives_the_baseline_its_batch_size() -> None:
+    relative = results()["replay"]["proxies"][RESNET18]["relative"]
+    assert min(relative, key=relative.__getitem__) == "8"
+
+
+# ----------------------------------------------------------------------------------------------------------------- page
+
+
+def test_page_and_text_have_every_section_of_the_results() -> None:
+    data = results()
+    html, text = page(data), markdown(data)
+    for section in sections(data):
+        assert section.title in text
+        assert f"<h2>{section.title.replace('&', '&amp;')}</h2>" in html
+    assert "data:image/png;base64," in html
+    assert "<script" not in html
+    assert "http" not in html.replace("https://arxiv.org", "")
