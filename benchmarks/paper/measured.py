@@ -16,6 +16,7 @@ import itertools
 import math
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -26,6 +27,7 @@ import torch
 import wattune
 from benchmarks.paper.families import FAMILIES, KINSHIP, Family
 from benchmarks.paper.models import profiled
+from benchmarks.paper.models import workload as workload_of
 from benchmarks.paper.published import NANO, Limit
 from benchmarks.paper.sections import results
 from benchmarks.paper.targets import cut, smoothed, target_of
@@ -34,6 +36,7 @@ from benchmarks.timing import RESULTS, keep
 from wattune import planning, training
 from wattune.devices import open_device
 from wattune.efficiency import curve as curve_of
+from wattune.profiling.confirming import confirm
 from wattune.records import EfficiencyCurve, LearningCurve, OperatingPoint, ProfileTable
 
 WORK = Path("build") / "paper"
@@ -64,13 +67,28 @@ class Measured:
         """Samples to the target by seed; a run that missed it has no end, and counts with its budget."""
         return [float(one.samples) for one in self.curves[name] if one.batch_size == batch_size]
 
-    def profile(self, heavy: bool) -> ProfileTable:
-        """Step times and power on the board: the paper's model, or the network's own."""
+    def profile(self, heavy: bool, caps_w: Sequence[float]) -> ProfileTable:
+        """Step times and power on the board: the paper's model, or the network's own.
+
+        As in a run, what would be chosen under a cap is measured again, for longer, until the choice stands.
+        """
         if heavy:
             assert self.family.stands_for is not None
-            return profiled(NANO, self.family.stands_for)
-        own = self.family.workload(self.data, self.family.sets[0], None)
-        return wattune.profile(f"sim:{NANO}", own, strategy="full", reference=True)
+            profiles, table = workload_of(self.family.stands_for), profiled(NANO, self.family.stands_for)
+        else:
+            profiles = self.family.workload(self.data, self.family.sets[0], None)
+            table = wattune.profile(f"sim:{NANO}", profiles, strategy="full", reference=True)
+        with closing(open_device(f"sim:{NANO}")) as board:
+            for (rule, curve), cap_w in itertools.product(self._choices(), caps_w):
+                while (point := _pick(rule, table, curve, cap_w)) is not None:
+                    again = confirm(board, profiles, table, point, cap_w=cap_w)
+                    if again is table:
+                        break
+                    table = again
+        return table
+
+    def _choices(self) -> list[tuple[str, EfficiencyCurve]]:
+        return [(rule, curve) for curve in self.efficiency.values() for rule in ("wattune", "fastest")]
 
 
 def table(measured: Measured, profile: ProfileTable, proxy: str, target: str, cap_w: float | None) -> dict[str, Any]:
@@ -117,7 +135,7 @@ def trained_under(measured: Measured, profile: ProfileTable, found: dict[str, An
     above, peaks = 0.0, []
     for one in measured.curves[name]:
         if one.batch_size == row["batch_size"]:
-            with open_device(f"sim:{NANO}", seed=one.seed) as board:
+            with closing(open_device(f"sim:{NANO}", seed=one.seed)) as board:
                 point = OperatingPoint(
                     batch_size=one.batch_size, micro_batch_size=one.batch_size, clock_mhz=row["clock_mhz"]
                 )
@@ -142,7 +160,7 @@ def family_figures(measured: Measured, limits: dict[Limit, float | None]) -> dic
         "ways": {},
     }
     for heavy in (False, True) if family.stands_for else (False,):
-        profile = measured.profile(heavy)
+        profile = measured.profile(heavy, [cap_w for cap_w in limits.values() if cap_w is not None])
         cells = {
             limit: [table(measured, profile, a, b, cap_w) for a, b in itertools.product(names, names)]
             for limit, cap_w in limits.items()

@@ -24,7 +24,8 @@ def main(_: list[str]) -> None:
     if not profile.exists():
         wattune.profile(device).save(profile)
     run = FOLDER / "run"
-    wattune.run(device, cap_w=CAP_W, profile=profile, compare=True, output=run)
+    if not (run / "comparison.json").exists():
+        wattune.run(device, cap_w=CAP_W, profile=profile, compare=True, output=run, resume=run.exists())
     comparison = Comparison.load(run / "comparison.json")
     keep(
         "paper_pair",

@@ -126,5 +126,7 @@ def cores() -> int:
 
 
 def _line(curve: LearningCurve) -> str:
+    if curve.target is None:
+        return f"batch size {curve.batch_size}, seed {curve.seed}: {curve.samples:,} samples"
     how = "reached the target after" if curve.reached else "did not reach the target in"
     return f"batch size {curve.batch_size}, seed {curve.seed}: {how} {curve.samples:,} samples"
