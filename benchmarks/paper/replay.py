@@ -353,7 +353,8 @@ def fitted_limits() -> dict[str, dict[Limit, float | None]]:
     """
     middles = {device: our_limits_w(device) for device in (NANO, TX2_NX)}
     caps_w: dict[str, dict[Limit, float | None]] = {
-        device: {limit: found.get(limit) for limit in LIMITS} for device, found in middles.items()
+        device: {limit: round(found[limit], 2) if limit in found else None for limit in LIMITS}
+        for device, found in middles.items()
     }
     best = _agreement(caps_w)
     for _, device, limit in itertools.product(range(2), middles, ENDS):

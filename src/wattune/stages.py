@@ -42,7 +42,8 @@ def profile(
     partial: Path | None = None,
     progress: Progress | None = None,
 ) -> ProfileTable:
-    """Measure step time and power per batch size and clock, on at least ``steps`` steps each.
+    """Measure step time and power per batch size and clock, on at least ``steps`` steps each (ten seconds of
+    them, where they are long).
 
     ``strategy``: "full" for every point, "staircase" for those along the cap ``cap_w`` in watts, "guided" for the few
     that tell most of the fastest one below it; None: staircase where there is a cap. With "guided", ``efficiency`` says

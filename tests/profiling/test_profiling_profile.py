@@ -7,6 +7,7 @@ from wattune.algorithms import open_algorithm
 from wattune.devices import SimulatedDevice
 from wattune.errors import InputError, OutOfDeviceMemory, RecordError, SensorError
 from wattune.profiling import profile, profile_key
+from wattune.profiling.probe import ENOUGH_S
 from wattune.records import ProfileCell, ProfileTable
 
 
@@ -40,6 +41,22 @@ def test_the_full_grid_holds_what_the_board_does():
     assert (found.strategy, found.device, found.workload, found.algorithm) == ("full", device.name, "small", "backprop")
     assert (found.provenance.kind, found.sensor_window_s) == ("simulated", device.sensor.window_s)
     assert found.key == profile_key(device, workload(), "backprop")
+
+
+def test_steps_of_many_seconds_are_not_taken_seven_times():
+    """One to warm up, and one that is measured, where each is longer than ten seconds."""
+    slow = board(memory={"achieved_gbps": 0.02})
+    found = table(slow)
+    long = [cell for cell in found.cells if cell.step_s >= ENOUGH_S]
+    medium = [cell for cell in found.cells if ENOUGH_S / 4 < cell.step_s < ENOUGH_S]
+    assert long
+    assert medium
+    assert {cell.steps for cell in long} == {1}
+    for cell in medium:
+        assert (cell.steps - 1) * cell.step_s < ENOUGH_S
+        assert cell.steps * cell.step_s >= ENOUGH_S or cell.steps == 5
+    # Two long steps a probe; warming up and measuring end with the step that is under way after so long.
+    assert found.cost.time_s < sum(max(2 * cell.step_s, 4 * ENOUGH_S) for cell in found.cells)
 
 
 def test_the_cost_is_all_that_the_device_spent():

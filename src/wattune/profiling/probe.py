@@ -25,6 +25,10 @@ WINDOWS = 3
 
 SHORTEST_WINDOW_S = 0.1
 
+ENOUGH_S = 10.0
+"""After so long no further step is asked for: long steps tell their time by themselves, and the sensor was read often.
+Otherwise the slowest settings, which are hardly ever chosen, take most of a profile's time."""
+
 Probe = tuple[ProfileCell | AbortedProbe, ProfileCost]
 """What came out of one probe, and what it cost the device, warm-up included."""
 
@@ -65,7 +69,8 @@ class Prober:
         self._is_calm = calm
 
     def probe(self, shape: Shape, setting: float | None) -> Probe:
-        """Warm up, then measure for at least ``steps`` steps and ``windows`` windows of the sensor.
+        """Warm up, then measure for at least ``steps`` steps, or ``ENOUGH_S`` where they are long, and ``windows``
+        windows of the sensor.
 
         At the first reading above the cap the device goes to its lowest setting, in the middle of a step, and the
         probe ends with that step. A cell that was taken while the board
@@ -199,11 +204,13 @@ class Prober:
     def _run(
         self, work: StepWork, steps: int, seconds: float, above: list[float], strain: Strain | None = None
     ) -> list[float]:
-        """So many steps and seconds at least, or until a reading is above the cap; the time of each step."""
+        """So many steps (or ``ENOUGH_S``) and seconds at least, or until a reading is above the cap; each step's time."""
         begun_s = self._device.now_s()
         times_s: list[float] = []
-        while not above and (len(times_s) < steps or self._device.now_s() - begun_s < seconds):
+        while not above:
             before_s = self._device.now_s()
+            if before_s - begun_s >= (seconds if len(times_s) >= steps else max(ENOUGH_S, seconds)):
+                break
             with self._device.step(work):
                 next(self._training)
             times_s.append(self._device.now_s() - before_s)

@@ -43,10 +43,11 @@ def profile(
 
     ``algorithm``: which one trains, with its options, as in "async-fgd:modules=4"; the table holds for it alone.
 
-    Each cell is warmed up, then measured for at least ``steps`` steps and three windows of the power sensor. With a
-    cap in watts the device goes to its lowest setting at the first reading above it, and the probe ends with that step.
-    ``strategy``: one of ``STRATEGIES``; by default the staircase where a cap is given, else the full grid. Neither
-    weights nor data of the workload are read, and no step is executed where the device does not execute any.
+    Each cell is warmed up, then measured for at least ``steps`` steps (ten seconds of them, where they are long) and
+    three windows of the power sensor. With a cap in watts the device goes to its lowest setting at the first reading
+    above it, and the probe ends with that step. ``strategy``: one of ``STRATEGIES``; by default the staircase where a
+    cap is given, else the full grid. Neither weights nor data of the workload are read, and no step is executed where
+    the device does not execute any.
 
     The guided strategy measures at most 16 times, where that tells most of the time to the target: ``efficiency`` says
     how many samples each batch size needs, and without it what is usual. ``strict``: it probes nothing that might be
