@@ -10,6 +10,9 @@ from benchmarks.paper.published import LIMITS
 from benchmarks.paper.replay import METHODS
 from benchmarks.timing import RESULTS
 
+GOAL = 0.01
+"""How far above the fastest ours may be on average."""
+
 WORDS = {"P1": "P1", "P2": "P2", "none": "no limit"}
 PARTS = ("replay", "pair", "measured")
 
@@ -60,10 +63,14 @@ def verdict(data: dict[str, dict[str, Any]]) -> str:
         f"{summary['mean_speed_up']['published']:.2f})."
     )
     if "measured" in data:
-        kin = data["measured"]["above_fastest_of_one_family"]
         said += (
-            f" With samples measured on small networks, the pick takes {kin['mean']:.1%} longer than the fastest one "
-            f"on average where proxy and target are of one family, {kin['worst']:.0%} at worst."
+            " With samples measured on small networks, the pick takes longer than the fastest one, on average where "
+            "proxy and target are of one family: "
+            + "; ".join(
+                f"{found['mean']:.1%} with {way} ({found['worst']:.0%} at worst)"
+                for way, found in data["measured"]["above_fastest_of_one_family"].items()
+            )
+            + "."
         )
     return said + "\n"
 
@@ -186,7 +193,6 @@ def _pair(data: dict[str, Any]) -> Section:
 def _measured(data: dict[str, Any]) -> list[Section]:
     kin = data["above_fastest_of_one_family"]
     limits = ", ".join(f"{name} {watts:g} W" for name, watts in data["limits_w"].items() if watts is not None)
-    verdict = "met" if kin["mean"] <= 0.01 else "missed"
     found = [
         Section(
             "Measured: small networks, real trainings",
@@ -194,9 +200,9 @@ def _measured(data: dict[str, Any]) -> list[Section]:
                 f"Samples measured with seeds {', '.join(map(str, data['seeds']))}; time, energy and power those of "
                 f"the simulated {data['board']}, limits {limits}. The target of each data set lies 90 % of the way "
                 "from the first evaluation to what all batch sizes reach; a mean of three evaluations has to reach it.",
-                f"With the paper's own estimator (means over seeds), ours is {kin['mean']:.1%} above the fastest on "
-                f"average where proxy and target are of one family ({kin['cells']} cells, worst {kin['worst']:.1%}); "
-                f"the goal of 1 % is {verdict}. Above a limit in training: {data['above_cap_s']:.1f} s.",
+                "With the paper's own estimator (means over seeds), ours is above the fastest, on average where proxy "
+                f"and target are of one family: {'; '.join(_above(way, one) for way, one in kin.items())}. "
+                f"Above a limit in training: {data['above_cap_s']:.1f} s.",
             ),
         )
     ]
@@ -204,6 +210,14 @@ def _measured(data: dict[str, Any]) -> list[Section]:
         for way, limits_of in family["ways"].items():
             found.append(_family(family, way, limits_of))
     return found
+
+
+def _above(way: str, found: dict[str, Any]) -> str:
+    goal = "met" if found["mean"] <= GOAL else "missed"
+    return (
+        f"{found['mean']:.1%} with {way} ({found['cells']} cells, worst {found['worst']:.1%}; the goal of {GOAL:.0%} "
+        f"is {goal})"
+    )
 
 
 def _family(family: dict[str, Any], way: str, limits: dict[str, Any]) -> Section:
@@ -231,7 +245,7 @@ def _family(family: dict[str, Any], way: str, limits: dict[str, Any]) -> Section
             texts.append(" / ".join("–" if cell is None else f"{cell:.1%}" for cell in cells))
         matrix.append((proxy, *texts))
     heads = (f"ours above the fastest ({' / '.join(WORDS[limit] for limit in limits)}): proxy \\ target", *names)
-    title = f"{family['family']}, {way}"
+    title = f"{family['family']} with {way}"
     return Section(title, (), (*times, Grid(heads, tuple(matrix))))
 
 
