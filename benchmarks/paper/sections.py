@@ -131,7 +131,7 @@ def _replay(data: dict[str, Any]) -> list[Section]:
         Section(
             "Cells that stand elsewhere",
             (
-                "All are the exhaustive search's. The samples of batch size 16 are known from the TX2 NX alone; by them "
+                "All are the exhaustive search's. The samples of batch size 16 are from the TX2 NX alone; by them "
                 "16 would have been the fastest on the Nano, where the paper found 8 and 32. No clock mends that "
                 "(docs/calibration.md).",
             )
