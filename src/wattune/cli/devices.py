@@ -35,9 +35,12 @@ def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
         emit(_listed(known))
     else:
         emit(f"no board of a kind that is known in {sysfs_root}")
+    concerned: dict[str, list[str]] = {}
     for device in known:
         for problem in device.problems:
-            note(f"{device.spec}: {problem}")
+            concerned.setdefault(problem, []).append(device.spec)
+    for problem, specs in concerned.items():
+        note(f"{', '.join(specs)}: {problem}")
 
 
 def _listed(known: list[KnownDevice]) -> str:
