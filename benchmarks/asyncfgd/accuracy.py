@@ -4,7 +4,10 @@ Each algorithm gets the paper's grid of learning rates, widened by half decades,
 an eighth of the steps, the best three to a quarter, the best two to the half. Source of the grid and the batch size:
 Zhao et al., AsyncFGD, NeurIPS 2023, section 6.
 
-What is finished is kept in the work folder, one file for each task and algorithm.
+The noise of an estimated gradient does not end at a constant rate: beside the accuracy of the last weights stands that
+of the mean of the weights over the last quarter of the steps (Polyak and Juditsky 1992), for all algorithms alike.
+
+What is finished is kept in the work folder, for each task and algorithm one file of its rate and one of its trainings.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from benchmarks.asyncfgd.tasks import BATCH, FINE_TUNING_SAMPLES, WORK, Task, perceptron, tasks
 from benchmarks.timing import RESULTS, machine
@@ -34,6 +38,9 @@ LAST = 3
 
 ABLATIONS = dict.fromkeys(("AsyncFGD, alpha 0.15 below the head", "AsyncFGD, alpha rising after 10 epochs"), "AsyncFGD")
 """Trained at the learning rate of another: its own could not be picked before the layers below the head have begun."""
+
+AVERAGED, AVERAGED_EVERY = 0.25, 5
+"""The last share of the steps whose weights are averaged, and of how many steps the weights of one count."""
 
 SHARE_OF_BACKPROP = 0.95
 """The target of "samples to target": this share of what backprop reaches in the end, which is below it for all."""
@@ -57,6 +64,8 @@ def algorithms(task: Task) -> dict[str, str]:
         }
     if task.fine_tuning:
         found["forward gradient, 8 directions"] = "forward-gradient:directions=8"
+    if task.fine_tuning and task.cut == 1:
+        found["forward gradient, activities, 4 directions"] = "forward-gradient:directions=4,perturb=activities"
     if task.fine_tuning and task.cut > 1:
         constant, rising = ABLATIONS
         found[constant] = f"async-fgd:modules={task.cut},alpha=0.15"
@@ -76,20 +85,29 @@ class Training:
         self._steps = self.algorithm.run(self.workload.batches(BATCH, seed=seed))
         self.accuracies: list[float] = []
         self.diverged = False
+        self._mean = AveragedModel(self.algorithm.module) if judge else None
 
     def further(self, steps: int) -> None:
         """Train on to so many steps in all."""
         while not self.diverged and len(self.accuracies) * self.task.every < steps:
-            for _ in range(self.task.every):
+            for step in range(len(self.accuracies) * self.task.every, (len(self.accuracies) + 1) * self.task.every):
                 if not math.isfinite(next(self._steps).loss):
                     self.diverged = True
                     break
+                if self._mean is not None and step >= (1 - AVERAGED) * self.task.steps and step % AVERAGED_EVERY == 0:
+                    self._mean.update_parameters(self.algorithm.module)
             self.accuracies.append(self.workload.evaluate(self.algorithm.module))
 
     @property
     def final(self) -> float:
         """Mean of the last evaluations; -1 for one that diverged."""
         return -1.0 if self.diverged else statistics.mean(self.accuracies[-LAST:])
+
+    @property
+    def averaged(self) -> float:
+        """Accuracy of the mean weights; -1 where it diverged."""
+        assert self._mean is not None
+        return -1.0 if self.diverged else self.workload.evaluate(self._mean.module)
 
     def close(self) -> None:
         """Give back what it holds."""
@@ -117,18 +135,20 @@ def measured(task: Task, name: str, spec: str, data: Path | None) -> dict[str, A
     """Rate, accuracies of the seeds on the part to judge with, and seconds of a step."""
     torch.set_num_threads(1)
     begun = time.perf_counter()
-    reached: dict[str, float] = {}
-    if name in ABLATIONS:
-        rate = json.loads(_path(task, ABLATIONS[name]).read_text())["learning_rate"]
-    else:
+    kept = _rate_path(task, ABLATIONS.get(name, name))
+    if not kept.exists():
         rate, reached = picked_rate(task, spec, data)
-    curves, step_s = [], []
+        write_json(kept, {"learning_rate": rate, "chosen_from": reached})
+    picked = json.loads(kept.read_text(encoding="utf-8"))
+    rate = picked["learning_rate"]
+    curves, step_s, averaged = [], [], []
     for seed in SEEDS:
         training = Training(task, spec, data, rate, seed=seed, judge=True)
         start = time.process_time()
         training.further(task.steps)
         step_s.append((time.process_time() - start) / task.steps)
         training.close()
+        averaged.append(round(training.averaged, 4))
         curves.append([round(value, 4) for value in training.accuracies])
     finals = [statistics.mean(curve[-LAST:]) for curve in curves]
     print(
@@ -138,9 +158,10 @@ def measured(task: Task, name: str, spec: str, data: Path | None) -> dict[str, A
     return {
         "algorithm": spec,
         "learning_rate": rate,
-        "chosen_from": reached,
+        "chosen_from": {} if name in ABLATIONS else picked["chosen_from"],
         "accuracy": round(statistics.mean(finals), 4),
         "accuracies": [round(value, 4) for value in finals],
+        "averaged": averaged,
         "curves": curves,
         "step_ms": round(1000 * statistics.median(step_s), 3),
     }
@@ -170,6 +191,11 @@ def _keep(task_name: str, name: str, data: Path | None) -> None:
 
 def _path(task: Task, name: str) -> Path:
     return WORK / f"{task.name}; {name}.json".replace(" ", "_").replace(",", "")
+
+
+def _rate_path(task: Task, name: str) -> Path:
+    path = _path(task, name)
+    return path.with_name(f"{path.stem};_rate.json")
 
 
 def _results(task: Task) -> dict[str, Any]:
@@ -212,9 +238,9 @@ def markdown(found: dict[str, Any]) -> str:
             f"{task['modules']} module{'s' if task['modules'] > 1 else ''}; the targets are {task['target']:.3f} and "
             f"{task['common_target']:.3f}.",
             "",
-            "| algorithm | learning rate | accuracy, mean of 3 seeds (each) | samples to the first target "
-            "| times backprop's | to the second | times backprop's | ms a step |",
-            "|---|---|---|---|---|---|---|---|",
+            "| algorithm | learning rate | accuracy, mean of 3 seeds (each) | of the mean weights "
+            "| samples to the first target | times backprop's | to the second | times backprop's | ms a step |",
+            "|---|---|---|---|---|---|---|---|---|",
         ]
         backprop = task["algorithms"]["backprop"]
         for algorithm, one in task["algorithms"].items():
@@ -225,8 +251,8 @@ def markdown(found: dict[str, Any]) -> str:
                 for cell in _needed(one[which], backprop[which])
             ]
             lines.append(
-                f"| {algorithm} | {one['learning_rate']:g} | {one['accuracy']:.3f} ({each}) | {' | '.join(shown)} "
-                f"| {one['step_ms']:.1f} |"
+                f"| {algorithm} | {one['learning_rate']:g} | {one['accuracy']:.3f} ({each}) "
+                f"| {statistics.mean(one['averaged']):.3f} | {' | '.join(shown)} | {one['step_ms']:.1f} |"
             )
         lines.append("")
     return "\n".join(lines)
