@@ -50,7 +50,14 @@ def profile(
     ] = None,
     reference: Reference = None,
     steps: Annotated[
-        int, typer.Option("--steps", metavar="N", min=1, max=100_000, help="Steps in a probe, at least; ten seconds of them are enough.")
+        int,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            min=1,
+            max=100_000,
+            help="Steps in a probe, at least; ten seconds of them are enough.",
+        ),
     ] = 5,
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of a simulated sensor.")
