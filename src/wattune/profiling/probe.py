@@ -204,7 +204,7 @@ class Prober:
     def _run(
         self, work: StepWork, steps: int, seconds: float, above: list[float], strain: Strain | None = None
     ) -> list[float]:
-        """So many steps (or ``ENOUGH_S``) and seconds at least, or until a reading is above the cap; each step's time."""
+        """So many steps (or ``ENOUGH_S``) and seconds at least, or until a reading is above the cap; their times."""
         begun_s = self._device.now_s()
         times_s: list[float] = []
         while not above:
