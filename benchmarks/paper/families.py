@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.paper.models import ADAM, ADAMW, SIZES
 from benchmarks.paper.published import MOBILENET_V2, RESNET18, TRANSFORMER
 from wattune.workloads import Augmentation, Data, Model, OptimizerRule, Workload
 from wattune.workloads.mobilenet import MobileNetV2
@@ -34,8 +35,6 @@ HELD_OUT = 20
 
 EVALUATE_EVERY = 512
 LENGTH = 32
-ADAM = OptimizerRule("adam", learning_rate=5e-4, reference_batch_size=128)
-ADAMW = OptimizerRule("adamw", learning_rate=1e-3, reference_batch_size=128)
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Series:
+class Sines:
     """Two summed sines of random periods and phases with noise; the value after each piece of ``LENGTH`` is the target.
 
     ``shortest`` and ``longest`` are the periods in steps, ``noise`` a standard deviation.
@@ -169,10 +168,10 @@ def _sources(folder: Path) -> dict[str, Callable[[], Data]]:
         "Shakespeare": text(folder / "tinyshakespeare" / "train.txt", folder / "tinyshakespeare" / "test.txt"),
         "Austen": text(folder / "austen" / "austen_train.txt", folder / "austen" / "austen_test.txt"),
         "Python's asyncio": text(tuple(sorted(library.glob("*.py")))),
-        "mixed periods": Series(4.0, 40.0, 0.1, seed=0),
-        "short periods": Series(4.0, 8.0, 0.1, seed=1),
-        "long periods": Series(12.0, 40.0, 0.1, seed=2),
-        "noisy periods": Series(6.0, 20.0, 0.3, seed=3),
+        "mixed periods": Sines(4.0, 40.0, 0.1, seed=0),
+        "short periods": Sines(4.0, 8.0, 0.1, seed=1),
+        "long periods": Sines(12.0, 40.0, 0.1, seed=2),
+        "noisy periods": Sines(6.0, 20.0, 0.3, seed=3),
     }
 
 
@@ -208,7 +207,6 @@ def _gru(_: int) -> nn.Module:
     return Gru(width=32)
 
 
-SIZES = (4, 8, 16, 32, 64, 128)
 FAMILIES = (
     Family(
         name="ResNet-8",

@@ -26,7 +26,7 @@ import torch
 
 import wattune
 from benchmarks.paper.families import FAMILIES, KINSHIP, Family
-from benchmarks.paper.models import profiled
+from benchmarks.paper.models import at, profiled
 from benchmarks.paper.models import workload as workload_of
 from benchmarks.paper.published import NANO, Limit
 from benchmarks.paper.sections import results
@@ -80,16 +80,14 @@ class Measured:
             profiles = self.family.workload(self.data, self.family.sets[0], None)
             table = wattune.profile(f"sim:{NANO}", profiles, strategy="full", reference=True)
         with closing(open_device(f"sim:{NANO}")) as board:
-            for (rule, curve), cap_w in itertools.product(self._choices(), caps_w):
-                while (point := _pick(rule, table, curve, cap_w)) is not None:
+            # The fastest is the same rule with the target's own curve.
+            for curve, cap_w in itertools.product(self.efficiency.values(), caps_w):
+                while (point := _pick(METHODS["Ours"], table, curve, cap_w)) is not None:
                     again = confirm(board, profiles, table, point, cap_w=cap_w)
                     if again is table:
                         break
                     table = again
         return table
-
-    def _choices(self) -> list[tuple[str, EfficiencyCurve]]:
-        return [(rule, curve) for curve in self.efficiency.values() for rule in ("wattune", "fastest")]
 
 
 def table(measured: Measured, profile: ProfileTable, proxy: str, target: str, cap_w: float | None) -> dict[str, Any]:
@@ -113,9 +111,7 @@ def _pick(rule: str, profile: ProfileTable, efficiency: EfficiencyCurve, cap_w: 
 def _row(measured: Measured, profile: ProfileTable, target: str, point: OperatingPoint | None) -> dict[str, Any] | None:
     if point is None:
         return None
-    cell = next(
-        c for c in profile.cells if (c.batch_size, c.clock_mhz) == (point.batch_size, point.clock_mhz) and c.step_s
-    )
+    cell = at(profile, point.batch_size, point.clock_mhz)
     assert cell.step_s is not None
     assert cell.power_mean_w is not None
     times = [n * cell.step_s / cell.batch_size for n in measured.needed(target, point.batch_size)]
@@ -128,7 +124,7 @@ def _row(measured: Measured, profile: ProfileTable, target: str, point: Operatin
     }
 
 
-def trained_under(measured: Measured, profile: ProfileTable, found: dict[str, Any]) -> dict[str, Any]:
+def trained_under(measured: Measured, found: dict[str, Any]) -> dict[str, Any]:
     """Our point's trainings of the small network on the simulated board, step by step: readings above the cap."""
     name, row = found["target"], found["rows"]["Ours"]
     target = measured.curves[name][0].target
@@ -167,12 +163,11 @@ def family_figures(measured: Measured, limits: dict[Limit, float | None]) -> dic
             for limit, cap_w in limits.items()
         }
         found["ways"][WAYS[heavy]] = {
-            limit: {"matrix": [_short(one, names[0]) for one in tables], **_of_kin(tables)}
-            for limit, tables in cells.items()
+            limit: {"matrix": [_short(one, names[0]) for one in tables]} for limit, tables in cells.items()
         }
         if not heavy:
             found["readings"] = [
-                trained_under(measured, profile, one)
+                trained_under(measured, one)
                 for limit, tables in cells.items()
                 for one in tables
                 if one["proxy"] == names[0] != one["target"] and one["rows"]["Ours"] and limits[limit] is not None
@@ -183,18 +178,6 @@ def family_figures(measured: Measured, limits: dict[Limit, float | None]) -> dic
 def _short(table: dict[str, Any], proxy: str) -> dict[str, Any]:
     """What is kept of a table: all of the first proxy's, of others how far ours is from the fastest."""
     return table if table["proxy"] == proxy else {k: v for k, v in table.items() if k not in ("rows", "cap_w")}
-
-
-def _of_kin(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    others = [one for one in tables if one["proxy"] != one["target"] and one["above_fastest"] is not None]
-    kin = [one for one in others if are_kin(one["proxy"], one["target"])]
-    return {
-        "above_fastest": {
-            "of one family": fmean(one["above_fastest"] for one in kin) if kin else None,
-            "all": fmean(one["above_fastest"] for one in others) if others else None,
-            "pairs": [len(kin), len(others)],
-        }
-    }
 
 
 def _above_of_kin(families: Sequence[dict[str, Any]], way: str) -> dict[str, Any]:
@@ -215,7 +198,7 @@ def are_kin(one: str, other: str) -> bool:
 
 
 def write_runs(all_measured: Sequence[Measured]) -> None:
-    """Every run as a row that `wattune estimate --runs` reads."""
+    """Every run as a row that `wattune estimate --from-runs` reads."""
     with RUNS.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(

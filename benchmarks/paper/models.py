@@ -11,12 +11,14 @@ import wattune
 from benchmarks.paper.published import EFFICIENTVIT, MOBILENET_V2, RESNET18, TRANSFORMER
 from wattune.algorithms import open_algorithm
 from wattune.errors import WorkloadError
-from wattune.records import ProfileTable, StepWork
+from wattune.records import ProfileCell, ProfileTable, StepWork
 from wattune.workloads import Data, Model, OptimizerRule, Workload
 from wattune.workloads.efficientvit import efficientvit_b1
 from wattune.workloads.mobilenet import MobileNetV2
 from wattune.workloads.models import CharacterTransformer, resnet18
 
+ADAM = OptimizerRule("adam", learning_rate=5e-4, reference_batch_size=128)
+ADAMW = OptimizerRule("adamw", learning_rate=1e-3, reference_batch_size=128)
 SIZES = (4, 8, 16, 32, 64, 128)
 FACTORIES = {RESNET18: resnet18, MOBILENET_V2: MobileNetV2, EFFICIENTVIT: efficientvit_b1}
 SMALL_PIXELS = 32
@@ -37,7 +39,7 @@ def workload(model: str, pixels: int = SMALL_PIXELS) -> Workload:
             input_shape=(64,),
             task="language",
             batch_sizes=SIZES,
-            optimizer=OptimizerRule("adamw", learning_rate=1e-3, reference_batch_size=128),
+            optimizer=ADAMW,
             budget_samples=SIZES[-1],
         )
     large = {} if pixels == SMALL_PIXELS else {"stem": "imagenet", "classes": 1000}
@@ -47,7 +49,7 @@ def workload(model: str, pixels: int = SMALL_PIXELS) -> Workload:
         data=_no_data,
         input_shape=(3, pixels, pixels),
         batch_sizes=SIZES,
-        optimizer=OptimizerRule("adam", learning_rate=5e-4, reference_batch_size=128),
+        optimizer=ADAM,
         budget_samples=SIZES[-1],
     )
 
@@ -62,3 +64,12 @@ def work(model: str, batch_size: int, pixels: int = SMALL_PIXELS) -> StepWork:
 def profiled(device: str, model: str) -> ProfileTable:
     """Every clock and batch size on the simulated board, and the reference workloads; kept in memory."""
     return wattune.profile(f"sim:{device}", workload(model), strategy="full", reference=True)
+
+
+def at(profile: ProfileTable, batch_size: int, clock_mhz: float | None) -> ProfileCell:
+    """The cell that was measured there."""
+    return next(
+        cell
+        for cell in profile.cells
+        if (cell.batch_size, cell.clock_mhz) == (batch_size, clock_mhz) and not cell.out_of_memory
+    )

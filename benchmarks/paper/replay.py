@@ -16,13 +16,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from statistics import fmean, geometric_mean
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import linprog
 
-from benchmarks.paper.models import profiled
+from benchmarks.paper.models import at, profiled
 from benchmarks.paper.power_check import ENDS, our_limits_w
 from benchmarks.paper.published import CELLS, LIMITS, NANO, RESNET18, SOUND, TX2_NX, Cell, Limit
 from benchmarks.timing import keep
@@ -70,22 +71,14 @@ class Case(NamedTuple):
 CASES = tuple(dict.fromkeys(Case.of(cell) for cell in CELLS))
 
 
-def at(device: str, model: str, batch_size: int, clock_mhz: float) -> ProfileCell:
-    """The profile's cell."""
-    return next(
-        cell
-        for cell in profiled(device, model).cells
-        if cell.batch_size == batch_size and cell.clock_mhz == clock_mhz and not cell.out_of_memory
-    )
-
-
 def sample_s(device: str, model: str, batch_size: int, clock_mhz: float) -> float:
     """Seconds for one sample."""
-    step_s = at(device, model, batch_size, clock_mhz).step_s
+    step_s = at(profiled(device, model), batch_size, clock_mhz).step_s
     assert step_s is not None
     return step_s / batch_size
 
 
+@cache
 def samples() -> dict[tuple[str, str], Samples]:
     """(model, data set) -> samples by batch size, from the sound cells of both boards."""
     found: dict[tuple[str, str], dict[int, list[float]]] = {}
@@ -124,7 +117,7 @@ def chosen(rule: str, case: Case, needed: Samples, cap_w: float | None) -> Profi
     found = planning.pick(rule, profile, efficiency(case.model, needed, sizes), cap_w=cap_w)
     if found is None or not found.feasible or found.clock_mhz is None:
         return None
-    return at(case.device, case.model, found.batch_size, found.clock_mhz)
+    return at(profile, found.batch_size, found.clock_mhz)
 
 
 def fastest_of(case: Case, batch_size: int, cap_w: float | None) -> float | None:
@@ -218,7 +211,7 @@ def replayed(case: Case, target: Samples, guess: Samples, caps_w: dict[Limit, fl
             else:
                 baseline = next(c for c in CELLS if Case.of(c) == case and (c.method, c.limit) == ("Baseline 1", limit))
                 size = max(target) if method == "Baseline 1" else min(guess, key=lambda b: (guess[b], -b))
-                found = at(case.device, case.model, size, baseline.clock_mhz())
+                found = at(profiled(case.device, case.model), size, baseline.clock_mhz())
             rows.append(
                 {
                     "method": method,
@@ -263,7 +256,7 @@ def replay(caps_w: dict[str, dict[Limit, float | None]]) -> dict[str, Any]:
 def difference(table: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     """How a replayed choice differs from the published one, and what the simulated board says of that one."""
     cell, cap_w = row["published"], row["cap_w"]
-    there = at(table["device"], table["model"], cell["batch_size"], cell["clock_mhz"])
+    there = at(profiled(table["device"], table["model"]), cell["batch_size"], cell["clock_mhz"])
     found = point(there, table["samples"])
     above_w = None if cap_w is None or there.power_peak_w is None else there.power_peak_w - cap_w
     if above_w is not None and above_w > 0:
@@ -283,7 +276,7 @@ def difference(table: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
 
 
 def figures() -> dict[str, Any]:
-    """What Figures 1 and A.1 show, on the simulated Nano: an epoch at every point, and the GPU against the CPU."""
+    """What Figures 1 and 2 show, on the simulated Nano: an epoch at every batch size and clock."""
     cells = [c for c in profiled(NANO, RESNET18).cells if c.step_s is not None]
     return {
         "epoch_samples": EPOCH,

@@ -41,10 +41,11 @@ class LinearTangents:
     def taken(self, tangents: Mapping[int, Tensor]) -> Iterator[None]:
         """Inside, these layers take their tangents by the rules of this module; ``tangents`` by id of ``handed``."""
         for layer, alone in self._layers:
-            forward: Callable[[Tensor], Tensor] = functools.partial(_forward, layer)
+            forward: Callable[[Tensor], Tensor]
             if alone:
-                dw, db = tangents.get(id(layer.weight)), tangents.get(id(layer.bias))
-                forward = functools.partial(_moved, layer, dw, db)
+                forward = functools.partial(_moved, layer, tangents.get(id(layer.weight)), tangents.get(id(layer.bias)))
+            else:
+                forward = functools.partial(_forward, layer)
             # Into its own dictionary: a module's __setattr__ looks for parameters and layers first, at every step.
             vars(layer)["forward"] = forward
         try:
