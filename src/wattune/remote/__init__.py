@@ -1,0 +1,1 @@
+"""The client of a wattune server: models, curves, profiles and records over HTTP."""

@@ -1,0 +1,113 @@
+"""The database: SQLite in the store's folder, or PostgreSQL by its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+
+from wattune.errors import InputError, WattuneError
+
+BUSY_S = 10.0
+"""How long a writer waits for the others of an SQLite file."""
+
+POOL = 10
+"""Connections to PostgreSQL that a process keeps."""
+
+
+class StoreUnavailable(WattuneError):
+    """The database cannot be reached, or takes nothing now: try again later."""
+
+
+class Database:
+    """The engine, its sessions and its migrations. Raises: InputError for a URL that cannot be used."""
+
+    def __init__(self, url: str):
+        self.url = url
+        self.engine = _engine(url)
+        self._writing = sessionmaker(self.engine, expire_on_commit=False)
+        self._reading = sessionmaker(self.engine.execution_options(reads_only=True), expire_on_commit=False)
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a file."""
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def session(self, *, reads_only: bool = False) -> Iterator[Session]:
+        """One transaction: committed at the end, rolled back on an error. ``reads_only``: it waits for no writer.
+
+        Raises: StoreUnavailable where the database is lost, locked for too long, read-only or full.
+        """
+        try:
+            with (self._reading if reads_only else self._writing).begin() as session:
+                yield session
+        except OperationalError as error:
+            raise StoreUnavailable(f"the database does not answer: {_reason(error)}") from error
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise StoreUnavailable(f"the database was lost: {_reason(error)}") from error
+            raise
+
+    def upgrade(self) -> None:
+        """Bring the tables to this version's. Raises: StoreUnavailable."""
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+        try:
+            with self.engine.begin() as connection:
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        except OperationalError as error:
+            raise StoreUnavailable(f"the database does not answer: {_reason(error)}") from error
+
+    def ping(self) -> None:
+        """Raises: StoreUnavailable where the database does not answer."""
+        with self.session(reads_only=True) as session:
+            session.execute(text("SELECT 1"))
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self.engine.dispose()
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() == "sqlite":
+            engine = create_engine(url, connect_args={"timeout": BUSY_S})
+            event.listen(engine, "connect", _on_connect)
+            event.listen(engine, "begin", _on_begin)
+            return engine
+        if parsed.drivername == "postgresql+psycopg":
+            return create_engine(
+                url, pool_size=POOL, max_overflow=POOL, pool_pre_ping=True, connect_args={"connect_timeout": 5}
+            )
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise InputError("--database", value=str(error), allowed="postgresql+psycopg://USER@HOST/NAME") from error
+    raise InputError("--database", value=parsed.drivername, allowed="postgresql+psycopg://USER@HOST/NAME")
+
+
+def _on_connect(connection: object, record: object) -> None:
+    # The driver's own transactions begin too late for BEGIN IMMEDIATE; `_on_begin` begins them.
+    connection.isolation_level = None  # type: ignore[attr-defined]
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _on_begin(connection: object) -> None:
+    # IMMEDIATE: a transaction that reads and then writes would else fail at once where another one writes in between.
+    reads_only = connection.get_execution_options().get("reads_only")  # type: ignore[attr-defined]
+    connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")  # type: ignore[attr-defined]
+
+
+def _reason(error: DBAPIError) -> str:
+    return " ".join(str(error.orig).split())[:200]

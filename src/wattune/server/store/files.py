@@ -1,0 +1,79 @@
+"""Files by the SHA-256 of their content: each is written once, whole, and never changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from wattune.errors import InputError, OutputError
+from wattune.records.served import SHA256
+
+
+class FileStore:
+    """The folder ``files`` of a store: ``ab/abcdef...``."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def path(self, sha256: str) -> Path:
+        """Where the file of this hash is or would be. Raises: InputError for what is no hash."""
+        if not re.fullmatch(SHA256, sha256):
+            raise InputError("SHA-256 of a file", value=sha256, allowed="64 hexadecimal digits")
+        return self.folder / sha256[:2] / sha256
+
+    def holds(self, sha256: str) -> bool:
+        """Whether it is there."""
+        return self.path(sha256).is_file()
+
+    def read(self, sha256: str) -> bytes:
+        """Its content. Raises: OutputError where it cannot be read or is no longer what was written."""
+        try:
+            content = self.path(sha256).read_bytes()
+        except OSError as error:
+            raise OutputError(f"cannot read the file {sha256}", value=error.strerror or str(error)) from error
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise OutputError(f"the file {sha256} is damaged", hint="restore the store from a backup")
+        return content
+
+    def write(self, content: bytes) -> str:
+        """Keep this content, and say its hash. Raises: OutputError."""
+        sha256 = hashlib.sha256(content).hexdigest()
+        if not self.holds(sha256):
+            with self.incoming() as file:
+                file.write(content)
+                self.keep(file, sha256)
+        return sha256
+
+    @contextmanager
+    def incoming(self) -> Iterator[BinaryIO]:
+        """A temporary file in the store for content that comes in parts; gone at the end unless it was kept.
+
+        Raises: OutputError where it cannot be written.
+        """
+        name = None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".incoming-", delete=False) as file:
+                name = file.name
+                yield file  # type: ignore[misc]
+        except OSError as error:
+            raise OutputError(f"cannot write to {self.folder}", value=error.strerror or str(error)) from error
+        finally:
+            if name is not None:
+                with suppress(FileNotFoundError):
+                    os.unlink(name)
+
+    def keep(self, file: BinaryIO, sha256: str) -> None:
+        """Move a file of ``incoming`` to its place; the caller has seen to it that the hash is its content's."""
+        file.flush()
+        os.fsync(file.fileno())
+        place = self.path(sha256)
+        place.parent.mkdir(exist_ok=True)
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, place)
