@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from wattune.errors import WattuneError
+
 NAMES = ("startup", "planning", "profiling", "metering", "boards", "session", "session_overhead", "example", "readme")
 
 
@@ -24,7 +26,11 @@ ALONE = {  # these take arguments of their own
 def main(arguments: list[str]) -> int:
     """Run them one after another, never side by side: they are timed."""
     if arguments and arguments[0] in ALONE:
-        importlib.import_module(ALONE[arguments[0]]).main(arguments[1:])
+        try:
+            importlib.import_module(ALONE[arguments[0]]).main(arguments[1:])
+        except WattuneError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return error.exit_code
         return 0
     if unknown := [name for name in arguments if name not in NAMES]:
         print(f"unknown benchmark: {', '.join(unknown)}; allowed: {', '.join((*NAMES, *ALONE))}", file=sys.stderr)

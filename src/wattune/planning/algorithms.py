@@ -57,8 +57,8 @@ def plan_algorithms(
     if chosen is None:
         raise next(one.why_not for one in found if one.why_not is not None)
     entries = tuple(_entry(one, chosen, reference, memory_bytes) for one in found)
-    notes = (*_cost(chosen, entries, reference), *chosen.notes)
-    return chosen.model_copy(update={"algorithms": entries, "notes": notes})
+    cost = _cost(chosen, entries, reference)
+    return chosen.model_copy(update={"algorithms": entries, "algorithm_cost": cost})
 
 
 def with_algorithm(plan: Plan, asked: str) -> Plan:
@@ -216,10 +216,10 @@ def _entry(found: _Found, chosen: Plan, reference: EfficiencyCurve, memory_bytes
     )
 
 
-def _cost(chosen: Plan, entries: Sequence[AlgorithmChoice], reference: EfficiencyCurve) -> tuple[str, ...]:
+def _cost(chosen: Plan, entries: Sequence[AlgorithmChoice], reference: EfficiencyCurve) -> str | None:
     """What another gradient than backprop's costs, where it was chosen, and why nothing of backprop was."""
     if learns_as(chosen.algorithm) == REFERENCE:
-        return ()
+        return None
     own = next(one for one in entries if one.algorithm == chosen.algorithm)
     others = [one for one in entries if learns_as(one.algorithm) == REFERENCE]
     cost = (
@@ -229,11 +229,11 @@ def _cost(chosen: Plan, entries: Sequence[AlgorithmChoice], reference: Efficienc
     kept = [one for one in others if one.feasible]
     if kept:
         best = min(kept, key=lambda one: one.times_chosen or 0.0)
-        return (f"{cost}, and is faster all the same: {best.algorithm} takes {best.times_chosen:.2f} times as long",)
+        return f"{cost}, and is faster all the same: {best.algorithm} takes {best.times_chosen:.2f} times as long"
     if not others:
-        return (f"{cost}; no profile of backprop was given",)
+        return f"{cost}; no profile of backprop was given"
     reasons = "; ".join(f"{one.algorithm} {_predicate(one.why_not)}" for one in others)
-    return (f"{cost}; it was chosen since {reasons}",)
+    return f"{cost}; it was chosen since {reasons}"
 
 
 def _predicate(why_not: str | None) -> str:

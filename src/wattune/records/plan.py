@@ -111,7 +111,8 @@ class Plan(AtPoint, Record):
 
     ``predicted_memory_bytes``: the most memory that a step takes at the chosen point; ``memory_limit_bytes``: what was
     allowed. ``algorithms``: the best of each training algorithm, where there was more than one to choose from; the
-    plan is that of ``algorithm``, and all else in it is of that one alone.
+    plan is that of ``algorithm``, and all else in it is of that one alone. ``algorithm_cost`` says how many more samples
+    its gradient needs than backprop's, and why it was chosen all the same; None where it is backprop's.
     """
 
     name = "plan"
@@ -149,3 +150,4 @@ class Plan(AtPoint, Record):
     first_tenth: FirstTenth | None = None
     robustness: Robustness | None = None
     algorithms: tuple[AlgorithmChoice, ...] = ()
+    algorithm_cost: str | None = None

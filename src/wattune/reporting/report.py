@@ -156,13 +156,11 @@ def _choice(records: Records) -> Section:
         items.append(Note("What the cap means", side))
     if sure := [text for text in (words.sure(plan), words.robust(plan)) if text]:
         items.append(Note("How sure it is", _sentences(sure)))
-    # That the algorithm costs samples is no doubt about the plan: it belongs to the table of algorithms.
-    costs = [note for note in plan.notes if plan.algorithms and note.startswith(f"{plan.algorithm} needs ")]
-    if doubts := [note for note in plan.notes if note not in costs]:
-        items.append(Note("Not to be relied on", _sentences(doubts)))
+    if plan.notes:
+        items.append(Note("Not to be relied on", _sentences(plan.notes)))
     origin = batches.predicted(plan, records.profile, records.efficiency)
-    if costs:
-        items.append(Note("What the training algorithm costs", _sentences(costs)))
+    if plan.algorithm_cost is not None:
+        items.append(Note("What the training algorithm costs", _sentences([plan.algorithm_cost])))
     if plan.algorithms:
         items.append(comparing.algorithm_rows(plan, origin))
     if plan.baselines:

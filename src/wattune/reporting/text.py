@@ -23,6 +23,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
     parts = [
         f"{about}  [{_shouted(plan, training)}]",
         f"chosen: {words.chosen(plan)}",
+        *filter(None, [plan.algorithm_cost]),
         *plan.notes,
         _figures(plan, training),
         *filter(None, [words.side(plan), words.sure(plan), words.robust(plan)]),
