@@ -111,8 +111,8 @@ class Plan(AtPoint, Record):
 
     ``predicted_memory_bytes``: the most memory that a step takes at the chosen point; ``memory_limit_bytes``: what was
     allowed. ``algorithms``: the best of each training algorithm, where there was more than one to choose from; the
-    plan is that of ``algorithm``, and all else in it is of that one alone. ``algorithm_cost``: how many more samples its
-    gradient needs than backprop's, and why it was chosen all the same; None where it is backprop's.
+    plan is that of ``algorithm``, and all else in it is of that one alone. ``algorithm_cost``: how many more samples
+    its gradient needs than backprop's, and why it was chosen all the same; None where it is backprop's.
     """
 
     name = "plan"
