@@ -119,6 +119,7 @@ def estimate(
     algorithm: str = "backprop",
     folder: Path | None = None,
     processes: int | None = None,
+    executor: str | None = None,
     progress: Progress | None = None,
 ) -> EfficiencyCurve:
     """Train the workload's proxy: how many samples does each batch size need?
@@ -126,7 +127,7 @@ def estimate(
     ``strategy``: "pooled" for as few trainings as tell which batch size is best, "full" for ``seeds`` (3) at every
     batch size; None: full where ``seeds`` is given. ``step_times``, for pooled: what ``step_times`` gives; batch sizes
     that the device leaves no chance are then not trained. ``folder`` keeps the learning curves; an interrupted estimate
-    goes on there.
+    goes on there. ``executor`` "ray" or "ray:ADDRESS": over a Ray cluster instead of processes of this machine.
 
     Raises: WorkloadError, RecordError, OutputError, InputError.
     """
@@ -141,6 +142,7 @@ def estimate(
         folder=folder,
         algorithm=algorithm,
         processes=processes,
+        executor=executor,
         progress=progress,
     )
 

@@ -65,6 +65,10 @@ def estimate(
         typer.Option("--allocate", metavar="N", min=3, help="Of a table use N runs at most, chosen as if just made."),
     ] = None,
     processes: Processes = None,
+    executor: Annotated[
+        str | None,
+        typer.Option("--executor", metavar="WHERE", help="ray or ray:ADDRESS: train over a Ray cluster."),
+    ] = None,
     output: File = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -74,6 +78,7 @@ def estimate(
     \b
     Example:  wattune estimate workload.toml -o efficiency.json
               wattune estimate workload.toml --algorithm forward-gradient -o forward-gradient.json
+              wattune estimate workload.toml --executor ray:10.0.0.1:6379 -o efficiency.json
               wattune estimate --from-runs runs.csv --step-times 8=0.021,16=0.034,32=0.062
     """
     from wattune import stages
@@ -96,6 +101,7 @@ def estimate(
                 "--strategy": strategy,
                 "--seeds": seeds,
                 "--processes": processes,
+                "--executor": executor,
                 "--resume": resume or None,
             },
             "only where something is trained, without --from-runs",
@@ -127,6 +133,7 @@ def estimate(
                 step_times=times,
                 folder=folder,
                 processes=processes,
+                executor=executor,
                 progress=progress,
             )
     to.deliver(record, _text(record))

@@ -20,6 +20,9 @@ from wattune.decisions.curve import Array, CurvePosterior, Observation, fit
 MOST = 12
 """Runs, at most."""
 
+SEEDS = 3
+"""Runs of each batch size where all are trained, unless it is said."""
+
 FEWEST = 3
 """Batch sizes, at least, unless fewer have a chance from the beginning."""
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from wattune.algorithms import canonical
-from wattune.decisions.allocation import MOST
+from wattune.decisions.allocation import MOST, SEEDS
 from wattune.decisions.choice import LogTimes
 from wattune.efficiency.beginning import observed, with_critical, with_first_tenth
 from wattune.efficiency.relation import curve
 from wattune.efficiency.sequential import estimate_pooled
 from wattune.efficiency.sweeping import Progress, sweep
 from wattune.errors import InputError, UnknownName
-from wattune.records import EfficiencyCurve
+from wattune.records import EfficiencyCurve, LearningCurve
 from wattune.records.efficiency import EfficiencyStrategy
 from wattune.workloads import Workload
 
 STRATEGIES = ("full", "pooled")
 """How the samples can be estimated."""
-
-SEEDS = 3
-"""Trainings per batch size of the full strategy, unless it is said."""
 
 
 def estimate(
@@ -32,6 +30,7 @@ def estimate(
     folder: Path | None = None,
     algorithm: str = "backprop",
     processes: int | None = None,
+    executor: str | None = None,
     progress: Progress | None = None,
 ) -> EfficiencyCurve:
     """Train the proxy at the workload's batch sizes, and relate what they needed.
@@ -41,7 +40,7 @@ def estimate(
     batch size -> mean and standard deviation of ln(seconds per sample) on the device at the fastest setting that the
     cap allows; batch sizes that are not there, or have no chance to be the best one, are not trained.
 
-    Warnings about the proxy come through ``progress``. See ``sweep`` for processes, folder and resuming.
+    Warnings about the proxy come through ``progress``. See ``sweep`` for processes, executor, folder and resuming.
 
     Raises: WorkloadError without a proxy, with one of another task type, or where no run reached the proxy's
     target; InputError; UnknownName; RecordError; OutputError; Interrupted.
@@ -63,6 +62,7 @@ def estimate(
             folder=folder,
             algorithm=algorithm,
             processes=processes,
+            executor=executor,
             progress=progress,
         )
     runs = sweep(
@@ -72,9 +72,15 @@ def estimate(
         folder=folder,
         algorithm=algorithm,
         processes=processes,
+        executor=executor,
         progress=progress,
     )
-    return with_first_tenth(with_critical(curve(runs, workload=workload.name), [observed(run) for run in runs]), runs)
+    return full_result(runs, name=workload.name)
+
+
+def full_result(runs: Sequence[LearningCurve], *, name: str) -> EfficiencyCurve:
+    """The record of runs at every batch size. Raises: RecordError, WorkloadError; see ``curve``."""
+    return with_first_tenth(with_critical(curve(runs, workload=name), [observed(run) for run in runs]), runs)
 
 
 def strategy_of(

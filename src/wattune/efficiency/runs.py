@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,10 +58,11 @@ class Run:
         """Samples after which it ends."""
         return min(workload.budget_samples, self.budget_samples or workload.budget_samples)
 
-    def train(self, workload: Workload) -> LearningCurve:
+    def train(self, workload: Workload, *, seen: Callable[[Evaluation], None] | None = None) -> LearningCurve:
         """Train, going on from a checkpoint where there is one, and keep the curve.
 
         A metric or a loss that is not finite ends the run: it has diverged and counts as one that used up its budget.
+        ``seen`` is called with each evaluation; what it raises stops the run, which can go on later.
 
         Raises: RecordError for a checkpoint of another training; OutputError; what the workload raises.
         """
@@ -80,6 +82,8 @@ class Run:
             if at.loss is None or not math.isfinite(at.metric):
                 break
             evaluations.append(Evaluation(samples=samples, metric=at.metric, loss=at.loss))
+            if seen is not None:
+                seen(evaluations[-1])
             reached = workload.target is not None and workload.metric.reached(at.metric, workload.target)
             if reached:
                 break

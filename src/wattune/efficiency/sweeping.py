@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wattune.algorithms import canonical
+from wattune.efficiency.cluster import cluster_address, cluster_training
 from wattune.efficiency.runs import Run
 from wattune.efficiency.workers import Results, can_travel, training
 from wattune.errors import InputError, Interrupted, OutputError
@@ -26,6 +27,7 @@ def sweep(
     folder: Path | None,
     algorithm: str = "backprop",
     processes: int | None = None,
+    executor: str | None = None,
     progress: Progress | None = None,
 ) -> list[LearningCurve]:
     """Train from the same initial weights for every batch size and seed until the target or the end of the budget.
@@ -34,6 +36,7 @@ def sweep(
     at most the number of cores and of runs unless given. A workload that cannot be sent to another process is
     trained in this one. Finished curves are kept in ``folder`` as ``b008-s0.json``, and a rerun takes them from
     there; an unfinished run goes on from its checkpoint, at most ``CHECKPOINT_EVERY`` evaluations back.
+    ``executor`` "ray" or "ray:ADDRESS": on a cluster, as many at a time as it has cores, without checkpoints.
 
     Returns the curves by batch size and seed.
 
@@ -43,7 +46,8 @@ def sweep(
     sizes = sorted(set(workload.batch_sizes if batch_sizes is None else batch_sizes))
     if not sizes or not seeds:
         raise InputError("nothing to train", value=f"{len(sizes)} batch sizes, {len(seeds)} seeds", allowed="1 or more")
-    with trainer(workload, folder=folder, algorithm=algorithm, processes=processes, progress=progress) as train:
+    how: dict[str, Any] = {"processes": processes, "executor": executor, "progress": progress}
+    with trainer(workload, folder=folder, algorithm=algorithm, **how) as train:
         # Small batches take the most steps, so they start first and the last process ends soonest.
         return train([Wanted(b, s) for b in sizes for s in dict.fromkeys(seeds)])
 
@@ -63,6 +67,7 @@ def trainer(
     folder: Path | None,
     algorithm: str = "backprop",
     processes: int | None = None,
+    executor: str | None = None,
     progress: Progress | None = None,
     most: int | None = None,
 ) -> Iterator[Callable[[Sequence[Wanted]], list[LearningCurve]]]:
@@ -72,6 +77,8 @@ def trainer(
     """
     if processes is not None and processes < 1:
         raise InputError("processes", value=processes, allowed="1 or more")
+    if executor is not None:
+        cluster_address(executor)
     algorithm = canonical(algorithm)
     if folder is not None:
         _make(folder)
@@ -90,7 +97,11 @@ def trainer(
             if kept:
                 tell(len(done), total, f"{len(kept)} of {len(runs)} runs kept from before")
             left = [run for run in runs if run not in done]
-            if left and train is None:
+            if left and train is None and executor is not None:
+                workload.check()
+                tell(len(done), total, f"{len(left)} runs to train on the cluster")
+                train = stack.enter_context(cluster_training(workload, executor))
+            elif left and train is None:
                 workload.check()
                 count = min(processes or cores(), most or len(left))
                 if count > 1 and not can_travel(workload):
