@@ -7,11 +7,14 @@
     |   |   `-- NoPoint         nothing of a profile can be chosen, for another reason than the cap
     |   |-- CapError            no measured point keeps the cap; names the lowest
     |   |-- WorkloadError       model, data or workload file that cannot be trained as given
-    |   `-- OutputError         an output folder that is full, not empty or not writable
+    |   |-- OutputError         an output folder that is full, not empty or not writable
+    |   `-- ServerRefused       a wattune server does not do what was asked, or not for this token
     |-- DeviceError             exit code 1: the board did not do what it was asked
     |   |-- BoardUnusable       exit code 2: no such board or sensor, not permitted, or busy; says what would help
     |   |-- OutOfDeviceMemory   the step does not fit in the device's memory
     |   `-- SensorError         the power sensor gave no reading
+    |-- ServerError             exit code 1: a wattune server did not do what it should
+    |   `-- ServerAway          it cannot be reached, or is too busy: try again later
     |-- TargetNotReached        exit code 3: the record is kept, marked
     |-- SafetyStop              exit code 4: training was stopped to keep the cap
     `-- Interrupted             exit code 130: stopped by the user; can be resumed
@@ -77,6 +80,14 @@ class OutputError(InputError):
     """A place to write to that is full, not empty or not writable."""
 
 
+class ServerRefused(InputError):
+    """A server does not do what was asked, or not for this token. ``status`` is that of HTTP."""
+
+    def __init__(self, what: str, *, status: int, hint: str | None = None):
+        super().__init__(what, hint=hint)
+        self.status = status
+
+
 class DeviceError(WattuneError):
     """The board did not do what it was asked to do."""
 
@@ -101,6 +112,18 @@ class OutOfDeviceMemory(DeviceError):
 
 class SensorError(DeviceError):
     """The power sensor gave no reading. Never replaced by a zero or a NaN."""
+
+
+class ServerError(WattuneError):
+    """A server failed at what was asked, or what answers is none."""
+
+
+class ServerAway(ServerError):
+    """A server cannot be reached, or is too busy. ``retry_after_s``: when it asks to be asked again; 0: unknown."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0):
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class TargetNotReached(WattuneError):

@@ -1,6 +1,7 @@
 """The folder of a run: its records, what it was asked to do, and what is unfinished.
 
 run.json  profile.json  efficiency.json  plan.json  training.json  comparison.json  report.html
+model.json (what a server said of its model)
 curves/proxy/  curves/target/  checkpoint/training.safetensors  profile-partial.json
 """
 
@@ -22,7 +23,11 @@ _UNFINISHED = re.compile(r"\..+\.(json|html|checkpoint|safetensors)\.\w+")
 
 
 class RunArguments(Record):
-    """What a run was asked to do: ``run.json``, which ``--resume`` goes by."""
+    """What a run was asked to do: ``run.json``, which ``--resume`` goes by.
+
+    ``server``, ``model``, ``data``, ``target`` and ``device_name`` are of a run whose model comes from a server. Its
+    token is kept nowhere.
+    """
 
     name = "run"
 
@@ -31,7 +36,7 @@ class RunArguments(Record):
     cap_w: Positive | None = None
     cap_side: CapSide = "module"
     max_temp_c: Number | None = None
-    seeds: BatchSize = 3
+    seeds: BatchSize | None = 3
     seed: Samples = 0
     strategy: Literal["full", "staircase", "guided"] | None = None
     margin_w: NotNegative = 0.0
@@ -39,6 +44,11 @@ class RunArguments(Record):
     compare: bool = False
     algorithm: str = "backprop"
     fingerprint: str | None = None
+    server: str | None = None
+    model: str | None = None
+    data: str | None = None
+    target: Number | None = None
+    device_name: str | None = None
 
     @classmethod
     def check(cls, **fields: Any) -> RunArguments:
@@ -93,8 +103,10 @@ class RunFolder:
 
     def abandon(self) -> None:
         """Give up a folder in which nothing has been done yet, so that the corrected command can have it."""
-        if [entry.name for entry in self.path.iterdir()] == [self.arguments.name]:
-            self.arguments.unlink()
+        begun = (self.path / "model.json", self.arguments)
+        if {entry.name for entry in self.path.iterdir()} <= {path.name for path in begun}:
+            for path in begun:
+                path.unlink(missing_ok=True)
 
     def load(self, kind: type[R]) -> R | None:
         """The record of this kind, None where it is not there yet. Raises: RecordError."""
@@ -107,8 +119,10 @@ class RunFolder:
         return record
 
     def _compare(self, before: RunArguments, now: RunArguments) -> None:
-        # A comparison may be asked for afterwards: it changes none of the other records.
-        for field in RunArguments.model_fields.keys() - {"version", "provenance", "compare"}:
+        # A comparison may be asked for afterwards: it changes none of the other records. Nor do the server's address
+        # and the name that the device has there.
+        free = {"version", "provenance", "compare", "server", "device_name"}
+        for field in RunArguments.model_fields.keys() - free:
             old, new = getattr(before, field), getattr(now, field)
             if old == new:
                 continue

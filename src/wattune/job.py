@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,10 +13,13 @@ from wattune.devices import Device, SimulatedDevice
 from wattune.errors import DeviceError, WorkloadError
 from wattune.folder import RunArguments, RunFolder
 from wattune.preflight import check_command
-from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
+from wattune.records import Comparison, EfficiencyCurve, Evaluation, Plan, ProfileTable, TrainingRecord
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
+
+SEEDS = 3
+"""Trainings per batch size, unless it is said."""
 
 REST_S = 3600.0
 """How long a simulated board rests before the pick is measured again."""
@@ -32,10 +36,16 @@ class Job:
     processes: int | None = None
     resume: bool = False
     progress: Progress | None = None
+    on_evaluation: Callable[[Evaluation], None] | None = None
     start: dict[str, Any] | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.start = self.board.state_dict()
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """The run, from its first step to its last."""
+        yield
 
     def profile(self, known: ProfileTable | None) -> ProfileTable:
         """Time and power per batch size and clock; ``known`` is taken where it is given.
@@ -70,7 +80,7 @@ class Job:
     def estimate(self, table: ProfileTable) -> EfficiencyCurve:
         """Samples needed per batch size, from the proxy; with a guided profile from a few runs, too, at the batch sizes
         that may still be the best by what that measured."""
-        how: dict[str, Any] = {"seeds": self.asked.seeds}
+        how: dict[str, Any] = {"seeds": self.asked.seeds or SEEDS}
         if self.asked.strategy == "guided":
             how = {"log_step_times": planning.log_step_times(table, self._limit_w(table)) or None}
         return self.folder.load(EfficiencyCurve) or self.folder.save(
@@ -116,6 +126,7 @@ class Job:
                 max_temp_c=self.asked.max_temp_c,
                 weights=self.folder.weights,
                 progress=self._in("train"),
+                on_evaluation=self.on_evaluation,
             )
         )
 
@@ -131,7 +142,7 @@ class Job:
                 cap_w=self.asked.cap_w,
                 cap_side=self.asked.cap_side,
                 margin_w=self.asked.margin_w,
-                seeds=range(self.asked.seeds),
+                seeds=range(self.asked.seeds or SEEDS),
                 folder=self.folder.target_curves,
                 processes=self.processes,
                 progress=self._in("compare"),

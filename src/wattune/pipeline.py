@@ -7,24 +7,28 @@ skips the records that are there and goes on inside the step that was not done. 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from wattune import reporting
 from wattune.devices import Device
+from wattune.fleet import FleetJob, joined
 from wattune.folder import RunArguments, RunFolder, free_folder
-from wattune.job import Job
+from wattune.job import SEEDS, Job
 from wattune.preflight import (
     algorithm_of,
     check_cap,
     check_choices,
     check_command,
     check_known,
+    check_source,
     check_workload,
     fingerprint,
 )
 from wattune.records import CapSide, ProfileTable, TrainingRecord
 from wattune.stages import as_record, as_workload, opened
-from wattune.workloads import Workload
+from wattune.workloads import Data, Loaders, Workload
 
 Progress = Callable[[int, int, str], None]
 
@@ -37,7 +41,7 @@ def run(
     cap_side: CapSide = "module",
     max_temp_c: float | None = None,
     output: str | Path | None = None,
-    seeds: int = 3,
+    seeds: int | None = None,
     seed: int = 0,
     strategy: str | None = None,
     reference: bool | None = None,
@@ -47,6 +51,12 @@ def run(
     resume: bool = False,
     margin_w: float = 0.0,
     processes: int | None = None,
+    server: str | None = None,
+    model: str | None = None,
+    data: str | Path | Data | Loaders | None = None,
+    target: float | None = None,
+    device_name: str | None = None,
+    token: str | None = None,
     progress: Progress | None = None,
 ) -> TrainingRecord:
     """Profile, estimate, plan, train and report under a cap in watts (None: no cap), in a folder of its own.
@@ -58,18 +68,28 @@ def run(
     file, or None for the built-in example. ``output`` is a new or empty folder, by default the first free
     ``wattune-run-N``; with ``resume`` the folder of a run that was interrupted. ``profile`` is one that was measured
     before with this device and model, under whatever cap; it is then not measured anew. ``seeds`` is how often each
-    batch size is trained on the proxy (and with ``compare`` on the target), ``seed`` that of the training. With the
-    ``strategy`` "guided" the proxy is trained as seldom as the device is probed: see ``estimate``, "pooled".
-    ``reference``: also measure the reference workloads, as ``profile`` does. ``algorithm``: which one trains, with its
-    options, as in "async-fgd:modules=4"; None is that of the given profile, or backprop.
+    batch size is trained on the proxy (and with ``compare`` on the target), 3 times by default, ``seed`` that of the
+    training. With the ``strategy`` "guided" the proxy is trained as seldom as the device is probed: see ``estimate``,
+    "pooled". ``reference``: also measure the reference workloads, as ``profile`` does. ``algorithm``: which one trains,
+    with its options, as in "async-fgd:modules=4"; None is that of the given profile, or backprop.
+
+    ``server``: the URL of a wattune server, in place of a workload. Its ``model`` is trained on ``data`` of one's own
+    (an ``.npz`` file, ``Data`` or ``Loaders``), which never leaves this machine, until ``target`` (by default the
+    model's). The server trains the proxy while this device is profiled: pooled, or with ``seeds`` each batch size so
+    often. ``device_name``: what the server calls this device, by default the machine's name; ``token``: by default the
+    environment variable ``WATTUNE_TOKEN``. Records that cannot be delivered are kept and delivered later.
 
     A target that was not reached raises nothing: the record's ``reached`` is False.
 
-    Raises: InputError and its kinds for what cannot be done as asked, DeviceError.
+    Raises: InputError and its kinds for what cannot be done as asked, DeviceError, ServerError.
     """
-    with opened(device, seed=seed) as board:
-        work = as_workload(workload, progress)
-        check_workload(work, board)
+    fleet: dict[str, Any] = {"server": server, "model": model, "target": target, "device_name": device_name}
+    check_source(workload, **fleet, data=data, seeds=seeds, token=token)
+    place = Path(output or free_folder())
+    from_server = joined(**fleet, data=data, token=token, kept=place if resume else None, progress=progress)
+    with opened(device, seed=seed) as board, from_server as source:
+        work = as_workload(workload, progress) if source is None else source.work
+        check_workload(work, board, needs_proxy=source is None)
         known = None if profile is None else as_record(ProfileTable, profile)
         algorithm = algorithm_of(known, algorithm)
         asked = RunArguments.check(
@@ -78,7 +98,7 @@ def run(
             cap_w=cap_w,
             cap_side=cap_side,
             max_temp_c=max_temp_c,
-            seeds=seeds,
+            seeds=SEEDS if seeds is None and source is None else seeds,
             seed=seed,
             strategy=strategy,
             reference=reference,
@@ -86,6 +106,8 @@ def run(
             compare=compare,
             algorithm=algorithm,
             fingerprint=fingerprint(work),
+            data=str(data) if isinstance(data, (str, Path)) else None,
+            **fleet,
         )
         check_choices(
             board,
@@ -98,15 +120,17 @@ def run(
         )
         if known is not None:
             check_known(known, board, work, command=check_command(board, profile, workload))
-        folder = RunFolder.open(Path(output or free_folder()), asked, resume=resume)
-        job = Job(board, work, folder, asked, processes=processes, resume=resume, progress=progress)
+        folder = RunFolder.open(place, asked, resume=resume)
+        make = Job if source is None else partial(FleetJob, source=source)
+        job = make(board, work, folder, asked, processes=processes, resume=resume, progress=progress)
 
-        table = job.profile(known)
-        check_cap(table, cap_w=cap_w, cap_side=cap_side, margin_w=margin_w)
-        curve = job.estimate(table)
-        table, plan = job.plan(table, curve)
-        record = job.train(plan)
-        if compare:
-            job.compare(table, curve)
+        with job.around():
+            table = job.profile(known)
+            check_cap(table, cap_w=cap_w, cap_side=cap_side, margin_w=margin_w)
+            curve = job.estimate(table)
+            table, plan = job.plan(table, curve)
+            record = job.train(plan)
+            if compare:
+                job.compare(table, curve)
     reporting.write_report(folder.path, folder.report)
     return record

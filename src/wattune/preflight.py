@@ -13,13 +13,43 @@ from wattune.errors import InputError, RecordError
 from wattune.records import CapSide, EfficiencyCurve, EfficiencyPoint, ProfileTable
 from wattune.workloads import Workload
 
+MOST_SEEDS = 100
+"""Trainings per batch size that a server takes."""
 
-def check_workload(work: Workload, board: Device) -> None:
+
+def check_source(
+    workload: object,
+    *,
+    server: str | None,
+    model: str | None,
+    data: object,
+    seeds: int | None,
+    **others: object,
+) -> None:
+    """Whether it is said in one way what is to be trained: by a workload, or by a server and its model.
+
+    ``others``: what goes with a server alone, too. Raises: InputError.
+    """
+    if server is None:
+        given = {"model": model, "data": data, **others}
+        if found := next((name for name, value in given.items() if value is not None), None):
+            raise InputError(f"{found} without a server", hint="it goes with a model that comes from a server")
+    elif workload is not None:
+        raise InputError("a workload and a server", value=str(workload), allowed="one of the two")
+    elif model is None or data is None:
+        missing = "model" if model is None else "data"
+        raise InputError(f"{missing} is missing", hint="a run with a server needs its model and data of your own")
+    elif seeds is not None and not 1 <= seeds <= MOST_SEEDS:
+        raise InputError("seeds", value=seeds, allowed=f"1 to {MOST_SEEDS} with a server")
+
+
+def check_workload(work: Workload, board: Device, *, needs_proxy: bool = True) -> None:
     """Try data, model, loss and metric, the proxy's too, and whether the board can compute in the data type.
 
     Raises: WorkloadError, InputError.
     """
-    work.check_proxy()
+    if needs_proxy:
+        work.check_proxy()
     for part in (work, work.proxy):
         if part is not None:
             part.check()

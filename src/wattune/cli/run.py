@@ -52,6 +52,26 @@ Seed = Annotated[
 Margin = Annotated[
     str | None, typer.Option("--margin", metavar="WATTS", help="Stay this much below the limit. By default 0.")
 ]
+Server = Annotated[
+    str | None,
+    typer.Option("--server", metavar="URL", help="A wattune server, in place of WORKLOAD; it trains the proxy."),
+]
+ModelName = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Which of the server's models.")]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", metavar="FILE", help="Your own data, .npz, with --server; it never leaves this machine."),
+]
+Target = Annotated[
+    float | None, typer.Option("--target", metavar="X", help="With --server: train to this. By default the model's.")
+]
+DeviceName = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="What the server calls this device. By default the machine's name."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="A file with the server's token. By default WATTUNE_TOKEN."),
+]
 
 
 def run(
@@ -72,6 +92,12 @@ def run(
     sysfs_root: SysfsRoot = None,
     mode: Mode = None,
     processes: Processes = None,
+    server: Server = None,
+    model: ModelName = None,
+    data: Data = None,
+    target: Target = None,
+    name: DeviceName = None,
+    token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
     """Profile, estimate, plan, train and report. Going on with a run needs its folder only.
@@ -79,15 +105,21 @@ def run(
     \b
     Example:  wattune run --device sim:jetson-nano --cap 4.5W
               wattune run --output wattune-run-1 --resume
+              wattune run --server http://host:8484 --model resnet8-digits --device jetson --cap 5W --data my.npz
     """
-    given: dict[str, Any] = {"workload": None if workload is None else str(workload)}
-    given |= {
+    given: dict[str, Any] = {
+        "workload": None if workload is None else str(workload),
         "algorithm": algorithm,
         "strategy": strategy,
         "seeds": seeds,
         "seed": seed,
         "reference": reference,
         "compare": compare or None,
+        "server": server,
+        "model": model,
+        "data": data,
+        "target": target,
+        "device_name": name,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if device is not None:
@@ -108,9 +140,11 @@ def run(
     folder = RunFolder(free_folder() if output is None else output)
     if resume and folder.begun:
         given = folder.remembered() | given
-    for name, option in (("device", "--device"), ("cap_w", "--cap")):
-        if name not in given:
+    for missing, option in (("device", "--device"), ("cap_w", "--cap")):
+        if missing not in given:
             raise InputError(f"{option} is missing", hint="see wattune run --help")
+    if token_file is not None:
+        given["token"] = _token(token_file)
 
     with resumable(["run", "--output", str(folder.path)], folder.arguments), shown() as progress:
         from wattune import pipeline
@@ -125,3 +159,11 @@ def run(
     comparison = folder.load(Comparison) if given.get("compare") else None
     text = f"{summary(record.plan, record, comparison)}\nreport: {folder.report}"
     Output(folder.path / "training.json", as_json).deliver(record, text, failure(record))
+
+
+def _token(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:  # not its content: that is a secret
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InputError("--token-file cannot be read", value=str(path), hint=why) from error

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattune.profiling.checking import Deviation, Deviations, check
+    from wattune.profiling.checking import WITHIN, Deviation, Deviations, check
     from wattune.profiling.command import profile_command
     from wattune.profiling.confirming import confirm
     from wattune.profiling.draws import drawn_tables
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STRATEGIES",
+    "WITHIN",
     "Deviation",
     "Deviations",
     "check",
@@ -31,6 +32,7 @@ __all__ = [
 
 _HOMES = {
     "STRATEGIES": "grid",
+    "WITHIN": "checking",
     "Deviation": "checking",
     "Deviations": "checking",
     "check": "checking",

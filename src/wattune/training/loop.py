@@ -97,10 +97,11 @@ class Loop:
         keep: Callable[[dict[str, Any]], None] | None = None,
         kept: dict[str, Any] | None = None,
         progress: Progress | None = None,
+        on_evaluation: Callable[[Evaluation], None] | None = None,
     ):
         cap_w = task.plan.cap_w
         self.device, self.setting, self.task = device, setting, task
-        self.keep, self.progress = keep, progress
+        self.keep, self.progress, self.on_evaluation = keep, progress, on_evaluation
         self.samples = 0
         self.evaluations: list[Evaluation] = []
         if not kept:
@@ -227,6 +228,8 @@ class Loop:
         if size is not None and not self.device.executes_steps:
             self.device.wait(size / WRITE_BYTES_PER_S)
         self._keep()
+        if self.on_evaluation is not None:
+            self.on_evaluation(self.evaluations[-1])
         if self.progress is not None:
             self.progress(at.samples, self.task.budget_samples, _line(self.task.workload, self.evaluations[-1]))
 

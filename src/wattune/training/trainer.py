@@ -15,7 +15,7 @@ from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorith
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, Interrupted, RecordError
 from wattune.files import write_bytes
-from wattune.records import BoardEvent, Plan, ProfileKey, TrainingRecord
+from wattune.records import BoardEvent, Evaluation, Plan, ProfileKey, TrainingRecord
 from wattune.training.guard import check_limit
 from wattune.training.loop import Loop, Outcome, Progress, Task
 from wattune.training.record import training_record
@@ -35,6 +35,7 @@ def train(
     weights: Path | None = None,
     max_temp_c: float | None = None,
     progress: Progress | None = None,
+    on_evaluation: Callable[[Evaluation], None] | None = None,
 ) -> TrainingRecord:
     """Train at the plan's point on the device until the target, the end of the budget or a safety stop.
 
@@ -43,6 +44,7 @@ def train(
     it (from the beginning where there is none yet) and ends with the record that an uninterrupted training gives.
     A simulated board takes time to write it, too. ``key``, where given, must be the key that the plan's profile
     was measured with. ``weights`` is a safetensors file for what was trained, by the names of the model's state dict.
+    ``on_evaluation`` gets each evaluation as it is made.
     A target that is not reached and a safety stop are said in the record, not raised.
 
     Raises: RecordError where plan or checkpoint belong to something else; Interrupted on Ctrl-C, which leaves the
@@ -100,7 +102,9 @@ def train(
         with device.at(plan.point.setting) as setting:
             if plan.cap_w is not None or max_temp_c is not None:
                 device.hand_over(plan.cap_w, max_temp_c)
-            outcome = Loop(device, setting, task, keep=keep, kept=kept, progress=progress).run()
+            outcome = Loop(
+                device, setting, task, keep=keep, kept=kept, progress=progress, on_evaluation=on_evaluation
+            ).run()
     except KeyboardInterrupt as error:
         hint = "" if checkpoint is None else "; resuming goes on from the last evaluation"
         raise Interrupted(f"training was interrupted{hint}") from error

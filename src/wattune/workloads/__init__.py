@@ -8,6 +8,7 @@ from wattune.workloads.model import Model
 from wattune.workloads.models import MODELS
 from wattune.workloads.optimizers import OptimizerRule
 from wattune.workloads.reference import REFERENCE_VERSION, reference_workloads
+from wattune.workloads.served import device_workload, proxy_workload, served_example, served_model
 from wattune.workloads.toml import load_workload
 from wattune.workloads.workload import DATA_TYPES, Workload
 
@@ -22,7 +23,11 @@ __all__ = [
     "Model",
     "OptimizerRule",
     "Workload",
+    "device_workload",
     "example_workload",
     "load_workload",
+    "proxy_workload",
     "reference_workloads",
+    "served_example",
+    "served_model",
 ]

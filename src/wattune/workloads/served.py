@@ -1,0 +1,206 @@
+"""Workloads from and to a server's description of a model: its proxy for the server, itself for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from wattune.errors import WorkloadError
+from wattune.records.served import FACTORIES, ServedFile, ServedModel
+from wattune.workloads.augmentation import Augmentation
+from wattune.workloads.data import DataSource
+from wattune.workloads.data_table import data_source
+from wattune.workloads.example import example_workload
+from wattune.workloads.metrics import LOSSES, METRICS
+from wattune.workloads.model import Model
+from wattune.workloads.models import MODELS
+from wattune.workloads.optimizers import OptimizerRule
+from wattune.workloads.sources import Digits
+from wattune.workloads.tables import find
+from wattune.workloads.workload import Workload
+
+FILE = "sha256:"
+"""What the name of a server's file begins with in a table of data."""
+
+_READERS = {"series": ("horizon", "stride", "standardise", "test_share"), "text": ("vocabulary", "gutenberg")}
+# Sources whose files a device reads as the proxy's are read, with the keys that say how. All others read .npz files.
+
+
+def proxy_workload(model: ServedModel, weights: Path | None, file: Callable[[str], Path]) -> Workload:
+    """What the server trains to see how many samples each batch size needs.
+
+    ``weights``: where the model's safetensors file lies, None where it has none. ``file``: SHA-256 of one of the
+    server's files -> where that lies. Nothing is read yet. Raises: WorkloadError, UnknownName.
+    """
+    proxy = model.proxy
+    data = {key: _local(value, file) for key, value in proxy.data.items()}
+    return _workload(
+        model,
+        f"{model.model}-proxy",
+        weights,
+        data=data_source(data, Path(), list(model.input_shape)),
+        target=model.target if proxy.target is None else proxy.target,
+        budget_samples=proxy.budget_samples or model.budget_samples,
+    )
+
+
+def device_workload(
+    model: ServedModel,
+    weights: Path | None,
+    data: str | Path | DataSource,
+    *,
+    target: float | None = None,
+    budget_samples: int | None = None,
+) -> Workload:
+    """What a device trains: the server's model on data of its own. It has no proxy, which the server trains.
+
+    ``data``: as ``Workload`` takes it, or a file: ``.npz`` with images and labels or inputs and targets, or where the
+    proxy is a text or a series a file of that kind, read as the proxy's is. ``target``, ``budget_samples``: None is the
+    model's own. Nothing is read yet. Raises: WorkloadError.
+    """
+    source = _own_file(model, Path(data)) if isinstance(data, (str, Path)) else data
+    return _workload(
+        model,
+        model.model,
+        weights,
+        data=source,
+        target=model.target if target is None else target,
+        budget_samples=budget_samples or model.budget_samples,
+    )
+
+
+def served_model(
+    workload: Workload, *, factory: str, data: Mapping[str, Any], weights: ServedFile | None = None
+) -> ServedModel:
+    """How a server describes this workload, whose name becomes the model's.
+
+    ``factory``: the name of its model; ``data``: the table [data] of its proxy, with the server's files in it as
+    "sha256:..."; ``weights``: the server's file with its initial weights.
+
+    Raises: WorkloadError for what a description cannot say, such as a loss of the user's own or a proxy whose recipe
+    is another than the workload's; RecordError.
+    """
+    proxy = workload.proxy
+    if proxy is None:
+        raise WorkloadError(f"{workload.name} has no proxy", hint="give it a table [proxy]")
+    if factory not in FACTORIES:
+        raise WorkloadError("a server's model", value=factory, allowed=", ".join(FACTORIES))
+    rule = workload.optimizer
+    if not isinstance(rule, OptimizerRule):
+        raise WorkloadError("a server's model with an optimizer of your own", allowed="adam, adamw or sgd by its name")
+    if workload.micro_batch_sizes:
+        raise WorkloadError("micro_batch_sizes of a server's model", allowed="none")
+    model = ServedModel.parse(
+        {
+            "record": ServedModel.name,
+            "model": workload.name,
+            "factory": factory,
+            "options": dict(workload.model.options),
+            "input_shape": list(workload.input_shape),
+            "task": workload.task,
+            "data_type": workload.data_type,
+            "loss": _name(workload.loss, LOSSES, "loss"),
+            "metric": _name(workload.metric, METRICS, "metric"),
+            "optimizer": asdict(rule),
+            "augmentation": asdict(workload.augmentation),
+            "batch_sizes": list(workload.batch_sizes),
+            "evaluate_every": workload.evaluate_every,
+            "budget_samples": workload.budget_samples,
+            "target": workload.target,
+            "host_s_per_sample": workload.host_s_per_sample,
+            "reinitialise": list(workload.model.reinitialise),
+            "train_only": list(workload.model.train_only),
+            "weights": None if weights is None else weights.model_dump(),
+            "proxy": {"data": dict(data), "target": proxy.target, "budget_samples": proxy.budget_samples},
+        },
+        source=f"the model {workload.name}",
+    )
+    for what in ("input_shape", "task", "data_type", "loss", "metric", "optimizer", "augmentation", "evaluate_every"):
+        if getattr(proxy, what) != getattr(workload, what):
+            raise WorkloadError(f"{what} of a server's proxy", allowed="that of its model")
+    ours, its = workload.model, proxy.model
+    if (ours.factory, dict(ours.options), ours.reinitialise, ours.train_only) != (
+        its.factory,
+        dict(its.options),
+        its.reinitialise,
+        its.train_only,
+    ):
+        raise WorkloadError("the model of a server's proxy", allowed="the same as without it")
+    return model
+
+
+def served_example(weights: ServedFile) -> ServedModel:
+    """The built-in example "resnet8-digits" as a server describes it; ``weights``: its ``pretrained`` file."""
+    example = example_workload()
+    assert example.proxy is not None
+    assert isinstance(example.proxy.data, Digits)
+    digits = asdict(example.proxy.data)
+    data = {"source": "digits", **digits, "classes": list(digits["classes"])}
+    return served_model(example, factory="resnet8", data=data, weights=weights)
+
+
+def _workload(
+    model: ServedModel,
+    name: str,
+    weights: Path | None,
+    *,
+    data: DataSource,
+    target: float | None,
+    budget_samples: int,
+) -> Workload:
+    if (weights is None) != (model.weights is None):
+        raise WorkloadError(f"{model.model} {'needs its' if weights is None else 'has no'} file with initial weights")
+    return Workload(
+        name,
+        # FACTORIES alone get here: a description can name nothing else.
+        model=Model(
+            find(MODELS[model.factory], "the model"),
+            model.options,
+            weights=weights,
+            reinitialise=model.reinitialise,
+            train_only=model.train_only,
+        ),
+        data=data,
+        loss=model.loss,
+        metric=model.metric,
+        optimizer=OptimizerRule(**model.optimizer.model_dump()),
+        augmentation=Augmentation(**model.augmentation.model_dump()),
+        target=target,
+        budget_samples=budget_samples,
+        evaluate_every=model.evaluate_every,
+        batch_sizes=model.batch_sizes,
+        input_shape=model.input_shape,
+        task=model.task,
+        data_type=model.data_type,
+        host_s_per_sample=model.host_s_per_sample,
+    )
+
+
+def _own_file(model: ServedModel, path: Path) -> DataSource:
+    source = model.proxy.data["source"]
+    key = "train" if source == "text" else "file"
+    if source not in _READERS or (source == "text" and path.suffix == ".npz"):
+        return data_source({"source": "npz", "train": str(path)}, Path(), list(model.input_shape))
+    how = {name: model.proxy.data[name] for name in _READERS[source] if name in model.proxy.data}
+    if source == "text" and "vocabulary" not in how:
+        raise WorkloadError(
+            f"a text for {model.model}, of which the server does not say which characters it knows",
+            value=str(path),
+            hint="give an .npz file with inputs and targets, the numbers of the characters",
+        )
+    return data_source({"source": source, key: str(path), **how}, Path(), list(model.input_shape))
+
+
+def _local(value: object, file: Callable[[str], Path]) -> object:
+    if isinstance(value, str) and value.startswith(FILE):
+        return str(file(value.removeprefix(FILE)))
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _name(value: object, known: Mapping[str, object], what: str) -> str:
+    for name, thing in known.items():
+        if thing == value:
+            return name
+    raise WorkloadError(f"a server's model with a {what} of your own", allowed=", ".join(known))

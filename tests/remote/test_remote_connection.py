@@ -1,0 +1,210 @@
+"""Requests to a server: what is sent, when it is asked again, and how a refusal reads."""
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+
+import pytest
+from tests.remote.remote_made import Answer, faked, problem
+
+from wattune.errors import InputError, ServerAway, ServerError, ServerRefused
+from wattune.remote.connection import Connection
+
+QUICK = (0.0, 0.0, 0.0)
+
+
+@pytest.fixture
+def connection():
+    made = []
+
+    def connect(url, **changes):
+        made.append(Connection(url, **{"waits_s": QUICK, **changes}))
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one.close()
+
+
+def closed_port():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://host", "host:8484", "http://", "http://host:99999", "http://h/?a=b", "http://h#x", "http://h x", "", "//h"],
+)
+def test_an_address_that_is_none_is_refused(url):
+    with pytest.raises(InputError, match="http://host:8484"):
+        Connection(url)
+
+
+def test_a_password_in_the_address_is_refused_and_not_shown():
+    with pytest.raises(InputError, match="WATTUNE_TOKEN") as caught:
+        Connection("http://me:secret@host:8484")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(InputError) as caught:
+        Connection("gopher://me:secret@host")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_token_comes_from_the_argument_or_the_environment(connection, monkeypatch):
+    monkeypatch.setenv("WATTUNE_TOKEN", " wt_a_b\n")
+    with faked(lambda asked: Answer(body={})) as fake:
+        connection(fake.url).request("GET", "/v1/models")
+        connection(fake.url, token="wt_c_d").request("GET", "/v1/models")
+        connection(fake.url, token="").request("GET", "/v1/models")
+    sent = [asked.headers.get("authorization") for asked in fake.asked]
+    assert sent == ["Bearer wt_a_b", "Bearer wt_c_d", None]
+
+
+def test_a_token_of_two_lines_is_refused_and_not_shown():
+    with pytest.raises(InputError) as caught:
+        Connection("http://host", token="secret\nInjected: yes")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_busy_server_is_asked_again_when_it_says(connection, monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    answers = iter([problem(503, "full", **{"Retry-After": "7"}), problem(429, "slow"), Answer(body={"fine": 1})])
+    with faked(lambda asked: next(answers)) as fake:
+        found = connection(fake.url, waits_s=(0.5, 1.0)).request("POST", "/v1/jobs", body={"model": "m"})
+    assert found == {"fine": 1}
+    assert slept[0] == 7.0
+    assert 0.5 <= slept[1] <= 1.0
+    assert [asked.json for asked in fake.asked] == [{"model": "m"}] * 3
+
+
+def test_a_server_may_not_keep_a_device_waiting_for_a_day(connection, monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    with faked(lambda asked: problem(503, "full", **{"Retry-After": "86400"})) as fake:
+        with pytest.raises(ServerAway, match="busy"):
+            connection(fake.url).request("GET", "/v1/models")
+    assert slept == [30.0] * 3
+    assert len(fake.asked) == 4
+
+
+def test_a_server_that_is_not_there_is_away_and_then_tried_once_alone(connection, monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    away = connection(f"http://127.0.0.1:{closed_port()}")
+    for attempts in (3, 0):
+        slept.clear()
+        with pytest.raises(ServerAway, match="cannot be reached"):
+            away.request("GET", "/v1/models")
+        assert len(slept) == attempts
+        assert away.is_away
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(connection):
+    answers = iter([Answer(body={"whole": True}, cut=4), Answer(body={"whole": True})])
+    with faked(lambda asked: next(answers)) as fake:
+        assert connection(fake.url).request("GET", "/v1/models") == {"whole": True}
+
+
+def test_a_server_that_does_not_answer_in_time_is_away(connection):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        begun = time.monotonic()
+        with pytest.raises(ServerAway, match="no answer in time"):
+            connection(f"http://127.0.0.1:{silent.getsockname()[1]}").request(
+                "GET", "/v1/models", patient=False, timeout_s=0.2
+            )
+        assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_token_is_bad_input_and_says_what_helps(connection, status):
+    with faked(lambda asked: problem(status, "this token has the scope read")) as fake:
+        with pytest.raises(ServerRefused, match=r"scope read; give a token by WATTUNE_TOKEN") as caught:
+            connection(fake.url, token="wt_secret_1").request("GET", "/v1/models")
+    assert caught.value.exit_code == 2
+    assert caught.value.status == status
+    assert "wt_secret_1" not in str(caught.value)
+    assert len(fake.asked) == 1
+
+
+def test_a_redirect_is_not_followed_with_the_token(connection):
+    with faked(lambda asked: Answer(body={})) as other:
+        with faked(lambda asked: Answer(307, headers={"Location": f"{other.url}/v1/models"})) as fake:
+            with pytest.raises(ServerRefused, match="it is elsewhere"):
+                connection(fake.url, token="wt_a_b").request("GET", "/v1/models")
+        assert other.asked == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(body="<html>log in to this network</html>"),
+        Answer(body='{"a": NaN}'),
+        Answer(body="[" * 100_000),
+        Answer(body=b"\xff\xfe"),
+    ],
+)
+def test_what_is_no_wattune_server_is_said(connection, answer):
+    with faked(lambda asked: answer) as fake:
+        with pytest.raises(ServerError, match="no wattune server"):
+            connection(fake.url).request("GET", "/v1/models")
+
+
+def test_an_endless_answer_is_given_up(connection, monkeypatch):
+    monkeypatch.setattr("wattune.remote.connection.LARGEST_BYTES", 1000)
+    with faked(lambda asked: Answer(body="1" * 100_000)) as fake:
+        with pytest.raises(ServerError, match="more than"):
+            connection(fake.url).request("GET", "/v1/models")
+
+
+def test_a_server_that_fails_is_not_the_users_mistake(connection):
+    with faked(lambda asked: problem(500, "something broke")) as fake:
+        with pytest.raises(ServerError, match="failed: something broke") as caught:
+            connection(fake.url).request("GET", "/v1/models")
+    assert caught.value.exit_code == 1
+
+
+def certificate(folder):
+    """A certificate of this machine's own, for 127.0.0.1."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed, which makes the certificate")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=lab", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
+
+
+def test_a_certificate_is_verified_by_the_authority_that_is_named(connection, tmp_path, monkeypatch):
+    cert, key = certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+
+        def answer():
+            for _ in range(2):
+                raw, _address = listening.accept()
+                try:
+                    with context.wrap_socket(raw, server_side=True) as secure:
+                        secure.recv(65536)
+                        secure.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+                except OSError:
+                    raw.close()
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(InputError, match=r"cannot be verified.*SSL_CERT_FILE"):
+            connection(url).request("GET", "/v1/models")
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        assert connection(url).request("GET", "/v1/models") == {}
+        thread.join(5)
+
+
+def test_a_certificate_file_that_is_none_is_said(tmp_path, monkeypatch):
+    (tmp_path / "no.pem").write_text("nothing")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "no.pem"))
+    with pytest.raises(InputError, match="SSL_CERT_FILE"):
+        Connection("https://host")

@@ -1,0 +1,152 @@
+"""What could not be delivered: never lost, never twice, in its order."""
+
+import json
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.remote.remote_made import Answer, faked, problem
+
+from wattune.records import ProfileCell, ProfileTable
+from wattune.remote import Server
+from wattune.remote.outbox import Outbox
+
+
+def table(device):
+    cell = ProfileCell(batch_size=8, step_s=0.1, power_mean_w=3.0, power_peak_w=3.5, steps=5, clock_mhz=100.0)
+    return ProfileTable(device=device, workload="w", cells=(cell,))
+
+
+class Registry:
+    """Takes each key once, as a server does, and counts what it was given."""
+
+    def __init__(self):
+        self.kept = {}
+        self.times = []
+        self.fails = iter(())
+        self.turn = threading.Lock()
+
+    def __call__(self, asked):
+        if asked.method == "GET":
+            return Answer(body=[])
+        with self.turn:
+            fault = next(self.fails, None)
+            if fault == "before":
+                return Answer(503)
+            key = asked.headers["idempotency-key"]
+            self.times.append(key)
+            self.kept.setdefault(key, asked.json["device"])
+            if fault == "after":  # it was done, and the answer is lost
+                return Answer(201, {"id": key}, cut=3)
+            return Answer(201, {"id": key[:32]})
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def test_what_was_kept_is_delivered_in_order_at_the_next_contact(tmp_path, said):
+    registry = Registry()
+    with faked(registry) as fake:
+        fake.answer = lambda asked: Answer(503)
+        with Server(fake.url, cache=tmp_path, tell=said.append, waits_s=()) as server:
+            assert server.publish_profile(table("one"), device="d") is None
+            assert server.publish_profile(table("two"), device="d") is None
+            assert server.waiting == 2
+            assert len([text for text in said if "busy" in text]) == 1  # once in plain words
+        fake.answer = registry
+        with Server(fake.url, cache=tmp_path, tell=said.append) as server:  # another run
+            server.jobs = None
+            server._get("/v1/models")  # whatever is asked first
+            assert list(registry.kept.values()) == ["one", "two"]
+            assert server.waiting == 0
+
+
+def test_an_upload_gives_its_name_there(tmp_path):
+    with faked(Registry()) as fake, Server(fake.url, cache=tmp_path) as server:
+        name = server.publish_profile(table("one"), device="d")
+        assert len(name) == 32
+        assert fake.asked[0].path == "/v1/profiles?device=d"
+        assert fake.asked[0].json == table("one").dump()
+
+
+@given(faults=st.lists(st.sampled_from(["before", "after", None]), max_size=12), count=st.integers(1, 4))
+@settings(max_examples=15)
+def test_none_is_lost_and_none_is_kept_twice_whatever_fails(tmp_path_factory, faults, count):
+    registry = Registry()
+    registry.fails = iter(faults)
+    with faked(registry) as fake:
+        cache = tmp_path_factory.mktemp("cache")
+        for number in range(count):
+            with Server(fake.url, cache=cache, waits_s=(0.0,)) as server:
+                server.publish_profile(table(f"device {number}"), device="d")
+        for _ in range(len(faults) + 1):
+            with Server(fake.url, cache=cache, waits_s=()) as server:
+                left = server.deliver()
+        assert left == 0
+        assert list(registry.kept.values()) == [f"device {number}" for number in range(count)]
+
+
+def test_the_same_upload_is_the_same_key_in_every_run(tmp_path):
+    registry = Registry()
+    with faked(registry) as fake:
+        for _ in range(2):
+            with Server(fake.url, cache=tmp_path) as server:
+                server.publish_profile(table("one"), device="d")
+    assert len(registry.times) == 2
+    assert len(registry.kept) == 1
+
+
+def test_one_that_is_refused_for_good_is_kept_aside_and_does_not_hold_the_others_up(tmp_path, said):
+    registry = Registry()
+
+    def answer(asked):
+        refused = asked.method == "POST" and asked.json["device"] == "bad"
+        return problem(422, "no such device") if refused else registry(asked)
+
+    with faked(answer) as fake, Server(fake.url, cache=tmp_path, tell=said.append) as server:
+        assert server.publish_profile(table("bad"), device="d") is None
+        assert server.publish_profile(table("good"), device="d") is not None
+    assert list(registry.kept.values()) == ["good"]
+    (kept,) = tmp_path.rglob("refused/*.json")
+    assert json.loads(kept.read_text())["body"]["device"] == "bad"
+    assert any("refused" in text and str(kept) in text for text in said)
+
+
+@pytest.mark.parametrize("status", [401, 403, 409])
+def test_a_token_that_may_not_loses_nothing(tmp_path, said, status):
+    with faked(lambda asked: problem(status, "not now")) as fake:
+        with Server(fake.url, cache=tmp_path, tell=said.append) as server:
+            assert server.publish_profile(table("one"), device="d") is None
+            assert server.waiting == 1
+        registry = Registry()
+        fake.answer = registry
+        with Server(fake.url, cache=tmp_path) as server:
+            assert server.deliver() == 0
+    assert list(registry.kept.values()) == ["one"]
+
+
+def test_a_damaged_file_does_not_hold_the_others_up(tmp_path, said):
+    box = Outbox(tmp_path / "box", said.append)
+    box.put("POST", "/v1/profiles", {}, {"n": 1})
+    (tmp_path / "box" / "00000-damaged.json").write_text("{")
+    sent, answers = [], {}
+    box.deliver(lambda upload: sent.append(upload["body"]), answers)
+    assert sent == [{"n": 1}]
+    assert box.waiting() == []
+    assert len(answers) == 1
+
+
+def test_two_processes_do_not_deliver_at_once(tmp_path):
+    box, other = (Outbox(tmp_path / "box", lambda text: None) for _ in range(2))
+    box.put("POST", "/v1/profiles", {}, {"n": 1})
+    sent = []
+
+    def send(upload):
+        other.deliver(lambda again: sent.append("other"), {})  # the lock is held meanwhile
+        sent.append("own")
+
+    box.deliver(send, {})
+    assert sent == ["own"]
