@@ -18,6 +18,9 @@ from wattune.cli.profile import profile
 from wattune.cli.report import report
 from wattune.cli.restore import restore
 from wattune.cli.run import run
+from wattune.cli.serve import serve
+from wattune.cli.store import store
+from wattune.cli.token import token
 from wattune.cli.train import train
 from wattune.version import __version__
 
@@ -47,5 +50,7 @@ def _wattune(
     """
 
 
-for command in (run, devices, profile, estimate, plan, train, compare, report, doctor, guard, restore, bundle):
+for command in (run, devices, profile, estimate, plan, train, compare, report, doctor, guard, restore, bundle, serve):
     app.command()(command)
+app.add_typer(store, name="store")
+app.add_typer(token, name="token")

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DBAPIError,
+    InterfaceError,
+    InternalError,
+    NoSuchModuleError,
+    OperationalError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
 from wattune.errors import InputError, WattuneError
@@ -32,6 +42,7 @@ class Database:
     def __init__(self, url: str):
         self.url = url
         self.engine = _engine(url)
+        self._writer = threading.Lock() if self.is_sqlite else None
         self._writing = sessionmaker(self.engine, expire_on_commit=False)
         self._reading = sessionmaker(self.engine.execution_options(reads_only=True), expire_on_commit=False)
 
@@ -47,14 +58,34 @@ class Database:
         Raises: StoreUnavailable where the database is lost, locked for too long, read-only or full.
         """
         try:
-            with (self._reading if reads_only else self._writing).begin() as session:
+            with (
+                nullcontext() if reads_only else self._turn(),
+                (self._reading if reads_only else self._writing).begin() as session,
+            ):
                 yield session
-        except OperationalError as error:
+        except (OperationalError, InterfaceError, InternalError) as error:
             raise StoreUnavailable(f"the database does not answer: {_reason(error)}") from error
+        except PoolTimeout as error:
+            raise StoreUnavailable("the database does not answer: all connections are in use") from error
         except DBAPIError as error:
-            if error.connection_invalidated:
+            # The plain class is what SQLite raises for a file that is damaged.
+            if error.connection_invalidated or type(error) is DatabaseError:
                 raise StoreUnavailable(f"the database was lost: {_reason(error)}") from error
             raise
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One writer of this process at a time for SQLite: where several wait for its file they ask again and again,
+        after ever longer pauses, and one that has bad luck waits for seconds. Threads wait in line."""
+        if self._writer is None:
+            yield
+            return
+        if not self._writer.acquire(timeout=BUSY_S):
+            raise StoreUnavailable(f"the database does not answer: others have written for {BUSY_S:g} s")
+        try:
+            yield
+        finally:
+            self._writer.release()
 
     def upgrade(self) -> None:
         """Bring the tables to this version's. Raises: StoreUnavailable."""

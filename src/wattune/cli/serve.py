@@ -1,0 +1,90 @@
+"""``wattune serve``: models, sweeps, profiles and records for a fleet of devices, and pages that show them."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattune.cli.output import emit
+from wattune.errors import InputError
+
+STORE = Path("wattune-store")
+
+
+def serve(
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; others than this machine need tokens.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0: any that is free.")] = 8484,
+    store: Annotated[
+        Path | None, typer.Option("--store", metavar="DIR", help=f"Where all is kept. By default ./{STORE}.")
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            "--database",
+            metavar="URL",
+            envvar="WATTUNE_DATABASE",
+            help="postgresql+psycopg://USER@HOST/NAME. By default SQLite in the store.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", metavar="N", min=0, max=256, help="Processes that train, one core each.")
+    ] = 1,
+    executor: Annotated[
+        str | None,
+        typer.Option("--executor", metavar="WHERE", help="ray or ray:ADDRESS: train on a cluster, --workers at once."),
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM.")] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Simulated boards use it meanwhile, in a temporary store.")
+    ] = False,
+) -> None:
+    """Serve models and proxy sweeps to a fleet of devices.
+
+    \b
+    Example:  wattune serve --store fleet
+              wattune token make lab --scope device --store fleet
+              wattune serve --store fleet --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+
+    It ends at Ctrl-C or SIGTERM; what its workers were at goes on when it is started again.
+    """
+    try:
+        from wattune.server.process import serve as run
+        from wattune.server.settings import Settings, is_loopback, sqlite_url
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "wattune":
+            raise
+        raise InputError("a server needs more", value=error.name, hint="pip install 'wattune[server]'") from error
+    if executor is not None:
+        _check_executor(executor)
+    with ExitStack() as stack:
+        if store is None and demo:
+            store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wattune-demo-")))
+        folder = (store or STORE).absolute()
+        settings = Settings(
+            store=folder,
+            database_url=database or sqlite_url(folder),
+            host=host,
+            port=port,
+            workers=workers,
+            executor=executor,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            requires_token=not is_loopback(host),
+        )
+        run(settings, say=emit, demo=demo)
+
+
+def _check_executor(executor: str) -> None:
+    # What `wattune.efficiency.cluster` says as well, where torch is loaded; this process has none.
+    if executor != "ray" and (not executor.startswith("ray:") or executor == "ray:"):
+        raise InputError("executor", value=executor, allowed="ray or ray:ADDRESS")
+    if find_spec("ray") is None:
+        raise InputError("Ray is not installed", value=executor, hint="pip install 'wattune[cluster]'")

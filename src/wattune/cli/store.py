@@ -1,0 +1,112 @@
+"""``wattune store``: what a server keeps: models added, all of it backed up and restored."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattune.cli.output import emit
+from wattune.cli.token import STORE, DatabaseUrl, Store
+from wattune.errors import InputError, OutputError
+
+if TYPE_CHECKING:
+    from wattune.server.store import Database
+
+store = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The store of a server.")]
+
+
+@store.callback()
+def _store() -> None:
+    """A server's store: models, backup, restore."""
+
+
+@store.command()
+def add(
+    workload: Annotated[Path, typer.Argument(metavar="FILE", help="A workload file with a table [proxy].")],
+    store: Store = None,
+    database: DatabaseUrl = None,
+) -> None:
+    """Offer the model of a workload file; what its proxy is trained on goes to the store, its own data does not.
+
+    \b
+    Example:  wattune store add workload.toml --store fleet
+    """
+    folder = store or STORE
+    opened = _opened(folder, database, makes=True)
+    try:
+        from wattune.server.adding import add_model
+        from wattune.server.store import FileStore
+
+        opened.upgrade()
+        model, is_new = add_model(workload, opened, FileStore(folder / "files"))
+    finally:
+        opened.close()
+    emit(f"{model.model} is on offer{'' if is_new else ', in place of the one before'}")
+
+
+@store.command()
+def backup(
+    folder: Folder,
+    target: Annotated[Path, typer.Argument(metavar="TARGET.tar", help="The file to write.")],
+    database: DatabaseUrl = None,
+) -> None:
+    """Write all of a store to one file, also while its server runs.
+
+    \b
+    Example:  wattune store backup fleet fleet-monday.tar
+    """
+    opened = _opened(folder, database)
+    try:
+        from wattune.server.backup import backup as write
+
+        count = write(folder, opened, target)
+    finally:
+        opened.close()
+    emit(f"{target}: the rows and {count} files of {folder}")
+
+
+@store.command()
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE.tar", help="A backup.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The store to make: a new or empty folder.")],
+    database: DatabaseUrl = None,
+) -> None:
+    """Make a store from a backup, whichever database that was of.
+
+    \b
+    Example:  wattune store restore fleet-monday.tar fleet
+    """
+    _needs_server()
+    from wattune.server.backup import restore as read
+
+    if not source.is_file():
+        raise InputError("no such backup", value=str(source))
+    emit(f"{folder}: the rows and {read(source, folder, database)} files of {source}")
+
+
+def _opened(folder: Path, url: str | None, *, makes: bool = False) -> Database:
+    _needs_server()
+    from wattune.server.settings import sqlite_url
+    from wattune.server.store import Database
+
+    if makes:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot make {folder}", value=error.strerror) from error
+    elif not folder.is_dir():
+        raise InputError("--store", value=str(folder), allowed="the store of a server")
+    elif url is None and not (folder / "wattune.db").is_file():
+        raise InputError("no database in the store", value=str(folder), hint="give its --database URL")
+    return Database(url or sqlite_url(folder.absolute()))
+
+
+def _needs_server() -> None:
+    for name in ("sqlalchemy", "alembic"):
+        if find_spec(name) is None:
+            raise InputError("a server needs more", value=name, hint="pip install 'wattune[server]'")

@@ -1,0 +1,134 @@
+// Keeps a page as new as the server's: it fetches itself every two seconds and takes over what changed in #live. The
+// server alone renders, so a page without this script shows the same, once.
+(() => {
+  const EVERY_MS = 2000;
+  const AT_MOST_MS = 15000;
+  const READINGS = 150;
+  const root = document.documentElement;
+
+  const toggle = document.getElementById("theme");
+  const dark = () =>
+    root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const name = () => {
+    toggle.textContent = dark() ? "Light" : "Dark";
+    toggle.setAttribute("aria-label", dark() ? "Change to light colours" : "Change to dark colours");
+  };
+  toggle.hidden = false;
+  toggle.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    try {
+      localStorage.setItem("theme", root.dataset.theme);
+    } catch {
+      // No storage: for this page only.
+    }
+    name();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
+  name();
+
+  const live = document.getElementById("live");
+  if (!live) return;
+  const note = document.getElementById("away");
+  const spoken = document.getElementById("spoken");
+  let wait = EVERY_MS;
+  let timer = 0;
+  let since = new Date();
+
+  // Makes `old` like `fresh`, node by node, so that focus, selection and unfolded details stay.
+  function morph(old, fresh) {
+    for (const { name } of [...old.attributes]) {
+      if (!fresh.hasAttribute(name) && !(name === "open" && old.localName === "details")) old.removeAttribute(name);
+    }
+    for (const { name, value } of fresh.attributes) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    const kept = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
+    let next = old.firstChild;
+    for (const wanted of [...fresh.childNodes]) {
+      const own = wanted.id ? kept.get(wanted.id) : next && !next.id && next.nodeName === wanted.nodeName ? next : null;
+      if (!own) {
+        old.insertBefore(document.importNode(wanted, true), next);
+        continue;
+      }
+      if (own === next) next = next.nextSibling;
+      else old.insertBefore(own, next);
+      if (own.nodeType === Node.ELEMENT_NODE) morph(own, wanted);
+      else if (own.data !== wanted.data) own.data = wanted.data;
+    }
+    while (next) {
+      const gone = next;
+      next = next.nextSibling;
+      gone.remove();
+    }
+  }
+
+  const said = (place) => new Map([...place.querySelectorAll("[data-says]")].map((e) => [e.id, e.dataset.says]));
+
+  // Power over the last minutes that this page was open: the server keeps only the newest reading.
+  const readings = new Map();
+  function trace() {
+    for (const spark of document.querySelectorAll("[data-power]")) {
+      const run = `${spark.id} ${spark.dataset.run}`;
+      const list = readings.get(run) ?? [];
+      list.push(Number(spark.dataset.power));
+      if (list.length > READINGS) list.shift();
+      readings.set(run, list);
+      const cap = Number(spark.dataset.cap) || 0;
+      const top = Math.max(cap, ...list) * 1.1 || 1;
+      const y = (watts) => (36 - (32 * watts) / top).toFixed(1);
+      const x = (index) => (100 - (100 * (list.length - 1 - index)) / (READINGS - 1)).toFixed(2);
+      spark.querySelector("polyline").setAttribute("points", list.map((w, i) => `${x(i)},${y(w)}`).join(" "));
+      const limit = spark.querySelector("line");
+      if (limit) limit.setAttribute("y1", y(cap));
+      if (limit) limit.setAttribute("y2", y(cap));
+      spark.toggleAttribute("hidden", list.length < 2);
+    }
+  }
+
+  function away(text) {
+    note.textContent = text;
+    note.hidden = !text;
+  }
+
+  async function renew() {
+    if (document.hidden) return;
+    try {
+      const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(10000) });
+      if (answer.redirected && new URL(answer.url).pathname === "/login") {
+        away("You are no longer signed in: load the page again.");
+        return;
+      }
+      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
+      if (!fresh) throw new Error("the page is another one now");
+      const before = said(live);
+      // What the script drew itself stays.
+      for (const spark of fresh.querySelectorAll("[data-power]")) {
+        const own = document.getElementById(spark.id);
+        if (own) spark.innerHTML = own.innerHTML;
+      }
+      morph(live, fresh);
+      trace();
+      const news = [...said(live)].filter(([id, text]) => before.get(id) !== text).map(([, text]) => text);
+      if (news.length) spoken.textContent = news.slice(0, 3).join(". ");
+      since = new Date();
+      wait = EVERY_MS;
+      away("");
+    } catch (error) {
+      const why = error instanceof TypeError || error.name === "TimeoutError" ? "" : ` (${error.message})`;
+      away(`The server does not answer${why}. What you see is from ${since.toLocaleTimeString()}; trying again.`);
+      wait = Math.min(AT_MOST_MS, wait * 1.5);
+    }
+    timer = setTimeout(renew, wait);
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(timer);
+    if (!document.hidden) {
+      wait = EVERY_MS;
+      renew();
+    }
+  });
+  trace();
+  timer = setTimeout(renew, EVERY_MS);
+})();

@@ -1,0 +1,43 @@
+"""Logs: one JSON object a line on stderr, each with the id of the request that it is about."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import datetime, timezone
+
+REQUESTS = logging.getLogger("wattune.server.requests")
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+
+
+class JsonLines(logging.Formatter):
+    """What `extra` gives becomes fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{name: value for name, value in vars(record).items() if name not in _OWN},
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure(level: int = logging.INFO) -> None:
+    """Send the logs of wattune's server and of uvicorn to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("wattune.server", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.setLevel(level)
+        logger.propagate = False
+    # A request is told of once, by us.
+    logging.getLogger("uvicorn.access").handlers[:] = [logging.NullHandler()]
+    logging.getLogger("uvicorn.access").propagate = False

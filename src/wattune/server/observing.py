@@ -1,0 +1,103 @@
+"""The outermost layer: every request has an id, is timed, counted, told of in the log, and answered with the headers
+that keep a browser from doing harm with the answer; an error that nobody expected is answered, and kept in the log."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import MutableHeaders
+
+from wattune.server.logs import REQUESTS
+from wattune.server.metrics import Metrics
+from wattune.server.problems import Problem, as_problem, respond
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
+
+API_POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+"""Content security policy of an answer that has none of its own: data, of which a browser runs and shows nothing."""
+
+_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+class Observer:
+    """Pure ASGI, so that what streams keeps streaming."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics):
+        self._app = app
+        self._metrics = metrics
+        self._process, self._count = secrets.token_hex(3), itertools.count()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(b"x-request-id", b"")
+        request_id = given.decode() if _ID.fullmatch(given) else f"{self._process}{next(self._count):010x}"
+        begin_s, status, sent = time.perf_counter(), 0, 0
+
+        async def observed(message: Message) -> None:
+            nonlocal status, sent
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _add_headers(scope, message, request_id)
+            elif message["type"] == "http.response.body":
+                sent += len(message.get("body", b""))
+            await send(message)
+
+        failure: BaseException | None = None
+        try:
+            await self._app(scope, receive, observed)
+        except Exception as error:
+            problem = as_problem(error)
+            failure = error if problem is None else None
+            if status == 0:
+                answer = problem or Problem(500, "an error of the server", hint=f"its log has it as {request_id}")
+                await respond(answer)(scope, receive, observed)
+            elif problem is None:
+                raise  # the connection is cut: half an answer must not look like a whole one
+        finally:
+            seconds = time.perf_counter() - begin_s
+            route = getattr(scope.get("route"), "path", None) or "other"
+            # A method is a client's text, too: names that are not known would make as many metrics as there are texts.
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._metrics.answered(method, route, status, seconds)
+            identity = scope.get("state", {}).get("identity")
+            REQUESTS.log(
+                40 if failure else 20,
+                "request",
+                exc_info=failure,
+                extra={
+                    "request": request_id,
+                    "method": method,
+                    "path": scope["path"],
+                    "route": route,
+                    "status": status,
+                    "ms": round(seconds * 1000, 1),
+                    "bytes": sent,
+                    "client": (scope.get("client") or (None,))[0],
+                    "token": getattr(identity, "name", None),
+                },
+            )
+
+
+def _add_headers(scope: Scope, message: Message, request_id: str) -> None:
+    headers = MutableHeaders(scope=message)
+    headers["X-Request-Id"] = request_id
+    headers.setdefault("Content-Security-Policy", API_POLICY)
+    headers.setdefault("X-Content-Type-Options", "nosniff")
+    headers.setdefault("X-Frame-Options", "DENY")
+    headers.setdefault("Referrer-Policy", "no-referrer")
+    headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
+    headers.setdefault("Cross-Origin-Opener-Policy", "same-origin")
+    if not scope["path"].startswith("/static/"):
+        headers.setdefault("Cache-Control", "no-store")
+    if scope.get("scheme") == "https":
+        headers.setdefault("Strict-Transport-Security", "max-age=31536000")

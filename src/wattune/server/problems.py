@@ -1,0 +1,131 @@
+"""Errors as application/problem+json (RFC 9457), with what, value, allowed and hint as on the command line."""
+
+from __future__ import annotations
+
+import errno
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from wattune.errors import InputError, OutputError, WattuneError
+from wattune.server.store import StoreUnavailable
+
+RETRY_S = 5
+"""When a client that found the store full or away may ask again."""
+
+LONGEST = 500
+"""Characters of a value that is shown again."""
+
+_AWAY = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EFBIG}
+"""Errors of the system that may be over in a while, or that an operator ends: the request was not wrong."""
+
+
+class Problem(Exception):
+    """A request that is answered with an error. ``what``, ``value``, ``allowed``, ``hint`` as those of InputError."""
+
+    def __init__(
+        self,
+        status: int,
+        what: str,
+        *,
+        value: object = None,
+        allowed: str | None = None,
+        hint: str | None = None,
+        headers: dict[str, str] | None = None,
+    ):
+        super().__init__(what)
+        self.status = status
+        self.headers = headers or {}
+        shown = None if value is None else _plain(value)
+        self.fields = {"what": _plain(what), "value": shown, "allowed": allowed, "hint": hint}
+
+    @property
+    def detail(self) -> str:
+        """All of it in one line."""
+        parts = [self.fields["what"] or ""]
+        if self.fields["value"] is not None:
+            parts = [f"{parts[0]}: {self.fields['value']}"]
+        if self.fields["allowed"]:
+            parts.append(f"allowed: {self.fields['allowed']}")
+        if self.fields["hint"]:
+            parts.append(self.fields["hint"])
+        return "; ".join(parts)
+
+
+def respond(problem: Problem) -> Response:
+    """The answer."""
+    content = {
+        "type": "about:blank",
+        "title": HTTPStatus(problem.status).phrase,
+        "status": problem.status,
+        "detail": problem.detail,
+        **{name: text for name, text in problem.fields.items() if text is not None},
+    }
+    return JSONResponse(content, problem.status, problem.headers, media_type="application/problem+json")
+
+
+def as_problem(error: BaseException) -> Problem | None:
+    """What an error of ours, of the store or of the framework is to a client; None for what nobody expected."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, (StoreUnavailable, OutputError)):
+        return _away(str(error))
+    if isinstance(error, InputError):
+        return Problem(422, error.what, value=error.value, allowed=error.allowed, hint=error.hint)
+    if isinstance(error, WattuneError):
+        return Problem(422, str(error))
+    if isinstance(error, OSError) and error.errno in _AWAY:
+        return _away(f"the store cannot be written: {error.strerror}")
+    if isinstance(error, RequestValidationError):
+        return _invalid(error)
+    if isinstance(error, HTTPException):
+        return Problem(error.status_code, str(error.detail), headers=dict(error.headers or {}))
+    if isinstance(error, ClientDisconnect):
+        return Problem(400, "the request ended before its body did")
+    return None
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error that ``as_problem`` knows."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        problem = as_problem(error)
+        assert problem is not None
+        wants_page = not request.url.path.startswith("/v1/") and "text/html" in request.headers.get("accept", "")
+        if problem.status == 401 and wants_page:
+            return RedirectResponse(f"/login?next={quote(request.url.path)}", 303)
+        return respond(problem)
+
+    known: tuple[type[Exception], ...] = (
+        Problem,
+        WattuneError,
+        RequestValidationError,
+        HTTPException,
+        ClientDisconnect,
+    )
+    for kind in known:
+        app.add_exception_handler(kind, handle)
+
+
+def _away(what: str) -> Problem:
+    return Problem(503, what, hint=f"try again in {RETRY_S} s", headers={"Retry-After": str(RETRY_S)})
+
+
+def _invalid(error: RequestValidationError) -> Problem:
+    first: dict[str, Any] = error.errors()[0]
+    place = " ".join(str(part) for part in first["loc"])
+    missing = first["type"] == "missing"
+    return Problem(422, place, value=None if missing else first.get("input"), allowed=first["msg"])
+
+
+def _plain(value: object) -> str:
+    """A value of anybody's in one line that can be printed, cut off."""
+    text = value if isinstance(value, str) else repr(value)
+    text = " ".join(text.split()).encode("utf-8", "replace").decode()
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

@@ -1,0 +1,123 @@
+"""Proxy sweeps as jobs, their curves and the learning curves of their runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from wattune.records import EfficiencyCurve, LearningCurve
+from wattune.records.served import SweepRequest, SweepState, SweepStatus
+from wattune.server.bodies import body
+from wattune.server.jobs import queue
+from wattune.server.jobs.queue import WrongState
+from wattune.server.problems import Problem
+from wattune.server.routes.parts import IdPath, IdQuery, Limit, ModelQuery, answer, route
+from wattune.server.store import models
+from wattune.server.store.tables import JobRow
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+Whole = Annotated[int, Path(ge=0, le=2**31 - 1)]
+
+
+@router.post("", **route("device", SweepStatus, also=(201,), takes=SweepRequest))
+def post_job(request: Request, asked: Annotated[SweepRequest, Depends(body(SweepRequest))]) -> Response:
+    """Ask how many samples each batch size of a model needs. The same request twice is the same job."""
+    database = request.app.state.database
+    with database.session(reads_only=True) as session:
+        model = models.get(session, asked.model)
+        if model is None:
+            raise Problem(404, "no such model", value=asked.model, hint="GET /v1/models")
+        # A fleet asks for the same again and again: what is there needs no writer's transaction.
+        found = queue.status(session, asked.key(model.digest))
+    if found is not None and found.state in (*queue.OPEN, "done"):
+        return answer(found.model_dump(mode="json"), 200, Location=f"/v1/jobs/{found.job}")
+    with database.session() as session:
+        job, is_new = queue.submit(session, model, asked, time.time())
+        status = queue.status(session, job.id)
+        assert status is not None
+    return answer(status.model_dump(mode="json"), 201 if is_new else 200, Location=f"/v1/jobs/{status.job}")
+
+
+@router.get("", **route("read", list[SweepStatus]))
+def list_jobs(
+    request: Request,
+    state: Annotated[SweepState | None, Query()] = None,
+    model: ModelQuery = None,
+    limit: Limit = 50,
+    before: IdQuery = None,
+) -> Response:
+    """The jobs, the newest first; those behind ``before``."""
+    with request.app.state.database.session(reads_only=True) as session:
+        found = queue.listing(session, state=state, model=model, limit=limit, before=before)
+    return answer([status.model_dump(mode="json") for status in found])
+
+
+@router.get("/{job}", **route("read", SweepStatus))
+def get_job(request: Request, job: IdPath) -> Response:
+    """How a job is doing."""
+    with request.app.state.database.session(reads_only=True) as session:
+        return _shown(queue.status(session, job), job)
+
+
+@router.post("/{job}/cancel", **route("device", SweepStatus))
+def cancel_job(request: Request, job: IdPath) -> Response:
+    """Stop a job."""
+    return _change(request, queue.cancel, job)
+
+
+@router.post("/{job}/retry", **route("admin", SweepStatus))
+def retry_job(request: Request, job: IdPath) -> Response:
+    """Start a job anew that has ended without a curve."""
+    return _change(request, queue.retry, job)
+
+
+@router.get("/{job}/curve", **route("read", EfficiencyCurve))
+def get_curve(request: Request, job: IdPath) -> Response:
+    """What came of a job. 409 while it is not done."""
+    with request.app.state.database.session(reads_only=True) as session:
+        row = session.get(JobRow, job)
+        if row is None:
+            raise _unknown(job)
+        if row.curve is None:
+            raise Problem(409, f"job {job} is not done", value=row.state, hint=row.reason)
+        return answer(row.curve)
+
+
+@router.get("/{job}/runs/{batch_size}/{seed}", **route("read", LearningCurve))
+def get_run(request: Request, job: IdPath, batch_size: Whole, seed: Whole) -> Response:
+    """The learning curve of one proxy run, byte for byte as it was kept."""
+    with request.app.state.database.session(reads_only=True) as session:
+        status = queue.status(session, job)
+    if status is None:
+        raise _unknown(job)
+    run = next((run for run in status.runs if (run.batch_size, run.seed) == (batch_size, seed)), None)
+    if run is None:
+        raise Problem(404, f"job {job} has no run of batch size {batch_size} and seed {seed}")
+    if run.curve is None:
+        raise Problem(409, "the run is not done", value=run.state, hint=run.reason)
+    content = request.app.state.files.read(run.curve)
+    return Response(content, media_type="application/json", headers={"ETag": f'"{run.curve}"'})
+
+
+def _change(request: Request, change: Callable[[Session, str, float], SweepStatus | None], job: str) -> Response:
+    try:
+        with request.app.state.database.session() as session:
+            return _shown(change(session, job, time.time()), job)
+    except WrongState as error:
+        raise Problem(409, error.what, value=error.value, allowed=error.allowed, hint=error.hint) from error
+
+
+def _shown(status: SweepStatus | None, job: str) -> Response:
+    if status is None:
+        raise _unknown(job)
+    return answer(status.model_dump(mode="json"))
+
+
+def _unknown(job: str) -> Problem:
+    return Problem(404, "no such job", value=job, hint="GET /v1/jobs")

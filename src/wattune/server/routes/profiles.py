@@ -1,0 +1,71 @@
+"""Profiles that devices and makers published."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from wattune.records import Kind, ProfileTable
+from wattune.records.served import DEVICE_NAME, SHA256
+from wattune.server.bodies import body
+from wattune.server.problems import Problem
+from wattune.server.routes.parts import IdPath, IdQuery, Limit, Made, TextQuery, answer, route
+from wattune.server.store import profiles
+
+router = APIRouter(prefix="/v1/profiles", tags=["profiles"])
+
+
+class Listed(BaseModel):
+    """A profile without its table. ``created_s``: when it was published, in seconds since 1970."""
+
+    id: str
+    board: str
+    workload: str
+    algorithm: str
+    kind: Kind | None
+    publisher: str
+    created_s: float
+
+
+@router.get("", **route("read", list[Listed]))
+def list_profiles(
+    request: Request,
+    key: Annotated[str | None, Query(pattern=SHA256)] = None,
+    board: TextQuery = None,
+    workload: TextQuery = None,
+    algorithm: TextQuery = None,
+    limit: Limit = 50,
+    before: IdQuery = None,
+) -> Response:
+    """The newest first, those behind ``before``. ``key``: SHA-256 of the profile's key as canonical JSON."""
+    with request.app.state.database.session(reads_only=True) as session:
+        found = profiles.listing(
+            session, key=key, board=board, workload=workload, algorithm=algorithm, limit=limit, before=before
+        )
+    return answer(found)
+
+
+@router.get("/{profile}", **route("read", ProfileTable))
+def get_profile(request: Request, profile: IdPath) -> Response:
+    """A profile."""
+    with request.app.state.database.session(reads_only=True) as session:
+        record = profiles.get(session, profile)
+    if record is None:
+        raise Problem(404, "no such profile", value=profile, hint="GET /v1/profiles")
+    return answer(record, ETag=f'"{profile}"')
+
+
+@router.post("", **route("device", Made, also=(201,), takes=ProfileTable))
+def post_profile(
+    request: Request,
+    device: Annotated[str, Query(pattern=DEVICE_NAME)],
+    profile: Annotated[ProfileTable, Depends(body(ProfileTable))],
+) -> Response:
+    """Publish a profile. The same one twice is kept once."""
+    with request.app.state.database.session() as session:
+        made, is_new = profiles.put(session, profile, device, time.time())
+    return answer({"id": made}, 201 if is_new else 200, Location=f"/v1/profiles/{made}")

@@ -1,0 +1,81 @@
+"""Models on offer, and the rows of the files that they need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from wattune.errors import InputError
+from wattune.records.served import ServedModel
+from wattune.server.store.tables import FileRow, ModelRow
+
+
+def listing(session: Session, *, after: str = "", limit: int = 100) -> list[ServedModel]:
+    """By name, those behind ``after``."""
+    rows = session.scalars(select(ModelRow).where(ModelRow.name > after).order_by(ModelRow.name).limit(limit))
+    return [ServedModel.parse(row.record) for row in rows]
+
+
+def get(session: Session, name: str) -> ServedModel | None:
+    """The model of this name; None where there is none."""
+    row = session.get(ModelRow, name)
+    return None if row is None else ServedModel.parse(row.record, source=f"the model {name}")
+
+
+def get_record(session: Session, name: str) -> tuple[dict[str, Any], str] | None:
+    """The model of this name as it was kept, and its digest; None where there is none."""
+    row = session.execute(select(ModelRow.record, ModelRow.digest).where(ModelRow.name == name)).first()
+    return None if row is None else (row.record, row.digest)
+
+
+def put(session: Session, model: ServedModel, now_s: float) -> bool:
+    """Offer a model, in place of one of the same name; whether the name is new.
+
+    Raises: InputError where a file that it needs is not on the server, or is something else.
+    """
+    _check_files(session, model)
+    row = session.get(ModelRow, model.model, with_for_update=True)
+    if row is not None:
+        row.record, row.digest, row.updated_s = model.dump(), model.digest, now_s
+        return False
+    session.add(ModelRow(name=model.model, record=model.dump(), digest=model.digest, created_s=now_s, updated_s=now_s))
+    session.flush()
+    return True
+
+
+def delete(session: Session, name: str) -> bool:
+    """Offer it no more; its files stay, since jobs and other models may need them. False where there was none."""
+    row = session.get(ModelRow, name, with_for_update=True)
+    if row is None:
+        return False
+    session.delete(row)
+    return True
+
+
+def add_file(session: Session, sha256: str, kind: str, size: int, now_s: float) -> bool:
+    """The row of a file; whether it is new. Raises: InputError where the same bytes are there as something else."""
+    row = session.get(FileRow, sha256)
+    if row is None:
+        session.add(FileRow(sha256=sha256, kind=kind, bytes=size, created_s=now_s))
+        session.flush()
+        return True
+    if row.kind != kind:
+        raise InputError(f"file {sha256} is on the server as another kind", value=row.kind, allowed=kind)
+    return False
+
+
+def _check_files(session: Session, model: ServedModel) -> None:
+    kinds = dict.fromkeys(model.proxy.files, "text" if model.proxy.data["source"] == "text" else "npz")
+    if model.weights is not None:
+        kinds[model.weights.sha256] = "safetensors"
+    for sha256, kind in kinds.items():
+        row = session.get(FileRow, sha256)
+        if row is None:
+            raise InputError("file that is not on the server", value=sha256, hint=f"PUT /v1/files/{sha256} first")
+        if row.kind != kind:
+            raise InputError(f"kind of file {sha256}", value=row.kind, allowed=kind)
+    weights = model.weights
+    if weights is not None and (row := session.get(FileRow, weights.sha256)) and row.bytes != weights.bytes:
+        raise InputError("bytes of the weights", value=weights.bytes, allowed=str(row.bytes))

@@ -1,0 +1,53 @@
+"""Finished trainings."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from wattune.errors import InputError
+from wattune.records import TrainingRecord
+from wattune.server.store.tables import TrainingRow
+
+
+def listing(
+    session: Session,
+    *,
+    device: str | None = None,
+    model: str | None = None,
+    limit: int = 50,
+    before: str | None = None,
+) -> list[dict[str, Any]]:
+    """What there is, without the records: the newest first. ``before``: those behind this one.
+
+    Raises: InputError for a ``before`` that is not there.
+    """
+    chosen = select(TrainingRow.id, TrainingRow.device, TrainingRow.model_name.label("model"), TrainingRow.created_s)
+    if device is not None:
+        chosen = chosen.where(TrainingRow.device == device)
+    if model is not None:
+        chosen = chosen.where(TrainingRow.model_name == model)
+    if before is not None:
+        at = session.execute(select(TrainingRow.created_s).where(TrainingRow.id == before)).scalar()
+        if at is None:
+            raise InputError("no such training", value=before)
+        older = (TrainingRow.created_s == at) & (TrainingRow.id < before)
+        chosen = chosen.where((TrainingRow.created_s < at) | older)
+    chosen = chosen.order_by(TrainingRow.created_s.desc(), TrainingRow.id.desc()).limit(limit)
+    return [dict(row) for row in session.execute(chosen).mappings()]
+
+
+def get(session: Session, training_id: str) -> dict[str, Any] | None:
+    """The record as it came; None where there is none."""
+    return session.execute(select(TrainingRow.record).where(TrainingRow.id == training_id)).scalar()
+
+
+def add(session: Session, record: TrainingRecord, device: str, model: str | None, now_s: float) -> str:
+    """Keep a training; gives its id."""
+    training_id = secrets.token_hex(16)
+    session.add(TrainingRow(id=training_id, device=device, model_name=model, record=record.dump(), created_s=now_s))
+    session.flush()
+    return training_id

@@ -1,0 +1,145 @@
+"""What an uploaded file must be before it is kept: read without torch, without pickle, and without trust.
+
+Source of the safetensors format: https://github.com/huggingface/safetensors; of npy: NEP 1.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from numpy.lib import format as npy
+
+from wattune.errors import InputError
+from wattune.server.bodies import parse_json
+from wattune.server.problems import Problem
+
+FileKind = Literal["safetensors", "npz", "text"]
+
+HEADER_BYTES = 16 * 2**20
+"""Longest header of a safetensors file."""
+
+UNPACKED_BYTES = 2 * 2**30
+"""Bytes of all arrays of an .npz file."""
+
+ARRAYS = 64
+CHUNK_BYTES = 2**20
+
+TYPE_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"), 1),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
+    **dict.fromkeys(("I32", "U32", "F32"), 4),
+    **dict.fromkeys(("I64", "U64", "F64"), 8),
+}
+"""Bytes of a value of each type of a safetensors file."""
+
+
+def check_file(path: Path, kind: FileKind) -> None:
+    """Raises: InputError where a file is not what it is said to be."""
+    with path.open("rb") as file:
+        {"safetensors": _check_safetensors, "npz": _check_npz, "text": _check_text}[kind](file)
+
+
+def _check_safetensors(file: BinaryIO) -> None:
+    size = file.seek(0, 2)
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or not 2 <= length <= min(HEADER_BYTES, size - 8):
+        raise _bad_header("its length", length, f"2 to {min(HEADER_BYTES, max(0, size - 8))} bytes of {size}")
+    try:
+        header = parse_json(file.read(length))
+    except Problem as problem:
+        raise InputError("the header of the safetensors file", value=problem.detail, allowed="JSON") from None
+    if not isinstance(header, dict):
+        raise _bad_header("it", type(header).__name__, "a JSON object")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise _bad_header("__metadata__", metadata, "texts by name")
+    if not header:
+        raise _bad_header("it", "no tensor", "at least one")
+    places = sorted((_tensor(name, entry), name) for name, entry in header.items())
+    end = 0
+    for (begin, until), name in places:
+        if begin != end:
+            raise _bad_header(f"data_offsets of {name[:100]}", begin, f"{end}: one after another, without gaps")
+        end = until
+    if end != size - 8 - length:
+        raise _bad_header("the end of its data", end, f"{size - 8 - length}, where the file ends")
+
+
+def _tensor(name: str, entry: Any) -> tuple[int, int]:
+    """Where the data of a tensor begins and ends."""
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise _bad_header(name[:100], entry, "dtype, shape and data_offsets")
+    of = name[:100]
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in TYPE_BYTES:
+        raise _bad_header(f"dtype of {of}", dtype, ", ".join(TYPE_BYTES))
+    if not _whole(shape) or len(shape) > 16:
+        raise _bad_header(f"shape of {of}", shape, "up to 16 whole numbers, 0 or more")
+    if not _whole(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise _bad_header(f"data_offsets of {of}", offsets, "[begin, end]")
+    needed = math.prod(shape) * TYPE_BYTES[dtype]
+    if offsets[1] - offsets[0] != needed:
+        raise _bad_header(f"data_offsets of {of}", offsets, f"{needed} bytes, as its shape says")
+    return offsets[0], offsets[1]
+
+
+def _whole(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _check_npz(file: BinaryIO) -> None:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            if not 1 <= len(members) <= ARRAYS or len({member.filename for member in members}) < len(members):
+                raise InputError("arrays of the .npz file", value=len(members), allowed=f"1 to {ARRAYS}, each once")
+            if (total := sum(member.file_size for member in members)) > UNPACKED_BYTES:
+                raise InputError("bytes of the .npz file unpacked", value=total, allowed=f"at most {UNPACKED_BYTES}")
+            for member in members:
+                _check_member(archive, member)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise InputError("the .npz file", value=str(error), allowed="what numpy.savez wrote") from None
+
+
+def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    name = member.filename
+    if not name.endswith(".npy") or "/" in name or "\\" in name or member.flag_bits & 0x1:
+        raise InputError("member of the .npz file", value=name, allowed="NAME.npy, not encrypted")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise InputError(f"compression of {name}", value=member.compress_type, allowed="stored or deflated")
+    with archive.open(member) as array:
+        version = npy.read_magic(array)
+        if version not in ((1, 0), (2, 0)):
+            raise InputError(f"npy version of {name}", value=version, allowed="1.0 and 2.0")
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read_header(array)
+        if dtype.hasobject or dtype.kind not in "biuf":
+            raise InputError(f"type of {name}", value=str(dtype), allowed="numbers and truth values")
+        if min(shape, default=0) < 0:
+            raise InputError(f"shape of {name}", value=shape, allowed="0 or more")
+        told, found = math.prod(shape) * dtype.itemsize, 0
+        while chunk := array.read(CHUNK_BYTES):  # to the end, where the checksum is compared
+            found += len(chunk)
+        if told != found:
+            raise InputError(f"bytes of {name}", value=found, allowed=f"{told}, as its shape says")
+
+
+def _check_text(file: BinaryIO) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        while chunk := file.read(CHUNK_BYTES):
+            if "\0" in decoder.decode(chunk):
+                raise InputError("the text", value="the character 0", allowed="UTF-8 text")
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise InputError("the text", value=str(error), allowed="UTF-8") from None
+
+
+def _bad_header(what: str, value: object, allowed: str) -> InputError:
+    return InputError(f"the header of the safetensors file, {what}", value=value, allowed=allowed)

@@ -1,0 +1,132 @@
+"""What the tests of the server share: both databases, a store in each, and the API without and with a real socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.postgresql_made import REQUIRED, Cluster, binaries
+
+from wattune.server.store import Database, FileStore
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store with its tables, as a server would open it. ``settings`` is a ``wattune.server.settings.Settings``."""
+
+    settings: Any
+    database: Database
+    files: FileStore
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Cluster]:
+    """A cluster for all tests of this process; one that a test stops, it makes itself."""
+    if binaries() is None:
+        assert not REQUIRED, "WATTUNE_REQUIRE_POSTGRESQL=1, and no PostgreSQL server is installed"
+        pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+    cluster = Cluster()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        folder = tmp_path / "store"
+        folder.mkdir(exist_ok=True)
+        return f"sqlite:///{folder / 'wattune.db'}"
+    return request.getfixturevalue("postgresql").new()
+
+
+@pytest.fixture
+def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
+    """A store with no row yet, on each database."""
+    with opened(tmp_path / "store", database_url) as found:
+        yield found
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path) -> Iterator[Store]:
+    """A store on SQLite alone, for what does not depend on the database."""
+    with opened(tmp_path / "store") as found:
+        yield found
+
+
+@pytest.fixture
+def client(store: Store) -> Iterator[Any]:
+    """The API of this store, without a socket."""
+    from starlette.testclient import TestClient
+    from wattune.server.app import create_app
+
+    with TestClient(create_app(*_of(store)), base_url="http://127.0.0.1:8484") as found:
+        yield found
+
+
+@pytest.fixture
+def live_server(store: Store) -> Iterator[str]:
+    """The URL of the API of this store, behind a real socket; without workers."""
+    with served(store) as url:
+        yield url
+
+
+@contextmanager
+def opened(folder: Path, database_url: str | None = None, **changes: Any) -> Iterator[Store]:
+    """A store in a folder. ``changes``: settings that differ from those of a local server."""
+    folder.mkdir(parents=True, exist_ok=True)
+    database = Database(database_url or f"sqlite:///{folder / 'wattune.db'}")
+    try:
+        database.upgrade()
+        settings = made_settings(store=folder, database_url=database.url, **changes)
+        yield Store(settings, database, FileStore(folder / "files"))
+    finally:
+        database.close()
+
+
+def made_settings(**given: Any) -> Any:
+    """The settings of a server on the loopback address that asks for no token, but for what is given."""
+    try:
+        from wattune.server.settings import Settings
+    except ModuleNotFoundError:  # what needs the store alone can do without
+        return None
+    values = {"host": "127.0.0.1", "port": 8484, "workers": 0, "executor": None, "tls_cert": None, "tls_key": None}
+    return Settings(**{**values, "requires_token": False, **given})
+
+
+@contextmanager
+def served(store: Store) -> Iterator[str]:
+    """The API in a thread of this process, with a socket; gives its URL."""
+    import uvicorn
+    from wattune.server.app import create_app
+
+    app = create_app(*_of(store))
+    config = uvicorn.Config(app, log_config=None, lifespan="on", ws="none", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        try:
+            until = time.monotonic() + 20
+            while not server.started:
+                assert thread.is_alive(), "the server did not start"
+                assert time.monotonic() < until, "the server did not start in 20 s"
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(10)
+
+
+def _of(store: Store) -> tuple[Any, Database, FileStore]:
+    return store.settings, store.database, store.files

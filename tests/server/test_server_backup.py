@@ -1,0 +1,231 @@
+"""A store in one file and back, into either database; and what is damaged, or in the way, is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+
+import pytest
+from sqlalchemy import select
+from tests.server.conftest import opened
+from tests.server.served_made import model
+from tests.server.served_made import request as asked
+
+from wattune.errors import InputError, OutputError, RecordError, WattuneError
+from wattune.server.backup import backup, restore
+from wattune.server.jobs import leases, queue
+from wattune.server.jobs.leases import Trained
+from wattune.server.store import models, tokens
+from wattune.server.store.tables import FileRow, Table
+
+
+def filled(store, runs=3):
+    """A store with a model, a token and a sweep of which some runs are done."""
+    with store.database.session() as session:
+        models.put(session, model(), 1.0)
+        tokens.make(session, "lab", "device", 2.0)
+        job, _ = queue.submit(session, model(), asked(), 3.0)
+    for number in range(runs):
+        with store.database.session() as session:
+            claim = leases.claim(session, "w1", 4.0)
+            content = json.dumps({"run": number}).encode()
+            leases.finish(session, claim, Trained(store.files.write(content), len(content), number, True), 5.0)
+    return job.id
+
+
+def rows(store):
+    with store.database.session(reads_only=True) as session:
+        return {
+            table.name: [dict(row) for row in session.execute(select(table).order_by(*table.primary_key)).mappings()]
+            for table in Table.metadata.sorted_tables
+        }
+
+
+def kept(store):
+    return {path.name: path.read_bytes() for path in store.files.folder.glob("??/*")}
+
+
+@pytest.mark.parametrize("into", ["sqlite", "postgresql"])
+def test_a_backup_is_restored_into_either_database(store, into, tmp_path, request):
+    filled(store)
+    target = tmp_path / "backup.tar"
+    assert backup(store.settings.store, store.database, target) == 3
+    assert target.stat().st_mode & 0o777 == 0o600
+    url = request.getfixturevalue("postgresql").new() if into == "postgresql" else None
+    assert restore(target, tmp_path / "again", url) == 3
+    with opened(tmp_path / "again", url) as again:
+        assert rows(again) == rows(store)
+        assert kept(again) == kept(store)
+        # New rows get numbers of their own, and the sweep goes on.
+        with again.database.session() as session:
+            queue.submit(session, model(target=0.7), asked(seeds=1), 6.0)
+            assert leases.claim(session, "w1", 7.0) is not None
+
+
+def test_a_backup_taken_while_the_store_is_written_is_of_one_moment(store, tmp_path):
+    filled(store, runs=0)
+    ends = threading.Event()
+    failures = []
+
+    def work():
+        number = 0
+        while not ends.is_set():
+            try:
+                with store.database.session() as session:
+                    queue.submit(session, model(f"m{number}"), asked(f"m{number}", seeds=5), time.time())
+                with store.database.session() as session:
+                    claim = leases.claim(session, "w1", time.time())
+                    content = json.dumps(number).encode() * 1000
+                    leases.finish(session, claim, Trained(store.files.write(content), len(content), 1, True), 5.0)
+            except WattuneError as error:
+                failures.append(error)
+                return
+            number += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for number in range(4):
+            time.sleep(0.1)
+            backup(store.settings.store, store.database, tmp_path / f"{number}.tar")
+    finally:
+        ends.set()
+        thread.join()
+    assert failures == []
+    counts = []
+    for number in range(4):
+        restore(tmp_path / f"{number}.tar", tmp_path / f"again{number}")
+        with opened(tmp_path / f"again{number}") as again:
+            found = rows(again)
+            jobs = {row["id"] for row in found["jobs"]}
+            # Every job with all its units, every curve that a unit names with its file.
+            assert sum(row["batch_size"] > 0 for row in found["units"]) == 8 + 20 * (len(jobs) - 1)
+            named = {row["curve_sha256"] for row in found["units"] if row["state"] == "done"}
+            assert named == {row["sha256"] for row in found["files"]} == set(kept(again))
+            counts.append(len(jobs))
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+
+
+def test_nothing_is_overwritten(sqlite_store, tmp_path, postgresql):
+    filled(sqlite_store)
+    target, folder = tmp_path / "backup.tar", sqlite_store.settings.store
+    target.write_text("mine")
+    with pytest.raises(OutputError, match="there is a file already"):
+        backup(folder, sqlite_store.database, target)
+    assert target.read_text() == "mine"
+    target.unlink()
+    backup(folder, sqlite_store.database, target)
+    before = rows(sqlite_store), kept(sqlite_store)
+    with pytest.raises(OutputError, match="the folder is not empty"):
+        restore(target, folder)
+    assert (rows(sqlite_store), kept(sqlite_store)) == before
+    url = postgresql.new()
+    with opened(tmp_path / "other", url) as other:
+        filled(other, runs=1)
+        theirs = rows(other)
+        with pytest.raises(InputError, match="there are rows in"):
+            restore(target, tmp_path / "again", url)
+        assert rows(other) == theirs
+    assert not (tmp_path / "again").exists()
+
+
+def changed(source, target, change):
+    """A copy of an archive of which ``change`` (name, content) -> content or None has changed the members."""
+    with tarfile.open(source) as old, tarfile.open(target, "w") as new:
+        for member in old:
+            content = change(member.name, old.extractfile(member).read())
+            if content is not None:
+                entry = tarfile.TarInfo(member.name)
+                entry.size = len(content)
+                new.addfile(entry, io.BytesIO(content))
+    return target
+
+
+def _flip(name, content, which):
+    return content[:-2] + bytes([content[-2] ^ 1]) + content[-1:] if which in name else content
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda name, content: _flip(name, content, "tables/units"), "tables/units.jsonl of the backup is damaged"),
+        (lambda name, content: _flip(name, content, "files/"), "of the backup is damaged"),
+        (lambda name, content: None if "tables/jobs" in name else content, "tables/jobs.jsonl is missing"),
+        (lambda name, content: None if "files/" in name else content, "is missing"),
+        (lambda name, content: None if "manifest" in name else content, "manifest.json is missing"),
+        (lambda name, content: b"{" if "manifest" in name else content, "the backup is damaged"),
+        (lambda name, content: b'{"format": "x"}' if "manifest" in name else content, "the backup: x, None"),
+    ],
+)
+def test_a_damaged_backup_is_refused_and_leaves_nothing(sqlite_store, tmp_path, change, said):
+    filled(sqlite_store)
+    target = tmp_path / "backup.tar"
+    backup(sqlite_store.settings.store, sqlite_store.database, target)
+    damaged = changed(target, tmp_path / "damaged.tar", change)
+    with pytest.raises(RecordError, match=said):
+        restore(damaged, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_backup_that_was_cut_off_is_refused(sqlite_store, tmp_path, share):
+    filled(sqlite_store)
+    target = tmp_path / "backup.tar"
+    backup(sqlite_store.settings.store, sqlite_store.database, target)
+    content = target.read_bytes()
+    target.write_bytes(content[: int(share * len(content.rstrip(b"\0")))])
+    with pytest.raises(RecordError):
+        restore(target, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_names_in_an_archive_lead_nowhere(sqlite_store, tmp_path):
+    filled(sqlite_store)
+    target = tmp_path / "backup.tar"
+    backup(sqlite_store.settings.store, sqlite_store.database, target)
+    with tarfile.open(target, "a") as archive:
+        for name in ("../outside", "/tmp/wattune-outside", "files/../../outside"):
+            entry = tarfile.TarInfo(name)
+            entry.size = 1
+            archive.addfile(entry, io.BytesIO(b"x"))
+        link = tarfile.TarInfo("files/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    restore(target, tmp_path / "deep" / "again")
+    found = {path.name for path in (tmp_path / "deep").rglob("*") if path.is_file()}
+    assert found == {"wattune.db", *kept(sqlite_store)}
+
+
+def test_a_damaged_file_is_not_backed_up(sqlite_store, tmp_path):
+    filled(sqlite_store)
+    with sqlite_store.database.session(reads_only=True) as session:
+        path = sqlite_store.files.path(session.scalars(select(FileRow.sha256)).first())
+    path.write_bytes(b"other")
+    with pytest.raises(OutputError, match="is damaged"):
+        backup(sqlite_store.settings.store, sqlite_store.database, tmp_path / "backup.tar")
+    assert list(tmp_path.glob("*backup*")) == []
+
+
+@pytest.mark.slow
+def test_one_command_each(sqlite_store, tmp_path):
+    filled(sqlite_store)
+
+    def said(*words):
+        command = [sys.executable, "-m", "wattune", "store", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout.strip() or done.stderr.strip()
+
+    folder, target, again = sqlite_store.settings.store, tmp_path / "b.tar", tmp_path / "again"
+    assert said("backup", folder, target) == (0, f"{target}: the rows and 3 files of {folder}")
+    assert said("restore", target, again) == (0, f"{again}: the rows and 3 files of {target}")
+    code, line = said("restore", target, again)
+    assert (code, line.startswith(f"wattune: the folder is not empty: {again}")) == (2, True)
+    assert said("backup", tmp_path / "nowhere", target)[0] == 2
+    with opened(again) as restored:
+        assert rows(restored) == rows(sqlite_store)

@@ -1,0 +1,105 @@
+"""The strict reading of JSON agrees with the plain one on what is good, and refuses what it says it does."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattune.server.bodies import DEPTH, VALUES, parse_json
+from wattune.server.problems import Problem
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(PLAIN, st.booleans(), st.sampled_from([None, 1]))
+def test_what_is_good_is_read_as_it_is(value, is_ascii, indent):
+    text = json.dumps(value, ensure_ascii=is_ascii, indent=indent)
+    found = parse_json(text.encode())
+    assert json.dumps(found) == json.dumps(value)
+
+
+@given(st.integers(), st.sampled_from(["{}", "[{}]", '{{"a":{}}}', "[1, {}]", "[\n{}]", '{{"a": {}}}']))
+def test_integers_of_64_bits_and_no_others(value, around):
+    for number in (value, value * 2**60, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1):
+        text = around.format(number).encode()
+        if -(2**63) <= number < 2**63:
+            assert json.dumps(parse_json(text)) == json.dumps(json.loads(text))
+        else:
+            with pytest.raises(Problem, match="JSON"):
+                parse_json(text)
+
+
+@given(st.integers(1, 9), st.integers(-400, 400), st.sampled_from(["{}e{}", "{}.5E{}", "[{}e+{}]", "-{}e{}"]))
+def test_numbers_that_a_double_holds_and_no_others(digit, exponent, form):
+    text = form.format(digit, exponent)
+    if "+-" in text:
+        return
+    number = float(text.strip("[]"))
+    if math.isfinite(number):
+        assert parse_json(text.encode()) in (number, [number])
+    else:
+        with pytest.raises(Problem):
+            parse_json(text.encode())
+
+
+def test_a_number_of_400_digits_is_none():
+    for text in ("1" + "0" * 400, "1" + "0" * 400 + ".0", "[" + "9" * 310 + ".5]"):
+        with pytest.raises(Problem):
+            parse_json(text.encode())
+
+
+@given(st.integers(1, 2 * DEPTH), st.sampled_from(['"[[[["', '"\\"[{"', "1"]), st.sampled_from(["[", '{"a":']))
+def test_depth_counts_brackets_and_no_texts(depth, inner, opens):
+    closes = "]" if opens == "[" else "}"
+    text = (opens * depth + inner + closes * depth).encode()
+    if depth <= DEPTH:
+        assert parse_json(text) is not None
+    else:
+        with pytest.raises(Problem, match="nested too deep"):
+            parse_json(text)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(content):
+    problem: Problem | None = None
+    found: Any = None
+    try:
+        found = parse_json(content)
+    except Problem as refused:
+        problem = refused
+    if problem is None:
+        json.dumps(found, allow_nan=False).encode()
+    else:
+        assert problem.status == 400
+        assert problem.detail.isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": 1, "a": 1}', '[{"b": {"x": 1, "y": 2, "x": 3}}]', "NaN", "[-Infinity]", '"\\ud800"', '"\\u0000"', ""],
+)
+def test_what_could_be_understood_in_two_ways_is_refused(text):
+    with pytest.raises(Problem):
+        parse_json(text.encode())
+
+
+def test_escapes_that_only_look_odd_are_good():
+    assert parse_json(b'["\\\\u0000", "\\\\ud800", "\\ud83d\\ude00"]') == ["\\u0000", "\\ud800", "\U0001f600"]
+
+
+def test_no_more_values_than_a_body_may_have():
+    good = b"[" + b"1," * (VALUES - 2) + b"1]"
+    assert len(parse_json(good)) == VALUES - 1
+    with pytest.raises(Problem, match="too many values"):
+        parse_json(b"[" + b"1," * VALUES + b"1]")

@@ -1,0 +1,142 @@
+"""Killed again and again in the middle of a sweep: every run that it should have, none twice, the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from sqlalchemy import func, select, update
+from tests.server.conftest import opened
+from tests.server.served_made import model, request
+from tests.server.serving_made import Serving, wait_for
+
+from wattune.server.jobs import leases, queue
+from wattune.server.jobs.worker import Worker
+from wattune.server.store import models
+from wattune.server.store.tables import FileRow, JobRow, UnitRow
+
+KILLS = 20
+SEEDS = 10
+SIZES = (8, 16, 32, 64)
+SECOND_LONG = {
+    "options": {"classes": 5, "channels": 1, "width": 16},
+    "optimizer": {"learning_rate": 1.5e-4},
+    "target": 0.95,
+    "budget_samples": 16384,
+}
+"""A model of which a run takes about a second of one core, and several checkpoints."""
+
+
+def submitted(store, asked, **changes):
+    with store.database.session() as session:
+        served = model(**changes)
+        models.put(session, served, 0.0)
+        return queue.submit(session, served, asked, time.time())[0].id
+
+
+def status_of(store, job_id):
+    with store.database.session(reads_only=True) as session:
+        return queue.status(session, job_id)
+
+
+def outcome(store, job_id):
+    """The hash of each run's curve, and the finished record without its moment."""
+    curves = {(run.batch_size, run.seed): run.curve for run in status_of(store, job_id).runs}
+    with store.database.session(reads_only=True) as session:
+        record = session.get(JobRow, job_id).curve
+    return curves, {**record, "provenance": {**record["provenance"], "created_at": None}}
+
+
+@pytest.mark.slow
+def test_twenty_kills_of_server_and_workers_change_nothing(database_url, tmp_path):
+    draws = random.Random(20251122)
+    folder, asked = tmp_path / "store", request(seeds=SEEDS)
+    options = ["--workers", "2", *([] if database_url.startswith("sqlite") else ["--database", database_url])]
+    log = tmp_path / "log"
+    with opened(folder, database_url) as store:
+        job_id = submitted(store, asked, **SECOND_LONG)
+
+        def running():
+            found = status_of(store, job_id)
+            assert found.state in ("waiting", "running"), f"{found.state} before the last kill: {found.reason}"
+            return [run for run in found.runs if run.state == "running"]
+
+        server, killed = Serving(folder, *options, log=log), []
+        try:
+            while len(killed) < KILLS:
+                wait_for(running)
+                time.sleep(draws.uniform(0, 1.5))
+                workers = server.workers
+                if draws.random() < 0.5 or not workers:
+                    server.kill()
+                    server.end()
+                    killed.append("server")
+                    server = Serving(folder, *options, log=log)
+                else:
+                    server.kill(draws.choice(workers))
+                    killed.append("worker")
+            done_before = status_of(store, job_id).runs_done
+            wait_for(lambda: status_of(store, job_id).ended, 300)
+        finally:
+            server.end()
+        assert status_of(store, job_id).state == "done", status_of(store, job_id).reason
+        assert min(killed.count("server"), killed.count("worker")) >= 4
+        assert done_before < len(SIZES) * SEEDS
+        disturbed, record = outcome(store, job_id)
+        with store.database.session(reads_only=True) as session:
+            units = session.scalar(select(func.count()).select_from(UnitRow).where(UnitRow.batch_size != 0))
+            files = session.scalars(select(FileRow.sha256)).all()
+        assert set(disturbed) == {(size, seed) for size in SIZES for seed in range(SEEDS)}
+        assert (units, len(set(disturbed.values()))) == (len(SIZES) * SEEDS, len(SIZES) * SEEDS)
+        assert sorted(files) == sorted(disturbed.values())
+        for sha256 in files:
+            store.files.read(sha256)  # it is what its hash says
+    told = re.findall(r"(batch size \d+, seed \d+) done", log.read_text())
+    assert len(told) == len(set(told)) > KILLS
+    with opened(tmp_path / "undisturbed") as store:
+        assert submitted(store, asked, **SECOND_LONG) == job_id
+        worker = Worker("w1", store.database, store.settings.store)
+        while worker.step():
+            pass
+        assert outcome(store, job_id) == (disturbed, record)
+
+
+@pytest.mark.slow
+def test_a_worker_that_hung_and_comes_back_changes_nothing(store, tmp_path):
+    """Its lease passes, another one does the run, and what it brings when it goes on is refused."""
+    asked = request(seeds=1, batch_sizes=[8])
+    job_id = submitted(store, asked, **{**SECOND_LONG, "target": 0.985})
+    task = {"name": "zombie", "store": str(store.settings.store), "database_url": store.database.url}
+    said = tmp_path / "said"
+    with said.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "wattune.server.jobs.worker"], stdin=subprocess.PIPE, stderr=stderr
+        )
+    try:
+        process.stdin.write(json.dumps(task).encode() + b"\n")
+        process.stdin.flush()
+        wait_for(lambda: status_of(store, job_id).state == "running")
+        time.sleep(1)
+        os.kill(process.pid, signal.SIGSTOP)
+        with store.database.session() as session:
+            # As if the seconds of its lease had passed.
+            session.execute(update(UnitRow).values(lease_until_s=time.time() - 1))
+        worker = Worker("w1", store.database, store.settings.store)
+        wait_for(lambda: not worker.step() and status_of(store, job_id).ended)
+        found, before = status_of(store, job_id), outcome(store, job_id)
+        assert [(run.attempts, run.state) for run in found.runs] == [(2, "done")]
+        os.kill(process.pid, signal.SIGCONT)
+        wait_for(lambda: "seed 0 was lost: its result is dropped" in said.read_text(), 4 * leases.BEAT_EVERY_S)
+        assert "done" not in said.read_text()
+        assert (status_of(store, job_id), outcome(store, job_id)) == (found, before)
+    finally:
+        process.stdin.close()
+        process.kill()
+        process.wait()

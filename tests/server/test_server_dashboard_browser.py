@@ -1,0 +1,347 @@
+"""The pages in a real browser: live, by keyboard, on a phone, in both themes, and asking nobody but the server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import contextmanager
+
+import pytest
+from tests.reporting import reporting_records as samples
+from tests.server import dashboard_made as made
+from tests.server.conftest import served
+
+from wattune.planning import plan
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+OPTIONS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+PAGES = (
+    "/",
+    "/jobs",
+    "/jobs/{done}",
+    "/jobs/{open}",
+    "/profiles",
+    "/profiles/{profile}?cap=5.2",
+    "/runs",
+    "/runs/compare?id={runs[0]}&id={runs[1]}&id={runs[2]}",
+    "/models",
+    "/login",
+)
+
+# Every piece of text beside what is behind it: the colour of the nearest element that has one.
+CONTRAST = """() => {
+  const canvas = Object.assign(document.createElement("canvas"), {width: 1, height: 1});
+  const context = canvas.getContext("2d", {willReadFrequently: true});
+  const rgb = (colour) => {
+    context.clearRect(0, 0, 1, 1);
+    context.fillStyle = colour;
+    context.fillRect(0, 0, 1, 1);
+    return [...context.getImageData(0, 0, 1, 1).data];
+  };
+  const linear = (v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+  const light = (c) => 0.2126 * linear(c[0]) + 0.7152 * linear(c[1]) + 0.0722 * linear(c[2]);
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode.data.trim();
+    const element = walker.currentNode.parentElement;
+    if (!text || element.closest("script, .unseen, option") || !element.checkVisibility()) continue;
+    let behind = element;
+    while (rgb(getComputedStyle(behind).backgroundColor)[3] < 255) behind = behind.parentElement;
+    const style = getComputedStyle(element);
+    const shades = [light(rgb(element.closest("svg") ? style.fill : style.color))];
+    shades.push(light(rgb(getComputedStyle(behind).backgroundColor)));
+    found.push([(Math.max(...shades) + 0.05) / (Math.min(...shades) + 0.05), text, behind.className]);
+  }
+  return found;
+}"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        BROWSER is None and not os.environ.get("WATTUNE_REQUIRE_BROWSER"),
+        reason="needs chromium, which is not installed",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    assert BROWSER is not None, "WATTUNE_REQUIRE_BROWSER is set, but there is no chromium"
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=BROWSER, args=OPTIONS.split())
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def site(sqlite_store):
+    """A full store and its URL."""
+    ids = made.fill(sqlite_store)
+    with served(sqlite_store) as url:
+        yield sqlite_store, url, ids
+
+
+@contextmanager
+def visit(browser, url, path="/", **options):
+    """A page in a window of its own; at its end, it must have said nothing to the console, and asked nobody else."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, base_url=url, **options)
+    page = context.new_page()
+    wrong, requests = [], []
+    page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("request", lambda request: requests.append(request.url))
+    page.allowed, page.requests = [], requests
+    try:
+        assert page.goto(path).status == 200
+        yield page
+    finally:
+        context.close()
+    assert [line for line in wrong if not any(part in line for part in page.allowed)] == []
+    assert [address for address in requests if not address.startswith((f"{url}/", "data:"))] == []
+
+
+def at_cap(page):
+    """What the page shows as chosen: the places that are framed, and what stands in the tiles."""
+    framed = page.eval_on_selector_all(".heat td.chosen", "found => found.map(cell => cell.title.split(':')[0])")
+    tiles = {key: page.text_content(f"dd[data-chosen={key}]") for key in ("point", "peak")}
+    return framed, tiles
+
+
+def expected(table, cap_w):
+    picked = plan(table, samples.efficiency(), cap_w=cap_w)
+    said = f"batch size {picked.batch_size} at {picked.clock_mhz:g} MHz"
+    return [said, said], {"point": said, "peak": f"{picked.predicted_peak_w:.2f} W"}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_in_both_themes_and_on_a_phone(browser, site, scheme):
+    _, url, ids = site
+    for path in PAGES:
+        with visit(browser, url, path.format(**ids), color_scheme=scheme) as page:
+            assert page.title().endswith("wattune")
+            ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (sum(map(int, ground.removeprefix("rgb(").removesuffix(")").split(","))) < 200) == (scheme == "dark")
+            low = [entry for entry in page.evaluate(CONTRAST) if entry[0] < 4.5]
+            assert low == [], path
+            for width in (360, 1200):
+                page.set_viewport_size({"width": width, "height": 800})
+                over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+                assert over <= 0, f"{path} is {over} px too wide at {width} px"
+
+
+def test_the_slider_moves_the_point_at_once_to_where_planning_puts_it(browser, site):
+    _, url, ids = site
+    table = ids["table"]
+    peaks_w = sorted({cell.power_peak_w for cell in table.measured})
+    with visit(browser, url, f"/profiles/{ids['profile']}?cap=5.2") as page:
+        assert at_cap(page) == expected(table, 5.2)
+        before = len(page.requests)
+        # Right at a point's peak power, just below it, and between two.
+        for cap_w in [peaks_w[0], 3.5, peaks_w[7], peaks_w[7] - 0.001, 4.13, 4.5, 5.0, peaks_w[-1], 7.0]:
+            page.fill("#cap-number", repr(cap_w))
+            assert at_cap(page) == expected(table, cap_w), cap_w
+        for cap_w in (3.6, 4.4, 5.3, 6.0):
+            page.locator("#cap-slider").fill(f"{cap_w}")
+            assert page.input_value("#cap-number") == f"{cap_w:.2f}"
+            assert at_cap(page) == expected(table, cap_w), cap_w
+        page.fill("#cap-number", "2")
+        assert at_cap(page)[0] == []
+        assert page.text_content("dd[data-chosen=point]") == "no measured point keeps this cap"
+        assert len(page.requests) == before
+        page.fill("#cap-number", "4.5")
+        page.wait_for_url("**cap=4.5")
+        page.reload()
+        assert at_cap(page) == expected(table, 4.5)
+
+
+def test_the_chosen_point_stays_in_sight_on_a_phone(browser, site):
+    _, url, ids = site
+    with visit(browser, url, f"/profiles/{ids['profile']}") as page:
+        page.set_viewport_size({"width": 360, "height": 800})
+        for cap_w in (3.5, 4.4, 5.2, 9.0):
+            page.fill("#cap-number", str(cap_w))
+            for cell in page.locator(".heat td.chosen").all():
+                box, place = cell.bounding_box(), page.locator(".scroll").first.bounding_box()
+                assert place["x"] <= box["x"]
+                assert box["x"] + box["width"] <= place["x"] + place["width"] + 1
+
+
+def test_the_frontier_is_the_fastest_setting_of_each_batch_size(browser, site):
+    _, url, ids = site
+    table = ids["table"]
+    with visit(browser, url, f"/profiles/{ids['profile']}") as page:
+        for cap_w in (3.5, 4.2, 5.2, 9.0):
+            page.fill("#cap-number", str(cap_w))
+            shown = page.eval_on_selector_all(".time td.edge-right", "found => found.map(c => c.title.split(':')[0])")
+            wanted = []
+            for size in table.batch_sizes:
+                kept = [c.clock_mhz for c in table.measured if c.batch_size == size and c.power_peak_w <= cap_w]
+                wanted += [f"batch size {size} at {max(kept):g} MHz"] if kept else []
+            assert sorted(shown) == sorted(wanted)
+
+
+def test_everything_can_be_done_with_the_keyboard(browser, site):
+    _, url, ids = site
+    with visit(browser, url, f"/profiles/{ids['profile']}?cap=4.5", reduced_motion="reduce") as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0
+        page.keyboard.press("Enter")
+        seen = []
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            where = page.evaluate("[document.activeElement.id, getComputedStyle(document.activeElement).outlineStyle]")
+            seen.append(where[0])
+            assert where[1] != "none", f"{where[0]} does not show that it has the focus"
+            if where[0] == "cap-slider":
+                break
+        assert seen[-1] == "cap-slider"
+        page.keyboard.press("End")
+        high = at_cap(page)
+        page.keyboard.press("Home")
+        assert page.text_content("dd[data-chosen=point]") == "no measured point keeps this cap"
+        for _ in range(40):
+            page.keyboard.press("ArrowRight")
+        cap_w = float(page.input_value("#cap-number"))
+        assert at_cap(page) == expected(ids["table"], cap_w)
+        page.keyboard.press("End")
+        assert at_cap(page) == high
+    with visit(browser, url, "/runs") as page:
+        for place in (0, 2):
+            page.locator(".pick").nth(place).focus()
+            page.keyboard.press("Space")
+        page.get_by_role("button", name="Compare").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/runs/compare**")
+        assert page.text_content("h1") == "2 runs compared"
+
+
+def test_a_device_is_shown_as_it_is_within_seconds(browser, site):
+    store, url, _ = site
+    with visit(browser, url) as page:
+        page.locator("#device-nano-1 a").first.focus()
+        made.put_device(store, made.status("nano-1", power_w=5.01, metric=0.93, share=0.71))
+        made.put_device(store, made.status("nano-9", step="profile"))
+        page.wait_for_selector("#device-nano-1 >> text=5.01 W", timeout=6000)
+        assert "0.93" in page.text_content("#device-nano-1")
+        assert page.is_visible("#device-nano-9")
+        assert "nano-9: profile" in page.text_content("#spoken")
+        assert page.get_attribute("#device-nano-1 polyline", "points").count(",") >= 2
+        made.put_device(store, made.status("nano-1", step="done", share=1.0))
+        page.wait_for_selector("#device-nano-1 >> text=done", timeout=6000)
+        assert "nano-1: done" in page.text_content("#spoken")
+
+
+def test_the_focus_stays_while_the_page_is_renewed(browser, site):
+    store, url, ids = site
+    with visit(browser, url) as page:
+        link = page.locator("#device-nano-1 a").first
+        link.focus()
+        made.put_device(store, made.status("aaa-first"))
+        made.put_device(store, made.status("nano-1", power_w=4.44), profile_id=ids["profile"], job_id=ids["done"])
+        page.wait_for_selector("#device-nano-1 >> text=4.44 W", timeout=6000)
+        assert page.is_visible("#device-aaa-first")
+        assert page.evaluate("document.activeElement.textContent") == "profile and plan"
+        assert page.evaluate("document.activeElement.closest('li.card').id") == "device-nano-1"
+
+
+def test_learning_curves_arrive(browser, site):
+    store, url, ids = site
+    with visit(browser, url, f"/jobs/{ids['open']}") as page:
+        assert page.locator("svg.broad path.curve").count() == 8
+        for curve in samples.curves(proxy=True)[8:12]:
+            made.finish_run(store, ids["open"], curve)
+        page.wait_for_selector("text=12 of at most 18 runs done", timeout=6000)
+        assert page.locator("svg.broad path.curve").count() == 12
+        page.get_by_role("button", name="Cancel").click()
+        page.wait_for_selector("text=Start again")
+        assert "cancelled" in page.text_content("#said")
+
+
+def test_it_says_when_the_server_is_away_and_when_it_is_back(browser, site):
+    store, url, _ = site
+    with visit(browser, url) as page:
+        page.allowed.append("net::ERR_")
+        page.route("**/*", lambda route: route.abort("connectionrefused"))
+        page.wait_for_selector("#away:visible", timeout=6000)
+        assert "does not answer" in page.text_content("#away")
+        assert "nano-1" in page.text_content("#live")  # what was seen last stays
+        made.put_device(store, made.status("nano-1", power_w=3.33))
+        page.unroute_all()
+        page.wait_for_selector("#device-nano-1 >> text=3.33 W", timeout=10_000)
+        assert not page.is_visible("#away")
+
+
+def test_a_hidden_page_asks_nothing(browser, site):
+    _, url, _ = site
+    with visit(browser, url) as page:
+        hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
+        page.evaluate(hide % "true" + "document.dispatchEvent(new Event('visibilitychange'))")
+        time.sleep(0.5)
+        before = len(page.requests)
+        page.wait_for_timeout(5000)
+        assert len(page.requests) == before
+        page.evaluate(hide % "false" + "document.dispatchEvent(new Event('visibilitychange'))")
+        page.wait_for_timeout(1000)
+        assert len(page.requests) > before
+
+
+def test_what_others_wrote_runs_nothing(browser, site):
+    store, url, ids = site
+    bad = made.HOSTILE
+    made.put_device(store, made.status("evil", board=bad, says=bad))
+    table = samples.profile().model_copy(update={"device": bad, "workload": bad, "notes": (bad,)})
+    key = made.put_profile(store, table, publisher=bad)
+    run = made.put_training(store, made.slower(samples.run().training, 2.0).model_copy(update={"metric": bad}), bad)
+    for path in ("/", "/profiles", f"/profiles/{key}", "/runs", f"/runs/compare?id={run}&id={ids['runs'][0]}"):
+        with visit(browser, url, path) as page:
+            page.wait_for_timeout(2500 if path == "/" else 200)  # also after it was renewed by the script
+            assert page.locator("img").count() == 0
+            assert "<script>alert('x')</script>" in page.text_content("main")
+
+
+def test_the_theme_is_kept(browser, site):
+    _, url, _ = site
+    with visit(browser, url, color_scheme="light") as page:
+        page.get_by_role("button", name="Change to dark colours").click()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 24)"
+        page.goto("/jobs")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 24)"
+        page.get_by_role("button", name="Change to light colours").click()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 247, 249)"
+
+
+def test_without_scripts_everything_can_be_read(browser, site):
+    _, url, ids = site
+    for path in PAGES:
+        with visit(browser, url, path.format(**ids), java_script_enabled=False) as page:
+            assert page.text_content("h1")
+    with visit(browser, url, f"/profiles/{ids['profile']}?cap=5.2", java_script_enabled=False) as page:
+        page.fill("#cap-number", "4.3")
+        page.get_by_role("button", name="Show").click()
+        assert at_cap(page) == expected(ids["table"], 4.3)
+
+
+def test_nothing_moves_for_those_who_asked_for_that(browser, site):
+    _, url, _ = site
+    moving = "[...document.querySelectorAll('*')].filter(e => getComputedStyle(e).transitionDuration !== '0s').length"
+    with visit(browser, url, reduced_motion="reduce") as page:
+        assert page.evaluate(moving) == 0
+
+
+def test_the_fonts_can_be_twice_as_large(browser, site):
+    _, url, ids = site
+    for path in ("/", f"/profiles/{ids['profile']}", f"/jobs/{ids['done']}"):
+        with visit(browser, url, path) as page:
+            # What zooming to 200 % does: half as many CSS pixels for the same letters.
+            page.set_viewport_size({"width": 600, "height": 450})
+            over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert over <= 0

@@ -1,0 +1,190 @@
+"""The arithmetic of the pages: where lines and ticks stand, and that what a cap chooses is what planning chooses."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.reporting import reporting_records as samples
+
+from wattune.errors import CapError, InputError, NoPoint
+from wattune.planning import plan
+from wattune.records import OperatingPoint
+from wattune.reporting.maps import arrange
+from wattune.server.dashboard.figures import LARGEST, Chart, Line, colour, draw, ticks
+from wattune.server.dashboard.heatmap import SHADES, checked_cap, heatmaps, slider, step_of, steps, strip
+from wattune.server.dashboard.rendering import ago, embedded
+
+TABLE, CURVE = samples.profile(), samples.efficiency()
+GRID = arrange(TABLE)
+STEPS = steps(TABLE, CURVE)
+ODD = [samples.other_actuator(limits=limits).profile for limits in (True, False)]
+
+finite = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+def point_at(grid, table, place):
+    row, column = place
+    batch_size, micro = grid.rows[row]
+    cell = grid.cells[row, column]
+    assert (cell.batch_size, cell.micro_batch_size or cell.batch_size) == (batch_size, micro)
+    return cell.point
+
+
+@given(cap_w=st.floats(3.0, 7.0))
+def test_the_chosen_point_is_the_plans_under_any_cap(cap_w):
+    step = step_of(STEPS, cap_w)
+    try:
+        wanted = plan(TABLE, CURVE, cap_w=cap_w)
+    except CapError:
+        assert step is None
+        return
+    assert step is not None
+    assert step.chosen is not None
+    assert point_at(GRID, TABLE, step.chosen) == wanted.point
+    assert step.says["peak"] == f"{wanted.predicted_peak_w:.2f} W"
+
+
+@pytest.mark.parametrize("cell", TABLE.measured[::7], ids=lambda cell: f"{cell.power_peak_w:g} W")
+def test_a_cap_of_exactly_a_peak_lets_that_point_in(cell):
+    for cap_w in (cell.power_peak_w, math.nextafter(cell.power_peak_w, 0)):
+        step = step_of(STEPS, cap_w)
+        try:
+            wanted = plan(TABLE, CURVE, cap_w=cap_w).point
+        except CapError:
+            wanted = None
+        assert (step and step.chosen and point_at(GRID, TABLE, step.chosen)) == wanted
+
+
+@pytest.mark.parametrize("table", ODD, ids=["power limit", "no actuator"])
+def test_other_actuators_and_micro_batches(table):
+    grid = arrange(table)
+    for step in steps(table, CURVE):
+        assert step.chosen is not None
+        assert point_at(grid, table, step.chosen) == plan(table, CURVE, cap_w=step.cap_w).point
+
+
+def test_where_no_run_reached_the_target_nothing_is_chosen():
+    lost = samples.efficiency(censored=128).model_copy(update={"reference_batch_size": 64})
+    only = TABLE.model_copy(update={"cells": tuple(c for c in TABLE.cells if c.batch_size == 128)})
+    for step in steps(only, lost):
+        assert step.chosen is None
+        assert "no proxy run reached the target" in step.says["point"]
+        with pytest.raises(NoPoint):
+            plan(only, lost, cap_w=step.cap_w)
+
+
+def test_the_frontier_holds_without_a_curve():
+    with_curve = [step.marked for step in STEPS]
+    assert [step.marked for step in steps(TABLE, None)] == with_curve
+    assert all(step.chosen is None for step in steps(TABLE, None))
+
+
+def test_the_slider_spans_all_caps_that_make_a_difference():
+    low, high = slider(STEPS)
+    assert step_of(STEPS, low) is None
+    assert step_of(STEPS, high) is STEPS[-1]
+    picks = strip(STEPS, low, high, GRID)
+    assert picks[-1].end == 100
+    assert all(left.end <= right.begin for left, right in pairwise(picks))
+    for pick in picks:
+        step = step_of(STEPS, low + (high - low) * (pick.begin + pick.end) / 200)
+        assert GRID.rows[step.chosen[0]][0] == pick.batch_size
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "0", "-3", "1e7", "4,5", "5 W", "0x10"])
+def test_a_cap_is_a_positive_number(text):
+    with pytest.raises(InputError, match="positive number of watts"):
+        checked_cap(text, 5.0)
+
+
+def test_no_cap_is_the_highest():
+    assert checked_cap("", 5.0) == checked_cap(None, 5.0) == 5.0
+    assert checked_cap("4.25", 5.0) == 4.25
+
+
+def test_shades_rise_with_the_figures_and_blanks_have_none():
+    for heat in heatmaps(GRID):
+        squares = [square for _, row in heat.rows for square in row]
+        assert len(squares) == len(GRID.rows) * len(GRID.columns)
+        known = sorted((float(s.text), s.shade) for s in squares if s.shade is not None)
+        assert [shade for _, shade in known] == sorted(shade for _, shade in known)
+        assert {known[0][1], known[-1][1]} == {0, SHADES - 1}
+        assert {s.hint for s in squares if s.shade is None} == {"does not fit in memory"}
+
+
+@given(low=finite, width=st.floats(1e-6, 1e6), about=st.integers(1, 8))
+def test_ticks_are_few_even_and_inside(low, width, about):
+    high = low + width
+    found = ticks(low, high, about)
+    if high <= low:
+        return
+    space = 1e-6 * max(abs(low), abs(high), width)
+    assert all(low - space <= tick <= high + space for tick in found)
+    assert len(found) <= about + 1
+    gaps = [right - left for left, right in pairwise(found)]
+    assert all(math.isclose(gap, gaps[0], rel_tol=1e-3, abs_tol=space) for gap in gaps)
+
+
+@given(
+    points=st.lists(
+        st.tuples(st.integers(1, 10**6), st.floats(-10, 10) | st.floats(allow_nan=False, allow_infinity=False)),
+        min_size=1,
+        max_size=30,
+    ),
+    target=st.none() | st.floats(-10, 10) | st.floats(allow_nan=False, allow_infinity=False),
+)
+def test_everything_drawn_is_inside_of_the_frame(points, target):
+    chart = Chart("t", "x", "y", [Line("a", sorted(points))], target)
+    drawable = [y for _, y in points if abs(y) < LARGEST]
+    drawings = draw(chart)
+    assert bool(drawings) == bool(drawable)
+    for drawn in drawings:
+        numbers = [[float(n) for n in pair.split()] for pair in re.split("[ML]", drawn.paths[0][1])[1:]]
+        assert len(numbers) == len(drawable)
+        for x, y in numbers:
+            assert drawn.left - 0.1 <= x <= drawn.right + 0.1
+            assert drawn.top - 0.1 <= y <= drawn.bottom + 0.1
+        for tick in drawn.y_ticks:
+            assert drawn.top - 0.1 <= tick.at <= drawn.bottom + 0.1
+
+
+def test_nothing_is_drawn_of_nothing():
+    assert draw(Chart("t", "x", "y", [])) == ()
+    assert draw(Chart("t", "x", "y", [Line("a", [])])) == ()
+
+
+def test_each_batch_size_has_its_colour():
+    sizes = (4, 8, 16, 32, 64, 128)
+    assert [colour(sizes, size) for size in sizes] == [0, 1, 2, 3, 4, 5]
+    assert colour((8,), 8) == 0
+
+
+def test_embedded_json_cannot_end_its_element():
+    text = embedded({"says": "</script><script>alert(1)</script>&"})
+    assert "<" not in text
+    assert ">" not in text
+    assert "&" not in text
+
+
+@pytest.mark.parametrize(
+    ("seconds_s", "text"),
+    [
+        (0, "just now"),
+        (8, "8 s ago"),
+        (119, "119 s ago"),
+        (150, "2 min ago"),
+        (7300, "2 h ago"),
+        (200_000, "2 days ago"),
+    ],
+)
+def test_how_long_ago(seconds_s, text):
+    assert ago(seconds_s) == text
+
+
+def test_the_point_of_a_plan_can_be_compared():
+    assert OperatingPoint(batch_size=8, clock_mhz=76.8) == TABLE.cells[12].point

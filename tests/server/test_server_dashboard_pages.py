@@ -1,0 +1,328 @@
+"""The pages as HTML: what they say, on both databases, to whom, and that nothing from outside becomes markup."""
+
+from __future__ import annotations
+
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+from tests.reporting import reporting_records as samples
+from tests.server import dashboard_made as made
+from tests.server.conftest import opened
+
+from wattune.planning import plan
+from wattune.server.jobs import queue
+from wattune.server.store import tokens
+from wattune.server.store.tables import JobRow
+
+PAGES = ("/", "/jobs", "/jobs/{done}", "/jobs/{open}", "/profiles", "/profiles/{profile}", "/runs", "/models")
+
+
+class Markup(HTMLParser):
+    """What a browser would make of a page: its elements, and the text outside of scripts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.texts = [], []
+        self._within = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self._within.append(tag)
+
+    def handle_endtag(self, tag):
+        while self._within and self._within.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if "script" not in self._within:
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+    def all(self, tag):
+        return [attrs for found, attrs in self.elements if found == tag]
+
+
+def shown(client, path, **options):
+    answer = client.get(path, headers={"Accept": "text/html"}, **options)
+    assert answer.status_code == 200, answer.text
+    return Markup(answer.text)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_an_empty_store_has_pages_too(client, path):
+    if "{" in path:
+        answer = client.get(path.split("{")[0] + "0" * 32)
+        assert answer.status_code == 404
+        assert "No such" in answer.text
+    else:
+        shown(client, path)
+
+
+def test_each_page_says_what_the_store_holds(client, store):
+    ids = made.fill(store)
+    devices = shown(client, "/").text
+    assert "3 of 5" in devices
+    assert "14.68 W" in devices  # 4.87 + 2.10 + 7.71: neither the device that is away nor the one that is done
+    assert "7.71 W above the cap" in devices
+    assert "orin-1 simulated not heard of" in devices
+    assert "tx2nx-1 measured" in devices
+    assert "batch size 16 at 614.4 MHz" in devices
+
+    jobs = shown(client, "/jobs").text
+    assert "18 of 18" in jobs
+    assert "8 of 18" in jobs
+
+    done = shown(client, f"/jobs/{ids['done']}")
+    assert "0.423 to 0.526" in done.text  # the band at batch size 32
+    assert len([a for a in done.all("path") if "curve batch-" in a.get("class", "")]) == 2 * 18
+    assert not [a for a in done.all("form") if "cancel" in a["action"]]
+
+    under_way = shown(client, f"/jobs/{ids['open']}")
+    assert "Computed when the runs are done." in under_way.text
+    assert len([a for a in under_way.all("path") if "curve batch-" in a.get("class", "")]) == 2 * 8
+    assert [a for a in under_way.all("form") if a["action"].endswith("/cancel")]
+
+    runs = shown(client, "/runs").text
+    assert "28.4 s" in runs
+    assert "921.6 MHz" in runs
+    assert "resnet8-digits" in shown(client, "/models").text
+    assert "Jetson Nano 4 GB" in shown(client, "/profiles").text
+
+
+def test_a_lost_file_costs_a_job_one_line_of_its_figure(client, store):
+    ids = made.fill(store)
+    with store.database.session(reads_only=True) as session:
+        lost = next(run.curve for run in queue.status(session, ids["done"]).runs if run.curve)
+    store.files.path(lost).write_bytes(b"damaged")
+    page = shown(client, f"/jobs/{ids['done']}")
+    assert "1 learning curve cannot be read" in page.text
+    assert len([a for a in page.all("path") if "curve batch-" in a.get("class", "")]) == 2 * 17
+
+
+def test_runs_are_sorted_and_filtered_by_the_database(client, store):
+    made.fill(store)
+    by_time = re.findall(r"(nano-1|nano-3|tx2nx-1) resnet8", shown(client, "/runs?sort=time_s&order=asc").text)
+    assert by_time == ["nano-3", "nano-1", "tx2nx-1"]
+    slowest_first = shown(client, "/runs?sort=time_s&order=desc").text
+    assert re.findall(r"(nano-1|nano-3|tx2nx-1) resnet8", slowest_first) == by_time[::-1]
+    newest_first = re.findall(r"(nano-1|nano-3|tx2nx-1) resnet8", shown(client, "/runs").text)
+    assert newest_first == ["nano-1", "tx2nx-1", "nano-3"]
+    assert "tx2nx-1" not in shown(client, "/runs?device=nano-1").text
+    wrong = client.get("/runs?sort=; drop table trainings")
+    assert wrong.status_code == 422
+    assert "time_s" in wrong.json()["allowed"]
+
+
+def test_runs_side_by_side(client, store):
+    ids = made.fill(store)
+    page = shown(client, "/runs/compare?" + "&".join(f"id={key}" for key in ids["runs"]))
+    assert "3 runs compared" in page.text
+    assert "45.4 s" in page.text
+    for ramp in ("run-0", "run-1", "run-2"):
+        assert [a for a in page.all("path") if f"curve {ramp}" in a.get("class", "")]
+    assert "Choose at least two" in shown(client, f"/runs/compare?id={ids['runs'][0]}").text
+    assert "0 runs compared" in shown(client, "/runs/compare?id=nonsense").text
+    other = made.put_training(store, samples.training(samples.run().plan, kind="measured"), "nano-9")
+    assert "Not all of these are of one origin" in shown(client, f"/runs/compare?id={other}&id={ids['runs'][0]}").text
+
+
+@pytest.mark.parametrize("cap_w", [3.4, 4.1, 4.5, 5.2, 9.0])
+def test_without_a_script_the_cap_is_a_form(client, store, cap_w):
+    ids = made.fill(store)
+    page = shown(client, f"/profiles/{ids['profile']}?cap={cap_w}")
+    picked = plan(ids["table"], samples.efficiency(), cap_w=cap_w)
+    assert f"chosen batch size {picked.batch_size} at {picked.clock_mhz:g} MHz" in page.text
+    chosen = [a for a in page.all("td") if "chosen" in a.get("class", "").split()]
+    assert len(chosen) == 2  # in each of the two maps
+    assert f"batch size {picked.batch_size} at {picked.clock_mhz:g} MHz" in chosen[0]["title"]
+
+
+def test_a_cap_that_nothing_keeps_and_a_cap_that_is_none(client, store):
+    ids = made.fill(store)
+    page = shown(client, f"/profiles/{ids['profile']}?cap=1")
+    assert "no measured point keeps this cap" in page.text
+    assert not [a for a in page.all("td") if "chosen" in a.get("class", "").split()]
+    for text in ("nan", "-1", "inf", "1e999", "5W"):
+        assert client.get(f"/profiles/{ids['profile']}?cap={text}").status_code == 422
+
+
+def test_a_profile_without_a_curve_chooses_nothing(client, store):
+    made.put_model(store)
+    key = made.put_profile(store, samples.profile())
+    page = shown(client, f"/profiles/{key}?cap=5.2")
+    assert "which batch size to choose is not known" in page.text
+    assert [a for a in page.all("td") if "edge-right" in a.get("class", "").split()]
+    assert not [a for a in page.all("td") if "chosen" in a.get("class", "").split()]
+
+
+def test_a_device_without_a_clock_and_one_with_power_limits(client, store):
+    for limits in (False, True):
+        records = samples.other_actuator(limits=limits)
+        key = made.put_profile(store, records.profile)
+        shown(client, f"/profiles/{key}")
+
+
+@pytest.mark.parametrize("number", [2**31, 2**63 - 1])  # the most that the API takes
+def test_no_whole_number_breaks_a_page(client, store, number):
+    ids = made.fill(store)
+    record = samples.run().training.dump()
+    record.update(samples=number)
+    record["plan"].update(batch_size=number)
+    answer = client.post("/v1/trainings?device=evil", json=record)
+    assert answer.status_code == 201, answer.text
+    for path in ("/runs", "/runs?sort=samples", f"/runs/compare?id={answer.json()['id']}&id={ids['runs'][0]}"):
+        shown(client, path)
+
+
+def test_a_profile_of_which_nothing_was_measured(client, store):
+    table = samples.profile(strategy="staircase")
+    for cells in ((), tuple(cell for cell in table.cells if cell.out_of_memory)):
+        key = made.put_profile(store, table.model_copy(update={"cells": cells}))
+        page = shown(client, f"/profiles/{key}?cap=5")
+        assert "stopped at" in page.text
+        assert not page.all("input")
+
+
+def test_a_form_needs_the_token_of_the_page(client, store):
+    ids = made.fill(store)
+    path = f"/jobs/{ids['open']}"
+    page = shown(client, path)
+    csrf = next(a["value"] for a in page.all("input") if a.get("name") == "csrf")
+    assert client.post(f"{path}/cancel", data={"csrf": "wrong"}).status_code == 403
+    assert client.post(f"{path}/cancel").status_code == 403
+    foreign = {"Origin": "http://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
+    assert client.post(f"{path}/cancel", data={"csrf": csrf}, headers=foreign).status_code == 403
+    with store.database.session() as session:
+        assert session.get(JobRow, ids["open"]).state == "running"
+    done = client.post(f"{path}/cancel", data={"csrf": csrf}, follow_redirects=False)
+    assert (done.status_code, done.headers["location"]) == (303, path)
+    assert client.post(f"{path}/cancel", data={"csrf": csrf}).status_code == 409
+    assert client.post(f"{path}/retry", data={"csrf": csrf}, follow_redirects=False).status_code == 303
+    assert "8 of at most 18 runs done" in shown(client, path).text
+
+
+def handed_in(client, status, table, record):
+    """A device's status, profile and record, by the API as a device would; gives the paths of their pages."""
+    assert client.put(f"/v1/devices/{status['device']}", json=status).status_code == 204
+    profile = client.post("/v1/profiles?device=evil", json=table)
+    assert profile.status_code == 201, profile.text
+    run = client.post("/v1/trainings?device=evil", json=record)
+    assert run.status_code == 201, run.text
+    run_id = run.json()["id"]
+    return [
+        *("/", "/profiles", f"/profiles/{profile.json()['id']}", f"/profiles/{profile.json()['id']}?cap=5"),
+        *("/runs", "/runs?sort=time_s", f"/runs/compare?id={run_id}"),
+    ]
+
+
+def test_what_others_wrote_stays_text(client, store):
+    ids = made.fill(store)
+    bad = made.HOSTILE
+    with store.database.session() as session:  # what no request can set
+        job = session.get(JobRow, ids["open"])
+        job.reason, job.warnings = bad, [bad]
+    table = samples.profile().model_copy(update={"device": bad, "workload": bad, "notes": (bad,)})
+    record = made.slower(samples.run().training, 2.0).model_copy(update={"metric": bad})
+    record = record.model_copy(update={"plan": record.plan.model_copy(update={"device": bad, "workload": bad})})
+    status = made.status("evil", board=bad, says=bad).model_dump(mode="json")
+    paths = handed_in(client, status, table.dump(), record.dump())
+    seen = 0
+    for path in [*paths, "/jobs", f"/jobs/{ids['open']}"]:
+        page = shown(client, path)
+        assert not page.all("img"), path
+        assert {a.get("src", "").split("/")[1] for a in page.all("script") if "src" in a} == {"static"}, path
+        assert {a.get("type") for a in page.all("script") if "src" not in a} <= {"application/json"}, path
+        assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")], path
+        seen += "<script>alert('x')</script>" in page.text
+    assert seen >= 7  # a list of runs shows neither board nor metric
+
+
+@pytest.mark.parametrize("number", [1e300, 1.7e308, 1e-300, 5e-324])
+def test_no_number_breaks_a_page(client, store, number):
+    made.fill(store)
+    status = made.status("evil", power_w=number, metric=-number, target=number, cap_w=number).model_dump(mode="json")
+    table = samples.profile().dump()
+    table["cells"][0].update(power_peak_w=number, power_mean_w=number)
+    table["cells"][9].update(step_s=number)
+    record = samples.run().training.dump()
+    record.update(time_s=number, energy_j=number, target=number)
+    record["evaluations"][0].update(metric=number, time_s=number)
+    record["evaluations"][1].update(metric=-number)
+    for path in handed_in(client, status, table, record):
+        shown(client, path)
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/login", "/runs/compare"])
+def test_a_page_brings_its_policy_and_keeps_it(client, store, path):
+    ids = made.fill(store)
+    answer = client.get(path.format(**ids))
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    page = Markup(answer.text)
+    assert not [attrs for _, attrs in page.elements if "style" in attrs]
+    assert not page.all("style")
+    addresses = [attrs[name] for _, attrs in page.elements for name in ("href", "src", "action") if name in attrs]
+    ours = [a for a in addresses if a.startswith(("/", "#", "data:image/svg+xml,")) and not a.startswith("//")]
+    assert ours == addresses
+
+
+def test_static_files_are_these_and_no_others(client):
+    for name, kind in (("page.css", "text/css"), ("page.js", "text/javascript")):
+        answer = client.get(f"/static/{name}")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(kind)
+    for path in ("/static/../pages.py", "/static/%2e%2e/pages.py", "/static/", "/static/..%2fpages.py"):
+        assert client.get(path).status_code == 404
+
+
+def test_who_has_no_token_is_asked_for_one(tmp_path):
+    from starlette.testclient import TestClient
+
+    from wattune.server.app import create_app
+
+    with opened(tmp_path / "store", requires_token=True) as store:
+        made.fill(store)
+        token = made_token(store, "looker", "read")
+        app = create_app(store.settings, store.database, store.files)
+        with TestClient(app, base_url="http://127.0.0.1:8484") as client:
+            asked = client.get("/jobs", headers={"Accept": "text/html"}, follow_redirects=False)
+            assert (asked.status_code, asked.headers["location"]) == (303, "/login?next=/jobs")
+            form = shown(client, "/login?next=/jobs")
+            csrf = next(a["value"] for a in form.all("input") if a.get("name") == "csrf")
+            wrong = client.post("/login", data={"token": "wt_nobody_x", "csrf": csrf, "next": "/jobs"})
+            assert wrong.status_code == 401
+            assert "not taken" in wrong.text
+            again = {"token": token, "csrf": csrf, "next": "/jobs"}
+            entered = client.post("/login", data=again, follow_redirects=False)
+            assert (entered.status_code, entered.headers["location"]) == (303, "/jobs")
+            cookie = entered.headers["set-cookie"].lower()
+            assert "httponly" in cookie
+            assert "samesite=strict" in cookie
+            assert token not in cookie
+            page = shown(client, "/jobs")
+            csrf = next(a["value"] for a in page.all("input") if a.get("name") == "csrf")
+            job = re.search(r"/jobs/([0-9a-f]{32})", client.get("/jobs").text).group(1)
+            refused = client.post(f"/jobs/{job}/cancel", data={"csrf": csrf})
+            assert refused.status_code == 403  # it may read, and no more
+            assert client.post("/logout", data={"csrf": csrf}, follow_redirects=False).status_code == 303
+            left = client.get("/jobs", headers={"Accept": "text/html"}, follow_redirects=False)
+            assert left.status_code == 303
+
+
+@pytest.mark.parametrize("place", ["//elsewhere.example", "https://elsewhere.example/", "/\\elsewhere.example", "jobs"])
+def test_signing_in_leads_nowhere_else(client, place):
+    answer = client.get("/login", params={"next": place}, follow_redirects=False)
+    assert answer.headers["location"] == "/"
+
+
+def made_token(store, name, scope):
+    """A token; gives its text."""
+    with store.database.session() as session:
+        return tokens.make(session, name, scope, now_s=time.time())

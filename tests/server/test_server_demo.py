@@ -1,0 +1,98 @@
+"""``wattune serve --demo``: pages that fill by themselves, all of it marked as simulated, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from wattune.server import demo
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+def is_alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def waited(condition, seconds):
+    """Whether it came true in time."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def test_the_boards_end_with_the_demo():
+    with demo.start(NOWHERE, None) as boards:
+        assert len(boards) == len(demo.BOARDS)
+        assert all(board.poll() is None for board in boards)
+    assert all(board.poll() is not None for board in boards)
+
+
+def test_the_boards_end_with_a_server_that_was_killed(tmp_path):
+    text = (
+        "import time; from wattune.server import demo\n"
+        f"with demo.start({NOWHERE!r}, None) as boards:\n"
+        "    print(*[board.pid for board in boards], flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # what is killed cannot clear up
+    with subprocess.Popen([sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, text=True) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == len(demo.BOARDS)
+        parent.kill()
+    assert waited(lambda: not any(map(is_alive, pids)), 15)
+
+
+def test_a_board_that_takes_a_profile_has_one_of_its_kind_before_it():
+    measured = [board.device for board in demo.BOARDS if board.profiles]
+    assert all(board.device in measured for board in demo.BOARDS if not board.profiles)
+    # A profile stops at the first cap: what comes later must not be above it.
+    most = {board.device: board.caps_w[0] for board in demo.BOARDS if board.profiles}
+    assert all(max(board.caps_w) <= most[board.device] for board in demo.BOARDS)
+
+
+@pytest.mark.slow
+def test_the_demo_fills_the_pages(tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "wattune", "serve", "--demo", "--port", "0"]
+    with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            url = re.search(r"http://\S+[0-9]", server.stdout.readline()).group()
+
+            def get(path):
+                with urllib.request.urlopen(f"{url}/v1/{path}", timeout=30) as answer:
+                    return json.load(answer)
+
+            names = {board.name for board in demo.BOARDS}
+            assert waited(lambda: {d["status"]["device"] for d in get("devices")} == names, 120)
+            assert waited(lambda: get("profiles") and get("jobs"), 120)
+            assert waited(lambda: get("trainings"), 400)
+            assert {d["status"]["kind"] for d in get("devices")} == {"simulated"}
+            assert {profile["kind"] for profile in get("profiles")} == {"simulated"}
+            record = get(f"trainings/{get('trainings')[0]['id']}")
+            assert record["provenance"]["kind"] == "simulated"
+            for path in ("", "jobs", "profiles", "runs", "models"):
+                with urllib.request.urlopen(f"{url}/{path}", timeout=30) as answer:
+                    assert answer.status == 200
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(60)
+    assert server.returncode == 0
+    left = [path.name for path in tmp_path.iterdir() if path.name.startswith("wattune-demo")]
+    assert left == []

@@ -1,0 +1,261 @@
+"""A disk that is full and a database that is lost while requests are under way: 503, nothing half-written, and all is
+well again when they are back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from sqlalchemy import text
+from tests.server import api_made as made
+from tests.server import dashboard_made as rows
+from tests.server.conftest import Store, opened, served
+from tests.server.postgresql_made import REQUIRED, Cluster, binaries
+
+from wattune.records.served import digest
+
+TRAINING = {"params": {"device": "nano-1", "model": "resnet8-digits"}, "json": made.training()}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL that a test may stop."""
+    if binaries() is None:
+        assert not REQUIRED, "WATTUNE_REQUIRE_POSTGRESQL=1, and no PostgreSQL server is installed"
+        pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+    cluster = Cluster(connections=30, durable=True)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 6 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small disk to fill cannot be mounted here: it takes root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill_up(folder: Path) -> Path:
+    """Leave not one byte."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (65536, 4096, 512, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                continue
+    return filler
+
+
+def refused(answer: httpx.Response) -> None:
+    """Not now, and when to ask again."""
+    made.problem(answer, 503)
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+def writes(client: httpx.Client) -> list[httpx.Response]:
+    """One request of every kind that keeps something."""
+    content = os.urandom(300_000)
+    header = json.dumps({"w": {"dtype": "U8", "shape": [300_000], "data_offsets": [0, 300_000]}}).encode()
+    return [
+        client.post("/v1/trainings", **TRAINING, headers={"Idempotency-Key": "a"}),
+        client.post("/v1/profiles?device=nano-1", json=made.profile()),
+        client.put("/v1/devices/nano-9", json=made.status("nano-9")),
+        client.put("/v1/models/m", json=made.model("m")),
+        client.post("/v1/jobs", json={"model": "resnet8-digits", "strategy": "full", "seeds": 1}),
+        made.put_file(client, made.safetensors(header=header, data=content)),
+        made.put_file(client, made.npz(), "npz"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_full_disk_keeps_nothing_by_halves(small_disk, kind, request):
+    """Where the database lies elsewhere, it is the files alone that cannot be written."""
+    url = None if kind == "sqlite" else request.getfixturevalue("cluster").new()
+    with opened(small_disk / "store", url) as store:
+        rows.put_model(store)
+        with served(store) as base, httpx.Client(base_url=base, timeout=30) as client:
+            assert client.get("/readyz").status_code == 200
+            filler = fill_up(small_disk)
+            before = made.contents(store)
+            for answer in writes(client) if kind == "sqlite" else writes(client)[-2:]:
+                refused(answer)
+            refused(client.get("/readyz"))
+            assert client.get("/v1/models/resnet8-digits").status_code == 200, "what is there can still be read"
+            after = made.contents(store)
+            assert after["the folder"] == before["the folder"]
+            assert kind == "postgresql" or after == before
+            filler.unlink()
+            assert client.get("/readyz").status_code == 200
+            assert {answer.status_code for answer in writes(client)} <= {200, 201, 204}
+            assert len(client.get("/v1/trainings").json()) == 1, "sent again with its key, it is there once"
+
+
+def begun(url: str, path: str, body: bytes, sent: int, **headers: str) -> socket.socket:
+    """A request under way, with so many bytes of its body sent."""
+    parts = urlsplit(url)
+    connection = socket.create_connection((parts.hostname, parts.port), timeout=30)
+    lines = [f"POST {path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: close", f"Content-Length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    connection.sendall("\r\n".join([*lines, "", ""]).encode() + body[:sent])
+    return connection
+
+
+def answer_to(connection: socket.socket, rest: bytes) -> tuple[int, dict[str, Any]]:
+    answer = b""
+    with connection:
+        connection.sendall(rest)
+        while part := connection.recv(65536):
+            answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+def test_a_database_that_is_lost_between_two_parts_of_a_request(cluster, tmp_path):
+    with opened(tmp_path / "store", cluster.new()) as store:
+        rows.put_model(store)
+        with served(store) as url, httpx.Client(base_url=url, timeout=30) as client:
+            before = made.contents(store)
+            body = json.dumps(made.training()).encode()
+            path = "/v1/trainings?device=nano-1"
+            connection = begun(url, path, body, 500, Content_Type="application/json", Idempotency_Key="a")
+            time.sleep(0.3)  # it was let in, and waits for the rest
+            cluster.stop(signal.SIGQUIT)
+            status, told = answer_to(connection, body[500:])
+            assert (status, told["status"]) == (503, 503)
+            for answer in writes(client):
+                refused(answer)
+            refused(client.get("/v1/models"))
+            refused(client.get("/readyz"))
+            assert client.get("/healthz").status_code == 200, "the process itself is well"
+            assert "wattune_store_up 0.0" in store_metrics(store)
+            assert not [path for path in store.files.folder.rglob("*") if path.is_file()]
+            cluster.start()
+            assert made.contents(store) == before
+            assert client.get("/readyz").status_code == 200
+            assert {answer.status_code for answer in writes(client)} <= {200, 201, 204}
+
+
+def store_metrics(store: Store) -> str:
+    from wattune.server.metrics import Metrics
+
+    return Metrics(store.database).text().decode()
+
+
+def test_a_database_that_is_lost_within_a_transaction(cluster, tmp_path):
+    """The request is held between its two rows by another one that has the same key in hand, and then all is lost."""
+    with opened(tmp_path / "store", cluster.new()) as store, served(store) as url:
+        before = made.contents(store)
+        key = digest(["", "POST /v1/trainings", "a"])
+        with ThreadPoolExecutor(1) as pool, store.database.engine.connect() as other:
+            insert = "INSERT INTO answers VALUES (:key, 'x', 201, '{}', :now)"
+            other.execute(text(insert), {"key": key, "now": time.time()})
+            sent = pool.submit(
+                httpx.post, f"{url}/v1/trainings", **TRAINING, headers={"Idempotency-Key": "a"}, timeout=30
+            )
+            with store.database.engine.connect() as watching:
+                waits = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+                until = time.monotonic() + 20
+                while not watching.execute(waits).scalar():
+                    assert time.monotonic() < until, "the request never came to the lock"
+                    watching.rollback()
+                    time.sleep(0.02)
+            assert not sent.done()
+            cluster.stop(signal.SIGQUIT)
+            refused(sent.result(30))
+            other.invalidate()
+        cluster.start()
+        assert made.contents(store) == before
+        assert httpx.post(f"{url}/v1/trainings", **TRAINING, headers={"Idempotency-Key": "a"}).status_code == 201
+
+
+def test_a_database_file_that_somebody_else_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr("wattune.server.store.database.BUSY_S", 0.2)
+    with opened(tmp_path / "store") as store:
+        rows.put_model(store)
+        with served(store) as url, httpx.Client(base_url=url, timeout=30) as client:
+            before = made.contents(store)
+            holder = sqlite3.connect(tmp_path / "store" / "wattune.db", isolation_level=None)
+            holder.execute("BEGIN IMMEDIATE")
+            for answer in writes(client):
+                refused(answer)
+            assert client.get("/v1/models").status_code == 200, "reading waits for nobody"
+            holder.execute("ROLLBACK")
+            holder.close()
+            assert made.contents(store) == before
+            assert {answer.status_code for answer in writes(client)} <= {200, 201, 204}
+
+
+def test_a_database_file_that_is_damaged(tmp_path):
+    with opened(tmp_path / "store") as store:
+        rows.put_model(store)
+        store.database.close()
+        path = tmp_path / "store" / "wattune.db"
+        good = path.read_bytes()
+        path.write_bytes(b"\xff" * len(good))
+        with served(store) as url, httpx.Client(base_url=url, timeout=30) as client:
+            for answer in (client.get("/v1/models"), client.get("/readyz"), *writes(client)):
+                refused(answer)
+            assert not [path for path in store.files.folder.rglob("*") if path.is_file()]
+        assert path.read_bytes() == b"\xff" * len(good)
+
+
+def test_a_folder_that_has_gone(tmp_path):
+    """The files are on another disk than the database, and that one is no longer mounted."""
+    with opened(tmp_path / "store") as store, served(store) as url, httpx.Client(base_url=url, timeout=30) as client:
+        content = made.safetensors()
+        assert made.put_file(client, content).status_code == 201
+        assert client.put("/v1/models/m", json=made.with_weights(content, "m")).status_code == 201
+        shutil.rmtree(store.files.folder)
+        store.files.folder.write_text("a file where a folder should be")
+        refused(client.get("/readyz"))
+        refused(made.put_file(client, made.npz(), "npz"))
+        made.problem(client.get("/v1/models/m/weights"), 503)
+        assert client.get("/v1/models/m").status_code == 200
+
+
+def test_an_upload_that_ends_too_early_leaves_nothing(tmp_path):
+    with opened(tmp_path / "store") as store, served(store) as url:
+        content = made.safetensors()
+        path = f"/v1/files/{made.sha256(content)}?kind=safetensors"
+        connection = begun(url, path, content, 20)
+        connection.close()
+        parts = urlsplit(url)
+        with socket.create_connection((parts.hostname, parts.port), timeout=30) as cut:
+            lines = f"PUT {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(content)}\r\n\r\n"
+            cut.sendall(lines.encode() + content[:20])
+            until = time.monotonic() + 20
+            while not list(store.files.folder.glob(".incoming-*")):
+                assert time.monotonic() < until, "the upload never began"
+                time.sleep(0.01)
+        while list(store.files.folder.glob(".incoming-*")):
+            assert time.monotonic() < until, "what was sent of it is still there"
+            time.sleep(0.01)
+        assert made.contents(store)["files"] == []
+        assert made.contents(store)["the folder"] == []

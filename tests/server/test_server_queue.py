@@ -1,0 +1,300 @@
+"""The queue on both databases: one job per request, leases, attempts, ends."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+from tests.server.conftest import opened
+from tests.server.served_made import model, pooled, request
+
+from wattune.errors import InputError
+from wattune.server.jobs import leases, queue
+from wattune.server.jobs.leases import ATTEMPTS, LEASE_S, Trained
+from wattune.server.store.tables import FileRow, JobRow, UnitRow
+
+RUNS = {(size, seed) for size in (8, 16, 32, 64) for seed in (0, 1)}
+HASH = "0" * 64
+
+
+def submitted(store, asked=None, now_s=0.0, **changes):
+    with store.database.session() as session:
+        job, is_new = queue.submit(session, model(**changes), asked or request(), now_s)
+        return job.id, is_new
+
+
+def claimed(store, worker="w1", now_s=0.0):
+    with store.database.session() as session:
+        return leases.claim(session, worker, now_s)
+
+
+def done(store, claim, now_s=0.0, number=0):
+    with store.database.session() as session:
+        return leases.finish(session, claim, Trained(f"{number:064x}", 10, 512, True), now_s)
+
+
+def status_of(store, job_id):
+    with store.database.session(reads_only=True) as session:
+        return queue.status(session, job_id)
+
+
+def call(store, what, *given, **named):
+    with store.database.session() as session:
+        return what(session, *given, **named)
+
+
+def test_the_same_request_is_one_job_however_often_it_comes(store):
+    job_id, is_new = submitted(store)
+    assert is_new
+    assert submitted(store, now_s=5.0) == (job_id, False)
+    found = status_of(store, job_id)
+    assert {(run.batch_size, run.seed) for run in found.runs} == RUNS
+    assert (found.state, found.runs_done, found.runs_most, found.created_s) == ("waiting", 0, 8, 0.0)
+    assert submitted(store, request(seeds=1))[0] != job_id
+    assert submitted(store, target=0.9)[0] != job_id
+
+
+def test_the_same_request_from_many_at_once_is_one_job(store):
+    found = []
+
+    def ask():
+        found.append(submitted(store))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({job_id for job_id, _ in found}) == 1
+    assert [is_new for _, is_new in found].count(True) == 1
+    with store.database.session(reads_only=True) as session:
+        assert len(session.scalars(select(UnitRow)).all()) == 8
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (request(batch_sizes=[8, 24]), "batch size that digits is not served with: 24; allowed: 8, 16, 32, 64"),
+        (pooled(log_step_times={128: [0.0, 0.1]}), "step time of a batch size that is not asked for: 128"),
+        (pooled(log_step_times={}), "no step times"),
+    ],
+)
+def test_what_does_not_go_with_the_model_is_refused(sqlite_store, asked, message):
+    with pytest.raises(InputError, match=message):
+        submitted(sqlite_store, asked)
+    assert call(sqlite_store, queue.listing) == []
+
+
+def test_a_model_without_a_target_needs_one_in_the_request(sqlite_store):
+    with pytest.raises(InputError, match="digits has no target for its proxy"):
+        submitted(sqlite_store, target=None)
+    assert submitted(sqlite_store, request(target=0.7), target=None)[1]
+
+
+def test_each_unit_is_claimed_once_and_the_job_ends_with_its_curve(store):
+    job_id, _ = submitted(store)
+    claims = [claimed(store, f"w{n}") for n in range(9)]
+    assert claims.pop() is None
+    assert [(c.batch_size, c.seed) for c in claims] == sorted(RUNS)
+    assert status_of(store, job_id).state == "running"
+    for number, claim in enumerate(claims):
+        assert claimed(store) is None
+        assert done(store, claim, number=number)
+    choose = claimed(store)
+    assert choose.chooses
+    assert choose.known == tuple(f"{number:064x}" for number in range(8))
+    assert call(store, leases.decide, choose, {"record": "efficiency"}, 7.0)
+    found = status_of(store, job_id)
+    assert (found.state, found.runs_done, found.runs_most, found.finished_s) == ("done", 8, 8, 7.0)
+    assert {run.curve for run in found.runs} == set(choose.known)
+    assert claimed(store) is None
+    assert submitted(store) == (job_id, False)
+    with store.database.session(reads_only=True) as session:
+        assert session.get(JobRow, job_id).curve == {"record": "efficiency"}
+        assert {row.kind for row in session.scalars(select(FileRow))} == {"curve"}
+
+
+def test_a_pooled_job_adds_the_runs_that_each_round_chose(store):
+    job_id, _ = submitted(store, pooled())
+    assert (status_of(store, job_id).runs, status_of(store, job_id).runs_most) == ((), 12)
+    first = claimed(store)
+    assert (first.chooses, first.seed, first.known) == (True, 0, ())
+    assert call(store, leases.decide, first, [(64, 0, None), (8, 0, 700)], 0.0)
+    a, b = claimed(store), claimed(store)
+    assert [(c.batch_size, c.seed, c.budget_samples) for c in (a, b)] == [(64, 0, None), (8, 0, 700)]
+    assert done(store, b, number=2)
+    assert claimed(store) is None  # the round has not ended
+    assert done(store, a, number=1)
+    second = claimed(store)
+    assert (second.chooses, second.seed, second.known) == (True, 1, (f"{1:064x}", f"{2:064x}"))
+
+
+def test_a_lost_lease_counts_as_an_attempt_and_the_old_holder_is_refused(store):
+    job_id, _ = submitted(store, request(seeds=1, batch_sizes=[8]))
+    zombie = claimed(store)
+    assert call(store, leases.beat, zombie, LEASE_S - 1)
+    assert call(store, leases.late, LEASE_S) == set()
+    assert call(store, leases.release_expired, LEASE_S) == 0
+    later_s = 2 * LEASE_S
+    assert call(store, leases.late, later_s) == {"w1"}
+    assert call(store, leases.release_expired, later_s) == 1
+    [run] = status_of(store, job_id).runs
+    assert (run.state, run.attempts, run.reason) == ("waiting", 1, "the worker did not answer for 30 s")
+    assert claimed(store, "w2", later_s) is None  # not before a second has passed
+    again = claimed(store, "w2", later_s + 1)
+    assert (again.attempt, again.holder != zombie.holder) == (2, True)
+    assert not call(store, leases.beat, zombie, later_s)
+    assert not done(store, zombie, number=1)
+    assert not call(store, leases.fail, zombie, "late", later_s)
+    call(store, leases.release, zombie, later_s)
+    assert done(store, again, number=2)
+    assert not done(store, again, number=3)
+    [run] = status_of(store, job_id).runs
+    assert (run.state, run.curve, run.attempts, run.reason) == ("done", f"{2:064x}", 2, None)
+
+
+def test_a_unit_that_fails_again_and_again_is_parked_with_its_job(store):
+    job_id, _ = submitted(store, request(seeds=1, batch_sizes=[8, 16]))
+    now_s, waits = 0.0, []
+    other = None
+    for attempt in range(ATTEMPTS):
+        while (claim := claimed(store, now_s=now_s)) is None or claim.batch_size == 16:
+            other = claim or other
+            now_s += 0.5
+        waits.append(now_s)
+        assert claim.attempt == attempt + 1
+        assert call(store, leases.fail, claim, "out of memory", now_s)
+    assert [b - a for a, b in itertools.pairwise(waits)] == [1, 2, 4, 8]
+    found = status_of(store, job_id)
+    assert (found.state, found.reason) == ("parked", "batch size 8, seed 0: 5 attempts, the last one: out of memory")
+    assert {run.batch_size: run.state for run in found.runs} == {8: "parked", 16: "running"}
+    assert done(store, other, now_s)  # what was under way is kept
+    assert claimed(store, now_s=now_s + 100) is None
+    assert submitted(store, request(seeds=1, batch_sizes=[8, 16]), now_s) == (job_id, True)
+    found = status_of(store, job_id)
+    assert (found.state, found.reason) == ("waiting", None)
+    assert {run.batch_size: (run.state, run.attempts) for run in found.runs} == {8: ("waiting", 0), 16: ("done", 1)}
+
+
+def test_what_can_never_work_fails_the_job_at_once(store):
+    job_id, _ = submitted(store)
+    first, second = claimed(store), claimed(store)
+    assert call(store, leases.fail, first, "weights do not fit", 1.0, is_final=True)
+    found = status_of(store, job_id)
+    assert (found.state, found.reason, found.finished_s) == ("failed", "weights do not fit", 1.0)
+    assert [run.state for run in found.runs] == ["parked"] + 7 * ["cancelled"]
+    assert not done(store, second)
+    assert call(store, queue.retry, job_id, 2.0).state == "waiting"
+    assert len([claim for _ in range(9) if (claim := claimed(store, now_s=2.0))]) == 8
+
+
+def test_a_cancelled_job_keeps_what_is_done_and_goes_on_from_there(store):
+    job_id, _ = submitted(store)
+    first, second = claimed(store), claimed(store)
+    assert done(store, first)
+    found = call(store, queue.cancel, job_id, 3.0)
+    assert (found.state, found.runs_done, found.finished_s) == ("cancelled", 1, 3.0)
+    assert not call(store, leases.beat, second, 3.0)
+    assert not done(store, second)
+    assert claimed(store, now_s=3.0) is None
+    with pytest.raises(queue.WrongState, match=f"job {job_id} has ended: cancelled"):
+        call(store, queue.cancel, job_id, 3.0)
+    assert submitted(store, now_s=4.0) == (job_id, True)
+    assert status_of(store, job_id).runs_done == 1
+    assert claimed(store, now_s=4.0).batch_size == second.batch_size
+
+
+def test_a_job_cancelled_while_it_chose_chooses_again(store):
+    job_id, _ = submitted(store, pooled())
+    choose = claimed(store)
+    call(store, queue.cancel, job_id, 1.0)
+    assert not call(store, leases.decide, choose, [(8, 0, None)], 1.0)
+    assert call(store, queue.retry, job_id, 2.0).runs == ()
+    assert claimed(store, now_s=2.0).chooses
+
+
+def test_there_is_nothing_to_retry_or_cancel_that_is_not_there(store):
+    assert call(store, queue.cancel, "0" * 32, 0.0) is None
+    assert call(store, queue.retry, "0" * 32, 0.0) is None
+    assert status_of(store, "0" * 32) is None
+    job_id, _ = submitted(store)
+    with pytest.raises(queue.WrongState, match="cancel it first"):
+        call(store, queue.retry, job_id, 0.0)
+
+
+def test_what_nobody_could_help_does_not_count_as_an_attempt(store):
+    job_id, _ = submitted(store)
+    one, two, three = claimed(store, "a"), claimed(store, "b"), claimed(store, "bb")
+    call(store, leases.release, one, 1.0)
+    assert call(store, leases.release_worker, "b", 1.0, reason="the worker ended by SIGKILL") == 1
+    attempts = {(run.batch_size, run.seed): (run.state, run.attempts) for run in status_of(store, job_id).runs}
+    assert [attempts[c.batch_size, c.seed] for c in (one, two, three)] == [
+        ("waiting", 0),
+        ("waiting", 1),
+        ("running", 1),
+    ]
+    assert call(store, leases.release_all, 2.0) == 1
+    assert {run.state for run in status_of(store, job_id).runs} == {"waiting"}
+    assert not done(store, three)
+
+
+def test_jobs_are_listed_newest_first_and_page_by_page(store):
+    made = [submitted(store, request(seeds=seeds), now_s=float(seeds // 2))[0] for seeds in range(1, 6)]
+    everything = [one.job for one in call(store, queue.listing)]
+    assert sorted(everything) == sorted(made)
+    assert [one.created_s for one in call(store, queue.listing)] == [2.0, 2.0, 1.0, 1.0, 0.0]
+    pages, last = [], None
+    while page := call(store, queue.listing, limit=2, before=last):
+        pages += [one.job for one in page]
+        last = pages[-1]
+    assert pages == everything
+    call(store, queue.cancel, made[0], 9.0)
+    assert [one.job for one in call(store, queue.listing, state="cancelled")] == made[:1]
+    assert call(store, queue.listing, model="another") == []
+    assert call(store, queue.in_use, "digits") == 4
+    with pytest.raises(InputError, match="state of a job: lost"):
+        call(store, queue.listing, state="lost")
+    with pytest.raises(InputError, match="no such job"):
+        call(store, queue.listing, before="nothing")
+
+
+@settings(max_examples=40)
+@given(moves=st.lists(st.tuples(st.sampled_from("cccddflxrk"), st.integers(0, 3)), max_size=40))
+def test_whatever_happens_no_unit_is_done_twice_and_none_is_missing(tmp_path_factory, moves):
+    """Claims, results, failures, lost leases, cancels and retries in any order; the set of units stays the same."""
+    with opened(tmp_path_factory.mktemp("any")) as store:
+        _play(store, moves)
+
+
+def _play(store, moves):
+    job_id, _ = submitted(store, request(seeds=2, batch_sizes=[8, 16]))
+    held, now_s, finished = [], 0.0, {}
+    for move, which in moves:
+        now_s += 3.0
+        if move == "c" and (claim := claimed(store, f"w{which}", now_s)) is not None and not claim.chooses:
+            held.append(claim)
+        elif move == "d" and held:
+            claim = held.pop(which % len(held))
+            if done(store, claim, now_s, number=claim.batch_size):
+                key = (claim.batch_size, claim.seed)
+                assert key not in finished
+                finished[key] = claim.holder
+        elif move == "f" and held:
+            call(store, leases.fail, held[which % len(held)], "no", now_s, is_final=which == 3)
+        elif move == "l":
+            call(store, leases.release_expired, now_s)
+        elif move == "x":
+            call(store, leases.release_worker, f"w{which}", now_s, reason="gone")
+        elif move == "r" and status_of(store, job_id).state in ("failed", "parked", "cancelled"):
+            call(store, queue.retry, job_id, now_s)
+        elif move == "k" and status_of(store, job_id).state in queue.OPEN:
+            call(store, queue.cancel, job_id, now_s)
+        found = status_of(store, job_id)
+        assert sorted((run.batch_size, run.seed) for run in found.runs) == [(8, 0), (8, 1), (16, 0), (16, 1)]
+        assert {(run.batch_size, run.seed) for run in found.runs if run.state == "done"} == set(finished)
+        if found.state in ("failed", "cancelled"):
+            assert {run.state for run in found.runs} <= {"done", "parked", "cancelled"}

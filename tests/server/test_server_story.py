@@ -1,0 +1,143 @@
+"""The whole story: a server and two different boards in separate processes, from one model to two different points.
+
+The policy is the same for both: half-way between the least and the most that training this model draws on the board.
+(By that rule the Jetson TX2 NX ends at the batch size of the Jetson Nano, at a clock of its own; the far larger AGX
+Orin, which is filled by larger batches only, does not.)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from tests.server.story_made import COMMAND, ENVIRONMENT, running
+
+import wattune
+from wattune.records import EfficiencyCurve, TrainingRecord
+from wattune.records.served import ServedModel
+
+DEVICES = ("sim:jetson-nano", "sim:jetson-agx-orin")
+LIMIT_S = 420.0
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+def cap_w(device):
+    """The middle of what the board draws."""
+    table = wattune.profile(device, strategy="full", reference=False)
+    peaks = [cell.power_peak_w for cell in table.measured]
+    return round((min(peaks) + max(peaks)) / 2, 1)
+
+
+def own_images(path):
+    """What the boards have and the server has not: the digits inverted, with noise."""
+    data = wattune.example_workload().loaded
+    x, y = (np.concatenate([part.numpy() for part in pair]) for pair in zip(data.train, data.test, strict=True))
+    np.savez(path, images=x, labels=y)
+    return path
+
+
+class Devices:
+    """Boards as processes, each on a machine of its own: with its own cache."""
+
+    def __init__(self, folder: Path, url: str, data: Path, caps_w: dict[str, float]):
+        self.folder, self.url, self.data, self.caps_w = folder, url, data, caps_w
+
+    def name(self, device):
+        return device.partition(":")[2]
+
+    def run(self, device, number):
+        return self.folder / f"{self.name(device)}-{number}"
+
+    def start(self, device, number, *more):
+        command = [*COMMAND, "run", "--server", self.url, "--model", "resnet8-digits", "--device", device]
+        command += ["--cap", f"{self.caps_w[device]}W", "--data", str(self.data), "--name", self.name(device)]
+        command += ["-o", str(self.run(device, number)), *more]
+        environment = {**ENVIRONMENT, "XDG_CACHE_HOME": str(self.folder / f"cache-{self.name(device)}")}
+        log = (self.folder / f"{self.name(device)}-{number}.log").open("w")
+        with log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self.folder)
+
+    def said(self, device, number):
+        return (self.folder / f"{self.name(device)}-{number}.log").read_text()
+
+    def finish(self, process, device, number):
+        assert process.wait(LIMIT_S) == 0, self.said(device, number)
+        return TrainingRecord.load(self.run(device, number) / "training.json")
+
+
+def until(is_so, seconds=LIMIT_S):
+    end_s = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end_s, "it did not come to that in time"
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_two_boards_end_at_their_own_points_from_the_same_model_and_curve(tmp_path):
+    port = free_port()
+    data = own_images(tmp_path / "my.npz")
+    caps = {device: cap_w(device) for device in DEVICES}
+    devices = Devices(tmp_path, f"http://127.0.0.1:{port}", data, caps)
+    with ExitStack() as stack:
+        server = stack.enter_context(running(tmp_path / "store", port=port, workers=2))
+        until(lambda: server.get("/v1/models"))  # the built-in example is made once
+        processes = {device: stack.enter_context(devices.start(device, 1)) for device in DEVICES}
+        # In the middle of the sweep the server is killed, and away for some seconds.
+        until(lambda: [job for job in server.get("/v1/jobs") if job["runs_done"] >= 2])
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait(30)
+        until(lambda: all("cannot be reached" in devices.said(device, 1) for device in DEVICES))
+        server = stack.enter_context(running(tmp_path / "store", port=port, workers=2))
+        first = {device: devices.finish(processes[device], device, 1) for device in DEVICES}
+
+        jobs = server.get("/v1/jobs")
+        assert len(jobs) == 1  # both asked for the same
+        runs = [(run["batch_size"], run["seed"]) for run in jobs[0]["runs"]]
+        assert len(set(runs)) == len(runs)
+        for kind in (ServedModel, EfficiencyCurve):
+            one, other = (kind.load(devices.run(device, 1) / f"{kind.name}.json") for device in DEVICES)
+            assert one == other
+        nano, orin = (first[device].plan for device in DEVICES)
+        assert nano.batch_size != orin.batch_size
+        assert nano.clock_mhz != orin.clock_mhz
+        for device, record in first.items():
+            assert record.reached
+            assert record.plan.cap_w == caps[device]
+            assert record.power_peak_w <= caps[device]
+            assert record.provenance.kind == "simulated"
+
+        # Without the server a board goes on with what it has of it, and delivers later what it could not.
+        server.process.terminate()
+        assert server.process.wait(60) == 0
+        with devices.start(DEVICES[0], 2) as process:
+            second = devices.finish(process, DEVICES[0], 2)
+        assert second.plan.point == nano.point
+        for text in ("cannot be reached", "the curve is from the cache of", "delivered at the next contact"):
+            assert text in devices.said(DEVICES[0], 2)
+        server = stack.enter_context(running(tmp_path / "store", port=port, workers=0))
+        with devices.start(DEVICES[0], 3) as process:
+            third = devices.finish(process, DEVICES[0], 3)
+
+        found = {}
+        for device in DEVICES:
+            listed = server.get(f"/v1/trainings?device={devices.name(device)}")
+            found[device] = [TrainingRecord.parse(server.get(f"/v1/trainings/{t['id']}")) for t in listed]
+        assert found == {DEVICES[0]: [third, second, first[DEVICES[0]]], DEVICES[1]: [first[DEVICES[1]]]}
+        states = {state["status"]["device"]: state["status"] for state in server.get("/v1/devices")}
+        assert {name: state["step"] for name, state in states.items()} == dict.fromkeys(
+            map(devices.name, DEVICES), "done"
+        )
+        assert httpx.get(f"{server.url}/healthz", trust_env=False).status_code == 200

@@ -1,0 +1,121 @@
+"""`wattune token`: made, listed, revoked; on both databases."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+
+import pytest
+from starlette.testclient import TestClient
+from tests.server.conftest import opened
+
+from wattune.cli import main
+from wattune.errors import InputError
+from wattune.server.app import create_app
+from wattune.server.security import RECENT_S
+from wattune.server.store import tokens
+
+
+@pytest.fixture
+def wattune(capsys):
+    """Call the command line in this process: (arguments) -> (exit code, stdout, stderr)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_a_token_is_made_used_and_revoked(wattune, database_url, tmp_path):
+    code, out, err = wattune(
+        "token", "make", "lab", "--scope", "device", "--expires", "90d", "--database", database_url
+    )
+    assert (code, out.count("\n")) == (0, 1)
+    assert "not shown again" in err
+    text = out.strip()
+    with opened(tmp_path / "store", database_url) as store:
+        app = create_app(store.settings, store.database, store.files)
+        with TestClient(app, base_url="http://127.0.0.1") as client:
+            shown = {"Authorization": f"Bearer {text}"}
+            assert client.get("/v1/models", headers=shown).status_code == 200
+            code, out, _ = wattune("token", "list", "--database", database_url)
+            assert code == 0
+            assert "lab" in out
+            assert text not in out
+            assert text.rpartition("_")[2] not in out
+            assert wattune("token", "revoke", "lab", "--database", database_url)[0] == 0
+            time.sleep(RECENT_S)
+            assert client.get("/v1/models", headers=shown).status_code == 401, "in a server that runs, too"
+    (told,) = json.loads(wattune("token", "list", "--json", "--database", database_url)[1])
+    assert (told["name"], told["scope"]) == ("lab", "device")
+    assert None not in (told["used"], told["revoked"], told["expires"])
+    code, _, err = wattune("token", "revoke", "lab", "--database", database_url)
+    assert (code, "unknown token" in err) == (2, True)
+
+
+def test_a_store_that_is_not_there_is_made_for_its_owner_alone(wattune, tmp_path):
+    folder = tmp_path / "fleet"
+    assert wattune("token", "make", "a", "--scope", "read", "--store", folder)[0] == 0
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    code, _, err = wattune("token", "make", "a", "--scope", "read", "--store", folder)
+    assert (code, "revoke a" in err) == (2, True)
+    assert wattune("token", "revoke", "a", "--store", folder)[0] == 0
+    assert wattune("token", "make", "a", "--scope", "read", "--store", folder)[0] == 0, "the name is free again"
+    assert wattune("token", "list", "--store", tmp_path / "typo")[0] == 2
+    assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("make", "a b", "--scope", "read"), "letters"),
+        (("make", "a", "--scope", "root"), "read"),
+        (("make", "a", "--scope", "read", "--expires", "soon"), "90d"),
+        (("make", "a", "--scope", "read", "--expires", "0d"), "90d"),
+        (("make", "a"), "--scope"),
+        (("revoke", "a"), "unknown token"),
+        ((), "token --help"),
+    ],
+)
+def test_mistakes_are_one_line(wattune, tmp_path, arguments, said):
+    more = () if not arguments else ("--store", tmp_path)
+    code, out, err = wattune("token", *arguments, *more)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_when_a_token_was_used_is_kept_now_and_then(sqlite_store, monkeypatch):
+    monkeypatch.setattr("wattune.server.app.USED_EVERY_S", 0.05)
+    app = create_app(sqlite_store.settings, sqlite_store.database, sqlite_store.files)
+    begin_s = time.time()
+    with sqlite_store.database.session() as session:
+        text = tokens.make(session, "a", "read", begin_s)
+
+    def used_s() -> float | None:
+        with sqlite_store.database.session(reads_only=True) as session:
+            return tokens.listing(session)[0].used_s
+
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        client.get("/v1/models", headers={"Authorization": f"Bearer {text}"})
+        while used_s() is None:
+            assert time.time() < begin_s + 20
+            time.sleep(0.02)
+        first_s = used_s()
+        assert first_s is not None
+        assert begin_s <= first_s <= time.time()
+        monkeypatch.setattr("wattune.server.app.USED_EVERY_S", 1000.0)
+        client.get("/v1/models", headers={"Authorization": f"Bearer {text}"})
+    last_s = used_s()
+    assert last_s is not None
+    assert last_s > first_s, "what was not kept yet is kept at the end"
+
+
+def test_names_and_scopes_are_checked_below_the_command_line_too(sqlite_store):
+    with sqlite_store.database.session() as session:
+        for name, scope in (("", "read"), ("a\n", "read"), ("a", "")):
+            with pytest.raises(InputError):
+                tokens.make(session, name, scope, 0.0)

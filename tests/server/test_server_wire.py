@@ -1,0 +1,105 @@
+"""No training sample leaves a device: every byte of a whole run is looked at."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tests.server.story_made import ENVIRONMENT, offer, own_data, running, small
+from tests.server.wire_made import Detector, recorded
+
+from wattune.records import TrainingRecord
+
+WATCHED = """
+import sys
+with open(sys.argv[1], "a") as log:
+    def note(event, values):
+        if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+            log.write(f"{values[1]!r}\\n")
+            log.flush()
+    sys.addaudithook(note)
+    from wattune.cli import main
+    sys.exit(main(sys.argv[2:]))
+"""
+"""The command, with a list of every address that it connects to."""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return np.load(own_data(tmp_path_factory.mktemp("own") / "my.npz", samples=30))["images"]
+
+
+@pytest.fixture(scope="module")
+def detector(images):
+    return Detector(images)
+
+
+PLANTS = {
+    "float32": lambda x: x.astype("<f4").tobytes(),
+    "float32, big end first": lambda x: x.astype(">f4").tobytes(),
+    "float64": lambda x: x.astype("<f8").tobytes(),
+    "float16": lambda x: x.astype("<f2").tobytes(),
+    "as an image": lambda x: np.rint(x * 255).astype("u1").tobytes(),
+    "image as int64": lambda x: np.rint(x * 255).astype("<i8").tobytes(),
+    "base64": lambda x: b'{"x":"' + base64.b64encode(b"ab" + x.astype("<f4").tobytes()) + b'"}',
+    "base64 in a URL": lambda x: b"/v1?x=" + base64.urlsafe_b64encode(x.astype("<f4").tobytes()),
+    "hexadecimal": lambda x: x.astype("<f4").tobytes().hex().encode(),
+    "JSON": lambda x: json.dumps(x.reshape(16, 16).tolist()).encode(),
+    "JSON, three digits": lambda x: json.dumps([round(float(v), 3) for v in x.ravel()]).encode(),
+    "JSON of an image": lambda x: json.dumps(np.rint(x * 255).astype(int).tolist()).encode(),
+    "one row of it": lambda x: x.reshape(16, 16)[8].astype("<f4").tobytes(),
+}
+
+
+@pytest.mark.parametrize("form", PLANTS)
+def test_a_sample_that_was_planted_is_found(images, detector, form):
+    noise = b'POST /v1/trainings HTTP/1.1\r\n\r\n{"metric": 0.25, "list": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]}'
+    assert detector.finds(noise) == []
+    for sample in images[[0, 17]]:
+        assert detector.finds(noise + PLANTS[form](sample) + noise)
+
+
+@pytest.mark.slow
+def test_no_training_sample_leaves_the_device(tmp_path):
+    data = own_data(tmp_path / "my.npz")
+    offer(tmp_path / "store", *small())
+    with running(tmp_path / "store") as server, recorded(server.url) as wire:
+        command = [sys.executable, "-c", WATCHED, str(tmp_path / "connected"), "run", "--server", wire.url]
+        command += ["--model", "small-digits", "--device", "sim:jetson-nano", "--cap", "4.2W", "--name", "watched"]
+        command += ["--data", str(data), "-o", str(tmp_path / "run"), "--compare"]
+        environment = {**ENVIRONMENT, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        (training,) = server.get("/v1/trainings?device=watched")
+        delivered = TrainingRecord.parse(server.get(f"/v1/trainings/{training['id']}"))
+    assert delivered == TrainingRecord.load(tmp_path / "run" / "training.json")
+
+    # It is all of it: nothing went anywhere else, and the records are in it.
+    port = wire.url.rpartition(":")[2]
+    connected = (tmp_path / "connected").read_text().splitlines()
+    assert connected
+    assert {line for line in connected if f", {port})" not in line} == set()
+    up = bytes(wire.up)
+    assert wire.connections >= 1
+    for record in (b'"record": "profile"', b'"record": "plan"', b'"record": "training"'):
+        assert record in up
+    assert b"PUT /v1/devices/watched" in up
+    assert not re.search(rb"(?i)^(content|transfer)-encoding:", up, re.MULTILINE)  # or it would have to be undone
+
+    kept = np.load(data)
+    assert Detector(kept["images"]).finds(up) == []
+    # Nor do the labels in their order, or what the device has learned.
+    labels = np.lib.stride_tricks.sliding_window_view(kept["labels"], 24)
+    assert Detector(labels).finds(up) == []
+    learned = [v.ravel() for v in load_file(tmp_path / "run" / "model.safetensors").values() if v.size >= 16]
+    for tensor in learned:
+        assert Detector(tensor[None, :4096].astype(np.float32)).finds(up) == []
+    # The same detector finds the initial weights on their way down.
+    first = load_file(next((tmp_path / "cache").rglob("*.safetensors")))
+    assert Detector(first["fc.weight"].reshape(1, -1)).finds(bytes(wire.down))
