@@ -20,6 +20,8 @@ ALONE = {  # these take arguments of their own
     "decisions": "benchmarks.decisions.command",
     "asyncfgd": "benchmarks.asyncfgd.command",
     "paper": "benchmarks.paper.command",
+    "fleet": "benchmarks.server.fleet",
+    "overlap": "benchmarks.server.overlap",
 }
 
 

@@ -20,6 +20,7 @@ PAGES = (
     ROOT / "benchmarks" / "decisions" / "README.md",
     ROOT / "benchmarks" / "asyncfgd" / "README.md",
     ROOT / "benchmarks" / "paper" / "README.md",
+    ROOT / "benchmarks" / "server" / "README.md",
 )
 MARK = re.compile(r"(<!-- (?P<name>\w+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 
@@ -320,6 +321,13 @@ def asyncfgd_verdict() -> str:
     return f"On `sim:{found['board']}`, models with limits of memory that were made up: {verdict(found)}\n"
 
 
+def server_fleet() -> str:
+    """A fleet of made-up devices against a real server."""
+    from benchmarks.server.fleet import NAME, markdown
+
+    return markdown(read(NAME))
+
+
 CALIBRATION = ("cells", "checks", "constants", "fits", "power")
 
 
@@ -361,6 +369,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "paper_verdict": paper_verdict,
     "profiling_cost": profiling_cost,
     "real_images": real_images,
+    "server_fleet": server_fleet,
     "session": session,
     "session_overhead": session_overhead,
     "speed": speed,

@@ -1,0 +1,362 @@
+"""A fleet of made-up devices against a real server: `python -m benchmarks fleet [sqlite|postgresql ...]`.
+
+Aims: 1,000 devices over 60 s, 50 at a time, none lost; p99 of the JSON calls under 250 ms; the API's process under
+400 MB and without torch. The devices are threads of one process on the same machine, which takes its share of the
+cores; every device has a token and a connection of its own and sends what a device sends in the order in which it does,
+about four calls a second. The job that they all ask for has been done before: its curve was put into the database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import queue
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.reporting import reporting_records as samples
+from tests.server.postgresql_made import Cluster, binaries
+
+from benchmarks.timing import RESULTS, keep
+from wattune.records import ProfileTable
+from wattune.records.served import ServedModel, SweepRequest, digest
+from wattune.server.jobs import queue as jobs
+from wattune.server.settings import sqlite_url
+from wattune.server.store import Database, tokens
+from wattune.server.store.tables import JobRow
+
+AIM_S = 0.25
+AIM_BYTES = 400e6
+NAME = "server_fleet"
+MODEL = "resnet8-fleet"
+WEIGHTS = 78_042  # float32 parameters of resnet8
+ASKED = {"model": MODEL, "strategy": "full", "seeds": 3}
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass
+class Tally:
+    """What the devices saw: seconds by kind of call, and every answer that was not the one expected."""
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    wrong: list[str] = field(default_factory=list)
+    trainings: dict[str, str] = field(default_factory=dict)
+    profiles: dict[str, str] = field(default_factory=dict)
+    lateness_s: float = 0.0
+
+
+class Client:
+    """One connection, as one device has it."""
+
+    def __init__(self, port: int, token: str, tally: Tally):
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._token = {"Authorization": f"Bearer {token}"}
+        self._tally = tally
+
+    def call(self, kind: str, method: str, path: str, body: bytes | None = None, **headers: str) -> bytes:
+        """One call, timed from before the first byte is sent until the last has come."""
+        given = {**self._token, **(JSON if body is not None else {})}
+        given |= {name.replace("_", "-"): text for name, text in headers.items()}
+        begin = time.perf_counter()
+        self._connection.request(method, path, body, given)
+        answer = self._connection.getresponse()
+        content = answer.read()
+        self._tally.seconds[kind].append(time.perf_counter() - begin)
+        if answer.status not in (200, 201, 204):
+            self._tally.wrong.append(f"{kind}: {answer.status} {content[:200]!r}")
+        return content
+
+    def read(self, path: str) -> Any:
+        """JSON."""
+        return json.loads(self.call("", "GET", path))
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+
+def device(number: int, port: int, token: str, tally: Tally, table: ProfileTable, pause_s: float) -> None:
+    """All that one device asks and tells."""
+    name, rng, next_s = f"device-{number:04}", random.Random(number), time.monotonic()
+    client = Client(port, token, tally)
+
+    def pause() -> None:
+        nonlocal next_s
+        next_s += pause_s * rng.uniform(0.5, 1.5)
+        left_s = next_s - time.monotonic()
+        if left_s > 0:
+            time.sleep(left_s)
+        else:
+            tally.lateness_s = max(tally.lateness_s, -left_s)
+
+    def tell(step: str, share: float, **more: Any) -> None:
+        said = {"device": name, "board": table.device, "kind": "simulated", "model": MODEL, "step": step, **more}
+        client.call("PUT status", "PUT", f"/v1/devices/{name}", json.dumps({**said, "share": share}).encode())
+        pause()
+
+    try:
+        client.call("GET model", "GET", f"/v1/models/{MODEL}")
+        pause()
+        content = client.call("GET weights", "GET", f"/v1/models/{MODEL}/weights")
+        if len(content) < 4 * WEIGHTS:
+            tally.wrong.append(f"weights of {len(content)} bytes")
+        pause()
+        job = json.loads(client.call("POST job", "POST", "/v1/jobs", json.dumps(ASKED).encode()))["job"]
+        pause()
+        tell("profile", 0.5, power_w=3.1)
+        own = {**table.dump(), "device": f"{table.device} {number}"}
+        sent = client.call("POST profile", "POST", f"/v1/profiles?device={name}", json.dumps(own).encode())
+        tally.profiles[name] = json.loads(sent)["id"]
+        pause()
+        client.call("GET curve", "GET", f"/v1/jobs/{job}/curve")
+        pause()
+        wanted = {"profile_id": tally.profiles[name], "job": job, "cap_w": rng.choice((4.6, 4.9, 5.2, 5.5))}
+        plan = client.call("POST plan", "POST", "/v1/plans", json.dumps(wanted).encode())
+        pause()
+        query = f"profile={tally.profiles[name]}&job={job}"
+        client.call("PUT plan", "PUT", f"/v1/devices/{name}/plan?{query}", plan)
+        pause()
+        for share in (0.2, 0.6):
+            tell("train", share, power_w=4.2, metric=0.8)
+        record = {**TRAINING, "plan": json.loads(plan), "samples": 1000 + number}
+        path = f"/v1/trainings?device={name}&model={MODEL}"
+        kept = client.call("POST training", "POST", path, json.dumps(record).encode(), Idempotency_Key=f"{name}-run-1")
+        tally.trainings[name] = json.loads(kept)["id"]
+        pause()
+        tell("done", 1.0)
+    except Exception as error:  # noqa: BLE001 - a device that fails is a figure, too
+        tally.wrong.append(f"{name}: {error!r}")
+    finally:
+        client.close()
+
+
+TRAINING: dict[str, Any] = {}
+
+
+def prepare(port: int, admin: str, database: Database, devices: int) -> list[str]:
+    """The model with its weights, its finished job, and a token for every device."""
+    rng = random.Random(0)
+    header = json.dumps({"w": {"dtype": "F32", "shape": [WEIGHTS], "data_offsets": [0, 4 * WEIGHTS]}}).encode()
+    weights = len(header).to_bytes(8, "little") + header + rng.randbytes(4 * WEIGHTS)
+    sha256 = hashlib.sha256(weights).hexdigest()
+    model = ServedModel.parse(
+        {
+            "record": "model",
+            "model": MODEL,
+            "factory": "resnet8",
+            "input_shape": [1, 8, 8],
+            "batch_sizes": samples.BATCH_SIZES,
+            "budget_samples": 60_000,
+            "target": 0.95,
+            "weights": {"sha256": sha256, "bytes": len(weights)},
+            "proxy": {"data": {"source": "digits"}},
+        }
+    )
+    tally = Tally()
+    client = Client(port, admin, tally)
+    client.call("", "PUT", f"/v1/files/{sha256}?kind=safetensors", weights)
+    client.call("", "PUT", f"/v1/models/{MODEL}", json.dumps(model.dump()).encode())
+    client.close()
+    assert not tally.wrong, tally.wrong
+    with database.session() as session:
+        row, _ = jobs.submit(session, model, SweepRequest.model_validate(ASKED), time.time())
+        job = session.get_one(JobRow, row.id)
+        job.state, job.curve, job.finished_s = "done", samples.efficiency().dump(), time.time()
+        return [tokens.make(session, f"device-{n:04}", "device", time.time()) for n in range(devices)]
+
+
+def run(port: int, shown: list[str], seconds: float, together: int) -> tuple[Tally, float]:
+    """All devices, so many at a time; gives what they saw and the seconds that they took together."""
+    tally, waiting, table = Tally(), queue.SimpleQueue[tuple[int, str]](), samples.profile()
+    training = samples.run().training
+    assert training is not None
+    TRAINING.update(training.dump())
+    for entry in enumerate(shown):
+        waiting.put(entry)
+    calls = 12
+    pause_s = seconds * together / len(shown) / calls
+
+    def work() -> None:
+        while True:
+            try:
+                number, token = waiting.get_nowait()
+            except queue.Empty:
+                return
+            device(number, port, token, tally, table, pause_s)
+
+    begin = time.perf_counter()
+    threads = [threading.Thread(target=work) for _ in range(together)]
+    for thread in threads:
+        thread.start()
+        time.sleep(pause_s * calls / together)  # not all at the same moment
+    for thread in threads:
+        thread.join()
+    return tally, time.perf_counter() - begin
+
+
+def lost(port: int, admin: str, shown: list[str], tally: Tally) -> dict[str, int]:
+    """How many devices, plans, profiles and trainings are not there, asked for through the API."""
+    devices: dict[str, Any] = {}
+    listed: list[str] = []
+    reader = Client(port, admin, Tally())
+    while page := reader.read("/v1/devices?limit=100" + (f"&after={max(devices)}" if devices else "")):
+        devices |= {one["status"]["device"]: one for one in page}
+    while page := reader.read("/v1/trainings?limit=100" + (f"&before={listed[-1]}" if listed else "")):
+        listed += [one["id"] for one in page]
+    reader.close()
+    missing = {"devices": 0, "plans": 0, "profiles": 0, "trainings": 0}
+    for number, token in enumerate(shown):
+        name = f"device-{number:04}"
+        found = devices.get(name)
+        profile, training = tally.profiles.get(name), tally.trainings.get(name)
+        client = Client(port, token, Tally())  # its own token: no single one may ask so much so fast
+        missing["devices"] += found is None or found["status"]["step"] != "done"
+        missing["plans"] += found is None or found["plan"] is None
+        missing["profiles"] += profile is None or digest(client.read(f"/v1/profiles/{profile}"))[:32] != profile
+        missing["trainings"] += (
+            training not in listed or client.read(f"/v1/trainings/{training}").get("samples") != 1000 + number
+        )
+        client.close()
+    return {**missing, "trainings kept twice": len(listed) - len(set(tally.trainings.values()))}
+
+
+@contextmanager
+def server(store: Path, url: str | None) -> Iterator[tuple[int, int]]:
+    """`wattune serve` as a process of its own, without workers; gives its id and its port."""
+    command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--workers", "0", "--store", str(store)]
+    command += [] if url is None else ["--database", url]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (store.parent / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment, text=True)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            port = re.search(r":(\d+)", line)
+            assert port, f"{line}{(store.parent / 'log').read_text()}"
+            yield process.pid, int(port[1])
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+            process.stdout.close()  # type: ignore[union-attr]
+
+
+def memory(pid: int) -> dict[str, float]:
+    """Resident bytes of a process now and at most."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return {name: 1024.0 * int(re.search(rf"{name}:\s+(\d+)", text)[1]) for name in ("VmRSS", "VmHWM")}  # type: ignore[index]
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds that a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(folder: Path, url: str | None, *, devices: int, seconds: float, together: int) -> dict[str, Any]:
+    """One server on one database under this load."""
+    store, other_load = folder / "store", os.getloadavg()[0]
+    with server(store, url) as (pid, port):
+        database = Database(url or sqlite_url(store))
+        try:
+            with database.session() as session:
+                admin = tokens.make(session, "benchmark", "admin", time.time())
+            shown = prepare(port, admin, database, devices)
+        finally:
+            database.close()
+        before_s = cpu_s(pid)
+        tally, took_s = run(port, shown, seconds, together)
+        used_s = cpu_s(pid) - before_s
+        resident = memory(pid)
+        has_torch = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+        missing = lost(port, admin, shown, tally)
+    calls = {kind: figures(times) for kind, times in sorted(tally.seconds.items())}
+    json_calls = [s for kind, times in tally.seconds.items() if kind != "GET weights" for s in times]
+    return {
+        "devices": devices,
+        "together": together,
+        "other_load": other_load,
+        "seconds": took_s,
+        "calls": calls,
+        "json calls": figures(json_calls),
+        "calls_per_s": sum(map(len, tally.seconds.values())) / took_s,
+        "wrong answers": len(tally.wrong),
+        "first wrong answers": tally.wrong[:5],
+        "lost": missing,
+        "api_cpu_share": used_s / took_s,
+        "api_resident_bytes": resident["VmRSS"],
+        "api_resident_peak_bytes": resident["VmHWM"],
+        "api_has_torch": has_torch,
+        "a device was late by at most (s)": tally.lateness_s,
+    }
+
+
+def figures(seconds: list[float]) -> dict[str, float]:
+    """Median, 99th percentile and largest, in seconds."""
+    ordered = sorted(seconds)
+    p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+    return {"n": len(ordered), "median_s": statistics.median(ordered), "p99_s": p99, "max_s": ordered[-1]}
+
+
+def markdown(data: dict[str, Any]) -> str:
+    """The tables of the README."""
+    heads = ("database", "devices", "took", "JSON calls", "median", "p99", "largest", "wrong answers", "lost")
+    heads += ("API memory at most", "API's share of a core", "torch in it")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, one in data["databases"].items():
+        calls = one["json calls"]
+        cells = [name, f"{one['devices']:,}", f"{one['seconds']:.0f} s", f"{calls['n']:,}"]
+        cells += [f"{1000 * calls[which]:.0f} ms" for which in ("median_s", "p99_s", "max_s")]
+        cells += [str(one["wrong answers"]), str(sum(one["lost"].values()))]
+        cells += [f"{one['api_resident_peak_bytes'] / 1e6:.0f} MB", f"{100 * one['api_cpu_share']:.0f} %"]
+        lines.append(f"| {' | '.join(cells)} | {'yes' if one['api_has_torch'] else 'no'} |")
+    names = list(data["databases"])
+    lines += ["", f"| call | {' | '.join(f'{name}: median | p99' for name in names)} |"]
+    lines.append(f"|---|{'---|---|' * len(names)}")
+    for kind in data["databases"][names[0]]["calls"]:
+        each = [data["databases"][name]["calls"][kind] for name in names]
+        shown = [f"{1000 * one['median_s']:.0f} ms | {1000 * one['p99_s']:.0f} ms" for one in each]
+        lines.append(f"| {kind} | {' | '.join(shown)} |")
+    machine = data["machine"]
+    load = max(one["other_load"] for one in data["databases"].values())
+    lines += [
+        "",
+        f"Measured on {machine['cores']} cores of {machine['cpu']}, the devices on the same cores; before it began, "
+        f"{load:.1f} other processes wanted them at a time.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    """Measure and keep; those databases that are not named keep the figures that they have."""
+    path = RESULTS / f"{NAME}.json"
+    found = json.loads(path.read_text())["databases"] if path.exists() else {}
+    for name in arguments or ["sqlite", "postgresql"]:
+        with tempfile.TemporaryDirectory(prefix="wattune-fleet-") as folder:
+            load: dict[str, Any] = {"devices": 1000, "seconds": 60.0, "together": 50}
+            if name == "sqlite":
+                found[name] = measure(Path(folder), None, **load)
+                continue
+            if binaries() is None:
+                sys.exit("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+            cluster = Cluster(durable=True)
+            try:
+                cluster.start()
+                found[name] = measure(Path(folder), cluster.new(), **load)
+            finally:
+                cluster.close()
+    keep(NAME, {"aim_p99_s": AIM_S, "aim_bytes": AIM_BYTES, "databases": found})
