@@ -141,6 +141,16 @@ def test_a_profile_that_does_not_hold_here_is_not_used(server, tmp_path, data):
 
 
 @pytest.mark.slow
+def test_a_full_profile_is_used_no_higher_than_the_cap_that_it_was_measured_under(server, tmp_path, data):
+    run(server, tmp_path / "low", data, device_name="low", cap_w=4.25, strategy="full")
+    run(server, tmp_path / "high", data, device_name="high", cap_w=4.75)
+    run(server, tmp_path / "lower", data, device_name="lower", cap_w=4.15)
+    high, lower = (RunFolder(tmp_path / name).load(ProfileTable) for name in ("high", "lower"))
+    assert not any(note.startswith("measured by") for note in high.notes)
+    assert any(note.startswith("measured by low") for note in lower.notes)
+
+
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_with_what_it_has(server, tmp_path, data):
     def stop(done, total, what):
         if what.startswith("train") and done >= 512:

@@ -33,7 +33,6 @@ from tests.reporting import reporting_records as samples
 from tests.server.postgresql_made import Cluster, binaries
 
 from benchmarks.timing import RESULTS, keep
-from wattune.records import ProfileTable
 from wattune.records.served import ServedModel, SweepRequest, digest
 from wattune.server.jobs import queue as jobs
 from wattune.server.settings import sqlite_url
@@ -46,7 +45,27 @@ NAME = "server_fleet"
 MODEL = "resnet8-fleet"
 WEIGHTS = 78_042  # float32 parameters of resnet8
 ASKED = {"model": MODEL, "strategy": "full", "seeds": 3}
+MARK, SAMPLES = b"@@@", b"987654321"
 JSON = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Bodies:
+    """What a device sends, but for what is its own: encoded before, since the devices' own computing would else be a
+    part of what is measured."""
+
+    profile: bytes
+    training: bytes
+
+
+def encode() -> Bodies:
+    """The records of the tests' made-up board."""
+    training = samples.run().training
+    assert training is not None
+    table = samples.profile().dump()
+    table["device"] += f" {MARK.decode()}"
+    record = {**training.dump(), "plan": MARK.decode(), "samples": int(SAMPLES)}
+    return Bodies(json.dumps(table).encode(), json.dumps(record).encode())
 
 
 @dataclass
@@ -90,7 +109,7 @@ class Client:
         self._connection.close()
 
 
-def device(number: int, port: int, token: str, tally: Tally, table: ProfileTable, pause_s: float) -> None:
+def device(number: int, port: int, token: str, tally: Tally, bodies: Bodies, pause_s: float) -> None:
     """All that one device asks and tells."""
     name, rng, next_s = f"device-{number:04}", random.Random(number), time.monotonic()
     client = Client(port, token, tally)
@@ -105,7 +124,7 @@ def device(number: int, port: int, token: str, tally: Tally, table: ProfileTable
             tally.lateness_s = max(tally.lateness_s, -left_s)
 
     def tell(step: str, share: float, **more: Any) -> None:
-        said = {"device": name, "board": table.device, "kind": "simulated", "model": MODEL, "step": step, **more}
+        said = {"device": name, "board": "a made-up board", "kind": "simulated", "model": MODEL, "step": step, **more}
         client.call("PUT status", "PUT", f"/v1/devices/{name}", json.dumps({**said, "share": share}).encode())
         pause()
 
@@ -119,8 +138,8 @@ def device(number: int, port: int, token: str, tally: Tally, table: ProfileTable
         job = json.loads(client.call("POST job", "POST", "/v1/jobs", json.dumps(ASKED).encode()))["job"]
         pause()
         tell("profile", 0.5, power_w=3.1)
-        own = {**table.dump(), "device": f"{table.device} {number}"}
-        sent = client.call("POST profile", "POST", f"/v1/profiles?device={name}", json.dumps(own).encode())
+        own = bodies.profile.replace(MARK, str(number).encode())
+        sent = client.call("POST profile", "POST", f"/v1/profiles?device={name}", own)
         tally.profiles[name] = json.loads(sent)["id"]
         pause()
         client.call("GET curve", "GET", f"/v1/jobs/{job}/curve")
@@ -133,9 +152,9 @@ def device(number: int, port: int, token: str, tally: Tally, table: ProfileTable
         pause()
         for share in (0.2, 0.6):
             tell("train", share, power_w=4.2, metric=0.8)
-        record = {**TRAINING, "plan": json.loads(plan), "samples": 1000 + number}
+        record = bodies.training.replace(b'"' + MARK + b'"', plan).replace(SAMPLES, str(1000 + number).encode())
         path = f"/v1/trainings?device={name}&model={MODEL}"
-        kept = client.call("POST training", "POST", path, json.dumps(record).encode(), Idempotency_Key=f"{name}-run-1")
+        kept = client.call("POST training", "POST", path, record, Idempotency_Key=f"{name}-run-1")
         tally.trainings[name] = json.loads(kept)["id"]
         pause()
         tell("done", 1.0)
@@ -143,9 +162,6 @@ def device(number: int, port: int, token: str, tally: Tally, table: ProfileTable
         tally.wrong.append(f"{name}: {error!r}")
     finally:
         client.close()
-
-
-TRAINING: dict[str, Any] = {}
 
 
 def prepare(port: int, admin: str, database: Database, devices: int) -> list[str]:
@@ -182,10 +198,7 @@ def prepare(port: int, admin: str, database: Database, devices: int) -> list[str
 
 def run(port: int, shown: list[str], seconds: float, together: int) -> tuple[Tally, float]:
     """All devices, so many at a time; gives what they saw and the seconds that they took together."""
-    tally, waiting, table = Tally(), queue.SimpleQueue[tuple[int, str]](), samples.profile()
-    training = samples.run().training
-    assert training is not None
-    TRAINING.update(training.dump())
+    tally, waiting, bodies = Tally(), queue.SimpleQueue[tuple[int, str]](), encode()
     for entry in enumerate(shown):
         waiting.put(entry)
     calls = 12
@@ -197,7 +210,7 @@ def run(port: int, shown: list[str], seconds: float, together: int) -> tuple[Tal
                 number, token = waiting.get_nowait()
             except queue.Empty:
                 return
-            device(number, port, token, tally, table, pause_s)
+            device(number, port, token, tally, bodies, pause_s)
 
     begin = time.perf_counter()
     threads = [threading.Thread(target=work) for _ in range(together)]

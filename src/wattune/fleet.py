@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from wattune import planning, profiling
 from wattune.devices import RecordedDevice
@@ -89,7 +88,6 @@ class FleetJob(Job):
     request: SweepRequest = field(init=False)
     reporter: Reporter = field(init=False)
     profile_id: str | None = field(init=False, default=None)
-    _last: Evaluation | None = field(init=False, default=None)
     _ended: str | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -192,8 +190,10 @@ class FleetJob(Job):
         """Whether its cells are those that a profile of our own would have: another cap leads to others."""
         if not set(table.batch_sizes) <= set(self.work.batch_sizes) or table.provenance.kind_on(self.board.kind):
             return False
-        cap_w = table.cost.cap_w if table.cost else None
-        return table.strategy == "full" or (table.strategy == "staircase" and cap_w == self._limit_w(None))
+        cap_w, limit_w = table.cost.cap_w if table.cost else None, self._limit_w(None)
+        if table.strategy == "full":  # what is above its cap was not measured to the end
+            return cap_w is None or (limit_w is not None and limit_w <= cap_w)
+        return table.strategy == "staircase" and cap_w == limit_w
 
     def _checked(self, table: ProfileTable, offer: Offer) -> ProfileTable | None:
         """The table with a few of its cells measured here and a note of where it is from; None where it does not hold.
@@ -242,16 +242,8 @@ class FleetJob(Job):
 
         return tell
 
-    def _evaluated(self, now: Evaluation) -> None:
-        before, self._last = self._last, now
-        changes: dict[str, Any] = {"metric": now.metric, "samples": now.samples}
-        if now.time_s is not None and now.energy_j is not None:
-            begin_s, begin_j = 0.0, 0.0
-            if before is not None and before.time_s is not None and before.energy_j is not None:
-                begin_s, begin_j = before.time_s, before.energy_j
-            if now.time_s > begin_s:  # the mean since then, without another reading of the sensor
-                changes["power_w"] = max(0.0, (now.energy_j - begin_j) / (now.time_s - begin_s))
-        self.reporter.tell(**changes)
+    def _evaluated(self, now: Evaluation, power_w: float | None) -> None:
+        self.reporter.tell(metric=now.metric, samples=now.samples, power_w=power_w)
 
     def _warn(self, text: str) -> None:
         if self.progress is not None:

@@ -36,7 +36,7 @@ class Job:
     processes: int | None = None
     resume: bool = False
     progress: Progress | None = None
-    on_evaluation: Callable[[Evaluation], None] | None = None
+    on_evaluation: Callable[[Evaluation, float | None], None] | None = None
     start: dict[str, Any] | None = field(init=False)
 
     def __post_init__(self) -> None:

@@ -167,7 +167,7 @@ class Server:
         Raises: ServerAway where it is away for longer than ``patience_s``; ServerError where the job ends without a
         curve; InputError where it can never be done as asked.
         """
-        poll_s, last_s = POLLS_S[0], time.monotonic()
+        poll_s, last_s, told = POLLS_S[0], time.monotonic(), None
         while True:
             try:
                 status = self.job(job)
@@ -179,8 +179,10 @@ class Server:
                 if status.ended:
                     raise _ended(status)
                 last_s = time.monotonic()
-                if progress is not None:
-                    progress(status.runs_done, status.runs_most, f"on the server, {status.state}")
+                now = (status.runs_done, status.runs_most, f"on the server, {status.state}")
+                if progress is not None and now != told:
+                    progress(*now)
+                told = now
             except ServerAway as error:
                 kept = self._kept_curve(job)
                 if kept is not None:

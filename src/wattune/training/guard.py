@@ -42,6 +42,8 @@ class Guard:
         self._setting = setting
         self._felt_s: float | None = None  # when there last was a temperature
         self._blind = False
+        self.power_w: float | None = None
+        """The newest reading."""
         self.top: float | None
         """The setting that was planned: the highest one."""
         self._before: list[GuardEvent] = []
@@ -80,6 +82,7 @@ class Guard:
 
     def __call__(self, time_s: float, power_w: float) -> None:
         """Answer one reading: ``power_w`` watts at ``time_s`` seconds of training. Raises: DeviceError."""
+        self.power_w = power_w
         temperature_c = None if self.max_temp_c is None else self._device.conditions().temperature_c
         if self._felt_s is None or self.max_temp_c is None or temperature_c is not None:
             self._felt_s = time_s

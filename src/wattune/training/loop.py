@@ -97,7 +97,7 @@ class Loop:
         keep: Callable[[dict[str, Any]], None] | None = None,
         kept: dict[str, Any] | None = None,
         progress: Progress | None = None,
-        on_evaluation: Callable[[Evaluation], None] | None = None,
+        on_evaluation: Callable[[Evaluation, float | None], None] | None = None,
     ):
         cap_w = task.plan.cap_w
         self.device, self.setting, self.task = device, setting, task
@@ -229,7 +229,7 @@ class Loop:
             self.device.wait(size / WRITE_BYTES_PER_S)
         self._keep()
         if self.on_evaluation is not None:
-            self.on_evaluation(self.evaluations[-1])
+            self.on_evaluation(self.evaluations[-1], self.guard.power_w)
         if self.progress is not None:
             self.progress(at.samples, self.task.budget_samples, _line(self.task.workload, self.evaluations[-1]))
 

@@ -35,7 +35,7 @@ def train(
     weights: Path | None = None,
     max_temp_c: float | None = None,
     progress: Progress | None = None,
-    on_evaluation: Callable[[Evaluation], None] | None = None,
+    on_evaluation: Callable[[Evaluation, float | None], None] | None = None,
 ) -> TrainingRecord:
     """Train at the plan's point on the device until the target, the end of the budget or a safety stop.
 
@@ -44,7 +44,7 @@ def train(
     it (from the beginning where there is none yet) and ends with the record that an uninterrupted training gives.
     A simulated board takes time to write it, too. ``key``, where given, must be the key that the plan's profile
     was measured with. ``weights`` is a safetensors file for what was trained, by the names of the model's state dict.
-    ``on_evaluation`` gets each evaluation as it is made.
+    ``on_evaluation`` gets each evaluation as it is made, and the newest reading in watts, None where there is none yet.
     A target that is not reached and a safety stop are said in the record, not raised.
 
     Raises: RecordError where plan or checkpoint belong to something else; Interrupted on Ctrl-C, which leaves the
