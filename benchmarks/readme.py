@@ -17,6 +17,7 @@ PAGES = (
     ROOT / "docs" / "boards.md",
     ROOT / "docs" / "calibration.md",
     ROOT / "docs" / "own-loop.md",
+    ROOT / "docs" / "server.md",
     ROOT / "benchmarks" / "decisions" / "README.md",
     ROOT / "benchmarks" / "asyncfgd" / "README.md",
     ROOT / "benchmarks" / "paper" / "README.md",
@@ -328,6 +329,21 @@ def server_fleet() -> str:
     return markdown(read(NAME))
 
 
+def server_verdict() -> str:
+    """What one server carries, in two sentences."""
+    from benchmarks.server import overlap
+    from benchmarks.server.fleet import NAME, verdict
+
+    return verdict(read(NAME)) + overlap.verdict(read(overlap.NAME))
+
+
+def server_overlap() -> str:
+    """Profiling here while the server estimates."""
+    from benchmarks.server import overlap
+
+    return overlap.markdown(read(overlap.NAME))
+
+
 CALIBRATION = ("cells", "checks", "constants", "fits", "power")
 
 
@@ -370,6 +386,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "profiling_cost": profiling_cost,
     "real_images": real_images,
     "server_fleet": server_fleet,
+    "server_overlap": server_overlap,
+    "server_verdict": server_verdict,
     "session": session,
     "session_overhead": session_overhead,
     "speed": speed,

@@ -31,6 +31,7 @@ from wattune.remote import Server
 from wattune.workloads import example_workload
 
 AIM = 1.1
+NAME = "server_overlap"
 BOARD, CAP_W = "jetson-nano", 5.0
 MODEL = "resnet8-digits"
 
@@ -64,7 +65,28 @@ def main(arguments: list[str]) -> None:
         "load_before": round(begin_load, 2),
         "load_after": round(os.getloadavg()[0], 2),
     }
-    keep("server_overlap", figures)
+    keep(NAME, figures)
+
+
+def markdown(data: dict[str, Any]) -> str:
+    """The table of the README."""
+    return (
+        "| profile alone | estimate alone | together | times the longer one | one after the other would be |\n"
+        "|---|---|---|---|---|\n"
+        f"| {data['profile_alone_s']:.0f} s | {data['estimate_alone_s']:.0f} s | {data['together_s']:.0f} s "
+        f"| {data['ratio']:.2f} | {data['one_after_the_other']:.2f} |\n\n"
+        f"The worker computed for {data['estimate_alone_worker_cpu_s']:.0f} s alone and for "
+        f"{data['together_worker_cpu_s']:.0f} s beside the device; {data['load_before']:.1f} other processes wanted the "
+        "cores before it began.\n"
+    )
+
+
+def verdict(data: dict[str, Any]) -> str:
+    """What profiling and estimating at the same time take, in a sentence."""
+    return (
+        f"Profiling a device while the server estimates takes {data['ratio']:.2f} times the longer of both (aim "
+        f"{data['aim']:g}; one after the other {data['one_after_the_other']:.2f}).\n"
+    )
 
 
 def _profile_s(seconds: float) -> float:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query
 from pydantic import BaseModel
-from starlette.responses import JSONResponse
+from pydantic_core import to_json
+from starlette.responses import Response
 
 from wattune.records import Record
 from wattune.records.served import DEVICE_NAME, MODEL_NAME, SHA256
@@ -84,6 +85,7 @@ def route(
     }
 
 
-def answer(content: object, status: int = 200, **headers: str) -> JSONResponse:
+def answer(content: object, status: int = 200, **headers: str) -> Response:
     """JSON as it is; a header by its name with "_" for "-"."""
-    return JSONResponse(content, status, {name.replace("_", "-"): text for name, text in headers.items()})
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return Response(to_json(content), status, named, "application/json")

@@ -50,7 +50,7 @@ def post_training(
             identity: Identity = request.state.identity
             # A key is its sender's own: it says nothing of what another one sent under it.
             key = [identity.token or "", "POST /v1/trainings", idempotency_key]
-            asked = {"device": device, "model": model, "record": record.dump()}
+            asked = f"{device} {model} {record.model_dump_json()}"
             done = answers.once(session, key, asked, keep, now_s)
             if done is None:
                 raise Problem(422, "the Idempotency-Key was used for another request", value=idempotency_key)

@@ -6,6 +6,7 @@ Source: IETF draft-ietf-httpapi-idempotency-key-header.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,14 +22,14 @@ KEPT_S = 90 * 24 * 3600.0
 
 
 def once(
-    session: Session, key: list[str], request: object, act: Callable[[], tuple[int, dict[str, Any]]], now_s: float
+    session: Session, key: list[str], request: str, act: Callable[[], tuple[int, dict[str, Any]]], now_s: float
 ) -> tuple[int, dict[str, Any], bool] | None:
     """Do ``act`` unless it was done for this key, and give its status and body, and whether they are those of before.
 
     Whoever asks at the same moment waits for the first to be done. None where ``request`` is another than it was for
     this key.
     """
-    name, request_sha256 = digest(key), digest(request)
+    name, request_sha256 = digest(key), hashlib.sha256(request.encode()).hexdigest()
     session.execute(delete(AnswerRow).where(AnswerRow.created_s < now_s - KEPT_S))
     values = {"key": name, "request_sha256": request_sha256, "status": 0, "body": {}, "created_s": now_s}
     if insert_new(session, AnswerRow, values):

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from pydantic_core import from_json, to_json
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
@@ -109,16 +111,23 @@ class Database:
 
 
 def _engine(url: str) -> Engine:
+    # Records are tens of kilobytes, and these are three times as fast as the standard library's.
+    codec: dict[str, Any] = {"json_serializer": lambda value: to_json(value).decode(), "json_deserializer": from_json}
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
-            engine = create_engine(url, connect_args={"timeout": BUSY_S})
+            engine = create_engine(url, connect_args={"timeout": BUSY_S}, **codec)
             event.listen(engine, "connect", _on_connect)
             event.listen(engine, "begin", _on_begin)
             return engine
         if parsed.drivername == "postgresql+psycopg":
             return create_engine(
-                url, pool_size=POOL, max_overflow=POOL, pool_pre_ping=True, connect_args={"connect_timeout": 5}
+                url,
+                pool_size=POOL,
+                max_overflow=POOL,
+                pool_pre_ping=True,
+                connect_args={"connect_timeout": 5},
+                **codec,
             )
     except (ArgumentError, NoSuchModuleError) as error:
         raise InputError("--database", value=str(error), allowed="postgresql+psycopg://USER@HOST/NAME") from error
