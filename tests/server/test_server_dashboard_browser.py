@@ -10,9 +10,10 @@ from contextlib import contextmanager
 import pytest
 from tests.reporting import reporting_records as samples
 from tests.server import dashboard_made as made
-from tests.server.conftest import served
+from tests.server.conftest import opened, served
 
 from wattune.planning import plan
+from wattune.server.store import tokens
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OPTIONS = (
@@ -123,9 +124,11 @@ def expected(table, cap_w):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_in_both_themes_and_on_a_phone(browser, site, scheme):
-    _, url, ids = site
+    store, url, ids = site
+    made.put_device(store, made.status("nano-4", step="failed", says="stopped for safety"))
     for path in PAGES:
         with visit(browser, url, path.format(**ids), color_scheme=scheme) as page:
+            page.eval_on_selector_all("details", "found => found.forEach((one) => { one.open = true; })")
             assert page.title().endswith("wattune")
             ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert (sum(map(int, ground.removeprefix("rgb(").removesuffix(")").split(","))) < 200) == (scheme == "dark")
@@ -292,6 +295,77 @@ def test_a_hidden_page_asks_nothing(browser, site):
         page.evaluate(hide % "false" + "document.dispatchEvent(new Event('visibilitychange'))")
         page.wait_for_timeout(1000)
         assert len(page.requests) > before
+
+
+def test_a_page_that_is_hidden_and_shown_again_asks_one_question_at_a_time(browser, site):
+    _, url, _ = site
+    with visit(browser, url) as page:
+        page.evaluate("""() => {
+          const ask = window.fetch;
+          window.asked = {now: 0, most: 0, all: 0};
+          window.fetch = async (...what) => {
+            asked.all += 1;
+            asked.now += 1;
+            asked.most = Math.max(asked.most, asked.now);
+            try {
+              await new Promise((resolve) => setTimeout(resolve, 600));
+              return await ask(...what);
+            } finally {
+              asked.now -= 1;
+            }
+          };
+        }""")
+        for _ in range(6):
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+            page.wait_for_timeout(100)
+        page.wait_for_timeout(6500)
+        found = page.evaluate("asked")
+        assert found["most"] == 1
+        assert 2 <= found["all"] <= 4  # every 2.6 s
+
+
+def test_who_is_signed_out_is_led_to_the_login_and_back(browser, tmp_path):
+    with opened(tmp_path / "store", requires_token=True) as store:
+        made.fill(store)
+        with store.database.session() as session:
+            looker = tokens.make(session, "looker", "read", now_s=time.time())
+            another = tokens.make(session, "another", "read", now_s=time.time())
+        with served(store) as url, visit(browser, url, "/jobs?some=thing") as page:
+            page.allowed.append("Password forms should have")  # the browser's advice: a token has no user's name
+            page.fill("input[name=token]", looker)
+            page.get_by_role("button", name="Sign in").click()
+            page.wait_for_url("**/jobs*")
+            page.wait_for_timeout(2500)
+            assert page.text_content("h1") == "Jobs"  # also after it was renewed
+            page.goto("/?find=nano")
+            with store.database.session() as session:
+                tokens.revoke(session, "looker", time.time())
+            page.wait_for_url("**/login?next=**", timeout=8000)
+            page.fill("input[name=token]", another)
+            page.get_by_role("button", name="Sign in").click()
+            page.wait_for_url("**/?find=nano")
+            assert page.text_content("h1") == "Devices"
+
+
+def test_a_profile_without_a_measured_point_runs_its_scripts(browser, site):
+    store, url, _ = site
+    key = made.put_profile(store, samples.profile(strategy="staircase").model_copy(update={"cells": ()}))
+    with visit(browser, url, f"/profiles/{key}") as page:
+        page.wait_for_timeout(200)  # an error of a script would be found at the end
+        assert page.locator(".heat").count() == 2
+        assert page.locator("#cap-slider").count() == 0
+
+
+def test_unfolded_numbers_stay_unfolded(browser, site):
+    store, url, ids = site
+    with visit(browser, url, f"/jobs/{ids['open']}") as page:
+        details = page.locator("details").first
+        details.locator("summary").click()
+        before = details.locator("tbody tr").count()
+        made.finish_run(store, ids["open"], samples.curves(proxy=True)[8])
+        page.wait_for_selector("text=9 of at most 18 runs done", timeout=6000)
+        assert details.locator("tbody tr").count() > before
+        assert details.locator("tbody tr").last.is_visible()
 
 
 def test_what_others_wrote_runs_nothing(browser, site):

@@ -15,7 +15,7 @@ from wattune.errors import CapError, InputError, NoPoint
 from wattune.planning import plan
 from wattune.records import OperatingPoint
 from wattune.reporting.maps import arrange
-from wattune.server.dashboard.figures import LARGEST, Chart, Line, colour, draw, ticks
+from wattune.server.dashboard.figures import LARGEST, ROWS, Chart, Line, colour, draw, ticks
 from wattune.server.dashboard.heatmap import SHADES, checked_cap, heatmaps, slider, step_of, steps, strip
 from wattune.server.dashboard.rendering import ago, embedded
 
@@ -188,3 +188,17 @@ def test_how_long_ago(seconds_s, text):
 
 def test_the_point_of_a_plan_can_be_compared():
     assert OperatingPoint(batch_size=8, clock_mhz=76.8) == TABLE.cells[12].point
+
+
+@given(counts=st.lists(st.integers(1, 400), min_size=1, max_size=400))
+def test_the_table_of_a_figure_has_the_ends_of_its_lines_and_an_end(counts):
+    lines = [Line(str(at), [(float(x), at + x / 2) for x in range(count)]) for at, count in enumerate(counts)]
+    drawn = draw(Chart("", "x", "y", lines))[0]
+    rows = drawn.rows
+    assert drawn.points == sum(counts)
+    assert len(rows) <= ROWS
+    for line in lines[: ROWS // 2]:
+        own = [(x, y) for name, x, y in rows if name == line.name]
+        assert (own[0], own[-1]) == (line.points[0], line.points[-1])
+        assert own == sorted(set(own))
+        assert set(own) <= set(line.points)

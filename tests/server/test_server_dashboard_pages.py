@@ -12,9 +12,11 @@ from tests.server import dashboard_made as made
 from tests.server.conftest import opened
 
 from wattune.planning import plan
+from wattune.server.dashboard import reading
 from wattune.server.jobs import queue
 from wattune.server.store import tokens
 from wattune.server.store.tables import JobRow
+from wattune.workloads.metrics import METRICS
 
 PAGES = ("/", "/jobs", "/jobs/{done}", "/jobs/{open}", "/profiles", "/profiles/{profile}", "/runs", "/models")
 
@@ -93,6 +95,78 @@ def test_each_page_says_what_the_store_holds(client, store):
     assert "921.6 MHz" in runs
     assert "resnet8-digits" in shown(client, "/models").text
     assert "Jetson Nano 4 GB" in shown(client, "/profiles").text
+
+
+def test_the_tiles_count_all_devices_and_not_only_those_shown(client, store, monkeypatch):
+    monkeypatch.setattr(reading, "SHOWN", 3)
+    for index in range(7):
+        made.put_device(store, made.status(f"nano-{index}", power_w=2.0))
+    made.put_device(store, made.status("unmetered", power_w=None))
+    made.put_device(store, made.status("silent"), ago_s=60)
+    for step in ("done", "failed"):
+        made.put_device(store, made.status(step, step=step))
+    for path in ("/", "/?find=unmetered"):
+        text = shown(client, path).text
+        assert "at work 8 of 11" in text
+        assert "power now 14.00 W" in text
+    assert "3 of 11 are shown" in shown(client, "/").text
+
+
+def test_powers_that_no_number_can_hold_together_are_no_figure(client, store):
+    for name in ("one", "two"):
+        made.put_device(store, made.status(name, power_w=1.7e308))
+    assert "at work 2 of 2 power now - of all that are at work" in shown(client, "/").text
+
+
+def test_higher_is_better_where_the_metrics_say_so():
+    assert set(reading.HIGHER_IS_BETTER) == {name for name, metric in METRICS.items() if metric.direction == "max"}
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "width"),
+    [
+        ({"metric_name": "accuracy", "metric": 0.475, "target": 0.95}, "accuracy", "47.5"),
+        ({"metric_name": "character_accuracy", "metric": 0.99, "target": 0.5}, "character accuracy", "100.0"),
+        ({"metric_name": "mse", "metric": 0.4, "target": 0.1}, "mse", None),  # four times too high is no progress
+        ({"metric_name": "accuracy", "metric": None}, "accuracy", None),
+        ({"metric": 0.475, "target": 0.95}, "metric", None),
+    ],
+)
+def test_a_metric_has_a_bar_only_where_more_of_it_is_better(client, store, said, name, width):
+    made.put_device(store, made.status("nano-1", cap_w=None, **said))  # without a cap the power has no bar
+    page = shown(client, "/")
+    assert f"{name}, target {said.get('target', 0.95)}" in page.text
+    assert [a["width"] for a in page.all("rect") if a.get("class") == "fill"] == ([] if width is None else [width])
+
+
+def test_a_device_that_failed_is_shown_as_such_with_what_it_says(client, store):
+    made.put_device(store, made.status("nano-1", step="failed", says="stopped for safety"))
+    made.put_device(store, made.status("nano-2", step="done", says="late"))
+    page = shown(client, "/")
+    assert "nano-1 simulated failed Jetson" in page.text
+    assert "stopped for safety" in page.text
+    cards = {a["id"]: a for a in page.all("li") if "device" in a.get("class", "").split()}
+    assert "failed" in cards["device-nano-1"]["class"].split()
+    assert cards["device-nano-1"]["data-says"] == "nano-1: failed, stopped for safety"
+    assert "failed" not in cards["device-nano-2"]["class"].split()
+    assert cards["device-nano-2"]["data-says"] == "nano-2: done"
+
+
+def test_a_curve_serves_all_algorithms_that_learn_the_same(client, store):
+    ids = made.fill(store)  # its finished job is of backprop
+    for algorithm, fits in (("backprop:checkpoint=4", True), ("forward-gradient", False)):
+        key = made.put_profile(store, samples.profile().model_copy(update={"algorithm": algorithm}))
+        page = shown(client, f"/profiles/{key}?cap=5.2")
+        assert ([a["value"] for a in page.all("option")] == [ids["done"]]) is fits
+        assert ("which batch size to choose is not known" in page.text) is not fits
+
+
+def test_the_numbers_of_a_figure_are_there_as_a_table(client, store):
+    ids = made.fill(store)
+    page = shown(client, f"/jobs/{ids['done']}")
+    assert page.text.count("Numbers") == len(page.all("details")) == 2
+    last = samples.curves(proxy=True)[0].evaluations[-1]
+    assert f"{last.samples:.6g} {last.metric:.4g}" in page.text
 
 
 def test_a_lost_file_costs_a_job_one_line_of_its_figure(client, store):
@@ -187,6 +261,7 @@ def test_a_profile_of_which_nothing_was_measured(client, store):
         page = shown(client, f"/profiles/{key}?cap=5")
         assert "stopped at" in page.text
         assert not page.all("input")
+        assert not [a for a in page.all("script") if a.get("id") == "steps"]
 
 
 def test_a_form_needs_the_token_of_the_page(client, store):

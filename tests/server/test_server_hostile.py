@@ -96,6 +96,7 @@ REFUSED = [
     Hostile("a revoked token", "DELETE", "/v1/models/resnet8-digits", 401, "revoked", None, "revoked"),
     Hostile("a made-up token", "PUT", STATUS, 401, "no such token", _json(made.status()), "made up", JSON),
     Hostile("a page elsewhere, without a token", "POST", "/v1/jobs", 401, "token", b"{}", None, {"Origin": "http://e"}),
+    Hostile("an origin that is none", "POST", "/login", 400, "Origin", b"token=a", None, {"Origin": "http://["}),
     # how it is sent
     Hostile(
         "a body that is too long", "PUT", STATUS, 413, "at most", b" " * 70_000 + _json(made.status()), headers=JSON
@@ -124,6 +125,15 @@ REFUSED = [
     Hostile("infinity", "PUT", STATUS, 400, "too large", _json({"share": 7}).replace(b"7", b"1e999"), headers=JSON),
     Hostile("an endless integer", "PUT", STATUS, 400, "too large", b'{"samples": ' + b"9" * 5000 + b"}", headers=JSON),
     Hostile("a key twice", "PUT", STATUS, 400, "twice", b'{"device": "nano-1", "device": "x"}', headers=JSON),
+    Hostile(
+        "many keys, one twice",
+        "PUT",
+        STATUS,
+        400,
+        "'7' stands there twice",
+        b"{" + b",".join(b'"%d":0' % n for n in (*range(6000), 7)) + b"}",
+        headers=JSON,
+    ),
     Hostile("half a character", "PUT", STATUS, 400, "surrogates", b'{"says": "\\ud800"}', headers=JSON),
     Hostile("the character 0", "PUT", STATUS, 400, "character 0", b'{"board": "a\\u0000b"}', headers=JSON),
     Hostile("no UTF-8", "PUT", STATUS, 400, "utf-8", b'{"board": "\xff\xfe"}', headers=JSON),
@@ -240,8 +250,12 @@ REFUSED = [
     _file("a zip with other files", _zip(**{"run.py": b"print()"}), "NAME.npy", "npz"),
     _file("an array shorter than it says", _zip(**{"a.npy": _npy("(9,)")}), "as its shape says", "npz"),
     _file("an array with a huge shape", _zip(**{"a.npy": _npy(f"({2**60}, {2**60})")}), "as its shape says", "npz"),
-    _file("a header with code in it", _zip(**{"a.npy": _npy("(__import__('os').getpid(),)")}), "npz", "npz"),
-    _file("a damaged zip", made.npz()[:60] + b"\xff\xff\xff" + made.npz()[63:], "npz", "npz"),
+    _file(
+        "a header with code in it", _zip(**{"a.npy": _npy("(__import__('os').getpid(),)")}), "header of a.npy", "npz"
+    ),
+    _file("an array's header that does not end", _zip(**{"a.npy": _npy(dtype="(")}), "header of a.npy", "npz"),
+    _file("an array's header that is no table", _zip(**{"a.npy": _npy(dtype="'<f8', []: 1, 'x'")}), "a.npy", "npz"),
+    _file("a damaged zip", made.npz()[:60] + b"\xff\xff\xff" + made.npz()[63:], "header of", "npz"),
     _file("a text that is none", b"abc\xff", "UTF-8", "text"),
     Hostile("a kind that there is not", "PUT", f"/v1/files/{made.sha256(b'a')}?kind=pickle", 422, "safetensors", b"a"),
 ]

@@ -174,7 +174,9 @@ def test_a_unit_that_fails_again_and_again_is_parked_with_its_job(store):
     assert {run.batch_size: run.state for run in found.runs} == {8: "parked", 16: "running"}
     assert done(store, other, now_s)  # what was under way is kept
     assert claimed(store, now_s=now_s + 100) is None
-    assert submitted(store, request(seeds=1, batch_sizes=[8, 16]), now_s) == (job_id, True)
+    assert submitted(store, request(seeds=1, batch_sizes=[8, 16]), now_s) == (job_id, False)  # somebody has to look
+    assert status_of(store, job_id).state == "parked"
+    assert call(store, queue.retry, job_id, now_s).job == job_id
     found = status_of(store, job_id)
     assert (found.state, found.reason) == ("waiting", None)
     assert {run.batch_size: (run.state, run.attempts) for run in found.runs} == {8: ("waiting", 0), 16: ("done", 1)}

@@ -96,6 +96,9 @@ def test_a_token_that_no_longer_holds_opens_nothing(store):
             tokens.revoke(session, "good", time.time())
         time.sleep(security.RECENT_S)
         assert "revoked" in made.problem(client.get("/v1/models", headers=good), 401)["what"]
+        with store.database.session() as session:
+            tokens.revoke(session, "old", time.time())
+        made.problem(client.get("/v1/models"), 401)  # nor does the end of the last one
 
 
 @pytest.mark.parametrize(

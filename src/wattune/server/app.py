@@ -45,13 +45,13 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
     app.state.sessions = Sessions()
     app.state.recent = Recent()
     app.state.used_s = {}
+    app.state.ready_s = float("-inf")
     app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)
-    if hasattr(dashboard, "router"):
-        app.include_router(dashboard.router, include_in_schema=False)
-        app.mount("/static", dashboard.static)
+    app.include_router(dashboard.router, include_in_schema=False)
+    app.mount("/static", dashboard.static)
     # The last one added is the outermost.
     app.add_middleware(Limiter, limits=settings.limits)
     app.add_middleware(Observer, metrics=metrics)

@@ -87,6 +87,8 @@ class Limiter:
         self._app = app
         self._limits = limits
         self._buckets = Buckets(limits.rate_per_s, limits.burst)
+        # Of an address, however many tokens it claims to have: a made-up one costs nothing.
+        self._addresses = Buckets(10 * limits.rate_per_s, 10 * limits.burst)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -98,7 +100,7 @@ class Limiter:
             address = (scope.get("client") or ("",))[0]
             # Only the public half of a token: a made-up one ends in a failed authentication, which has its own limit.
             claimed = headers.get(b"authorization", b"")[:_PUBLIC]
-            if wait_s := self._buckets.take((address, claimed)):
+            if wait_s := self._addresses.take(address) or self._buckets.take((address, claimed)):
                 raise too_many("too many requests", wait_s)
             most = self._most(scope["path"])
             length = headers.get(b"content-length", b"0")

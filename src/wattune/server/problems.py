@@ -97,9 +97,9 @@ def install(app: FastAPI) -> None:
     async def handle(request: Request, error: Exception) -> Response:
         problem = as_problem(error)
         assert problem is not None
-        wants_page = not request.url.path.startswith("/v1/") and "text/html" in request.headers.get("accept", "")
+        wants_page = not request.scope["path"].startswith("/v1/") and "text/html" in request.headers.get("accept", "")
         if problem.status == 401 and wants_page:
-            return RedirectResponse(f"/login?next={quote(request.url.path)}", 303)
+            return RedirectResponse(f"/login?next={quote(request.scope['path'])}", 303)
         return respond(problem)
 
     known: tuple[type[Exception], ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -30,6 +31,9 @@ from wattune.server.store.tables import JobRow
 
 SHUTDOWN_S = 5
 """How long requests may still take after a signal."""
+
+DEMO_S = 24 * 3600.0
+"""How long the token of the demo's devices is good: also where the server is killed and cannot revoke it."""
 
 _LOCK = 0x7761747475  # "wattu"
 _LOCK_S = 10.0
@@ -69,6 +73,7 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # or anybody on this machine could choose the address that counts as his
             lifespan="on",
             ws="none",
             timeout_graceful_shutdown=SHUTDOWN_S,
@@ -215,10 +220,10 @@ def _demo(url: str, database: Database) -> Iterator[None]:
     """Simulated boards as devices of this server, from when it answers until it ends."""
     from wattune.server import demo
 
-    token, name = None, f"demo-{os.getpid()}"
+    token, name, now_s = None, f"demo-{secrets.token_hex(4)}", time.time()
     with database.session() as session:
         if tokens.any_made(session):
-            token = tokens.make(session, name, "admin", time.time())
+            token = tokens.make(session, name, "device", now_s, now_s + DEMO_S)
     ends = threading.Event()
 
     def play() -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -137,7 +137,7 @@ def check_origin(request: Request) -> None:
     """Raises: Problem 403 where a page of another site asks: it would act with rights that are not its own."""
     site = request.headers.get("sec-fetch-site", "none")
     origin = request.headers.get("origin")
-    ours = origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
+    ours = origin is None or _split(origin).netloc == request.headers.get("host", "")
     if site not in ("none", "same-origin") or not ours:
         raise Problem(403, "a page of another site asks", value=origin or site, hint="open the server's own page")
 
@@ -194,9 +194,16 @@ def check_local(request: Request) -> None:
     """Raises: Problem 403 where the name that was asked for is not this machine's own: a page elsewhere can give its
     own name this machine's address, and would then count as ours."""
     host = request.headers.get("host", "")
-    if (urlsplit(f"//{host}").hostname or "") not in LOCAL_NAMES:
+    if (_split(f"//{host}").hostname or "") not in LOCAL_NAMES:
         raise Problem(403, "the header Host", value=host, allowed=", ".join(LOCAL_NAMES))
     check_origin(request)
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as error:  # a bracket that is not closed
+        raise Problem(400, "the headers Host and Origin", value=text, allowed="addresses") from error
 
 
 def _by_token(request: Request, text: str) -> Token:

@@ -114,11 +114,13 @@ def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise InputError(f"compression of {name}", value=member.compress_type, allowed="stored or deflated")
     with archive.open(member) as array:
-        version = npy.read_magic(array)
-        if version not in ((1, 0), (2, 0)):
-            raise InputError(f"npy version of {name}", value=version, allowed="1.0 and 2.0")
-        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = read_header(array)
+        try:
+            version = npy.read_magic(array)
+            read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+            shape, _, dtype = read_header(array)
+        except Exception as error:  # noqa: BLE001 - numpy parses it as Python, and raises whatever that does
+            allowed = "of the npy versions 1.0 and 2.0"
+            raise InputError(f"the header of {name}", value=str(error), allowed=allowed) from None
         if dtype.hasobject or dtype.kind not in "biuf":
             raise InputError(f"type of {name}", value=str(dtype), allowed="numbers and truth values")
         if min(shape, default=0) < 0:

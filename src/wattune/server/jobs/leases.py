@@ -10,10 +10,12 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, cast
 
+from pydantic import ValidationError
 from sqlalchemy import CursorResult, and_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
+from wattune.errors import RecordError
 from wattune.records.served import ServedModel, SweepRequest
 from wattune.server.jobs.queue import CHOOSE, OPEN, add_runs, advance, end, locked
 from wattune.server.store.inserting import insert_new
@@ -72,8 +74,7 @@ def is_waiting(session: Session, now_s: float) -> bool:
 def claim(session: Session, worker: str, now_s: float) -> Claim | None:
     """Take the oldest unit that waits; None where nothing does, or somebody else was quicker.
 
-    ``release_expired`` stands before it, in a transaction of its own: a transaction that locks several jobs takes
-    them in one order.
+    A job that cannot be read, as one of another version, has failed: it would else be claimed again for ever.
     """
     found = session.execute(_claimable(now_s).with_only_columns(UnitRow.id, UnitRow.job_id).limit(1)).first()
     if found is None:
@@ -81,6 +82,12 @@ def claim(session: Session, worker: str, now_s: float) -> Claim | None:
     unit_id, job_id = found
     job = locked(session, job_id)
     if job is None or job.state not in OPEN:
+        return None
+    try:
+        model = ServedModel.parse(job.model, source=f"the model of job {job.id}")
+        request = SweepRequest.model_validate(job.request)
+    except (RecordError, ValidationError) as error:
+        end(session, job, "failed", f"the job cannot be read: {error}"[:500], now_s)
         return None
     holder = f"{worker}:{secrets.token_hex(8)}"
     taken = session.execute(
@@ -101,8 +108,8 @@ def claim(session: Session, worker: str, now_s: float) -> Claim | None:
         unit_id=unit.id,
         job_id=job.id,
         holder=holder,
-        model=ServedModel.parse(job.model, source=f"the model of job {job.id}"),
-        request=SweepRequest.model_validate(job.request),
+        model=model,
+        request=request,
         batch_size=unit.batch_size,
         seed=unit.seed,
         budget_samples=unit.budget_samples,

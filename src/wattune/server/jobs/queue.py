@@ -7,13 +7,14 @@ first, so that on every database one change follows the other.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import get_args
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from wattune.decisions.allocation import MOST, SEEDS
-from wattune.errors import InputError
+from wattune.errors import InputError, WattuneError
 from wattune.records.served import ServedModel, SweepRequest, SweepRun, SweepState, SweepStatus
 from wattune.server.store.inserting import insert_new
 from wattune.server.store.tables import JobRow, UnitRow
@@ -25,18 +26,29 @@ CHOOSE = 0
 """The batch size of a unit that trains nothing, but chooses what is trained next."""
 
 
+MOST_WAITING = 10_000
+"""Units that wait, of all jobs together, above which no new job is taken."""
+
+
+class QueueFull(WattuneError):
+    """More is waiting than will be done in a long time."""
+
+
 class WrongState(InputError):
     """A job is not in a state in which this can be done."""
 
 
 def submit(session: Session, model: ServedModel, request: SweepRequest, now_s: float) -> tuple[JobRow, bool]:
-    """The job of this request, and whether something was started: a new job, or one that had ended without a curve.
+    """The job of this request, and whether something was started: a new job, or one that had been cancelled.
 
-    Raises: InputError for a request that does not go with the model.
+    Raises: InputError for a request that does not go with the model; QueueFull.
     """
     sizes = batch_sizes(model, request)
     _check(model, request, sizes)
     job_id = request.key(model.digest)
+    waiting = select(func.count()).select_from(UnitRow).where(UnitRow.state == "waiting")
+    if session.get(JobRow, job_id) is None and (session.scalar(waiting) or 0) >= MOST_WAITING:
+        raise QueueFull(f"{MOST_WAITING} runs are waiting already: ask again when some are done")
     values = {
         "id": job_id,
         "model_name": model.model,
@@ -52,10 +64,10 @@ def submit(session: Session, model: ServedModel, request: SweepRequest, now_s: f
     if is_new:
         seeds = range(request.seeds or SEEDS) if request.strategy == "full" else ()
         # Small batches take the most steps, so they start first.
-        _add(session, job, [(size, seed, None) for size in sizes for seed in seeds], now_s)
+        add_runs(session, job, [(size, seed, None) for size in sizes for seed in seeds], now_s)
         advance(session, job, now_s)
         return job, True
-    if job.state in (*OPEN, "done"):
+    if job.state != "cancelled":  # one that failed or was parked waits for somebody who looks at the reason
         return job, False
     _start_anew(session, job, now_s)
     return job, True
@@ -74,7 +86,11 @@ def target(model: ServedModel, request: SweepRequest) -> float | None:
 def status(session: Session, job_id: str) -> SweepStatus | None:
     """How a job is doing; None where there is no such job."""
     job = session.get(JobRow, job_id)
-    return None if job is None else _statuses(session, [job])[0]
+    if job is None:
+        return None
+    chosen = select(UnitRow).where(UnitRow.job_id == job_id, UnitRow.batch_size != CHOOSE).order_by(UnitRow.id)
+    units = list(session.scalars(chosen))
+    return _status(job, len(units), sum(unit.state == "done" for unit in units), map(_run, units))
 
 
 def listing(
@@ -85,7 +101,7 @@ def listing(
     limit: int = 50,
     before: str | None = None,
 ) -> list[SweepStatus]:
-    """Jobs, the newest first. ``before``: those that come after this one in the list.
+    """Jobs without their runs, the newest first. ``before``: those that come after this one in the list.
 
     Raises: InputError for a state or a job that there is not.
     """
@@ -103,7 +119,13 @@ def listing(
         chosen = chosen.where(
             (JobRow.created_s < last.created_s) | ((JobRow.created_s == last.created_s) & (JobRow.id < last.id))
         )
-    return _statuses(session, list(session.scalars(chosen)))
+    jobs = list(session.scalars(chosen))
+    count = select(UnitRow.job_id, UnitRow.state, func.count()).group_by(UnitRow.job_id, UnitRow.state)
+    of_these = count.where(UnitRow.job_id.in_([job.id for job in jobs]), UnitRow.batch_size != CHOOSE)
+    runs: dict[str, dict[str, int]] = {job.id: {} for job in jobs}
+    for job_id, which, number in session.execute(of_these):
+        runs[job_id][which] = number
+    return [_status(job, sum(runs[job.id].values()), runs[job.id].get("done", 0)) for job in jobs]
 
 
 def cancel(session: Session, job_id: str, now_s: float) -> SweepStatus | None:
@@ -152,12 +174,7 @@ def advance(session: Session, job: JobRow, now_s: float) -> None:
         return
     states = session.execute(select(UnitRow.batch_size, UnitRow.state).where(UnitRow.job_id == job.id)).all()
     if all(state == "done" for _, state in states):
-        _add(session, job, [(CHOOSE, sum(size == CHOOSE for size, _ in states), None)], now_s)
-
-
-def add_runs(session: Session, job: JobRow, runs: list[tuple[int, int, int | None]], now_s: float) -> None:
-    """The runs that come next: batch size, seed, and samples after which they may end."""
-    _add(session, job, runs, now_s)
+        add_runs(session, job, [(CHOOSE, sum(size == CHOOSE for size, _ in states), None)], now_s)
 
 
 def end(session: Session, job: JobRow, state: str, reason: str | None, now_s: float) -> None:
@@ -172,7 +189,8 @@ def end(session: Session, job: JobRow, state: str, reason: str | None, now_s: fl
     session.flush()
 
 
-def _add(session: Session, job: JobRow, runs: list[tuple[int, int, int | None]], now_s: float) -> None:
+def add_runs(session: Session, job: JobRow, runs: list[tuple[int, int, int | None]], now_s: float) -> None:
+    """The runs that come next: batch size, seed, and samples after which they may end."""
     for size, seed, budget in runs:
         session.add(
             UnitRow(
@@ -222,25 +240,16 @@ def _check(model: ServedModel, request: SweepRequest, sizes: tuple[int, ...]) ->
         raise InputError(f"{model.model} has no target for its proxy", allowed="one in the request")
 
 
-def _statuses(session: Session, jobs: list[JobRow]) -> list[SweepStatus]:
-    chosen = select(UnitRow).where(UnitRow.job_id.in_([job.id for job in jobs]), UnitRow.batch_size != CHOOSE)
-    units: dict[str, list[UnitRow]] = {job.id: [] for job in jobs}
-    for unit in session.scalars(chosen.order_by(UnitRow.id)):
-        units[unit.job_id].append(unit)
-    return [_status(job, units[job.id]) for job in jobs]
-
-
-def _status(job: JobRow, units: list[UnitRow]) -> SweepStatus:
+def _status(job: JobRow, count: int, done: int, runs: Iterable[SweepRun] = ()) -> SweepStatus:
     request = SweepRequest.model_validate(job.request)
-    done = sum(unit.state == "done" for unit in units)
     return SweepStatus.model_validate(
         {
             "job": job.id,
             "request": request,
             "state": job.state,
-            "runs": [_run(unit) for unit in units],
+            "runs": tuple(runs),
             "runs_done": done,
-            "runs_most": done if job.state == "done" else max(len(units), MOST if request.strategy == "pooled" else 0),
+            "runs_most": done if job.state == "done" else max(count, MOST if request.strategy == "pooled" else 0),
             "reason": job.reason,
             "warnings": job.warnings,
             "created_s": job.created_s,

@@ -19,6 +19,7 @@ from wattune.server.settings import Settings
 from wattune.server.store import Database, StoreUnavailable
 
 LOOK_EVERY_S = 0.5
+PATIENCE_S = 2 * leases.BEAT_EVERY_S
 STOP_S = 5.0
 """How long a worker may take to come to its next evaluation when the server ends."""
 
@@ -52,6 +53,7 @@ class Supervisor:
         self._places = [_Place() for _ in range(count)] or [_Place(ends=True)]
         self._places[0].offers_example = True
         self._dead: dict[str, str] = {}
+        self._trusts_from_s, self._offset_s = 0.0, time.time() - time.monotonic()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wattune-supervisor", daemon=True)
 
@@ -97,10 +99,23 @@ class Supervisor:
         while not self._stopping.is_set():
             for place in self._places:
                 self._look_after(place)
-            with suppress(StoreUnavailable):  # the next look tries again
-                self._kill_late()
+            try:
                 self._release_dead()
+                if self._knows_the_time():
+                    self._kill_late()
+            except StoreUnavailable:  # the next look tries again
+                self._trusts_from_s = time.monotonic() + PATIENCE_S
             self._stopping.wait(LOOK_EVERY_S)
+
+    def _knows_the_time(self) -> bool:
+        """Whether leases that look late are: not where nobody could renew them, as the machine slept, its clock was
+        set or the database was away, until everybody has had the time to."""
+        now_s = time.monotonic()
+        offset_s = time.time() - now_s
+        if abs(offset_s - self._offset_s) > leases.BEAT_EVERY_S:
+            self._trusts_from_s = now_s + PATIENCE_S
+        self._offset_s = offset_s
+        return now_s >= self._trusts_from_s
 
     def _look_after(self, place: _Place) -> None:
         now_s = time.monotonic()
@@ -156,6 +171,9 @@ class Supervisor:
             if place.name in late and place.process is not None:
                 self._dead.setdefault(place.name, f"the worker did not answer for {leases.LEASE_S:.0f} s")
                 place.process.kill()
+        if late - {place.name for place in self._places}:  # of workers that nobody knows any more
+            with self._database.session() as session:
+                leases.release_expired(session, time.time())
 
     def _release_dead(self) -> None:
         for name, reason in list(self._dead.items()):

@@ -106,12 +106,8 @@ class Worker:
     def _claim(self) -> Claim | None:
         now_s = time.time()
         with self._database.session(reads_only=True) as session:
-            is_late, is_waiting = bool(leases.late(session, now_s)), leases.is_waiting(session, now_s)
-        if is_late:
-            with self._database.session() as session:
-                leases.release_expired(session, now_s)
-        if not is_waiting:
-            return None
+            if not leases.is_waiting(session, now_s):
+                return None
         with self._database.session() as session:
             return leases.claim(session, self.name, now_s)
 

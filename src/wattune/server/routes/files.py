@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -68,6 +69,7 @@ def _keep(state: Any, file: BinaryIO, sha256: str, kind: FileKind, size: int) ->
     if size == 0:
         raise Problem(422, "the body is empty", allowed=f"a file of the kind {kind}")
     file.flush()
+    os.fsync(file.fileno())  # before the transaction, in which others wait
     check_file(Path(file.name), kind)
     with state.database.session() as session:
         is_new = models.add_file(session, sha256, kind, size, time.time())

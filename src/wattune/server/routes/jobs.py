@@ -27,7 +27,8 @@ Whole = Annotated[int, Path(ge=0, le=2**31 - 1)]
 
 @router.post("", **route("device", SweepStatus, also=(201,), takes=SweepRequest))
 def post_job(request: Request, asked: Annotated[SweepRequest, Depends(body(SweepRequest))]) -> Response:
-    """Ask how many samples each batch size of a model needs. The same request twice is the same job."""
+    """Ask how many samples each batch size of a model needs. The same request twice is the same job: one that failed or
+    was parked is given as it is, one that was cancelled starts again."""
     database = request.app.state.database
     with database.session(reads_only=True) as session:
         model = models.get(session, asked.model)
@@ -35,10 +36,13 @@ def post_job(request: Request, asked: Annotated[SweepRequest, Depends(body(Sweep
             raise Problem(404, "no such model", value=asked.model, hint="GET /v1/models")
         # A fleet asks for the same again and again: what is there needs no writer's transaction.
         found = queue.status(session, asked.key(model.digest))
-    if found is not None and found.state in (*queue.OPEN, "done"):
+    if found is not None and found.state != "cancelled":
         return answer(found.model_dump(mode="json"), 200, Location=f"/v1/jobs/{found.job}")
     with database.session() as session:
-        job, is_new = queue.submit(session, model, asked, time.time())
+        try:
+            job, is_new = queue.submit(session, model, asked, time.time())
+        except queue.QueueFull as error:
+            raise Problem(429, str(error), headers={"Retry-After": "600"}) from error
         status = queue.status(session, job.id)
         assert status is not None
     return answer(status.model_dump(mode="json"), 201 if is_new else 200, Location=f"/v1/jobs/{status.job}")
@@ -52,7 +56,7 @@ def list_jobs(
     limit: Limit = 50,
     before: IdQuery = None,
 ) -> Response:
-    """The jobs, the newest first; those behind ``before``."""
+    """The jobs without their runs, the newest first; those behind ``before``."""
     with request.app.state.database.session(reads_only=True) as session:
         found = queue.listing(session, state=state, model=model, limit=limit, before=before)
     return answer([status.model_dump(mode="json") for status in found])

@@ -29,7 +29,7 @@ class Listed(BaseModel):
     created_s: float
 
 
-@router.post("", **route("device", Made, status=201, takes=TrainingRecord))
+@router.post("", **route("device", Made, also=(201,), takes=TrainingRecord))
 def post_training(
     request: Request,
     device: Annotated[str, Query(pattern=DEVICE_NAME)],
@@ -37,12 +37,14 @@ def post_training(
     model: ModelQuery = None,
     idempotency_key: Annotated[str | None, Header(pattern=r"^[!-~]{1,200}$")] = None,
 ) -> Response:
-    """Hand in a finished training. With the same Idempotency-Key it is kept once, however often it is sent."""
+    """Hand in a finished training. The same record twice is kept once, as it came first; with the same
+    Idempotency-Key the answer is the same, too."""
     now_s = time.time()
     with request.app.state.database.session() as session:
 
         def keep() -> tuple[int, dict[str, str]]:
-            return 201, {"id": trainings.add(session, record, device, model, now_s)}
+            made, is_new = trainings.add(session, record, device, model, now_s)
+            return 201 if is_new else 200, {"id": made}
 
         if idempotency_key is None:
             status, told, is_old = (*keep(), False)

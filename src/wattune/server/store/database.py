@@ -34,6 +34,16 @@ POOL = 10
 """Connections to PostgreSQL that a process keeps."""
 
 
+POSTGRESQL = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+"""How long, in s and ms, a server that is gone without a word is waited for."""
+
+
 class StoreUnavailable(WattuneError):
     """The database cannot be reached, or takes nothing now: try again later."""
 
@@ -97,7 +107,7 @@ class Database:
             with self.engine.begin() as connection:
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
-        except OperationalError as error:
+        except DatabaseError as error:
             raise StoreUnavailable(f"the database does not answer: {_reason(error)}") from error
 
     def ping(self) -> None:
@@ -126,11 +136,12 @@ def _engine(url: str) -> Engine:
                 pool_size=POOL,
                 max_overflow=POOL,
                 pool_pre_ping=True,
-                connect_args={"connect_timeout": 5},
+                connect_args=POSTGRESQL,
                 **codec,
             )
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise InputError("--database", value=str(error), allowed="postgresql+psycopg://USER@HOST/NAME") from error
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        # Neither the URL nor what was said of it: there may be a password in both.
+        raise InputError("--database is no URL", allowed="postgresql+psycopg://USER@HOST/NAME") from None
     raise InputError("--database", value=parsed.drivername, allowed="postgresql+psycopg://USER@HOST/NAME")
 
 

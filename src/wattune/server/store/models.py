@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError
 from wattune.records.served import ServedModel
+from wattune.server.store.inserting import insert_new
 from wattune.server.store.tables import FileRow, ModelRow
 
 
@@ -36,13 +37,11 @@ def put(session: Session, model: ServedModel, now_s: float) -> bool:
     Raises: InputError where a file that it needs is not on the server, or is something else.
     """
     _check_files(session, model)
-    row = session.get(ModelRow, model.model, with_for_update=True)
-    if row is not None:
-        row.record, row.digest, row.updated_s = model.dump(), model.digest, now_s
-        return False
-    session.add(ModelRow(name=model.model, record=model.dump(), digest=model.digest, created_s=now_s, updated_s=now_s))
-    session.flush()
-    return True
+    values = {"record": model.dump(), "digest": model.digest, "updated_s": now_s}
+    if insert_new(session, ModelRow, {"name": model.model, "created_s": now_s, **values}):
+        return True
+    session.execute(update(ModelRow).where(ModelRow.name == model.model).values(**values))
+    return False
 
 
 def delete(session: Session, name: str) -> bool:
@@ -56,11 +55,9 @@ def delete(session: Session, name: str) -> bool:
 
 def add_file(session: Session, sha256: str, kind: str, size: int, now_s: float) -> bool:
     """The row of a file; whether it is new. Raises: InputError where the same bytes are there as something else."""
-    row = session.get(FileRow, sha256)
-    if row is None:
-        session.add(FileRow(sha256=sha256, kind=kind, bytes=size, created_s=now_s))
-        session.flush()
+    if insert_new(session, FileRow, {"sha256": sha256, "kind": kind, "bytes": size, "created_s": now_s}):
         return True
+    row = session.get_one(FileRow, sha256)
     if row.kind != kind:
         raise InputError(f"file {sha256} is on the server as another kind", value=row.kind, allowed=kind)
     return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 from sqlalchemy import select
@@ -10,6 +9,8 @@ from sqlalchemy.orm import Session
 
 from wattune.errors import InputError
 from wattune.records import TrainingRecord
+from wattune.records.served import digest
+from wattune.server.store.inserting import insert_new
 from wattune.server.store.tables import TrainingRow
 
 
@@ -45,9 +46,10 @@ def get(session: Session, training_id: str) -> dict[str, Any] | None:
     return session.execute(select(TrainingRow.record).where(TrainingRow.id == training_id)).scalar()
 
 
-def add(session: Session, record: TrainingRecord, device: str, model: str | None, now_s: float) -> str:
-    """Keep a training; gives its id."""
-    training_id = secrets.token_hex(16)
-    session.add(TrainingRow(id=training_id, device=device, model_name=model, record=record.dump(), created_s=now_s))
-    session.flush()
-    return training_id
+def add(session: Session, record: TrainingRecord, device: str, model: str | None, now_s: float) -> tuple[str, bool]:
+    """Keep a training; gives its id, which is of the record alone, and whether it is new. One that comes again, under
+    whatever name of the device or with whatever token, stays as it came first."""
+    content = record.dump()
+    training_id = digest(content)[:32]
+    values = {"id": training_id, "device": device, "model_name": model, "record": content, "created_s": now_s}
+    return training_id, insert_new(session, TrainingRow, values)
