@@ -9,7 +9,10 @@ python "$(dirname "$0")/own_data.py" my.npz
 
 wattune serve --store fleet --port "$port" --workers 2 &
 server=$!
-trap 'kill $server' EXIT
+nano=
+trap 'kill $server $nano 2>/dev/null || :' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 until python -c "import json, sys, urllib.request as web; sys.exit(not json.load(web.urlopen('$url/v1/models')))" 2>/dev/null
 do
     kill -0 $server # or it has ended, and said why

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from wattune import planning, profiling
 from wattune.devices import RecordedDevice
-from wattune.errors import InputError, ServerAway, ServerError, ServerRefused, WorkloadError
+from wattune.errors import DeviceError, InputError, ServerAway, ServerError, ServerRefused, WorkloadError
 from wattune.folder import RunFolder
 from wattune.job import Job
 from wattune.records import EfficiencyCurve, Evaluation, Plan, ProfileTable, TrainingRecord
@@ -25,6 +26,9 @@ from wattune.remote import Offer, Reporter, Server
 from wattune.workloads import Data, Loaders, Workload, device_workload
 
 Progress = Callable[[int, int, str], None]
+
+MOST_CHECKED = 2
+"""Profiles of other devices that are checked by probes here, before the device measures one of its own."""
 
 
 @dataclass
@@ -107,11 +111,12 @@ class FleetJob(Job):
             board=self.board.name[:200],
             kind=self.board.kind,
             model=model.model,
-            run=self.folder.path.name[:64],
+            run=uuid.uuid4().hex[:12],  # not the folder, whose name may tell something
             step="waiting",
             cap_w=asked.cap_w,
             cap_side=asked.cap_side,
             target=work.target,
+            metric_name=work.metric.name[:200],
         )
         self.reporter = Reporter(self.source.server, first)
         self.progress = self._told(self.progress)
@@ -122,21 +127,27 @@ class FleetJob(Job):
         """The run: how it is doing is told meanwhile."""
         with self.reporter:
             yield
-            self.reporter.tell(step="done", share=1.0, says=self._ended)
+            is_bad = self._ended in ("diverged", "stopped for safety")
+            self.reporter.tell(step="failed" if is_bad else "done", share=1.0, says=self._ended)
 
     def profile(self, known: ProfileTable | None) -> ProfileTable:
         """Start the sweep on the server, then as without one; another device's profile is taken where it holds here.
 
         Raises: ServerRefused besides.
         """
-        is_new = self.folder.load(ProfileTable) is None
-        if is_new or self.folder.load(EfficiencyCurve) is None:
-            self._begin_sweep()
-        if is_new and known is None:
-            known = self._neighbours()
+        is_new, is_known = self.folder.load(ProfileTable) is None, known is not None
+        try:
+            if is_new or self.folder.load(EfficiencyCurve) is None:
+                self._begin_sweep()
+            if is_new and known is None:
+                known = self._neighbours()
+        except (DeviceError, InputError):
+            self.folder.abandon()
+            raise
         table = super().profile(known)
-        if is_new and known is None and not isinstance(self.board, RecordedDevice):
-            self.profile_id = self.source.server.publish_profile(table, device=self.source.device_name)
+        self.profile_id = getattr(table.provenance, "profile", None)
+        if self.profile_id is None and not is_known and not isinstance(self.board, RecordedDevice):
+            table = self._published(table)
         return table
 
     def estimate(self, table: ProfileTable) -> EfficiencyCurve:
@@ -164,9 +175,20 @@ class FleetJob(Job):
 
     # -------------------------------------------------------------------------------------------------------- inside
 
+    def _published(self, table: ProfileTable) -> ProfileTable:
+        """The table with its name on the server, which a run that is resumed finds there."""
+        if self.folder.load(Plan) is not None:  # by then it is another, with the pick measured again
+            return table
+        self.profile_id = self.source.server.publish_profile(table, device=self.source.device_name)
+        if self.profile_id is None:
+            return table
+        made = table.provenance.model_copy(update={"profile": self.profile_id})
+        return self.folder.save(table.model_copy(update={"provenance": made}))
+
     def _begin_sweep(self) -> None:
+        """Raises: ServerError, ServerRefused; InputError where the server's model is another by now."""
         try:
-            status = self.source.server.start(self.request)
+            status = self.source.server.start(self.request, self.source.model)
         except ServerAway:
             return  # said; it is asked again when the curve is needed
         if (progress := self.progress) is not None:
@@ -177,18 +199,27 @@ class FleetJob(Job):
         if isinstance(self.board, RecordedDevice) or self.asked.strategy is not None:
             return None
         key = profiling.profile_key(self.board, self.work, self.asked.algorithm)
+        checked = 0
         try:
             for offer in self.source.server.profiles(key):
                 table = self.source.server.profile(offer.id)
-                if self._covers(table) and (found := self._checked(table, offer)) is not None:
+                if not self._covers(table):
+                    continue
+                if (found := self._checked(table, offer)) is not None:
                     return found
+                checked += 1
+                if checked == MOST_CHECKED:
+                    break
         except (ServerError, ServerRefused) as error:
             self._warn(f"no profile of another device is used: {error}")
         return None
 
     def _covers(self, table: ProfileTable) -> bool:
         """Whether its cells are those that a profile of our own would have: another cap leads to others."""
-        if not set(table.batch_sizes) <= set(self.work.batch_sizes) or table.provenance.kind_on(self.board.kind):
+        tried = {cell.batch_size for cell in (*table.cells, *table.aborted)}
+        if tried != set(self.work.batch_sizes) or table.provenance.kind_on(self.board.kind):
+            return False
+        if self.asked.reference is True and table.reference is None:
             return False
         cap_w, limit_w = table.cost.cap_w if table.cost else None, self._limit_w(None)
         if table.strategy == "full":  # what is above its cap was not measured to the end
@@ -222,11 +253,12 @@ class FleetJob(Job):
         )
         fresh = {cell.point: cell for cell in again.cells}
         made = again.provenance.model_copy(update={"publisher": offer.publisher, "profile": offer.id})
-        self.profile_id = offer.id
+        # What it cost this device; the cap is that under which it was measured, and says how far it goes.
+        spent = found.cost and found.cost.model_copy(update={"cap_w": table.cost.cap_w if table.cost else None})
         return again.model_copy(
             update={
                 "cells": tuple(fresh.get(cell.point, cell) for cell in table.cells),
-                "cost": table.cost,
+                "cost": spent,
                 "notes": (*table.notes, note),
                 "provenance": made,
             }

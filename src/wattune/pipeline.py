@@ -79,14 +79,17 @@ def run(
     often. ``device_name``: what the server calls this device, by default the machine's name; ``token``: by default the
     environment variable ``WATTUNE_TOKEN``. Records that cannot be delivered are kept and delivered later.
 
+    ``progress`` is called with how much of how much is done, and a text that begins with its step. With a ``server`` it
+    may also be called from another thread, with a text that begins with "warning: "; what it raises there is ignored.
+
     A target that was not reached raises nothing: the record's ``reached`` is False.
 
     Raises: InputError and its kinds for what cannot be done as asked, DeviceError, ServerError.
     """
     fleet: dict[str, Any] = {"server": server, "model": model, "target": target, "device_name": device_name}
     check_source(workload, **fleet, data=data, seeds=seeds, token=token)
-    place = Path(output or free_folder())
-    from_server = joined(**fleet, data=data, token=token, kept=place if resume else None, progress=progress)
+    kept = Path(output) if resume and output else None
+    from_server = joined(**fleet, data=data, token=token, kept=kept, progress=progress)
     with opened(device, seed=seed) as board, from_server as source:
         work = as_workload(workload, progress) if source is None else source.work
         check_workload(work, board, needs_proxy=source is None)
@@ -120,7 +123,7 @@ def run(
         )
         if known is not None:
             check_known(known, board, work, command=check_command(board, profile, workload))
-        folder = RunFolder.open(place, asked, resume=resume)
+        folder = RunFolder.open(Path(output or free_folder()), asked, resume=resume)
         make = Job if source is None else partial(FleetJob, source=source)
         job = make(board, work, folder, asked, processes=processes, resume=resume, progress=progress)
 

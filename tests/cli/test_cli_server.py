@@ -72,3 +72,18 @@ def test_resuming_needs_the_folder_alone(tmp_path, capsys):
     RunArguments.check(device="sim:jetson-nano", cap_w=4.2, **known).save(tmp_path / "run" / "run.json")
     assert main(["run", "-o", "run", "--resume"]) == 1
     assert f"the server {NOBODY} cannot be reached" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_interrupted_run_says_to_give_the_token_file_again(monkeypatch, tmp_path, capsys):
+    def interrupted(*_, output, **__):
+        output.mkdir()
+        (output / "run.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wattune.pipeline.run", interrupted)
+    (tmp_path / "token").write_text("wt_a_b\n")
+    options = ["--server", NOBODY, "--model", "m", "--data", "x.npz", "--token-file", "token", "-o", "run"]
+    assert main([*RUN, *options]) == 130
+    said = capsys.readouterr().err
+    assert "go on with: wattune run --output run --token-file token --resume" in said
+    assert "wt_a_b" not in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from wattune.cli import main
 from wattune.efficiency import cluster, estimate
-from wattune.errors import InputError
+from wattune.errors import InputError, WorkloadError
 from wattune.workloads import example_workload, load_workload
 
 WORKLOAD = """
@@ -129,3 +131,37 @@ def test_an_address_without_a_cluster_is_refused_at_once(tmp_path):
     assert done.returncode == 2
     assert "wattune: no Ray cluster at 127.0.0.1:9: [Errno 111] Connection refused" in done.stderr
     assert time.monotonic() - started_s < 60
+
+
+class Connected:
+    """Stands for Ray in a process that has connected already: what else is asked of it fails."""
+
+    def is_initialized(self):
+        return True
+
+
+def test_a_connection_of_the_callers_is_used_and_left(monkeypatch):
+    ours = Connected()
+    monkeypatch.setattr(cluster, "find_spec", lambda name: ours)
+    monkeypatch.setitem(sys.modules, "ray", ours)
+    with cluster.connected("ray:127.0.0.1:9") as ray:
+        assert ray is ours
+
+
+def test_a_workload_that_cannot_be_pickled_is_one_line(monkeypatch):
+    class Pickling(Connected):
+        def put(self, workload):
+            raise pickle.PicklingError("a lambda of this session")
+
+    ours = Pickling()
+    monkeypatch.setattr(cluster, "find_spec", lambda name: ours)
+    monkeypatch.setitem(sys.modules, "ray", ours)
+    with pytest.raises(WorkloadError, match="cannot be sent to a cluster: a lambda"):
+        with cluster.cluster_training(example_workload(), "ray"):
+            pass
+
+
+def test_processes_and_a_cluster_are_one_too_many(tmp_path, capsys):
+    options = ["--executor", "ray", "--processes", "2", "-o", str(tmp_path / "e.json")]
+    assert main(["estimate", str(written(tmp_path)), *options]) == 2
+    assert "--processes with --executor" in capsys.readouterr().err

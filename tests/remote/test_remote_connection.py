@@ -36,7 +36,10 @@ def closed_port():
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://host", "host:8484", "http://", "http://host:99999", "http://h/?a=b", "http://h#x", "http://h x", "", "//h"],
+    [
+        *("ftp://host", "host:8484", "http://", "http://host:99999", "http://h/?a=b", "http://h#x", "http://h x", ""),
+        *("//h", "http://exa\x00mple", "http://xn--zz--a\u0301.", f"http://{64 * 'a'}.com", "http://a..b"),
+    ],
 )
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(InputError, match="http://host:8484"):
@@ -196,7 +199,7 @@ def test_a_certificate_is_verified_by_the_authority_that_is_named(connection, tm
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        with pytest.raises(InputError, match=r"cannot be verified.*SSL_CERT_FILE"):
+        with pytest.raises(ServerRefused, match=r"cannot be verified.*SSL_CERT_FILE"):
             connection(url).request("GET", "/v1/models")
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))
         assert connection(url).request("GET", "/v1/models") == {}
@@ -208,3 +211,25 @@ def test_a_certificate_file_that_is_none_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "no.pem"))
     with pytest.raises(InputError, match="SSL_CERT_FILE"):
         Connection("https://host")
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "ftp://127.0.0.1:9", "http://127.0.0.1:no"])
+def test_a_proxy_that_cannot_be_used_is_said(monkeypatch, proxy):
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(InputError, match="ALL_PROXY"):
+        Connection("http://host:8484")
+
+
+@pytest.mark.parametrize(
+    ("url", "is_open"), [("HTTP://host", True), ("https://host", False), ("HTTP://LOCALHOST", False)]
+)
+def test_a_token_over_a_network_in_the_clear_is_seen(connection, url, is_open):
+    assert connection(url, token="wt_a_b").is_open_to_others == is_open
+
+
+def test_a_client_that_was_closed_is_away(connection):
+    with faked(lambda asked: Answer(body={})) as fake:
+        closed = connection(fake.url)
+        closed.close()
+        with pytest.raises(ServerAway, match="was closed"):
+            closed.request("GET", "/v1/models", patient=False)

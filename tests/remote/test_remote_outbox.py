@@ -2,15 +2,17 @@
 
 import json
 import threading
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.remote.remote_made import Answer, faked, problem
 
+from wattune.errors import OutputError
 from wattune.records import ProfileCell, ProfileTable
 from wattune.remote import Server
-from wattune.remote.outbox import Outbox
+from wattune.remote.outbox import Outbox, upload
 
 
 def table(device):
@@ -115,10 +117,10 @@ def test_one_that_is_refused_for_good_is_kept_aside_and_does_not_hold_the_others
     assert any("refused" in text and str(kept) in text for text in said)
 
 
-@pytest.mark.parametrize("status", [401, 403, 409])
-def test_a_token_that_may_not_loses_nothing(tmp_path, said, status):
+@pytest.mark.parametrize("status", [401, 403, 404, 307, 408, 409, 425, 500])
+def test_what_is_not_refused_for_good_is_not_lost(tmp_path, said, status):
     with faked(lambda asked: problem(status, "not now")) as fake:
-        with Server(fake.url, cache=tmp_path, tell=said.append) as server:
+        with Server(fake.url, cache=tmp_path, tell=said.append, waits_s=()) as server:
             assert server.publish_profile(table("one"), device="d") is None
             assert server.waiting == 1
         registry = Registry()
@@ -130,10 +132,10 @@ def test_a_token_that_may_not_loses_nothing(tmp_path, said, status):
 
 def test_a_damaged_file_does_not_hold_the_others_up(tmp_path, said):
     box = Outbox(tmp_path / "box", said.append)
-    box.put("POST", "/v1/profiles", {}, {"n": 1})
+    box.put(upload("POST", "/v1/profiles", {}, {"n": 1}))
     (tmp_path / "box" / "00000-damaged.json").write_text("{")
     sent, answers = [], {}
-    box.deliver(lambda upload: sent.append(upload["body"]), answers)
+    box.deliver(lambda one: sent.append(one["body"]), answers)
     assert sent == [{"n": 1}]
     assert box.waiting() == []
     assert len(answers) == 1
@@ -141,12 +143,68 @@ def test_a_damaged_file_does_not_hold_the_others_up(tmp_path, said):
 
 def test_two_processes_do_not_deliver_at_once(tmp_path):
     box, other = (Outbox(tmp_path / "box", lambda text: None) for _ in range(2))
-    box.put("POST", "/v1/profiles", {}, {"n": 1})
+    box.put(upload("POST", "/v1/profiles", {}, {"n": 1}))
     sent = []
 
-    def send(upload):
+    def send(_):
         other.deliver(lambda again: sent.append("other"), {})  # the lock is held meanwhile
         sent.append("own")
 
     box.deliver(send, {})
     assert sent == ["own"]
+
+
+@pytest.mark.parametrize("status", [404, 409, 500])
+def test_one_that_the_server_fails_at_holds_up_no_other_and_is_said_once(tmp_path, said, status):
+    registry = Registry()
+
+    def answer(asked):
+        fails = asked.method == "POST" and asked.json["device"] == "bad"
+        return problem(status, "not this one") if fails else registry(asked)
+
+    with faked(answer) as fake, Server(fake.url, cache=tmp_path, tell=said.append, waits_s=()) as server:
+        assert server.publish_profile(table("bad"), device="d") is None
+        assert server.publish_profile(table("good"), device="d") is not None
+        for _ in range(3):
+            server._get("/v1/models")
+        assert server.waiting == 1
+        assert len([asked for asked in fake.asked if asked.method == "POST"]) == 2
+    assert len([text for text in said if "not this one" in text]) == 1
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"method": "POST", "path": 1, "params": {}, "body": {}, "key": "k"}'])
+def test_a_file_that_is_no_upload_is_put_aside(tmp_path, said, content):
+    box = Outbox(tmp_path / "box", said.append)
+    box.put(upload("POST", "/v1/profiles", {}, {"n": 1}))
+    (tmp_path / "box" / "00000-foreign.json").write_text(content)
+    sent = []
+    box.deliver(lambda one: sent.append(one["body"]), {})
+    assert sent == [{"n": 1}]
+    assert [path.name for path in tmp_path.rglob("refused/*")] == ["00000-foreign.json"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_full_disk_fails_no_run(tmp_path, said, monkeypatch, there):
+    def full(*_):
+        raise OutputError("cannot write", value="No space left on device")
+
+    registry = Registry()
+    with faked(registry if there else lambda asked: Answer(503)) as fake:
+        with Server(fake.url, cache=tmp_path, tell=said.append, waits_s=()) as server:
+            monkeypatch.setattr("wattune.remote.outbox.write_json", full)
+            found = server.publish_profile(table("one"), device="d")
+    assert (found is not None) == there
+    assert any("No space left" in text for text in said) != there
+
+
+def test_an_outbox_that_cannot_be_locked_is_said(tmp_path, said, monkeypatch):
+    @contextmanager
+    def broken(*_, **__):
+        raise OSError(28, "No space left on device")
+        yield
+
+    with faked(Registry()) as fake, Server(fake.url, cache=tmp_path, tell=said.append) as server:
+        monkeypatch.setattr("wattune.remote.outbox.held", broken)
+        assert server.publish_profile(table("one"), device="d") is None
+        assert server.waiting == 1
+    assert any("No space left" in text for text in said)

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from tests.remote.remote_made import Answer, faked, problem
+from tests.reporting import reporting_records as samples
 
 from wattune.records.served import DeviceStatus
 from wattune.remote import Reporter, Server
@@ -90,3 +91,53 @@ def test_an_error_is_told_by_its_kind_alone(tmp_path, quick):
         last = states(fake)[-1]
         assert (last["step"], last["says"]) == ("failed", "ended by ValueError")
         assert not any(b"secret" in asked.body for asked in fake.asked)
+
+
+def plan():
+    made = samples.run().plan
+    assert made is not None
+    return made
+
+
+def test_a_refusal_is_told_once_and_a_refused_plan_is_not_sent_again(tmp_path, quick):
+    said = []
+
+    def answer(asked):
+        return problem(422, "not such a plan") if asked.path.partition("?")[0].endswith("/plan") else Answer(204)
+
+    with faked(answer) as fake, Server(fake.url, cache=tmp_path, tell=said.append) as server:
+        with Reporter(server, FIRST) as reporter:
+            reporter.tell_plan(plan(), profile=None, job=None)
+            assert until(lambda: len(states(fake)) > 4 or reporter.tell(samples=1))
+    assert len([asked for asked in fake.asked if "/plan" in asked.path]) == 1
+    assert len([text for text in said if "not such a plan" in text]) == 1
+
+
+def test_a_refused_status_is_told_once(tmp_path, quick):
+    said = []
+    with faked(lambda asked: problem(403, "no")) as fake:
+        with Server(fake.url, cache=tmp_path, tell=said.append) as server, Reporter(server, FIRST) as reporter:
+            assert until(lambda: len(fake.asked) > 3 or reporter.tell(samples=1))
+    assert len(said) == 1
+
+
+def test_a_callback_that_raises_does_not_end_the_thread(tmp_path, quick):
+    def raises(text):
+        raise ZeroDivisionError(text)
+
+    with faked(lambda asked: problem(403, "no")) as fake:
+        with Server(fake.url, cache=tmp_path, tell=raises) as server, Reporter(server, FIRST) as reporter:
+            assert until(lambda: fake.asked)
+            fake.answer = lambda asked: Answer(204)
+            sent = len(fake.asked)
+            assert until(lambda: len(fake.asked) > sent + 1 or reporter.tell(samples=1))
+
+
+def test_a_client_that_is_closed_too_early_fails_nothing(tmp_path, quick):
+    with faked(lambda asked: Answer(204)) as fake:
+        server = Server(fake.url, cache=tmp_path)
+        with Reporter(server, FIRST) as reporter:
+            assert until(lambda: fake.asked)
+            server.close()
+            reporter.tell(step="done")
+    assert not reporter._thread.is_alive()

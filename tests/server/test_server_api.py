@@ -238,14 +238,26 @@ def test_trainings_are_kept_once_for_each_key(client):
     assert (first.headers.get("idempotency-replayed"), again.headers["idempotency-replayed"]) == (None, "true")
     other = {**sent, "params": {"device": "nano-2"}}
     made.problem(client.post("/v1/trainings", **other, headers={"Idempotency-Key": "run-1"}), 422)
-    second = client.post("/v1/trainings", **other, headers={"Idempotency-Key": "run-2"}).json()["id"]
-    third = client.post("/v1/trainings", **other).json()["id"]
-    assert [one["id"] for one in client.get("/v1/trainings").json()] == [third, second, first.json()["id"]]
-    assert [one["id"] for one in client.get(f"/v1/trainings?device=nano-2&before={third}").json()] == [second]
+    ids = [first.json()["id"]]
+    for number in (2, 3):
+        content = {**made.training(), "samples": made.training()["samples"] + number}
+        ids.insert(0, client.post("/v1/trainings", **{**other, "json": content}).json()["id"])
+    assert [one["id"] for one in client.get("/v1/trainings").json()] == ids
+    assert [one["id"] for one in client.get(f"/v1/trainings?device=nano-2&before={ids[0]}").json()] == [ids[1]]
     (found,) = client.get("/v1/trainings?model=resnet8-digits").json()
     assert client.get(f"/v1/trainings/{found['id']}").json() == made.training()
     made.problem(client.get(f"/v1/trainings/{'0' * 32}"), 404)
     made.problem(client.get(f"/v1/trainings?before={'0' * 32}"), 422)
+
+
+def test_a_training_that_comes_again_by_another_token_or_name_is_kept_once(client):
+    record = made.training()
+    first = client.post("/v1/trainings?device=nano-1", json=record, headers={"Idempotency-Key": "old"})
+    again = client.post("/v1/trainings?device=renamed", json=record, headers={"Idempotency-Key": "new"})
+    bare = client.post("/v1/trainings?device=renamed", json=record)
+    assert [sent.status_code for sent in (first, again, bare)] == [201, 200, 200]
+    assert first.json() == again.json() == bare.json()
+    assert [one["device"] for one in client.get("/v1/trainings").json()] == ["nano-1"]
 
 
 def test_one_key_at_once_from_many_is_kept_once(client):

@@ -401,3 +401,24 @@ def made_token(store, name, scope):
     """A token; gives its text."""
     with store.database.session() as session:
         return tokens.make(session, name, scope, now_s=time.time())
+
+
+@pytest.mark.parametrize("path", ["/?find=%00", "/runs?device=%00", "/jobs/%00", "/profiles/a%00"])
+def test_the_character_0_is_refused_before_a_database_sees_it(client, path):
+    assert client.get(path).status_code == 422
+
+
+def test_a_way_back_that_is_no_address_leads_to_the_first_page(client):
+    assert client.get("/login?next=//[").status_code == 200
+
+
+def test_a_profile_of_thousands_of_squares_is_not_drawn(client, store):
+    cells = [
+        {"batch_size": n, "clock_mhz": n, "step_s": 1.0, "power_mean_w": 1.0, "power_peak_w": 1.0 + n, "steps": 5}
+        for n in range(1, 101)
+    ]
+    sent = {"record": "profile", "device": "d", "workload": "w", "cells": cells}
+    answer = client.post("/v1/profiles?device=d", json=sent)
+    assert answer.status_code == 201, answer.text
+    page = client.get(f"/profiles/{answer.json()['id']}")
+    assert (page.status_code, "too many to draw" in page.text) == (200, True)

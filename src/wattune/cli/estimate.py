@@ -90,6 +90,8 @@ def estimate(
         raise InputError("--cap without a profile", value=cap, allowed="--profile FILE with it")
     if step_times is not None and profile is not None:
         raise InputError("--step-times with --profile", allowed="one of them")
+    if processes is not None and executor is not None:
+        raise InputError("--processes with --executor", allowed="one of them", hint="the cluster says how many at once")
     seconds = profile if step_times is None else step_seconds(step_times)
     if from_runs is None:
         _refuse({"--target": target, "--where": where, "--allocate": allocate}, "only of a table, with --from-runs CSV")

@@ -85,6 +85,22 @@ Memory = Annotated[
 ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile record.")]
 EfficiencyFile = Annotated[Path, typer.Argument(metavar="EFFICIENCY", help="An efficiency record.")]
 
+STORE = Path("wattune-store")
+"""The store of a server where none is given."""
+
+Store = Annotated[
+    Path | None, typer.Option("--store", metavar="DIR", help=f"The server's store. By default ./{STORE}.")
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        envvar="WATTUNE_DATABASE",
+        help="The server's database: postgresql+psycopg://USER@HOST/NAME. By default SQLite in the store.",
+    ),
+]
+
 ALGORITHM = "backprop"
 """The training algorithm where none is given."""
 

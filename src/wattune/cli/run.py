@@ -146,7 +146,10 @@ def run(
     if token_file is not None:
         given["token"] = _token(token_file)
 
-    with resumable(["run", "--output", str(folder.path)], folder.arguments), shown() as progress:
+    again = ["run", "--output", str(folder.path)]
+    if token_file is not None:  # which the folder does not remember
+        again += ["--token-file", str(token_file)]
+    with resumable(again, folder.arguments), shown() as progress:
         from wattune import pipeline
 
         record = pipeline.run(

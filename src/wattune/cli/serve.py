@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
+from wattune.cli.extras import server_extra
+from wattune.cli.options import STORE, DatabaseUrl, Store
 from wattune.cli.output import emit
 from wattune.errors import InputError
-
-STORE = Path("wattune-store")
 
 
 def serve(
@@ -21,18 +21,8 @@ def serve(
         str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; others than this machine need tokens.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0: any that is free.")] = 8484,
-    store: Annotated[
-        Path | None, typer.Option("--store", metavar="DIR", help=f"Where all is kept. By default ./{STORE}.")
-    ] = None,
-    database: Annotated[
-        str | None,
-        typer.Option(
-            "--database",
-            metavar="URL",
-            envvar="WATTUNE_DATABASE",
-            help="postgresql+psycopg://USER@HOST/NAME. By default SQLite in the store.",
-        ),
-    ] = None,
+    store: Store = None,
+    database: DatabaseUrl = None,
     workers: Annotated[
         int, typer.Option("--workers", metavar="N", min=0, max=256, help="Processes that train, one core each.")
     ] = 1,
@@ -55,13 +45,9 @@ def serve(
 
     It ends at Ctrl-C or SIGTERM; what its workers were at goes on when it is started again.
     """
-    try:
+    with server_extra():
         from wattune.server.process import serve as run
         from wattune.server.settings import Settings, is_loopback, sqlite_url
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "wattune":
-            raise
-        raise InputError("a server needs more", value=error.name, hint="pip install 'wattune[server]'") from error
     if executor is not None:
         _check_executor(executor)
     with ExitStack() as stack:

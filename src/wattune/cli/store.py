@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wattune.cli.extras import server_extra
+from wattune.cli.options import STORE, DatabaseUrl, Store
 from wattune.cli.output import emit
-from wattune.cli.token import STORE, DatabaseUrl, Store
 from wattune.errors import InputError, OutputError
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def restore(
     \b
     Example:  wattune store restore fleet-monday.tar fleet
     """
-    _needs_server()
-    from wattune.server.backup import restore as read
+    with server_extra():
+        from wattune.server.backup import restore as read
 
     if not source.is_file():
         raise InputError("no such backup", value=str(source))
@@ -90,9 +90,9 @@ def restore(
 
 
 def _opened(folder: Path, url: str | None, *, makes: bool = False) -> Database:
-    _needs_server()
-    from wattune.server.settings import sqlite_url
-    from wattune.server.store import Database
+    with server_extra():
+        from wattune.server.settings import sqlite_url
+        from wattune.server.store import Database
 
     if makes:
         try:
@@ -104,9 +104,3 @@ def _opened(folder: Path, url: str | None, *, makes: bool = False) -> Database:
     elif url is None and not (folder / "wattune.db").is_file():
         raise InputError("no database in the store", value=str(folder), hint="give its --database URL")
     return Database(url or sqlite_url(folder.absolute()))
-
-
-def _needs_server() -> None:
-    for name in ("sqlalchemy", "alembic"):
-        if find_spec(name) is None:
-            raise InputError("a server needs more", value=name, hint="pip install 'wattune[server]'")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattune.cli.options import Json
+from wattune.cli.extras import server_extra
+from wattune.cli.options import STORE, DatabaseUrl, Json, Store
 from wattune.cli.output import emit, emit_json, note
 from wattune.errors import InputError, OutputError
 
@@ -22,20 +23,6 @@ if TYPE_CHECKING:
 
 token = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-STORE = Path("wattune-store")
-
-Store = Annotated[
-    Path | None, typer.Option("--store", metavar="DIR", help=f"The server's store. By default ./{STORE}.")
-]
-DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--database",
-        metavar="URL",
-        envvar="WATTUNE_DATABASE",
-        help="The server's database, where that is not in its store.",
-    ),
-]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What it is called: who or what it is for.")]
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -68,7 +55,8 @@ def make(
     \b
     Example:  wattune token make lab --scope device --expires 90d --store fleet
     """
-    from wattune.server.store import tokens
+    with server_extra():
+        from wattune.server.store import tokens
 
     now_s = time.time()
     expires_s = None if expires is None else now_s + _seconds(expires)
@@ -81,7 +69,8 @@ def make(
 @token.command("list")
 def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json = False) -> None:
     """The tokens of a server, without their secrets."""
-    from wattune.server.store import tokens
+    with server_extra():
+        from wattune.server.store import tokens
 
     with _session(store, database) as session:
         rows = tokens.listing(session)
@@ -109,7 +98,8 @@ def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json
 @token.command()
 def revoke(name: Name, store: Store = None, database: DatabaseUrl = None) -> None:
     """Let a token open nothing any more, within a second."""
-    from wattune.server.store import tokens
+    with server_extra():
+        from wattune.server.store import tokens
 
     with _session(store, database) as session:
         tokens.revoke(session, name, time.time())
@@ -118,13 +108,9 @@ def revoke(name: Name, store: Store = None, database: DatabaseUrl = None) -> Non
 
 @contextmanager
 def _session(store: Path | None, url: str | None, *, makes: bool = False) -> Iterator[Session]:
-    try:
+    with server_extra():
         from wattune.server.settings import sqlite_url
         from wattune.server.store import Database
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "wattune":
-            raise
-        raise InputError("a server needs more", value=error.name, hint="pip install 'wattune[server]'") from error
     folder = store or STORE
     if url is None and not folder.is_dir():
         if not makes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
 import socket
 import threading
@@ -46,7 +47,8 @@ def cluster_address(executor: str) -> str:
 
 @contextmanager
 def connected(executor: str) -> Iterator[Any]:
-    """Ray, connected to the cluster; "ray" alone starts one that ends with the context.
+    """Ray, connected to the cluster; "ray" alone starts one that ends with the context. Where this process is connected
+    already, it is used as it is, whatever its address.
 
     Raises: InputError as ``cluster_address``, and where nothing answers at the address.
     """
@@ -56,6 +58,9 @@ def connected(executor: str) -> Iterator[Any]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
+    if ray.is_initialized():  # by the caller, whose it stays
+        yield ray
+        return
     own: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     _check_answers(address)
     with _handlers_kept():
@@ -80,7 +85,7 @@ def cluster_training(workload: Workload, executor: str) -> Iterator[Callable[[Se
     with connected(executor) as ray:
         try:
             sent = ray.put(workload)
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
             raise WorkloadError(f"{workload.name} cannot be sent to a cluster", value=str(error)) from error
         yield partial(_on_nodes, ray, ray.remote(num_cpus=1, max_retries=RETRIES)(_train), sent)
 

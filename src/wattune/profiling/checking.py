@@ -10,7 +10,7 @@ from wattune.errors import InputError, RecordError
 from wattune.profiling.key import profile_key
 from wattune.profiling.probe import Prober
 from wattune.profiling.strain import happened
-from wattune.records import AbortedProbe, OperatingPoint, ProfileCell, ProfileTable, provenance
+from wattune.records import AbortedProbe, OperatingPoint, ProfileCell, ProfileCost, ProfileTable, provenance
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
@@ -36,9 +36,10 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Deviations:
-    """All cells that were measured again."""
+    """All cells that were measured again, and what that cost."""
 
     cells: tuple[Deviation, ...]
+    cost: ProfileCost | None = None
 
     @property
     def largest(self) -> float:
@@ -82,10 +83,12 @@ def check(
     prober = Prober(device, workload, table.algorithm, steps=steps, cap_w=cap_w, rows=rows)
     fresh: dict[OperatingPoint, ProfileCell] = {}
     found: list[Deviation] = []
+    costs: list[ProfileCost] = []
     for done, (cell, shape) in enumerate(zip(cells, rows, strict=True)):
         if progress is not None:
             progress(done, len(cells), f"batch size {cell.batch_size}, again")
-        again, _ = prober.probe(shape, cell.point.setting)
+        again, cost = prober.probe(shape, cell.point.setting)
+        costs.append(cost)
         if isinstance(again, AbortedProbe):
             raise _stale(f"batch size {cell.batch_size} was stopped at {again.power_w:.4g} W, above {again.cap_w:g} W")
         if again.out_of_memory:
@@ -94,7 +97,7 @@ def check(
         found.append(_deviation(cell, again))
     if progress is not None:
         progress(len(cells), len(cells), "done")
-    deviations = Deviations(tuple(found))
+    deviations = Deviations(tuple(found), _sum(costs))
     if deviations.largest > WITHIN:
         raise _stale("; ".join(map(str, deviations.cells)))
     changes = "; ".join(table.key.differences(key)) or "nothing of its key"
@@ -136,6 +139,16 @@ def _deviation(before: ProfileCell, now: ProfileCell) -> Deviation:
     assert now.step_s is not None
     assert now.power_mean_w is not None
     return Deviation(before.point, now.step_s / before.step_s - 1, now.power_mean_w / before.power_mean_w - 1)
+
+
+def _sum(costs: Sequence[ProfileCost]) -> ProfileCost:
+    return ProfileCost(
+        time_s=sum(cost.time_s for cost in costs),
+        energy_j=sum(cost.energy_j for cost in costs),
+        above_cap_s=sum(cost.above_cap_s for cost in costs),
+        probes=sum(cost.probes for cost in costs),
+        cap_w=costs[0].cap_w,
+    )
 
 
 def _stale(why: str) -> RecordError:

@@ -225,7 +225,10 @@ class SweepStatus(Value):
 
 
 class DeviceStatus(Strict):
-    """How a device is doing, as it says itself. ``share``: of the present step that is done."""
+    """How a device is doing, as it says itself. ``share``: of the present step that is done.
+
+    ``metric_name``: what ``metric`` and ``target`` are of, such as "accuracy" or "mse"; None where it is not said.
+    """
 
     device: DeviceName
     board: Text
@@ -241,6 +244,7 @@ class DeviceStatus(Strict):
     batch_size: BatchSize | None = None
     clock_mhz: Positive | None = None
     metric: Number | None = None
+    metric_name: Text | None = None
     target: Number | None = None
     samples: Samples | None = None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +34,8 @@ class Kept:
 class Cache:
     """The folder of one server: ``$XDG_CACHE_HOME/wattune/servers/<host-port>``, or in ``parent``.
 
-    Where the user's cache cannot be written, it is in the temporary folder. Raises: OutputError where neither can.
+    Where the user's cache cannot be written, it is in the temporary folder, in one that is this user's alone. Raises:
+    OutputError where neither can.
     """
 
     def __init__(self, url: str, parent: Path | None = None):
@@ -40,6 +43,8 @@ class Cache:
         for index, place in enumerate(parents):
             self.folder = place / _name(url)
             try:
+                if index:
+                    _own(place.parent)
                 self.folder.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
                 with tempfile.TemporaryFile(dir=self.folder):
                     break
@@ -92,6 +97,16 @@ def _parents() -> list[Path]:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
     return [cache / "wattune" / "servers", Path(tempfile.gettempdir(), f"wattune-{user}", "servers")]
+
+
+def _own(folder: Path) -> None:
+    """Make a folder in which nobody else can write or read. Raises: OSError where another user has made it before."""
+    folder.mkdir(exist_ok=True, mode=PRIVATE)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
+        raise PermissionError(errno.EPERM, "it is another user's", str(folder))
+    if stat.S_IMODE(found.st_mode) != PRIVATE:
+        folder.chmod(PRIVATE)
 
 
 def _name(url: str) -> str:

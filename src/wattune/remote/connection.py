@@ -35,8 +35,11 @@ LONGEST_WAIT_S = 30.0
 LARGEST_BYTES = 64 << 20
 """An answer in JSON that is larger is refused."""
 
-BUSY = (429, 502, 503, 504)
+BUSY = (408, 425, 429, 502, 503, 504)
 """Statuses that say: later."""
+
+UNTRUSTED = 0
+"""Stands for a status of HTTP in the refusal of a server whose certificate cannot be verified: it was asked nothing."""
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -63,7 +66,7 @@ class Connection:
                     "the server's token is no token", allowed="the one line that `wattune token make` gave"
                 )
             headers["Authorization"] = f"Bearer {token}"
-            self.is_open_to_others = url.startswith("http:") and f"{urlsplit(url).hostname}" not in LOCAL
+            self.is_open_to_others = urlsplit(url).scheme == "http" and f"{urlsplit(url).hostname}" not in LOCAL
         try:
             self._client = httpx.Client(
                 headers=headers,
@@ -71,8 +74,19 @@ class Connection:
                 # What is on this machine is not reached through a proxy.
                 mounts={f"all://{f'[{host}]' if ':' in host else host}": None for host in LOCAL},
             )
+        except (ImportError, ValueError, httpx.InvalidURL) as error:  # of HTTP_PROXY, HTTPS_PROXY, ALL_PROXY
+            raise InputError(
+                "the proxy that the environment names cannot be used",
+                value=_without_password(str(error)),
+                allowed="an http or https address in HTTP_PROXY, HTTPS_PROXY or ALL_PROXY",
+            ) from error
         except (OSError, ssl.SSLError) as error:  # of SSL_CERT_FILE
             raise InputError("the certificates of SSL_CERT_FILE cannot be read", value=str(error)) from error
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._client.is_closed
 
     def close(self) -> None:
         """Give the sockets back."""
@@ -93,8 +107,9 @@ class Connection:
 
         ``patient``: where the server is busy or not reached, it is asked again a few times.
 
-        Raises: ServerAway where it is not reached or busy for too long; InputError where it refuses;
-        ServerError where it fails, or what answers is no wattune server.
+        Raises: ServerAway where it is not reached or busy for too long, or after ``close``; ServerRefused where it
+        refuses, and with the status ``UNTRUSTED`` for its certificate; ServerError where it fails, or what answers is
+        no wattune server.
         """
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
         sent = {**(headers or {}), **({} if content is None else {"Content-Type": "application/json"})}
@@ -131,15 +146,19 @@ class Connection:
                 yield response
         except httpx.TransportError as error:
             if _is_untrusted(error):
-                raise InputError(
-                    f"the certificate of {self.url} cannot be verified",
-                    value=str(error),
+                raise ServerRefused(
+                    f"the certificate of {self.url} cannot be verified: {error}",
+                    status=UNTRUSTED,
                     hint="where it is your own, name the file of its authority in SSL_CERT_FILE",
                 ) from error
             self.is_away = True
             raise ServerAway(f"the server {self.url} cannot be reached: {_why(error)}") from error
         except httpx.HTTPError as error:  # such as content that does not decompress
             raise ServerError(f"what answers at {self.url} is no wattune server: {error}") from error
+        except RuntimeError as error:
+            if not self._client.is_closed:  # by another thread, meanwhile
+                raise
+            raise ServerAway(f"the connection to {self.url} was closed") from error
 
 
 def _checked(url: str) -> str:
@@ -148,7 +167,9 @@ def _checked(url: str) -> str:
         parts = urlsplit(url)
         says_more = bool(parts.query or parts.fragment or re.search(r"[\s\\]", url))
         bad = says_more or parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
-    except ValueError as error:
+        if not bad:
+            httpx.URL(url).host.encode("idna")  # each would raise at the first request
+    except (ValueError, httpx.InvalidURL) as error:
         raise problem from error
     if bad:
         raise problem

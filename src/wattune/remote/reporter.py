@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from pydantic import ValidationError
 from typing_extensions import Self
 
-from wattune.errors import ServerError, ServerRefused
+from wattune.errors import ServerAway, ServerRefused, WattuneError
 from wattune.records import Plan
 from wattune.records.served import DeviceStatus
 from wattune.remote.server import STATUS_S, Server
@@ -83,9 +84,13 @@ class Reporter:
         while not self._end.is_set():
             self._news.wait(MOST_S)
             self._news.clear()
-            self._send()
+            self._send_safely()
             self._end.wait(LEAST_S)
         if self._news.is_set():
+            self._send_safely()
+
+    def _send_safely(self) -> None:
+        with suppress(Exception):  # of what the client tells of: a callback of the caller's, who is not in this thread
             self._send()
 
     def _send(self) -> None:
@@ -93,10 +98,22 @@ class Reporter:
             status, plan = self._status, self._plan
         try:
             self._server.put_status(status)
-            if plan is not None:
-                self._server.put_plan(status.device, plan[0], profile=plan[1], job=plan[2])
-        except (ServerError, ServerRefused):
-            return  # said by the server's client; the next state is newer anyway
+        except (WattuneError, OSError) as error:
+            self._say(error, "how this device is doing")
+            return  # the next state is newer anyway
+        if plan is None:
+            return
+        try:
+            self._server.put_plan(status.device, plan[0], profile=plan[1], job=plan[2])
+        except ServerRefused as error:  # again it would be so again
+            self._say(error, "the plan")
+        except (WattuneError, OSError) as error:
+            self._say(error, "the plan")
+            return
         with self._turn:
             if self._plan is plan:
                 self._plan = None
+
+    def _say(self, error: Exception, what: str) -> None:
+        if not isinstance(error, ServerAway):  # of which the client itself tells
+            self._server.tell_once(f"{what} is not told to the server: {error}")

@@ -15,13 +15,13 @@ from urllib.parse import quote
 from pydantic import ValidationError
 from typing_extensions import Self
 
-from wattune.errors import InputError, RecordError, ServerAway, ServerError, ServerRefused
+from wattune.errors import InputError, RecordError, ServerAway, ServerError, WattuneError
 from wattune.records import EfficiencyCurve, Plan, ProfileKey, ProfileTable, Record, TrainingRecord
 from wattune.records.served import MODEL_NAME, DeviceStatus, ServedModel, SweepRequest, SweepStatus, digest
 from wattune.remote.cache import Cache
 from wattune.remote.connection import WAITS_S, Connection
 from wattune.remote.download import download, is_whole
-from wattune.remote.outbox import Outbox
+from wattune.remote.outbox import Outbox, upload
 
 R = TypeVar("R", bound=Record)
 Progress = Callable[[int, int, str], None]
@@ -75,6 +75,7 @@ class Server:
         self._patience_s = patience_s
         self._outbox = Outbox(self._cache.folder / "outbox", self._tell)
         self._said_away = False
+        self._said: set[str] = set()
         self._delivering = threading.Lock()
         if self._connection.is_open_to_others:
             self._tell(f"the token and all records go to {self.url} unencrypted; https would encrypt them")
@@ -86,6 +87,12 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def tell_once(self, text: str) -> None:
+        """Give ``tell`` a sentence that it was not given before."""
+        if text not in self._said:
+            self._said.add(text)
+            self._tell(text)
 
     def close(self) -> None:
         """Give the sockets back."""
@@ -131,14 +138,19 @@ class Server:
         path = self._cache.path("weights", model.weights.sha256, ".safetensors")
         if is_whole(path, model.weights):
             return path
-        path.unlink(missing_ok=True)
         return download(self._connection, f"/v1/models/{model.model}/weights", model.weights, path)
 
     # ----------------------------------------------------------------------------------------------------------- jobs
 
-    def start(self, request: SweepRequest) -> SweepStatus:
-        """Ask for a sweep of proxy runs; the same request again gives the same job."""
-        return self._status(self._ask("POST", "/v1/jobs", body=request.model_dump(mode="json")))
+    def start(self, request: SweepRequest, model: ServedModel | None = None) -> SweepStatus:
+        """Ask for a sweep of proxy runs, and of this very model where it is given; the same request again gives the
+        same job. Raises: InputError where the server's model is another by now."""
+        status = self._status(self._ask("POST", "/v1/jobs", body=request.model_dump(mode="json")))
+        if model is not None and status.job != request.key(model.digest):
+            raise InputError(
+                f"the server's model {model.model} has changed since this run began", hint="begin a new run"
+            )
+        return status
 
     def job(self, job: str) -> SweepStatus:
         """How a job is doing."""
@@ -201,7 +213,7 @@ class Server:
         job, begin_s = request.key(model.digest), time.monotonic()
         while True:
             try:
-                started = self.start(request)
+                self.start(request, model)
                 break
             except ServerAway as error:
                 kept = self._kept_curve(job)
@@ -209,10 +221,6 @@ class Server:
                     return kept
                 self._check_patience(begin_s, error)
                 time.sleep(POLLS_S[1])
-        if started.job != job:
-            raise InputError(
-                f"the server's model {model.model} has changed since this run began", hint="begin a new run"
-            )
         return self.wait_for_curve(job, progress)
 
     # ------------------------------------------------------------------------------------------------------- profiles
@@ -263,7 +271,7 @@ class Server:
         """Tell what the device has chosen, and from which profile and job; not kept where the server is away."""
         params = {key: value for key, value in (("profile", profile), ("job", job)) if value is not None}
         path = f"/v1/devices/{quote(device, safe='')}/plan"
-        self._ask("PUT", path, params=params, body=plan.dump(), patient=False)
+        self._ask("PUT", path, params=params, body=plan.dump(), patient=False, timeout_s=STATUS_S)
 
     def upload_training(self, record: TrainingRecord, *, device: str, model: str) -> str | None:
         """Give the server the record of a training; its name there, None where it waits to be delivered."""
@@ -277,18 +285,30 @@ class Server:
     # -------------------------------------------------------------------------------------------------------- inside
 
     def _upload(self, path: str, params: dict[str, str], record: Record) -> str | None:
-        # First to the disk: whatever happens now, it is delivered, and by its key only once.
-        key = self._outbox.put("POST", path, params, record.dump())
-        answer = self._deliver().get(key)
-        if any(key in name for name in self._outbox.waiting()):
+        what = upload("POST", path, params, record.dump())
+        try:
+            # First to the disk: whatever happens now, it is delivered, and by its key only once.
+            self._outbox.put(what)
+        except (WattuneError, OSError) as error:
+            return self._unkept(what, record, error)
+        answer = self._deliver().get(what["key"])
+        if any(what["key"] in name for name in self._outbox.waiting()):
             self._tell(f"the {record.name} record is kept, and delivered at the next contact")
-        return str(answer["id"]) if isinstance(answer, dict) and "id" in answer else None
+        return _id(answer)
+
+    def _unkept(self, what: dict[str, Any], record: Record, why: Exception) -> str | None:
+        """Send what cannot be kept until the server has it, so now or never; a run does not fail by it."""
+        try:
+            return _id(self._send(what))
+        except (WattuneError, OSError) as error:
+            self._tell(f"the {record.name} record is not delivered ({error}), nor kept for later: {why}")
+            return None
 
     def _deliver(self) -> dict[str, Any]:
         answers: dict[str, Any] = {}
         try:
             self._outbox.deliver(self._send, answers)
-        except (ServerError, ServerRefused) as error:
+        except (WattuneError, OSError) as error:
             self._away(error)
         return answers
 
@@ -318,11 +338,12 @@ class Server:
                 self._delivering.release()
         return answer
 
-    def _away(self, error: ServerError | ServerRefused) -> None:
-        if isinstance(error, ServerAway) and self._said_away:
-            return
-        self._said_away = isinstance(error, ServerAway)
-        self._tell(str(error))
+    def _away(self, error: Exception) -> None:
+        if not isinstance(error, ServerAway):
+            self.tell_once(str(error))
+        elif not self._said_away and not self._connection.is_closed:
+            self._said_away = True
+            self._tell(str(error))
 
     def _check_patience(self, since_s: float, error: ServerAway) -> None:
         if time.monotonic() - since_s > self._patience_s:
@@ -355,6 +376,10 @@ def _offer(found: dict[str, Any]) -> Offer:
     if not re.fullmatch(r"[0-9a-f]{1,64}", offer.id):
         raise ValueError(offer.id)
     return offer._replace(publisher=str(offer.publisher)[:100], created_s=float(offer.created_s))
+
+
+def _id(answer: object) -> str | None:
+    return str(answer["id"]) if isinstance(answer, dict) and "id" in answer else None
 
 
 def _ended(status: SweepStatus) -> InputError | ServerError:

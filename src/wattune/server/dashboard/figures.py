@@ -1,4 +1,4 @@
-"""Line charts as geometry: where lines, ticks and labels stand; ``figure.html`` writes them down as SVG."""
+"""Line charts as geometry: where lines, ticks and labels stand; the macro ``figure`` writes them down as SVG."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ Point = tuple[float, float]
 
 COLOURS = 6
 """Steps of the colour ramp in page.css: the classes line-0 to line-5."""
+
+ROWS, ROWS_OF_LINE = 600, 12
+"""Rows of a figure's table at most, and of one line in it: a page is renewed every two seconds."""
 
 LARGEST = 1e15
 """Numbers beyond it are left out of figures."""
@@ -56,7 +59,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A chart in units of its view box: everything that ``figure.html`` needs."""
+    """A chart in units of its view box: everything that the macro ``figure`` needs."""
 
     chart: Chart
     width: int
@@ -78,6 +81,18 @@ class Drawn:
         goal = "" if self.chart.target is None else f" {self.chart.target_name} {self.chart.target:.4g}."
         said = "; ".join(ends[:8]) + ("; ..." if len(ends) > 8 else "")
         return f"{self.chart.title}: {self.chart.y} over {self.chart.x}.{goal} {said}."
+
+    @property
+    def points(self) -> int:
+        """How many points all lines have together."""
+        return sum(len(line.points) for line in self.chart.lines)
+
+    @property
+    def rows(self) -> list[tuple[str, float, float]]:
+        """The figure as a table: line, x and y; of a long line its first and last point, and some between."""
+        lines = [line for line in self.chart.lines if line.points][: ROWS // 2]
+        most = min(ROWS_OF_LINE, ROWS // max(1, len(lines)))
+        return [(line.name, x, y) for line in lines for x, y in _some(line.points, most)]
 
 
 def draw(chart: Chart) -> tuple[Drawn, ...]:
@@ -147,6 +162,13 @@ def _draw(chart: Chart, points: Sequence[Point], width: int, height: int, about:
         f"{_path(placed(band))}Z" if band else "",
         None if chart.target is None else round(place_y(chart.target), 1),
     )
+
+
+def _some(points: Sequence[Point], most: int) -> list[Point]:
+    """At most so many of these, 2 at least: the ends, and evenly between."""
+    if len(points) <= most:
+        return list(points)
+    return [points[round(index * (len(points) - 1) / (most - 1))] for index in range(most)]
 
 
 def _fits(value: float) -> bool:

@@ -25,6 +25,10 @@ SHADES = 7
 """Steps of the colour ramps in page.css: the classes shade-0 to shade-6."""
 
 
+SQUARES = 4096
+"""Squares of a map at most."""
+
+
 @dataclass(frozen=True)
 class Square:
     """One cell: its text and shade, None where it has no figure; ``why`` is what stands there then."""
@@ -76,6 +80,14 @@ def heatmaps(grid: Grid) -> tuple[Heatmap, Heatmap]:
     times = {at: cell.step_s / cell.batch_size * 1000 for at, cell in grid.cells.items() if cell.step_s}
     powers = {at: cell.power_peak_w for at, cell in grid.cells.items() if cell.power_peak_w}
     return _map(grid, "Time per sample", "ms", "time", times), _map(grid, "Peak power", "W", "power", powers)
+
+
+def can_be_drawn(profile: ProfileTable) -> bool:
+    """Whether its maps are no larger than a page: cells that share no batch size and no clock make one of their square,
+    and there is a choice for each of their powers."""
+    rows = {(cell.batch_size, cell.micro_batch_size) for cell in profile.cells}
+    settings = {cell.point.setting for cell in profile.cells}
+    return len(rows) * len(settings) <= SQUARES
 
 
 def steps(profile: ProfileTable, efficiency: EfficiencyCurve | None) -> list[Step]:

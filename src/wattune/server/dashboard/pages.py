@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, Form, Query
+from fastapi import APIRouter, Depends, Form, Path, Query
 from sqlalchemy import func, select
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -21,17 +20,29 @@ from wattune.reporting.maps import arrange
 from wattune.server import security
 from wattune.server.dashboard import reading
 from wattune.server.dashboard.figures import Chart, Line, colour
-from wattune.server.dashboard.heatmap import Step, as_json, checked_cap, heatmaps, slider, step_of, steps, strip
+from wattune.server.dashboard.heatmap import (
+    Step,
+    as_json,
+    can_be_drawn,
+    checked_cap,
+    heatmaps,
+    slider,
+    step_of,
+    steps,
+    strip,
+)
 from wattune.server.dashboard.rendering import embedded, message, respond
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
+from wattune.server.routes.parts import NO_NUL
 from wattune.server.store import FileStore
 from wattune.server.store.tables import JobRow, ModelRow, TrainingRow
 
 router = APIRouter(include_in_schema=False)
 
 Reader = Annotated[security.Identity, Depends(security.require("read"))]
-Key = Annotated[str, Query(max_length=64)]
+Key = Annotated[str, Query(max_length=64, pattern=NO_NUL)]
+Name = Annotated[str, Path(max_length=64, pattern=NO_NUL)]
 
 NONE_KEEPS = "no measured point keeps this cap"
 
@@ -40,11 +51,12 @@ NONE_KEEPS = "no measured point keeps this cap"
 def devices(request: Request, who: Reader, find: Key = "") -> Response:
     """Every device, live."""
     with request.app.state.database.session(reads_only=True) as session:
-        found, total = reading.devices(session, time.time(), find)
+        now_s = time.time()
+        found, total = reading.devices(session, now_s, find)
+        fleet = reading.fleet(session, now_s)
         open_jobs = session.scalar(select(func.count()).select_from(JobRow).where(JobRow.state.in_(queue.OPEN)))
         runs_total = reading.count(session, TrainingRow)
         model = session.scalar(select(ModelRow.name).order_by(ModelRow.name).limit(1))
-    power_w = [d.status.power_w for d in found if d.is_at_work and not d.is_away and d.status.power_w is not None]
     return respond(
         request,
         "devices.html",
@@ -52,7 +64,7 @@ def devices(request: Request, who: Reader, find: Key = "") -> Response:
         devices=found,
         total=total,
         find=find,
-        power_w=math.fsum(power_w) if power_w else None,
+        fleet=fleet,
         jobs_open=open_jobs or 0,
         runs_total=runs_total,
         model=model,
@@ -69,7 +81,7 @@ def jobs(request: Request, who: Reader) -> Response:
 
 
 @router.get("/jobs/{job_id}")
-def job(request: Request, who: Reader, job_id: str) -> Response:
+def job(request: Request, who: Reader, job_id: Name) -> Response:
     """One job: its runs, their learning curves as they arrive, and the curve that comes of them."""
     with request.app.state.database.session(reads_only=True) as session:
         found = queue.status(session, job_id)
@@ -96,7 +108,7 @@ def job(request: Request, who: Reader, job_id: str) -> Response:
 def cancel(
     request: Request,
     who: Annotated[security.Identity, Depends(security.require_form("device"))],
-    job_id: str,
+    job_id: Name,
     csrf: Annotated[str, Form()] = "",
 ) -> Response:
     """Stop a job."""
@@ -107,7 +119,7 @@ def cancel(
 def retry(
     request: Request,
     who: Annotated[security.Identity, Depends(security.require_form("admin"))],
-    job_id: str,
+    job_id: Name,
     csrf: Annotated[str, Form()] = "",
 ) -> Response:
     """Start a job again that ended without a curve."""
@@ -123,7 +135,7 @@ def profiles(request: Request, who: Reader) -> Response:
 
 
 @router.get("/profiles/{profile_id}")
-def profile(request: Request, who: Reader, profile_id: str, cap: Key = "", job: Key = "") -> Response:
+def profile(request: Request, who: Reader, profile_id: Name, cap: Key = "", job: Key = "") -> Response:
     """A profile as two maps, and what is chosen from it under a cap."""
     with request.app.state.database.session(reads_only=True) as session:
         found = reading.profile(session, profile_id)
@@ -131,6 +143,9 @@ def profile(request: Request, who: Reader, profile_id: str, cap: Key = "", job: 
             return _missing(request, "profile", "/profiles")
         table, publisher, created_s = found
         curves = reading.curves(session, table, job or None)
+    if not can_be_drawn(table):
+        said = f"It has {len(table.cells)} cells, too many to draw. GET /v1/profiles/{profile_id} gives it as a record."
+        return message(request, "A large profile", said, status=200, back="/profiles")
     shown: dict[str, Any] = {"id": profile_id, "table": table, "publisher": publisher, "created_s": created_s}
     return respond(request, "profile.html", section="Profiles", **shown, **_choice(table, curves, cap, job))
 
@@ -242,7 +257,10 @@ def _change(request: Request, job_id: str, csrf: str, change: Callable[..., Swee
 
 def _inside(path: str) -> str:
     """A path of this server; whatever else was asked for, the first page."""
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError:  # a bracket that is not closed
+        return "/"
     is_ours = not parts.scheme and not parts.netloc and path.startswith("/") and "\\" not in path
     return path if is_ours and not path.startswith("//") and path.isprintable() else "/"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from wattune.planning import learns_as
 from wattune.records import EfficiencyCurve, ProfileTable, TrainingRecord
 from wattune.records.served import DeviceStatus, ServedModel
 from wattune.server.store.tables import DeviceRow, JobRow, ModelRow, ProfileRow, TrainingRow
@@ -18,6 +20,12 @@ SHOWN = 100
 
 QUIET_S = 30.0
 """A device at work that was not heard of for so long is said to be away."""
+
+ENDED = ("done", "failed")
+"""The steps of a device after which nothing more is to come."""
+
+HIGHER_IS_BETTER = ("accuracy", "character_accuracy")
+"""The metrics of which a part of the target is part of the way to it. (Those of ``wattune.workloads`` need torch.)"""
 
 COMPARED = 6
 """Finished trainings that are compared at most: as many as there are colours."""
@@ -35,12 +43,29 @@ class DeviceView:
     @property
     def is_at_work(self) -> bool:
         """Whether more is to come."""
-        return self.status.step not in ("done", "failed")
+        return self.status.step not in ENDED
 
     @property
     def is_away(self) -> bool:
         """Whether it should have been heard of."""
         return self.is_at_work and self.silent_s > QUIET_S
+
+    @property
+    def share_of_target(self) -> float | None:
+        """The metric as a share of its target, at most 100/95; None where that would not mean progress."""
+        said = self.status
+        if said.metric_name not in HIGHER_IS_BETTER or said.metric is None or not said.target or said.target < 0:
+            return None
+        return min(100 / 95, max(0.0, said.metric / said.target))
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All devices together: how many there are, how many are at work and heard of, and what these draw."""
+
+    devices: int
+    at_work: int
+    power_w: float | None
 
 
 @dataclass(frozen=True)
@@ -78,6 +103,19 @@ def devices(session: Session, now_s: float, find: str = "") -> tuple[list[Device
     return sorted(found, key=lambda device: device.status.device), total
 
 
+def fleet(session: Session, now_s: float) -> Fleet:
+    """All devices that ever told of themselves, however many a page shows."""
+    step, power_w = DeviceRow.status["step"].as_string(), DeviceRow.status["power_w"].as_float()
+    is_heard = DeviceRow.seen_s >= now_s - QUIET_S
+    powers_w = session.scalars(select(power_w).where(step.not_in(ENDED), is_heard)).all()
+    known = [value for value in powers_w if value is not None]
+    # Summed here: a database refuses a sum beyond its numbers, and a device may say any number.
+    total_w = sum(known) if known else None
+    return Fleet(
+        count(session, DeviceRow), len(powers_w), total_w if total_w is None or math.isfinite(total_w) else None
+    )
+
+
 def models(session: Session) -> list[ServedModel]:
     """The models on offer, by name."""
     return [ServedModel.parse(row) for row in session.scalars(select(ModelRow.record).order_by(ModelRow.name))]
@@ -106,7 +144,8 @@ def profile(session: Session, profile_id: str) -> tuple[ProfileTable, str, float
 def curves(session: Session, table: ProfileTable, job_id: str | None) -> list[tuple[str, str, EfficiencyCurve]]:
     """Curves that a profile can be planned with: job, model, curve, newest first.
 
-    Those of the profile's workload and algorithm which have its batch sizes, and that of ``job_id`` whatever it is of.
+    Those of the profile's workload which have its batch sizes and an algorithm that learns as the profile's, and that
+    of ``job_id`` whatever it is of.
     """
     columns = (JobRow.id, JobRow.model_name, JobRow.curve)
     wanted = (JobRow.state == "done") & JobRow.curve.is_not(None) & (JobRow.model_name == table.workload)
@@ -115,7 +154,8 @@ def curves(session: Session, table: ProfileTable, job_id: str | None) -> list[tu
     found = []
     for own_id, model_name, record in rows:
         curve = EfficiencyCurve.parse(record)
-        fits = curve.algorithm == table.algorithm and {p.batch_size for p in curve.points} >= set(table.batch_sizes)
+        is_same = learns_as(curve.algorithm) == learns_as(table.algorithm)
+        fits = is_same and {p.batch_size for p in curve.points} >= set(table.batch_sizes)
         if fits or own_id == job_id:
             found.append((own_id, model_name, curve))
     return found

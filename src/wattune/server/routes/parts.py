@@ -16,6 +16,8 @@ from wattune.server.security import require
 from wattune.server.store.tokens import Scope
 
 ID = r"^[0-9a-f]{32}$"
+NO_NUL = r"^[^\x00]*$"
+"""PostgreSQL keeps no text with this character."""
 
 ModelPath = Annotated[str, Path(pattern=MODEL_NAME)]
 DevicePath = Annotated[str, Path(pattern=DEVICE_NAME)]
@@ -24,7 +26,7 @@ IdPath = Annotated[str, Path(pattern=ID)]
 ModelQuery = Annotated[str | None, Query(pattern=MODEL_NAME)]
 DeviceQuery = Annotated[str | None, Query(pattern=DEVICE_NAME)]
 IdQuery = Annotated[str | None, Query(pattern=ID)]
-TextQuery = Annotated[str | None, Query(max_length=500, pattern=r"^[^\x00]*$")]
+TextQuery = Annotated[str | None, Query(max_length=500, pattern=NO_NUL)]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 

@@ -32,6 +32,7 @@
   const spoken = document.getElementById("spoken");
   let wait = EVERY_MS;
   let timer = 0;
+  let asking = false;
   let since = new Date();
 
   // Makes `old` like `fresh`, node by node, so that focus, selection and unfolded details stay.
@@ -90,12 +91,21 @@
     note.hidden = !text;
   }
 
+  // One question at a time, and one timer: a page that is hidden and shown again asks no more often than others.
   async function renew() {
-    if (document.hidden) return;
+    clearTimeout(timer);
+    if (asking || document.hidden) return;
+    asking = true;
     try {
-      const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(10000) });
+      // As for a page: who is no longer signed in is then led to /login.
+      const answer = await fetch(location.href, {
+        cache: "no-store",
+        headers: { Accept: "text/html" },
+        signal: AbortSignal.timeout(10000),
+      });
       if (answer.redirected && new URL(answer.url).pathname === "/login") {
-        away("You are no longer signed in: load the page again.");
+        away("You are no longer signed in.");
+        location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
         return;
       }
       if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
@@ -118,7 +128,10 @@
       const why = error instanceof TypeError || error.name === "TimeoutError" ? "" : ` (${error.message})`;
       away(`The server does not answer${why}. What you see is from ${since.toLocaleTimeString()}; trying again.`);
       wait = Math.min(AT_MOST_MS, wait * 1.5);
+    } finally {
+      asking = false;
     }
+    clearTimeout(timer);
     timer = setTimeout(renew, wait);
   }
 

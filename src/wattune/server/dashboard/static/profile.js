@@ -2,7 +2,7 @@
 // looks it up.
 (() => {
   const data = document.getElementById("steps");
-  if (!data) return;
+  if (!data) return; // Nothing was measured: there is neither a step nor a form.
   const { steps, none, rows } = JSON.parse(data.textContent);
   const slider = document.getElementById("cap-slider");
   const number = document.getElementById("cap-number");

@@ -1,0 +1,44 @@
+"""Where a device keeps what it knows of servers."""
+
+import os
+import stat
+
+import pytest
+
+from wattune.errors import OutputError
+from wattune.remote.cache import Cache
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="a system without users of this kind")
+
+
+@pytest.fixture
+def fallback(tmp_path, monkeypatch):
+    """The folder that stands in for a cache that cannot be written."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    return tmp_path / "tmp" / f"wattune-{os.getuid()}"
+
+
+def test_the_folder_in_the_temporary_one_is_this_users_alone(fallback):
+    fallback.mkdir(mode=0o777)
+    fallback.chmod(0o777)
+    assert Cache("http://host").folder.is_relative_to(fallback)
+    assert stat.S_IMODE(fallback.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_another_user_made_is_refused(fallback, monkeypatch):
+    fallback.mkdir()
+    real, own = os.lstat, os.getuid()
+    monkeypatch.setattr("os.getuid", lambda: own)
+    monkeypatch.setattr("pathlib.Path.lstat", lambda self: os.stat_result((*real(self)[:4], own + 1, *real(self)[5:])))
+    with pytest.raises(OutputError, match="another user"):
+        Cache("http://host")
+
+
+def test_a_link_that_another_user_may_have_made_is_refused(fallback, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    fallback.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputError, match="another user"):
+        Cache("http://host")
