@@ -76,8 +76,8 @@ def markdown(data: dict[str, Any]) -> str:
         f"| {data['profile_alone_s']:.0f} s | {data['estimate_alone_s']:.0f} s | {data['together_s']:.0f} s "
         f"| {data['ratio']:.2f} | {data['one_after_the_other']:.2f} |\n\n"
         f"The worker computed for {data['estimate_alone_worker_cpu_s']:.0f} s alone and for "
-        f"{data['together_worker_cpu_s']:.0f} s beside the device; {data['load_before']:.1f} other processes wanted the "
-        "cores before it began.\n"
+        f"{data['together_worker_cpu_s']:.0f} s beside the device; {data['load_before']:.1f} other processes wanted "
+        "the cores before it began.\n"
     )
 
 

@@ -65,6 +65,8 @@ class Observer:
                 raise  # the connection is cut: half an answer must not look like a whole one
         finally:
             seconds = time.perf_counter() - begin_s
+            if status == 503 and "app" in scope:
+                scope["app"].state.ready_s = float("-inf")  # whoever asks now is to be told how it is now
             route = getattr(scope.get("route"), "path", None) or "other"
             # A method is a client's text, too: names that are not known would make as many metrics as there are texts.
             method = scope["method"] if scope["method"] in METHODS else "other"
