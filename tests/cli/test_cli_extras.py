@@ -1,4 +1,4 @@
-"""Commands whose packages are not installed: one line that says how to install them."""
+"""The commands of a server: packages that are not installed, and stores that are not there, are one line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import pytest
+
+from wattune.cli.extras import opened_store
+from wattune.errors import InputError
 
 PROGRAM = """
 import sys
@@ -33,3 +36,14 @@ def test_a_server_without_its_packages_says_how_to_install_them(missing, argumen
     assert missing in done.stderr
     assert "pip install 'wattune[server]'" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_whose_database_is_elsewhere_gets_no_second_one(tmp_path):
+    (tmp_path / "lock").touch()  # a server was here
+    for makes in (False, True):
+        with pytest.raises(InputError, match="WATTUNE_DATABASE"):
+            opened_store(tmp_path, None, makes=makes)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
+    opened_store(tmp_path / "new", None, makes=True).close()
+    with pytest.raises(InputError, match="--store"):
+        opened_store(tmp_path / "none", None)

@@ -1,11 +1,16 @@
-"""Packages that only some commands need: where one is missing, a line that says how it is installed."""
+"""What only the commands of a server need: its packages, and the database of its store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from wattune.errors import InputError
+from wattune.errors import InputError, OutputError
+
+if TYPE_CHECKING:
+    from wattune.server.store import Database
 
 
 @contextmanager
@@ -17,3 +22,27 @@ def server_extra() -> Iterator[None]:
         if error.name is None or error.name.partition(".")[0] == "wattune":
             raise
         raise InputError("a server needs more", value=error.name, hint="pip install 'wattune[server]'") from error
+
+
+def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Database:
+    """The database of a store. ``makes``: a new store is made where there is none.
+
+    Raises: InputError where there is none, or its database is elsewhere and no ``url`` says where; OutputError.
+    """
+    with server_extra():
+        from wattune.server.settings import sqlite_url
+        from wattune.server.store import Database
+
+    if makes and not folder.exists():
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise OutputError(f"cannot make {folder}", value=error.strerror) from error
+    elif not folder.is_dir() and url is None:
+        raise InputError("--store", value=str(folder), allowed="the store of a server")
+    # A server that was here and left no database has it elsewhere: a new one beside it would be nobody's.
+    elif url is None and not (folder / "wattune.db").is_file() and (not makes or (folder / "lock").exists()):
+        raise InputError(
+            "no database in the store", value=str(folder), hint="give its URL: --database, WATTUNE_DATABASE"
+        )
+    return Database(url or sqlite_url(folder.absolute()))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from wattune.cli.extras import server_extra
+from wattune.cli.extras import opened_store, server_extra
 from wattune.cli.options import STORE, DatabaseUrl, Store
 from wattune.cli.output import emit
-from wattune.errors import InputError, OutputError
-
-if TYPE_CHECKING:
-    from wattune.server.store import Database
+from wattune.errors import InputError
 
 store = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -37,7 +34,7 @@ def add(
     Example:  wattune store add workload.toml --store fleet
     """
     folder = store or STORE
-    opened = _opened(folder, database, makes=True)
+    opened = opened_store(folder, database, makes=True)
     try:
         from wattune.server.adding import add_model
         from wattune.server.store import FileStore
@@ -60,7 +57,7 @@ def backup(
     \b
     Example:  wattune store backup fleet fleet-monday.tar
     """
-    opened = _opened(folder, database)
+    opened = opened_store(folder, database)
     try:
         from wattune.server.backup import backup as write
 
@@ -87,20 +84,3 @@ def restore(
     if not source.is_file():
         raise InputError("no such backup", value=str(source))
     emit(f"{folder}: the rows and {read(source, folder, database)} files of {source}")
-
-
-def _opened(folder: Path, url: str | None, *, makes: bool = False) -> Database:
-    with server_extra():
-        from wattune.server.settings import sqlite_url
-        from wattune.server.store import Database
-
-    if makes:
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"cannot make {folder}", value=error.strerror) from error
-    elif not folder.is_dir():
-        raise InputError("--store", value=str(folder), allowed="the store of a server")
-    elif url is None and not (folder / "wattune.db").is_file():
-        raise InputError("no database in the store", value=str(folder), hint="give its --database URL")
-    return Database(url or sqlite_url(folder.absolute()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattune.cli.extras import server_extra
+from wattune.cli.extras import opened_store, server_extra
 from wattune.cli.options import STORE, DatabaseUrl, Json, Store
 from wattune.cli.output import emit, emit_json, note
-from wattune.errors import InputError, OutputError
+from wattune.errors import InputError
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -108,28 +107,13 @@ def revoke(name: Name, store: Store = None, database: DatabaseUrl = None) -> Non
 
 @contextmanager
 def _session(store: Path | None, url: str | None, *, makes: bool = False) -> Iterator[Session]:
-    with server_extra():
-        from wattune.server.settings import sqlite_url
-        from wattune.server.store import Database
-    folder = store or STORE
-    if url is None and not folder.is_dir():
-        if not makes:
-            raise InputError("--store", value=str(folder), allowed="the store of a server")
-        _make(folder)
-    database = Database(url or sqlite_url(folder.absolute()))
+    database = opened_store(store or STORE, url, makes=makes)
     try:
         database.upgrade()
         with database.session() as session:
             yield session
     finally:
         database.close()
-
-
-def _make(folder: Path) -> None:
-    try:
-        os.makedirs(folder, mode=0o700)
-    except OSError as error:
-        raise OutputError(f"cannot make {folder}", value=error.strerror) from error
 
 
 def _seconds(text: str) -> float:
