@@ -128,6 +128,8 @@ def test_a_worker_that_hung_and_comes_back_changes_nothing(store, tmp_path):
         with store.database.session() as session:
             # As if the seconds of its lease had passed.
             session.execute(update(UnitRow).values(lease_until_s=time.time() - 1))
+        with store.database.session() as session:
+            assert leases.release_expired(session, time.time()) == 1  # the supervisor does so
         worker = Worker("w1", store.database, store.settings.store)
         wait_for(lambda: not worker.step() and status_of(store, job_id).ended)
         found, before = status_of(store, job_id), outcome(store, job_id)

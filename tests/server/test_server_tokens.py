@@ -76,7 +76,7 @@ def test_a_store_that_is_not_there_is_made_for_its_owner_alone(wattune, tmp_path
         (("make", "a", "--scope", "read", "--expires", "soon"), "90d"),
         (("make", "a", "--scope", "read", "--expires", "0d"), "90d"),
         (("make", "a"), "--scope"),
-        (("revoke", "a"), "unknown token"),
+        (("revoke", "a"), "no database in the store"),
         ((), "token --help"),
     ],
 )
