@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,10 @@ Train = Callable[["Sweep", Run, Seen], LearningCurve]
 """How a run is trained: here, or elsewhere."""
 
 
+_BUILDS = threading.Lock()
+"""Initial weights are drawn from the random numbers of the process: two threads at once would get others."""
+
+
 class Sweep:
     """The proxy of one job; its data is read once. Raises: WorkloadError, UnknownName, OutputError."""
 
@@ -38,8 +43,9 @@ class Sweep:
         for sha256 in claim.model.files:
             files.read(sha256)  # what is damaged there must not become a curve
         self.workload = served_proxy(claim.model, files.path, target(claim.model, claim.request))
-        self.workload.check()
-        self.fingerprint = self.workload.fingerprint()
+        with _BUILDS:
+            self.workload.check()
+            self.fingerprint = self.workload.fingerprint()
 
     def train(self, claim: Claim, seen: Seen, how: Train) -> LearningCurve:
         """The curve of a run; one that was trained before and could not be told of is taken as it is.
