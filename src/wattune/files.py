@@ -1,4 +1,4 @@
-"""Files that are whole at every moment: JSON in and out, each written in one step."""
+"""Files that are whole at every moment: JSON in and out, each written in one step; and where caches are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ import tempfile
 from pathlib import Path
 
 from wattune.errors import OutputError, RecordError
+
+
+def cache_folders() -> tuple[Path, Path]:
+    """The user's cache of wattune, in ``$XDG_CACHE_HOME`` or ``~/.cache``, and one in the temporary folder for where
+    that cannot be written."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    return cache / "wattune", Path(tempfile.gettempdir(), f"wattune-{user}")
 
 
 def read_json(path: str | Path) -> object:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wattune.errors import OutputError, RecordError
-from wattune.files import read_json, write_json
+from wattune.files import cache_folders, read_json, write_json
 
 PRIVATE = 0o700
 """Permissions of the folders: what waits to be delivered is nobody else's business."""
@@ -39,7 +39,7 @@ class Cache:
     """
 
     def __init__(self, url: str, parent: Path | None = None):
-        parents = [parent] if parent is not None else _parents()
+        parents = [parent] if parent is not None else [place / "servers" for place in cache_folders()]
         for index, place in enumerate(parents):
             self.folder = place / _name(url)
             try:
@@ -91,12 +91,6 @@ def held(path: Path, *, waits: bool) -> Iterator[bool]:
             yield False
             return
         yield True
-
-
-def _parents() -> list[Path]:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    return [cache / "wattune" / "servers", Path(tempfile.gettempdir(), f"wattune-{user}", "servers")]
 
 
 def _own(folder: Path) -> None:

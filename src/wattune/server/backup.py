@@ -28,8 +28,9 @@ from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, OutputError, RecordError
 from wattune.records.served import SHA256
+from wattune.server.settings import sqlite_url
 from wattune.server.store import Database, FileStore
-from wattune.server.store import database as database_module
+from wattune.server.store.database import MIGRATIONS
 from wattune.server.store.tables import FileRow, Table, UnitRow
 from wattune.version import __version__
 
@@ -86,7 +87,7 @@ def restore(source: Path, store: Path, database_url: str | None = None) -> int:
     was_there = store.exists()
     try:
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
-        database = Database(database_url or f"sqlite:///{store.absolute() / 'wattune.db'}")
+        database = Database(database_url or sqlite_url(store.absolute()))
         try:
             with tarfile.open(source) as archive:
                 return _restore(archive, FileStore(store / "files"), database)
@@ -193,8 +194,7 @@ def _revision(session: Session) -> str | None:
 
 
 def _newest() -> str | None:
-    migrations = Path(database_module.__file__).with_name("migrations")
-    return ScriptDirectory(str(migrations)).get_current_head()
+    return ScriptDirectory(str(MIGRATIONS)).get_current_head()
 
 
 @contextmanager

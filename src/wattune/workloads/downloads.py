@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from wattune.errors import WorkloadError
+from wattune.files import cache_folders
 
 MAX_BYTES = 16 * 2**30
 """A download that is larger is stopped: the largest of the archives that have a reader, STL-10, has 2.6 GB."""
@@ -89,7 +89,7 @@ def local(file: File) -> Path:
 
 
 def _folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "wattune", "data")
+    return cache_folders()[0] / "data"
 
 
 def _host(url: str) -> str | None:

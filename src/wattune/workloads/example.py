@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import torch
 from safetensors.torch import save
 
 from wattune.errors import OutputError
-from wattune.files import write_bytes
+from wattune.files import cache_folders, write_bytes
 from wattune.workloads.augmentation import Augmentation
 from wattune.workloads.model import Model
 from wattune.workloads.models import resnet8
@@ -76,11 +74,11 @@ def pretrained(progress: Progress | None = None) -> Path:
     """
     recipe = f"{PRETRAINING.fingerprint()} torch {torch.__version__}"
     name = f"resnet8-digits-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.safetensors"
-    for folder in _cache_folders():
+    for folder in cache_folders():
         if (folder / name).is_file():
             return folder / name
     weights = _pretrain(progress)
-    in_cache, in_temporary = (folder / name for folder in _cache_folders())
+    in_cache, in_temporary = (folder / name for folder in cache_folders())
     try:
         return write_bytes(in_cache, weights)
     except OutputError:  # a home that cannot be written
@@ -99,9 +97,3 @@ def _pretrain(progress: Progress | None) -> bytes:
         if progress is not None:
             progress(done, steps, "pre-training the example on the digits 0-4, once")
     return save(model.state_dict())
-
-
-def _cache_folders() -> list[Path]:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    return [cache / "wattune", Path(tempfile.gettempdir(), f"wattune-{user}")]

@@ -17,6 +17,7 @@ from wattune.decisions.allocation import MOST, SEEDS
 from wattune.errors import InputError, WattuneError
 from wattune.records.served import ServedModel, SweepRequest, SweepRun, SweepState, SweepStatus
 from wattune.server.store.inserting import insert_new
+from wattune.server.store.paging import newest
 from wattune.server.store.tables import JobRow, UnitRow
 
 OPEN = ("waiting", "running")
@@ -107,18 +108,12 @@ def listing(
     """
     if state is not None and state not in get_args(SweepState):
         raise InputError("state of a job", value=state, allowed=", ".join(get_args(SweepState)))
-    chosen = select(JobRow).order_by(JobRow.created_s.desc(), JobRow.id.desc()).limit(limit)
+    chosen = select(JobRow)
     if state is not None:
         chosen = chosen.where(JobRow.state == state)
     if model is not None:
         chosen = chosen.where(JobRow.model_name == model)
-    if before is not None:
-        last = session.get(JobRow, before)
-        if last is None:
-            raise InputError("no such job", value=before)
-        chosen = chosen.where(
-            (JobRow.created_s < last.created_s) | ((JobRow.created_s == last.created_s) & (JobRow.id < last.id))
-        )
+    chosen = newest(session, chosen, JobRow, what="job", limit=limit, before=before)
     jobs = list(session.scalars(chosen))
     count = select(UnitRow.job_id, UnitRow.state, func.count()).group_by(UnitRow.job_id, UnitRow.state)
     of_these = count.where(UnitRow.job_id.in_([job.id for job in jobs]), UnitRow.batch_size != CHOOSE)

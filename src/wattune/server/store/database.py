@@ -30,6 +30,9 @@ from wattune.errors import InputError, WattuneError
 BUSY_S = 10.0
 """How long a writer waits for the others of an SQLite file."""
 
+MIGRATIONS = Path(__file__).with_name("migrations")
+"""Where Alembic finds them."""
+
 POOL = 10
 """Connections to PostgreSQL that a process keeps."""
 
@@ -102,7 +105,7 @@ class Database:
     def upgrade(self) -> None:
         """Bring the tables to this version's. Raises: StoreUnavailable."""
         config = Config()
-        config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+        config.set_main_option("script_location", str(MIGRATIONS))
         try:
             with self.engine.begin() as connection:
                 config.attributes["connection"] = connection

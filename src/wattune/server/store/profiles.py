@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from wattune.errors import InputError
 from wattune.records import ProfileTable
 from wattune.records.served import digest
 from wattune.server.store.inserting import insert_new
+from wattune.server.store.paging import newest
 from wattune.server.store.tables import ProfileRow
 
 
@@ -32,13 +32,7 @@ def listing(
     for name, value in asked.items():
         if value is not None:
             chosen = chosen.where(getattr(ProfileRow, name) == value)
-    if before is not None:
-        at = session.execute(select(ProfileRow.created_s).where(ProfileRow.id == before)).scalar()
-        if at is None:
-            raise InputError("no such profile", value=before)
-        older = (ProfileRow.created_s == at) & (ProfileRow.id < before)
-        chosen = chosen.where((ProfileRow.created_s < at) | older)
-    chosen = chosen.order_by(ProfileRow.created_s.desc(), ProfileRow.id.desc()).limit(limit)
+    chosen = newest(session, chosen, ProfileRow, what="profile", limit=limit, before=before)
     return [dict(row) for row in session.execute(chosen).mappings()]
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from wattune.errors import InputError
 from wattune.records import TrainingRecord
 from wattune.records.served import digest
 from wattune.server.store.inserting import insert_new
+from wattune.server.store.paging import newest
 from wattune.server.store.tables import TrainingRow
 
 
@@ -31,13 +31,7 @@ def listing(
         chosen = chosen.where(TrainingRow.device == device)
     if model is not None:
         chosen = chosen.where(TrainingRow.model_name == model)
-    if before is not None:
-        at = session.execute(select(TrainingRow.created_s).where(TrainingRow.id == before)).scalar()
-        if at is None:
-            raise InputError("no such training", value=before)
-        older = (TrainingRow.created_s == at) & (TrainingRow.id < before)
-        chosen = chosen.where((TrainingRow.created_s < at) | older)
-    chosen = chosen.order_by(TrainingRow.created_s.desc(), TrainingRow.id.desc()).limit(limit)
+    chosen = newest(session, chosen, TrainingRow, what="training", limit=limit, before=before)
     return [dict(row) for row in session.execute(chosen).mappings()]
 
 
