@@ -68,6 +68,7 @@ def sqlite_store(tmp_path: Path) -> Iterator[Store]:
 def client(store: Store) -> Iterator[Any]:
     """The API of this store, without a socket."""
     from starlette.testclient import TestClient
+
     from wattune.server.app import create_app
 
     with TestClient(create_app(*_of(store)), base_url="http://127.0.0.1:8484") as found:
@@ -108,6 +109,7 @@ def made_settings(**given: Any) -> Any:
 def served(store: Store) -> Iterator[str]:
     """The API in a thread of this process, with a socket; gives its URL."""
     import uvicorn
+
     from wattune.server.app import create_app
 
     app = create_app(*_of(store))
