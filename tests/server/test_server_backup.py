@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import errno
+import gzip
 import io
 import json
+import lzma
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -151,6 +156,10 @@ def _flip(name, content, which):
     return content[:-2] + bytes([content[-2] ^ 1]) + content[-1:] if which in name else content
 
 
+def _without_tables(manifest):
+    return json.dumps({key: value for key, value in json.loads(manifest).items() if key != "tables"}).encode()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -161,6 +170,7 @@ def _flip(name, content, which):
         (lambda name, content: None if "manifest" in name else content, "manifest.json is missing"),
         (lambda name, content: b"{" if "manifest" in name else content, "the backup is damaged"),
         (lambda name, content: b'{"format": "x"}' if "manifest" in name else content, "the backup: x, None"),
+        (lambda name, content: _without_tables(content) if "manifest" in name else content, "names no tables"),
     ],
 )
 def test_a_damaged_backup_is_refused_and_leaves_nothing(sqlite_store, tmp_path, change, said):
@@ -183,6 +193,44 @@ def test_a_backup_that_was_cut_off_is_refused(sqlite_store, tmp_path, share):
     with pytest.raises(RecordError):
         restore(target, tmp_path / "again")
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("compression", [gzip, bz2, lzma])
+def test_a_backup_that_somebody_compressed_is_restored_and_refused_where_it_is_damaged(
+    sqlite_store, tmp_path, compression
+):
+    filled(sqlite_store)
+    target = tmp_path / "backup.tar"
+    backup(sqlite_store.settings.store, sqlite_store.database, target)
+    content = compression.compress(target.read_bytes())
+    target.write_bytes(content)
+    assert restore(target, tmp_path / "whole") == 3
+    refused = 0
+    for place in range(0, len(content), len(content) // 10):
+        target.write_bytes(content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :])
+        try:
+            restore(target, tmp_path / "again")
+        except RecordError:
+            refused += 1
+            assert not (tmp_path / "again").exists()
+        else:  # it hit what nobody reads, such as what fills up the last block
+            with opened(tmp_path / "again") as again:
+                assert rows(again) == rows(sqlite_store)
+                assert kept(again) == kept(sqlite_store)
+            shutil.rmtree(tmp_path / "again")
+    assert refused >= 5
+
+
+def test_a_file_system_without_links_takes_a_backup(sqlite_store, tmp_path, monkeypatch):
+    def refuse(*names):
+        raise PermissionError(errno.EPERM, "Operation not permitted")  # what vfat says
+
+    monkeypatch.setattr("wattune.server.backup.os.link", refuse)
+    filled(sqlite_store)
+    target = tmp_path / "backup.tar"
+    assert backup(sqlite_store.settings.store, sqlite_store.database, target) == 3
+    assert restore(target, tmp_path / "again") == 3
+    assert list(tmp_path.glob(".backup-*")) == []
 
 
 def test_names_in_an_archive_lead_nowhere(sqlite_store, tmp_path):

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import lzma
 import os
 import re
 import shutil
 import tarfile
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,6 +39,9 @@ from wattune.version import __version__
 FORMAT = "wattune store 1"
 ROWS = 500
 CHUNK_BYTES = 1 << 20
+
+DAMAGED = (tarfile.TarError, EOFError, UnicodeDecodeError, zlib.error, lzma.LZMAError)
+"""What reading a damaged archive raises, also one that somebody compressed; some raise an OSError without a number."""
 
 
 def backup(store: Path, database: Database, target: Path) -> int:
@@ -68,9 +73,7 @@ def backup(store: Path, database: Database, target: Path) -> int:
                 "files": len(kept),
             }
             _add(archive, "manifest.json", io.BytesIO(json.dumps(manifest, indent=1).encode()))
-        os.chmod(temporary, 0o600)
-        # Unlike a rename, it does not replace what came meanwhile.
-        os.link(temporary, target)
+        _name(temporary, target)
     return len(kept)
 
 
@@ -98,8 +101,8 @@ def restore(source: Path, store: Path, database_url: str | None = None) -> int:
         if was_there:
             with suppress(OSError):
                 store.mkdir(mode=0o700)
-        if isinstance(error, tarfile.TarError | EOFError | UnicodeDecodeError):
-            raise RecordError(f"{source} is no whole backup", value=str(error)) from error
+        if isinstance(error, DAMAGED) or (isinstance(error, OSError) and error.errno is None):
+            raise RecordError(f"{source} is no whole backup", value=str(error), hint="take another backup") from error
         if isinstance(error, OSError):
             raise OutputError(f"cannot restore {source}", value=error.strerror or str(error)) from error
         raise
@@ -111,7 +114,9 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
     found = (manifest.get("format"), manifest.get("revision")) if isinstance(manifest, dict) else (None, None)
     if found != (FORMAT, _newest()):
         raise RecordError("the backup", value=f"{found[0]}, {found[1]}", allowed=f"{FORMAT}, {_newest()}")
-    hashes = manifest["tables"]
+    hashes = manifest.get("tables")
+    if not isinstance(hashes, dict):
+        raise RecordError("the backup is damaged", value="its manifest names no tables", hint="take another backup")
     database.upgrade()
     with database.session() as session:
         for table in _tables():
@@ -195,6 +200,18 @@ def _revision(session: Session) -> str | None:
 
 def _newest() -> str | None:
     return ScriptDirectory(str(MIGRATIONS)).get_current_head()
+
+
+def _name(temporary: Path, target: Path) -> None:
+    try:
+        # Unlike a rename, it does not replace what came meanwhile.
+        os.link(temporary, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a USB stick's file system has no links
+        if target.exists():
+            raise
+        os.rename(temporary, target)
 
 
 @contextmanager
