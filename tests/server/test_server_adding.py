@@ -7,8 +7,9 @@ import pytest
 from safetensors.torch import save_file
 from tests.server.served_made import request
 
+from wattune.cli import main
 from wattune.errors import InputError
-from wattune.server.adding import add_model
+from wattune.server.adding import add_model, read_offer
 from wattune.server.jobs import queue
 from wattune.server.jobs.sweep import served_proxy
 from wattune.server.jobs.worker import Worker
@@ -45,7 +46,7 @@ def arrays(path, seed=0, **more):
 
 
 def added(store, path):
-    model, _ = add_model(path, store.database, store.files)
+    model, _ = add_model(read_offer(path), store.database, store.files)
     with store.database.session(reads_only=True) as session:
         assert models.get(session, model.model) == model
     return model
@@ -80,9 +81,9 @@ def test_weights_and_arrays_go_to_the_store_and_are_swept_there(store, tmp_path)
 
 def test_the_same_file_again_replaces_the_model(sqlite_store, tmp_path):
     path = written(tmp_path, 'target = 0.1\ndata = { source = "digits", size = 8, classes = [0, 1, 2, 3, 4] }\n')
-    first, is_new = add_model(path, sqlite_store.database, sqlite_store.files)
+    first, is_new = add_model(read_offer(path), sqlite_store.database, sqlite_store.files)
     assert is_new
-    again, is_new = add_model(path, sqlite_store.database, sqlite_store.files)
+    again, is_new = add_model(read_offer(path), sqlite_store.database, sqlite_store.files)
     assert (is_new, again) == (False, first)
 
 
@@ -138,7 +139,7 @@ def test_what_a_server_cannot_offer_is_refused_and_leaves_no_row(sqlite_store, t
     (tmp_path / "made.py").write_text("def module(**options):\n    from torch import nn\n    return nn.Linear(1, 1)\n")
     arrays(tmp_path / "objects.npz", extra=np.array([{"a": 1}], dtype=object))
     with pytest.raises(InputError, match=said):
-        add_model(written(tmp_path, proxy, head), sqlite_store.database, sqlite_store.files)
+        add_model(read_offer(written(tmp_path, proxy, head)), sqlite_store.database, sqlite_store.files)
     with sqlite_store.database.session(reads_only=True) as session:
         assert models.listing(session) == []
         assert session.query(FileRow).count() == 0
@@ -148,5 +149,12 @@ def test_a_workload_without_a_proxy_is_refused(sqlite_store, tmp_path):
     path = tmp_path / "workload.toml"
     path.write_text(HEAD + OWN)
     with pytest.raises(InputError, match=r"workload.toml has no table \[proxy\]"):
-        add_model(path, sqlite_store.database, sqlite_store.files)
+        add_model(read_offer(path), sqlite_store.database, sqlite_store.files)
     assert "small-cnn" in MODELS
+
+
+def test_a_file_that_cannot_be_offered_begins_no_store(tmp_path, capsys):
+    folder = tmp_path / "fleet"
+    assert main(["store", "add", str(tmp_path / "nothing.toml"), "--store", str(folder)]) == 2
+    assert "no such workload file" in capsys.readouterr().err
+    assert not folder.exists()

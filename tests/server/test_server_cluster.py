@@ -14,7 +14,7 @@ from tests.server.serving_made import serving, wait_for
 from tests.server.test_server_adding import HEAD, arrays, written
 from tests.server.test_server_chaos import SECOND_LONG, outcome, status_of, submitted
 
-from wattune.server.adding import add_model
+from wattune.server.adding import add_model, read_offer
 from wattune.server.jobs.worker import Worker
 
 
@@ -65,7 +65,7 @@ def test_weights_and_data_travel_to_the_cluster(tmp_path):
         arrays(tmp_path / "proxy.npz")
         proxy = 'target = 0.1\ndata = { source = "npz", train = "proxy.npz" }\n'
         path = written(tmp_path, proxy, HEAD + 'weights = "w.safetensors"\nreinitialise = ["fc"]\n')
-        add_model(path, store.database, store.files)
+        add_model(read_offer(path), store.database, store.files)
         with serving(folder, "--executor", "ray") as server:
             body = request("mine", seeds=1).model_dump(mode="json")
             job_id = httpx.post(server.url + "/v1/jobs", json=body, timeout=20).json()["job"]

@@ -86,6 +86,7 @@ def test_mistakes_are_one_line(wattune, tmp_path, arguments, said):
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [], "and no store was begun"
 
 
 def test_when_a_token_was_used_is_kept_now_and_then(sqlite_store, monkeypatch):

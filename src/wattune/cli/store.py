@@ -33,14 +33,16 @@ def add(
     \b
     Example:  wattune store add workload.toml --store fleet
     """
+    with server_extra():
+        from wattune.server.adding import add_model, read_offer
+        from wattune.server.store import FileStore
+
+    offer = read_offer(workload)
     folder = store or STORE
     opened = opened_store(folder, database, makes=True)
     try:
-        from wattune.server.adding import add_model
-        from wattune.server.store import FileStore
-
         opened.upgrade()
-        model, is_new = add_model(workload, opened, FileStore(folder / "files"))
+        model, is_new = add_model(offer, opened, FileStore(folder / "files"))
     finally:
         opened.close()
     emit(f"{model.model} is on offer{'' if is_new else ', in place of the one before'}")

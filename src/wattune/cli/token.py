@@ -57,6 +57,7 @@ def make(
     with server_extra():
         from wattune.server.store import tokens
 
+    tokens.check(name, scope)  # before a store is made for it
     now_s = time.time()
     expires_s = None if expires is None else now_s + _seconds(expires)
     with _session(store, database, makes=True) as session:

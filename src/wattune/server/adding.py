@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,20 @@ else:
     import tomli as tomllib
 
 
-def add_model(path: Path, database: Database, files: FileStore) -> tuple[ServedModel, bool]:
-    """Offer the model of a workload file with a table [proxy]; the model, and whether its name is new.
+@dataclass(frozen=True)
+class Offer:
+    """The model of a workload file, before a store has it."""
 
-    The data of the proxy goes to the store: as the files that it is read from, or where those are archives, folders
-    or from the web, as arrays. The workload's own data does not: it is the devices'. What is offered is what the file
-    says, to the last bit, or it is refused.
+    path: Path
+    workload: Workload
+    proxy: Workload
+    factory: str
+    data: dict[str, Any]
+    """The table [proxy.data], as the file has it."""
 
-    Raises: WorkloadError, RecordError, InputError for what cannot be served; OutputError, StoreUnavailable.
-    """
+
+def read_offer(path: Path) -> Offer:
+    """Read a workload file with a table [proxy]. Raises: WorkloadError, InputError for one that cannot be served."""
     workload = load_workload(path)
     with path.open("rb") as file:
         table = tomllib.load(file)
@@ -43,12 +49,24 @@ def add_model(path: Path, database: Database, files: FileStore) -> tuple[ServedM
     if factory not in FACTORIES:
         raise WorkloadError("a server's model", value=factory, allowed=", ".join(FACTORIES))
     workload.proxy.check()
+    return Offer(path, workload, workload.proxy, factory, table["proxy"]["data"])
+
+
+def add_model(offer: Offer, database: Database, files: FileStore) -> tuple[ServedModel, bool]:
+    """Put a model on offer; the model, and whether its name is new.
+
+    The data of the proxy goes to the store: as the files that it is read from, or where those are archives, folders
+    or from the web, as arrays. The workload's own data does not: it is the devices'. What is offered is what the file
+    says, to the last bit, or it is refused.
+
+    Raises: WorkloadError, RecordError, InputError for what cannot be served; OutputError, StoreUnavailable.
+    """
     kept = _Kept(files)
-    data = _data(workload.proxy, table["proxy"]["data"], path.resolve().parent, kept)
-    model = served_model(workload, factory=factory, data=data, weights=_weights(workload, kept))
-    proxy = served_proxy(model, files.path, workload.proxy.target)
-    if proxy.fingerprint() != workload.proxy.fingerprint():
-        raise WorkloadError(f"{path.name} says more of its proxy than a server can", hint="see docs/server.md")
+    data = _data(offer.proxy, offer.data, offer.path.resolve().parent, kept)
+    model = served_model(offer.workload, factory=offer.factory, data=data, weights=_weights(offer.workload, kept))
+    proxy = served_proxy(model, files.path, offer.proxy.target)
+    if proxy.fingerprint() != offer.proxy.fingerprint():
+        raise WorkloadError(f"{offer.path.name} says more of its proxy than a server can", hint="see docs/server.md")
     with database.session() as session:
         for sha256, (kind, size) in kept.rows.items():
             models.add_file(session, sha256, kind, size, time.time())

@@ -41,12 +41,17 @@ _FORM = re.compile(r"wt_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NOBODY = "0" * 64
 
 
-def make(session: Session, name: str, scope: str, now_s: float, expires_s: float | None = None) -> str:
-    """Make a token and give its text. The name of a revoked one can be used again. Raises: InputError."""
+def check(name: str, scope: str) -> None:
+    """Raises: InputError for a name or a scope that no token can have."""
     if not re.fullmatch(DEVICE_NAME, name):
         raise InputError("name of a token", value=name, allowed="up to 64 letters, digits, '.', '_' and '-'")
     if scope not in SCOPES:
         raise UnknownName("scope", scope, SCOPES)
+
+
+def make(session: Session, name: str, scope: str, now_s: float, expires_s: float | None = None) -> str:
+    """Make a token and give its text. The name of a revoked one can be used again. Raises: InputError."""
+    check(name, scope)
     before = session.scalar(select(TokenRow).where(TokenRow.name == name))
     if before is not None:
         if before.revoked_s is None:
