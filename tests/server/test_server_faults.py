@@ -259,3 +259,9 @@ def test_an_upload_that_ends_too_early_leaves_nothing(tmp_path):
             time.sleep(0.01)
         assert made.contents(store)["files"] == []
         assert made.contents(store)["the folder"] == []
+
+
+def test_what_was_answered_waits_for_the_disk(sqlite_store):
+    with sqlite_store.database.session() as session:
+        assert session.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+        assert session.execute(text("PRAGMA synchronous")).scalar_one() == 2, "FULL: a commit syncs the log"

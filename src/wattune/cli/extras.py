@@ -30,7 +30,7 @@ def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Datab
     Raises: InputError where there is none, or its database is elsewhere and no ``url`` says where; OutputError.
     """
     with server_extra():
-        from wattune.server.settings import sqlite_url
+        from wattune.server.settings import sqlite_file, sqlite_url
         from wattune.server.store import Database
 
     if makes and not folder.exists():
@@ -41,7 +41,7 @@ def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Datab
     elif not folder.is_dir() and url is None:
         raise InputError("--store", value=str(folder), allowed="the store of a server")
     # A server that was here and left no database has it elsewhere: a new one beside it would be nobody's.
-    elif url is None and not (folder / "wattune.db").is_file() and (not makes or (folder / "lock").exists()):
+    elif url is None and not sqlite_file(folder).is_file() and (not makes or (folder / "lock").exists()):
         raise InputError(
             "no database in the store", value=str(folder), hint="give its URL: --database, WATTUNE_DATABASE"
         )

@@ -9,9 +9,14 @@ from pathlib import Path
 from wattune.server.limits import Limits
 
 
-def sqlite_url(store: Path) -> str:
+def sqlite_file(store: Path) -> Path:
     """The database of a store that has none elsewhere."""
-    return f"sqlite:///{store / 'wattune.db'}"
+    return store / "wattune.db"
+
+
+def sqlite_url(store: Path) -> str:
+    """Its URL."""
+    return f"sqlite:///{sqlite_file(store)}"
 
 
 def is_loopback(host: str) -> bool:

@@ -152,7 +152,9 @@ def _on_connect(connection: object, record: object) -> None:
     # The driver's own transactions begin too late for BEGIN IMMEDIATE; `_on_begin` begins them.
     connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+    # FULL: with WAL, NORMAL may lose what was answered in the moments before a power cut, and the device keeps no copy
+    # in its outbox of what was answered.
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

@@ -77,3 +77,14 @@ class FileStore:
         place.parent.mkdir(exist_ok=True)
         os.chmod(file.name, 0o644)
         os.replace(file.name, place)
+        for folder in (place.parent, self.folder):
+            _sync(folder)
+
+
+def _sync(folder: Path) -> None:
+    """The names in a folder outlive a power cut, too, not only the content of its files."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
