@@ -117,7 +117,7 @@ def test_another_executor_is_refused(executor):
 
 
 def test_without_ray_it_is_one_line(monkeypatch):
-    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
+    monkeypatch.setattr("wattune.executor.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"Ray is not installed: ray; pip install 'wattune\[cluster\]'"):
         estimate(example_workload(), executor="ray")
 
@@ -142,7 +142,7 @@ class Connected:
 
 def test_a_connection_of_the_callers_is_used_and_left(monkeypatch):
     ours = Connected()
-    monkeypatch.setattr(cluster, "find_spec", lambda name: ours)
+    monkeypatch.setattr("wattune.executor.find_spec", lambda name: ours)
     monkeypatch.setitem(sys.modules, "ray", ours)
     with cluster.connected("ray:127.0.0.1:9") as ray:
         assert ray is ours
@@ -154,7 +154,7 @@ def test_a_workload_that_cannot_be_pickled_is_one_line(monkeypatch):
             raise pickle.PicklingError("a lambda of this session")
 
     ours = Pickling()
-    monkeypatch.setattr(cluster, "find_spec", lambda name: ours)
+    monkeypatch.setattr("wattune.executor.find_spec", lambda name: ours)
     monkeypatch.setitem(sys.modules, "ray", ours)
     with pytest.raises(WorkloadError, match="cannot be sent to a cluster: a lambda"):
         with cluster.cluster_training(example_workload(), "ray"):

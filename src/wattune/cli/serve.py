@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ import typer
 from wattune.cli.extras import server_extra
 from wattune.cli.options import STORE, DatabaseUrl, Store
 from wattune.cli.output import emit
-from wattune.errors import InputError
+from wattune.executor import cluster_address
 
 
 def serve(
@@ -49,7 +48,7 @@ def serve(
         from wattune.server.process import serve as run
         from wattune.server.settings import Settings, is_loopback, sqlite_url
     if executor is not None:
-        _check_executor(executor)
+        cluster_address(executor)
     with ExitStack() as stack:
         if store is None and demo:
             store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wattune-demo-")))
@@ -66,11 +65,3 @@ def serve(
             requires_token=not is_loopback(host),
         )
         run(settings, say=emit, demo=demo)
-
-
-def _check_executor(executor: str) -> None:
-    # What `wattune.efficiency.cluster` says as well, where torch is loaded; this process has none.
-    if executor != "ray" and (not executor.startswith("ray:") or executor == "ray:"):
-        raise InputError("executor", value=executor, allowed="ray or ray:ADDRESS")
-    if find_spec("ray") is None:
-        raise InputError("Ray is not installed", value=executor, hint="pip install 'wattune[cluster]'")

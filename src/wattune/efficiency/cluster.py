@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 from wattune.efficiency.runs import Run
 from wattune.efficiency.workers import Results
 from wattune.errors import InputError, WattuneError, WorkloadError
+from wattune.executor import cluster_address
 from wattune.records import LearningCurve
 from wattune.workloads import Workload
 
@@ -30,19 +30,6 @@ ANSWER_S = 10.0
 
 RETRIES = 5
 """How often a run is begun again after its node or its process has died."""
-
-
-def cluster_address(executor: str) -> str:
-    """Where the cluster is that ``executor`` names: "ray" is one on this machine, "ray:ADDRESS" another.
-
-    Raises: InputError for anything else, and where Ray is not installed.
-    """
-    kind, _, address = executor.partition(":")
-    if kind != "ray" or executor == "ray:":
-        raise InputError("executor", value=executor, allowed="ray or ray:ADDRESS")
-    if find_spec("ray") is None:
-        raise InputError("Ray is not installed", value=executor, hint="pip install 'wattune[cluster]'")
-    return address or "local"
 
 
 @contextmanager

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattune.algorithms import canonical
-from wattune.efficiency.cluster import cluster_address, cluster_training
+from wattune.efficiency.cluster import cluster_training
 from wattune.efficiency.runs import Run
 from wattune.efficiency.workers import Results, can_travel, training
 from wattune.errors import InputError, Interrupted, OutputError
+from wattune.executor import cluster_address
 from wattune.records import LearningCurve
 from wattune.workloads import Workload
 
