@@ -325,7 +325,8 @@ def _(bench):
 )
 def _(bench):
     with served(bench) as service:
-        family, report = "cpu" if bench.is_cpu else "jetson", Path(service.tree.root) / "report.json"
+        family, folder = "cpu" if bench.is_cpu else "jetson", Path(service.tree.root)
+        report, said, over = folder / "report.json", folder / "said", folder / "over"
         command = [
             sys.executable,
             "-m",
@@ -336,15 +337,19 @@ def _(bench):
             "--sysfs-root",
             service.tree.root,
         ]
-        command += ["--clock", f"{service.mhz}", "--cap", "900W", "-o", str(report), "--", "sleep", "8"]
-        with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL) as guard:
+        command += ["--clock", f"{service.mhz}", "--cap", "900W", "-o", str(report), "--"]
+        command += ["sh", "-c", f"until [ -e {over} ]; do sleep 0.1; done"]
+        with said.open("w") as lines, subprocess.Popen(command, env=ENVIRONMENT, stderr=lines) as guard:
             assert wait_for(lambda: service.is_at(service.mhz))
             time.sleep(1.0)
             guard.send_signal(signal.SIGSTOP)
             time.sleep(6.0)
             guard.send_signal(signal.SIGCONT)
-        said = json.loads(report.read_text(encoding="utf-8"))
-        bench.hears(said["events"])
+            # On a busy machine that takes a while, and the program must not have ended by then.
+            told = wait_for(lambda: "stood still" in said.read_text(), 20.0)
+            over.touch()
+        assert told, said.read_text()
+        bench.hears(json.loads(report.read_text(encoding="utf-8"))["events"])
         bench.tell(f"exit {guard.returncode}")
         assert wait_for(service.is_back, 1.0)
     return cell(bench.told, AS_FOUND)
