@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from wattune.errors import OutputError, RecordError
+
+PART_BYTES = 1 << 20
 
 
 def cache_folders() -> tuple[Path, Path]:
@@ -62,6 +67,21 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
     return path
+
+
+def sha256_of(path: str | Path) -> str:
+    """The SHA-256 of a file's content, which may be larger than the memory. Raises: OSError."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        for part in parts(file):
+            found.update(part)
+    return found.hexdigest()
+
+
+def parts(file: IO[bytes]) -> Iterator[bytes]:
+    """What is left of a file, in pieces. Raises: OSError."""
+    while part := file.read(PART_BYTES):
+        yield part
 
 
 def _refuse_constant(name: str) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from pathlib import Path
 
 from wattune.errors import OutputError, ServerAway, ServerError
+from wattune.files import sha256_of
 from wattune.records.served import ServedFile
 from wattune.remote.cache import held
 from wattune.remote.connection import Connection
@@ -15,13 +15,11 @@ from wattune.remote.connection import Connection
 ATTEMPTS = 4
 """Times that a download is taken up again before it is given up."""
 
-CHUNK_BYTES = 1 << 20
-
 
 def is_whole(path: Path, wanted: ServedFile) -> bool:
     """Whether the file is there and is what it should be."""
     try:
-        return path.stat().st_size == wanted.bytes and _sha256(path) == wanted.sha256
+        return path.stat().st_size == wanted.bytes and sha256_of(path) == wanted.sha256
     except OSError:
         return False
 
@@ -81,11 +79,3 @@ def _fetch(connection: Connection, at: str, wanted: ServedFile, part: Path) -> N
                 file.write(content)
             file.flush()
             os.fsync(file.fileno())
-
-
-def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while content := file.read(CHUNK_BYTES):
-            found.update(content)
-    return found.hexdigest()

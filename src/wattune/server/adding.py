@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from wattune.errors import WorkloadError
+from wattune.files import parts
 from wattune.records.served import FACTORIES, SOURCES, ServedFile, ServedModel
 from wattune.server.jobs.sweep import served_proxy
 from wattune.server.store import Database, FileStore, models
@@ -83,11 +84,11 @@ class _Kept:
     def add(self, path: Path, kind: FileKind) -> str:
         check_file(path, kind)
         try:
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                sha256, size = self._files.write_parts(parts(file))
         except OSError as error:
             raise WorkloadError(f"cannot read {path}", value=error.strerror) from error
-        sha256 = self._files.write(content)
-        self.rows[sha256] = (kind, len(content))
+        self.rows[sha256] = (kind, size)
         return sha256
 
 

@@ -29,6 +29,7 @@ from sqlalchemy import insert, inspect, select, text
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, OutputError, RecordError
+from wattune.files import PART_BYTES, parts
 from wattune.records.served import SHA256
 from wattune.server.settings import sqlite_url
 from wattune.server.store import Database, FileStore
@@ -38,7 +39,6 @@ from wattune.version import __version__
 
 FORMAT = "wattune store 1"
 ROWS = 500
-CHUNK_BYTES = 1 << 20
 
 DAMAGED = (tarfile.TarError, EOFError, UnicodeDecodeError, zlib.error, lzma.LZMAError)
 """What reading a damaged archive raises, also one that somebody compressed; some raise an OSError without a number."""
@@ -63,7 +63,8 @@ def backup(store: Path, database: Database, target: Path) -> int:
             hashes = {table.name: _write_table(archive, session, table) for table in _tables()}
             kept = session.scalars(select(FileRow.sha256).order_by(FileRow.sha256)).all()
             for sha256 in kept:
-                _add(archive, f"files/{sha256}", io.BytesIO(files.read(sha256)))
+                with files.checked(sha256).open("rb") as file:
+                    _add(archive, f"files/{sha256}", file)
             manifest = {
                 "format": FORMAT,
                 "revision": revision,
@@ -134,7 +135,8 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
             session.execute(text(f"SELECT setval({counter}, (SELECT max(id) FROM {UnitRow.__tablename__}))"))
         wanted = session.scalars(select(FileRow.sha256)).all()
         for sha256 in wanted:
-            if not re.fullmatch(SHA256, sha256) or files.write(_read(archive, members, f"files/{sha256}")) != sha256:
+            member = _parts(archive, members, f"files/{sha256}")
+            if not re.fullmatch(SHA256, sha256) or files.write_parts(member)[0] != sha256:
                 raise RecordError(f"the file {sha256} of the backup is damaged", hint="take another backup")
     return len(wanted)
 
@@ -150,7 +152,7 @@ def _insert(session: Session, table: Columns, rows: list[Any]) -> None:
 def _write_table(archive: tarfile.TarFile, session: Session, table: Columns) -> str:
     """Add a table to the archive; the SHA-256 of its lines."""
     digest = hashlib.sha256()
-    with tempfile.SpooledTemporaryFile(max_size=16 * CHUNK_BYTES) as lines:
+    with tempfile.SpooledTemporaryFile(max_size=16 * PART_BYTES) as lines:
         ordered = select(table).order_by(*table.primary_key.columns)
         for row in session.execute(ordered.execution_options(yield_per=ROWS)).mappings():
             line = json.dumps(dict(row), allow_nan=False, separators=(",", ":")).encode() + b"\n"
@@ -169,14 +171,18 @@ def _add(archive: tarfile.TarFile, name: str, content: BinaryIO) -> None:
 
 
 def _read(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], name: str) -> bytes:
+    return b"".join(_parts(archive, members, name))
+
+
+def _parts(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], name: str) -> Iterator[bytes]:
     if name not in members:
         raise RecordError("the backup is not whole", value=f"{name} is missing", hint="take another backup")
     file = archive.extractfile(members[name])
     assert file is not None  # it is a regular file
-    content = file.read()
-    if len(content) != members[name].size:
-        raise RecordError("the backup is not whole", value=f"{name} is cut off", hint="take another backup")
-    return content
+    try:
+        yield from parts(file)
+    except OSError as error:  # not of what is written
+        raise RecordError("the backup is damaged", value=f"{name}: {error}", hint="take another backup") from error
 
 
 def _json(content: bytes) -> Any:

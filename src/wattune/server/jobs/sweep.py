@@ -41,7 +41,7 @@ class Sweep:
         self.files = files
         self.folder = work / claim.job_id
         for sha256 in claim.model.files:
-            files.read(sha256)  # what is damaged there must not become a curve
+            files.checked(sha256)  # what is damaged there must not become a curve
         self.workload = served_proxy(claim.model, files.path, target(claim.model, claim.request))
         with _BUILDS:
             self.workload.check()

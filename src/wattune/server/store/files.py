@@ -6,12 +6,13 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from wattune.errors import InputError, OutputError
+from wattune.files import sha256_of
 from wattune.records.served import SHA256
 
 
@@ -32,14 +33,19 @@ class FileStore:
         return self.path(sha256).is_file()
 
     def read(self, sha256: str) -> bytes:
-        """Its content. Raises: OutputError where it cannot be read or is no longer what was written."""
-        try:
+        """The content of a small one. Raises: OutputError where it cannot be read or is no longer what was written."""
+        with _reading(sha256):
             content = self.path(sha256).read_bytes()
-        except OSError as error:
-            raise OutputError(f"cannot read the file {sha256}", value=error.strerror or str(error)) from error
-        if hashlib.sha256(content).hexdigest() != sha256:
-            raise OutputError(f"the file {sha256} is damaged", hint="restore the store from a backup")
+        _check(sha256, hashlib.sha256(content).hexdigest())
         return content
+
+    def checked(self, sha256: str) -> Path:
+        """Where it is. Raises: OutputError where it cannot be read or is no longer what was written."""
+        path = self.path(sha256)
+        with _reading(sha256):
+            found = sha256_of(path)
+        _check(sha256, found)
+        return path
 
     def write(self, content: bytes) -> str:
         """Keep this content, and say its hash. Raises: OutputError."""
@@ -49,6 +55,19 @@ class FileStore:
                 file.write(content)
                 self.keep(file, sha256)
         return sha256
+
+    def write_parts(self, content: Iterable[bytes]) -> tuple[str, int]:
+        """Keep content that comes in parts, and say its hash and its length in bytes. Raises: OutputError."""
+        digest, size = hashlib.sha256(), 0
+        with self.incoming() as file:
+            for part in content:
+                digest.update(part)
+                size += len(part)
+                file.write(part)
+            sha256 = digest.hexdigest()
+            if not self.holds(sha256):
+                self.keep(file, sha256)
+        return sha256, size
 
     @contextmanager
     def incoming(self) -> Iterator[BinaryIO]:
@@ -79,6 +98,19 @@ class FileStore:
         os.replace(file.name, place)
         for folder in (place.parent, self.folder):
             _sync(folder)
+
+
+@contextmanager
+def _reading(sha256: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot read the file {sha256}", value=error.strerror or str(error)) from error
+
+
+def _check(sha256: str, found: str) -> None:
+    if found != sha256:
+        raise OutputError(f"the file {sha256} is damaged", hint="restore the store from a backup")
 
 
 def _sync(folder: Path) -> None:
