@@ -13,9 +13,15 @@ from hypothesis import settings
 # slower. Set in the environment, so that processes that a test starts have it too.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# Started in the background of a script, the tests and every program below them would ignore Ctrl-C.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Started in the background of a script, or by nohup, the tests and every program below them would ignore what such a
+# start ignores: a shell cannot even set a trap for it.
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 settings.register_profile("wattune", deadline=None)
 settings.load_profile("wattune")
