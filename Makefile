@@ -21,12 +21,13 @@ demo: .venv/installed
 	$(BIN)/wattune profile --device $(DEVICE) --output $(DEMO)/profile.json
 	$(BIN)/wattune run --device $(DEVICE) --cap $(CAP) --profile $(DEMO)/profile.json --compare --output $(DEMO)/run
 
+# A test that waits for ever ends at its timeout, with the stack that it waits in.
 ## A few minutes; the tests that take more than about ten seconds each are those of test-slow.
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow'
 
 test-slow: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 1800 -m slow
 
 ## The parts that need no torch, on another Python: make test-without-torch PYTHON=python3.13
 test-without-torch:
