@@ -76,24 +76,31 @@ class Throttle:
     def step(self, now_s: float, share: float) -> None:
         """Stop or continue them, as the moment in the cycle wants it."""
         if now_s - self._scanned_s >= SCAN_S:
-            self._tree, self._scanned_s = with_children(ids_in(self._path)), now_s
+            self._scan()
+            self._scanned_s = now_s
         if now_s - self._begin_s >= CYCLE_S:
             self._begin_s = now_s
         stop = now_s - self._begin_s >= share * CYCLE_S
         if stop != self._is_stopped or (stop and now_s == self._scanned_s):
-            self._signal(signal.SIGSTOP if stop else signal.SIGCONT)
+            _signal(self._tree, signal.SIGSTOP if stop else signal.SIGCONT)
             self._is_stopped = stop
 
     def release(self) -> None:
         """Let all of them run again."""
-        self._tree = with_children(ids_in(self._path))
-        self._signal(signal.SIGCONT)
+        self._scan()
+        _signal(self._tree, signal.SIGCONT)
 
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in self._tree:
-            if pid not in (os.getpid(), 1):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, number)
+    def _scan(self) -> None:
+        """What belongs to them now. One whose parent was killed does not any more, and would stand still for ever."""
+        before, self._tree = self._tree, with_children(ids_in(self._path))
+        _signal([pid for pid in before if pid not in self._tree], signal.SIGCONT)
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        if pid not in (os.getpid(), 1):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
 
 
 def _ticks(pid: int) -> int | None:
