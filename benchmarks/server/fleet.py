@@ -5,6 +5,9 @@ Aims: 1,000 devices over 60 s, 50 at a time, none lost; p99 of the JSON calls un
 cores; every device has a token and a connection of its own and sends what a device sends in the order in which it does,
 at an even pace. The job that they all ask for has been done before: its curve was put into the database. There are two
 loads: the aim's, a model, a curve, a plan and a record each; and a whole run with weights, profile and states.
+
+The aim's load has its turn on each database several times, since other work on a shared machine moves the slowest calls
+more than anything else; the turn of the median p99 is what is shown, beside the range of all of them.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from wattune.server.store.tables import JobRow
 
 AIM_S = 0.25
 AIM_BYTES = 400e6
+TURNS = {"aim": 3, "whole run": 1}
 NAME = "server_fleet"
 MODEL = "resnet8-fleet"
 WEIGHTS = 78_042  # float32 parameters of resnet8
@@ -301,7 +305,7 @@ def cpu_s(pid: int) -> float:
 
 def measure(folder: Path, url: str | None, *, devices: int, seconds: float, together: int, load: str) -> dict[str, Any]:
     """One server on one database under this load."""
-    store, other_load = folder / "store", os.getloadavg()[0]
+    store, other_load, loop_s = folder / "store", os.getloadavg()[0], core_s()
     with server(store, url) as (pid, port):
         database = Database(url or sqlite_url(store))
         try:
@@ -322,6 +326,7 @@ def measure(folder: Path, url: str | None, *, devices: int, seconds: float, toge
         "devices": devices,
         "together": together,
         "other_load": other_load,
+        "loop_s": loop_s,
         "seconds": took_s,
         "calls": calls,
         "json calls": figures(json_calls),
@@ -337,6 +342,31 @@ def measure(folder: Path, url: str | None, *, devices: int, seconds: float, toge
     }
 
 
+def core_s() -> float:
+    """How long a fixed loop of Python takes now: the cores of a shared machine are not always as fast."""
+    tries = []
+    for _ in range(5):
+        begin_s, total = time.perf_counter(), 0
+        for number in range(1_000_000):
+            total += number * number
+        tries.append(time.perf_counter() - begin_s)
+    return statistics.median(tries)
+
+
+def middle(turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """The turn of the median p99, with what is the worst of all of them, or their sum, in its place."""
+    ordered = sorted(turns, key=lambda one: one["json calls"]["p99_s"])
+    return {
+        **ordered[len(ordered) // 2],
+        "p99s_s": [one["json calls"]["p99_s"] for one in ordered],
+        "loops_s": [one["loop_s"] for one in turns],
+        "wrong answers": sum(one["wrong answers"] for one in turns),
+        "lost": {kind: sum(one["lost"][kind] for one in turns) for kind in turns[0]["lost"]},
+        "api_resident_peak_bytes": max(one["api_resident_peak_bytes"] for one in turns),
+        "api_has_torch": any(one["api_has_torch"] for one in turns),
+    }
+
+
 def figures(seconds: list[float]) -> dict[str, float]:
     """Median, 99th percentile and largest, in seconds."""
     ordered = sorted(seconds)
@@ -346,14 +376,15 @@ def figures(seconds: list[float]) -> dict[str, float]:
 
 def markdown(data: dict[str, Any]) -> str:
     """The tables of the README."""
-    heads = ("load", "database", "devices", "took", "JSON calls", "median", "p99", "largest", "wrong answers", "lost")
-    heads += ("API memory at most", "API's share of a core", "torch in it")
+    heads = ("load", "database", "devices", "took", "JSON calls", "median", "p99", "of all turns", "largest")
+    heads += ("wrong answers", "lost", "API memory at most", "API's share of a core", "torch in it")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for load, databases in data["loads"].items():
         for name, one in databases.items():
             calls = one["json calls"]
             cells = [load, name, f"{one['devices']:,}", f"{one['seconds']:.0f} s", f"{calls['n']:,}"]
-            cells += [f"{1000 * calls[which]:.0f} ms" for which in ("median_s", "p99_s", "max_s")]
+            cells += [f"{1000 * calls[which]:.0f} ms" for which in ("median_s", "p99_s")]
+            cells += [_range(one["p99s_s"]), f"{1000 * calls['max_s']:.0f} ms"]
             cells += [str(one["wrong answers"]), str(sum(one["lost"].values()))]
             cells += [f"{one['api_resident_peak_bytes'] / 1e6:.0f} MB", f"{100 * one['api_cpu_share']:.0f} %"]
             lines.append(f"| {' | '.join(cells)} | {'yes' if one['api_has_torch'] else 'no'} |")
@@ -366,13 +397,20 @@ def markdown(data: dict[str, Any]) -> str:
             shown = [f"{1000 * one['median_s']:.0f} ms | {1000 * one['p99_s']:.0f} ms" for one in each]
             lines.append(f"| {kind} | {' | '.join(shown)} |")
     machine = data["machine"]
-    load_before = max(one["other_load"] for databases in data["loads"].values() for one in databases.values())
+    every = [one for databases in data["loads"].values() for one in databases.values()]
+    load_before = max(one["other_load"] for one in every)
+    loops_s = [seconds for one in every for seconds in one["loops_s"]]
     lines += [
         "",
         f"Measured on {machine['cores']} cores of {machine['cpu']}, the devices on the same cores; before it began, "
-        f"{load_before:.1f} other processes wanted them at a time.",
+        f"{load_before:.1f} other processes wanted them at a time, and a fixed loop of Python took {_range(loops_s)}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _range(seconds: list[float]) -> str:
+    low, high = (f"{1000 * found:.0f}" for found in (min(seconds), max(seconds)))
+    return f"{low} ms" if low == high else f"{low} to {high} ms"
 
 
 def verdict(data: dict[str, Any]) -> str:
@@ -380,8 +418,12 @@ def verdict(data: dict[str, Any]) -> str:
 
     def worst(load: str) -> str:
         return ", ".join(
-            f"{1000 * one['json calls']['p99_s']:.0f} ms ({name})" for name, one in data["loads"][load].items()
+            f"{1000 * one['json calls']['p99_s']:.0f} ms ({name}{_turns(one)})"
+            for name, one in data["loads"][load].items()
         )
+
+    def _turns(one: dict[str, Any]) -> str:
+        return "" if len(one["p99s_s"]) == 1 else f", {_range(one['p99s_s'])} in {len(one['p99s_s'])} turns"
 
     every = [one for databases in data["loads"].values() for one in databases.values()]
     lost_ones = sum(sum(one["lost"].values()) + one["wrong answers"] for one in every)
@@ -399,18 +441,25 @@ def main(arguments: list[str]) -> None:
     path = RESULTS / f"{NAME}.json"
     found = json.loads(path.read_text()).get("loads", {}) if path.exists() else {}
     for load in LOADS:
-        for name in arguments or ["sqlite", "postgresql"]:
-            with tempfile.TemporaryDirectory(prefix="wattune-fleet-") as folder:
-                how: dict[str, Any] = {"devices": 1000, "seconds": 60.0, "together": 50, "load": load}
-                if name == "sqlite":
-                    found.setdefault(load, {})[name] = measure(Path(folder), None, **how)
-                    continue
-                if binaries() is None:
-                    sys.exit("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
-                cluster = Cluster(durable=True)
-                try:
-                    cluster.start()
-                    found.setdefault(load, {})[name] = measure(Path(folder), cluster.new(), **how)
-                finally:
-                    cluster.close()
-    keep(NAME, {"aim_p99_s": AIM_S, "aim_bytes": AIM_BYTES, "loads": found})
+        turns: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for _ in range(TURNS[load]):
+            for name in arguments or ["sqlite", "postgresql"]:
+                turns[name].append(turn(name, load))
+        found.setdefault(load, {}).update({name: middle(measured) for name, measured in turns.items()})
+        keep(NAME, {"aim_p99_s": AIM_S, "aim_bytes": AIM_BYTES, "loads": found})
+
+
+def turn(name: str, load: str) -> dict[str, Any]:
+    """One measurement on this database."""
+    how: dict[str, Any] = {"devices": 1000, "seconds": 60.0, "together": 50, "load": load}
+    with tempfile.TemporaryDirectory(prefix="wattune-fleet-") as folder:
+        if name == "sqlite":
+            return measure(Path(folder), None, **how)
+        if binaries() is None:
+            sys.exit("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+        cluster = Cluster(durable=True)
+        try:
+            cluster.start()
+            return measure(Path(folder), cluster.new(), **how)
+        finally:
+            cluster.close()
