@@ -13,7 +13,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,7 +26,6 @@ from tests.server.conftest import Store, opened, served
 from tests.server.postgresql_made import REQUIRED, Cluster, binaries
 
 from wattune.records.served import digest
-from wattune.server.store import StoreUnavailable
 
 TRAINING = {"params": {"device": "nano-1", "model": "resnet8-digits"}, "json": made.training()}
 
@@ -267,30 +265,3 @@ def test_what_was_answered_waits_for_the_disk(sqlite_store):
     with sqlite_store.database.session() as session:
         assert session.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
         assert session.execute(text("PRAGMA synchronous")).scalar_one() == 2, "FULL: a commit syncs the log"
-
-
-def test_the_log_is_moved_into_the_database_while_the_server_runs(sqlite_store, tmp_path):
-    """The file alone, without the log beside it, comes to hold what was answered, though nobody closed anything."""
-    folder, copy = sqlite_store.settings.store, tmp_path / "copy.db"
-
-    def kept() -> int:
-        shutil.copyfile(folder / "wattune.db", copy)
-        with closing(sqlite3.connect(copy)) as connection:
-            try:
-                return connection.execute("SELECT count(*) FROM trainings").fetchone()[0]
-            except sqlite3.DatabaseError:  # not even the table is there, or it was copied in the middle of the move
-                return 0
-
-    with served(sqlite_store) as url:
-        assert httpx.post(f"{url}/v1/trainings", **TRAINING).status_code == 201
-        until = time.monotonic() + 20
-        while not (found := kept()) and time.monotonic() < until:
-            time.sleep(0.1)
-        assert found == 1
-
-
-def test_a_log_that_cannot_be_moved_is_a_store_that_is_away(sqlite_store):
-    sqlite_store.database.close()
-    (sqlite_store.settings.store / "wattune.db").write_bytes(b"no database" * 1000)
-    with pytest.raises(StoreUnavailable, match="does not answer"):
-        sqlite_store.database.tidy()

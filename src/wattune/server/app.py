@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from anyio import CapacityLimiter, create_task_group, sleep, to_thread
+from anyio import create_task_group, sleep, to_thread
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 
@@ -25,9 +25,6 @@ from wattune.version import __version__
 THREADS = 4
 """Requests that are worked on at a time; the others wait in line. What they do is mostly computing, for which Python
 has one thread at a time: with the library's own 40 they hold each other up, and all take several times as long."""
-
-TIDY_EVERY_S = 1.0
-"""How often the database's log is moved into the database."""
 
 USED_EVERY_S = 10.0
 """How often it is kept which tokens were used: a write at every request would cost more than it tells."""
@@ -71,11 +68,10 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """While the server runs: few threads; from time to time it is kept which tokens were used, and the log is moved."""
+    """While the server runs: few threads, and from time to time it is kept which tokens were used."""
     current_default_thread_limiter().total_tokens = THREADS
     async with create_task_group() as tasks:
         tasks.start_soon(_keep_used, app.state)
-        tasks.start_soon(_keep_tidy, app.state.database)
         yield
         tasks.cancel_scope.cancel()
     _write_used(app.state)
@@ -85,14 +81,6 @@ async def _keep_used(state: Any) -> None:
     while True:
         await sleep(USED_EVERY_S)
         await to_thread.run_sync(_write_used, state)
-
-
-async def _keep_tidy(database: Database) -> None:
-    own = CapacityLimiter(1)  # it computes nothing, and takes none of the requests' threads
-    while True:
-        await sleep(TIDY_EVERY_S)
-        with suppress(StoreUnavailable):  # the requests tell of it
-            await to_thread.run_sync(database.tidy, limiter=own)
 
 
 def _write_used(state: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -33,10 +32,6 @@ BUSY_S = 10.0
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 """Where Alembic finds them."""
-
-LOG_PAGES = 20_000
-"""How long SQLite's log may become before a commit moves it into the database itself, which takes it hundreds of
-milliseconds: ``tidy`` does so much earlier, and nobody waits for it."""
 
 POOL = 10
 """Connections to PostgreSQL that a process keeps."""
@@ -123,20 +118,6 @@ class Database:
         with self.session(reads_only=True) as session:
             session.execute(text("SELECT 1"))
 
-    def tidy(self) -> None:
-        """Move what SQLite's log has gathered into the database, beside those who read and write. Raises:
-        StoreUnavailable."""
-        if not self.is_sqlite:
-            return
-        try:
-            with self.engine.connect() as connection:
-                # Not within a transaction, which a checkpoint refuses.
-                connection.connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").close()
-        except DatabaseError as error:
-            raise StoreUnavailable(f"the database does not answer: {_reason(error)}") from error
-        except sqlite3.Error as error:
-            raise StoreUnavailable(f"the database does not answer: {error}") from error
-
     def close(self) -> None:
         """Give the connections back."""
         self.engine.dispose()
@@ -173,7 +154,7 @@ def _on_connect(connection: object, record: object) -> None:
     cursor = connection.cursor()  # type: ignore[attr-defined]
     # FULL: with WAL, NORMAL may lose what was answered in the moments before a power cut, and the device keeps no copy
     # in its outbox of what was answered.
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"wal_autocheckpoint={LOG_PAGES}"):
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
