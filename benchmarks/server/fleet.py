@@ -36,7 +36,7 @@ from typing import Any
 from tests.reporting import reporting_records as samples
 from tests.server.postgresql_made import Cluster, binaries
 
-from benchmarks.timing import RESULTS, keep
+from benchmarks.timing import RESULTS, keep, median_s
 from wattune.records.served import ServedModel, SweepRequest, digest
 from wattune.server.jobs import queue as jobs
 from wattune.server.settings import sqlite_url
@@ -344,13 +344,13 @@ def measure(folder: Path, url: str | None, *, devices: int, seconds: float, toge
 
 def core_s() -> float:
     """How long a fixed loop of Python takes now: the cores of a shared machine are not always as fast."""
-    tries = []
-    for _ in range(5):
-        begin_s, total = time.perf_counter(), 0
+
+    def loop() -> None:
+        total = 0
         for number in range(1_000_000):
             total += number * number
-        tries.append(time.perf_counter() - begin_s)
-    return statistics.median(tries)
+
+    return median_s(loop, repeats=5, warm_up=0)["median_s"]
 
 
 def middle(turns: list[dict[str, Any]]) -> dict[str, Any]:

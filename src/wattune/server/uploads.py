@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal
 from numpy.lib import format as npy
 
 from wattune.errors import InputError
+from wattune.files import parts
 from wattune.server.bodies import parse_json
 from wattune.server.problems import Problem
 
@@ -27,7 +28,6 @@ UNPACKED_BYTES = 2 * 2**30
 """Bytes of all arrays of an .npz file."""
 
 ARRAYS = 64
-CHUNK_BYTES = 2**20
 
 TYPE_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"), 1),
@@ -125,9 +125,8 @@ def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
             raise InputError(f"type of {name}", value=str(dtype), allowed="numbers and truth values")
         if min(shape, default=0) < 0:
             raise InputError(f"shape of {name}", value=shape, allowed="0 or more")
-        told, found = math.prod(shape) * dtype.itemsize, 0
-        while chunk := array.read(CHUNK_BYTES):  # to the end, where the checksum is compared
-            found += len(chunk)
+        told = math.prod(shape) * dtype.itemsize
+        found = sum(map(len, parts(array)))  # to the end, where the checksum is compared
         if told != found:
             raise InputError(f"bytes of {name}", value=found, allowed=f"{told}, as its shape says")
 
@@ -135,8 +134,8 @@ def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
 def _check_text(file: BinaryIO) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        while chunk := file.read(CHUNK_BYTES):
-            if "\0" in decoder.decode(chunk):
+        for part in parts(file):
+            if "\0" in decoder.decode(part):
                 raise InputError("the text", value="the character 0", allowed="UTF-8 text")
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:

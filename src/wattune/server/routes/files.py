@@ -13,10 +13,11 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from wattune.files import PART_BYTES
 from wattune.server.problems import Problem
 from wattune.server.routes.parts import FilePath, answer, route
 from wattune.server.store import models
-from wattune.server.uploads import CHUNK_BYTES, FileKind, check_file
+from wattune.server.uploads import FileKind, check_file
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 
@@ -59,7 +60,7 @@ async def _write(request: Request, file: BinaryIO) -> tuple[str, int]:
     async for chunk in request.stream():
         held += chunk
         size += len(chunk)
-        if len(held) >= CHUNK_BYTES:
+        if len(held) >= PART_BYTES:
             await run_in_threadpool(take)
     await run_in_threadpool(take)
     return hashed.hexdigest(), size
