@@ -22,19 +22,20 @@ demo: .venv/installed
 	$(BIN)/wattune run --device $(DEVICE) --cap $(CAP) --profile $(DEMO)/profile.json --compare --output $(DEMO)/run
 
 # A test that waits for ever ends at its timeout, with the stack that it waits in.
-## A few minutes; the tests that take more than about ten seconds each are those of test-slow.
+## Under four minutes on two cores; what takes seconds each or loads a framework beside torch is left to test-slow.
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow'
 
+## The slow tests, and every property on all its examples instead of the few of test.
 test-slow: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 1800 -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 1800 -m 'slow or hypothesis' --hypothesis-profile full
 
 ## The parts that need no torch, on another Python: make test-without-torch PYTHON=python3.13
 test-without-torch:
 	$(PYTHON) -m venv --clear $(TORCHLESS)
 	$(TORCHLESS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	$(TORCHLESS)/bin/pip install --quiet --disable-pip-version-check numpy plotly pydantic rich typer \
-		httpx nvidia-ml-py packaging 'tomli; python_version < "3.11"' hypothesis jsonschema pytest
+		httpx nvidia-ml-py packaging scipy 'tomli; python_version < "3.11"' hypothesis jsonschema pytest
 	$(TORCHLESS)/bin/pytest -m 'not slow' tests/test_records.py tests/planning tests/reporting tests/devices tests/agent \
 		--ignore tests/devices/test_devices_believable.py
 	rm -rf $(TORCHLESS)
@@ -45,6 +46,7 @@ check: .venv/installed
 	$(BIN)/ruff check --no-cache src tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell src tests benchmarks examples docs deploy *.md
 	$(BIN)/vermin --quiet --no-tips --violations -t=3.6- src/wattune_agent
 
 format: .venv/installed

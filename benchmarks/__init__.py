@@ -1,1 +1,1 @@
-"""Every figure that the README claims, measured again by `make benchmarks`; results are kept in results/."""
+"""Benchmarks behind every figure in the README, run by `make benchmarks`; results are stored in results/."""

@@ -1,7 +1,7 @@
-"""`python -m benchmarks [NAME ...]`: all benchmarks, or those that are named; `readme` fills in README and docs.
+"""`python -m benchmarks [NAME ...]`: all benchmarks, or the named ones; `readme` fills in README and docs.
 
 `real_images FOLDER`, `report_picture [REPORT [PICTURE]]`, `decisions`, `asyncfgd` and `paper` (see the README.md of
-each) need something that not everybody has, or many minutes, and run alone.
+each) need extra data or software, or many minutes, and run only by name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALONE = {  # these take arguments of their own
 
 
 def main(arguments: list[str]) -> int:
-    """Run them one after another, never side by side: they are timed."""
+    """Run the benchmarks one after another, never in parallel: they are timed."""
     if arguments and arguments[0] in ALONE:
         try:
             importlib.import_module(ALONE[arguments[0]]).main(arguments[1:])

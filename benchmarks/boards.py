@@ -1,10 +1,10 @@
-"""What touching a board costs, on files that stand for one: aim 0.2 ms a reading, and no memory that grows.
+"""Cost of reading and controlling a board, on files in place of one: aim 0.2 ms per reading, and no memory growth.
 
-A reading is taken on the files of every board in ``tests/boards``; those are plain files, which the kernel's own are
-not: their driver also has to ask the chip, over a bus that takes its own time. Clock, guard and agent are measured on
-a live board in user space, which looks at its files every 2 ms and whose clock follows 50 ms later. A rise of power is
-that of a program in C that begins to work; its board counts its use of the processor every 100 ms, as one that
-averages over that time would, so what the guard itself needs is the time from when the board's power is above the cap.
+Readings are taken on the files of every board in ``tests/boards``. These are plain files; on a board, the kernel's
+driver also has to query the chip over a bus. Clock, guard and agent are measured on a live board in user space, which
+checks its files every 2 ms and whose clock follows 50 ms later. Power rises when a program in C starts working; the
+board samples its CPU use every 100 ms, like a sensor that averages over that time. So the guard's own delay is counted
+from the moment at which the board's power is above the cap.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.live.tree import LiveTree
-from tests.live_made import agent, compiled, live, rises
+from tests.support.live.tree import LiveTree
+from tests.support.live_board import agent, compiled, live, rises
 
 from benchmarks.timing import keep
+from wattune.cap import SensorLimit
 from wattune.devices import Meter
-from wattune.devices.local import BoardDevice
-from wattune.training.guard import Guard
-from wattune.training.watch import Watch
+from wattune.devices.agent import BoardDevice
+from wattune.power.limiter import PowerLimiter
+from wattune.power.monitor import BoardMonitor
 from wattune_agent.capture import materialise
 from wattune_agent.client import Client
 from wattune_agent.conditions import conditions
@@ -42,11 +43,11 @@ READINGS = 400
 RISES = 16
 HOUR_S = 3600.0
 WARM_S = 600.0
-"""After that much time of a training the meter's trace is as long as it will be."""
+"""Time of a run after which the meter's trace has its full length."""
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure, and store the results."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         keep(
@@ -64,9 +65,9 @@ def main() -> None:
 
 
 def opened(path: Path, root: Path) -> tuple[Tree, Controller, bool]:
-    """A board's files, written below ``root``, with their controller; and whether a program has to be asked."""
+    """Write a board's files below ``root``; return them, their controller, and if readings come from a program."""
     materialise(json.loads(path.read_text(encoding="utf-8")), str(root))
-    # A Raspberry Pi 5 is read by a program, vcgencmd: here a script that prints what one printed.
+    # A Raspberry Pi 5 is read by a program, vcgencmd: here a script that prints recorded output.
     by_program = (root / "outputs" / "vcgencmd").exists()
     if by_program:
         as_program(root)
@@ -75,7 +76,7 @@ def opened(path: Path, root: Path) -> tuple[Tree, Controller, bool]:
 
 
 def reading(path: Path, root: Path) -> dict[str, Any]:
-    """What a reading costs on one board's files: of the controller, and of the device that training sees."""
+    """Time of a reading on one board's files: by the sensor, the controller, and the device that training uses."""
     tree, controller, by_program = opened(path, root)
     sensor = controller.board.sensor
     assert sensor is not None
@@ -86,7 +87,7 @@ def reading(path: Path, root: Path) -> dict[str, Any]:
         "controller": controller.read,
         "device": device.power_w,
     }
-    found: dict[str, Any] = {"board": path.stem, "by_program": by_program}
+    figures: dict[str, Any] = {"board": path.stem, "by_program": by_program}
     repeats = READINGS // 10 if by_program else READINGS
     for name, call in calls.items():
         times_s = []
@@ -94,18 +95,18 @@ def reading(path: Path, root: Path) -> dict[str, Any]:
             for counter in counters:
                 counter.write_text(f"{int(counter.read_text()) + 50000}\n")
             if counters:
-                time.sleep(0.005)  # of a counter, power is the difference over a time
+                time.sleep(0.005)  # a counter's power is its difference over a time
             taken_s = timed(call)
             if repeat >= 3:
                 times_s.append(taken_s)
-        found[name] = spread(times_s)
-    # Temperatures and counters, which a reading looks at as well once a second.
-    found["conditions"] = spread([timed(lambda: conditions(tree)) for _ in range(50)])
-    return found
+        figures[name] = spread(times_s)
+    # Temperatures and counters, which a reading also checks once a second.
+    figures["conditions"] = spread([timed(lambda: conditions(tree)) for _ in range(50)])
+    return figures
 
 
 def as_program(root: Path) -> None:
-    """Have a program give the answers that were recorded; programs of such a folder run only for who asks for it."""
+    """Make a program print the recorded output; programs of such a folder run only if ``PROGRAMS`` is set."""
     answers = (root / "outputs" / "vcgencmd").rename(root / "answers")
     script = root / "usr" / "bin" / "vcgencmd"
     script.parent.mkdir(parents=True)
@@ -115,7 +116,7 @@ def as_program(root: Path) -> None:
 
 
 def pinning(root: Path) -> dict[str, Any]:
-    """Taking the board, changing its clock, and bringing it back."""
+    """Time of taking control of the board, changing its clock, and restoring it."""
     first_s, next_s, back_s = [], [], []
     with live(root, throttled=False) as board:
         controller = Controller(find_board(Tree(str(root)), "jetson"))
@@ -134,7 +135,7 @@ def pinning(root: Path) -> dict[str, Any]:
 
 
 def round_trips(folder: Path) -> dict[str, Any]:
-    """Questions to an agent: a reading that it has to take, and one that it answers by itself."""
+    """Time of requests to an agent: one that takes a reading, and one that does not touch the board."""
     folder.mkdir()
     read_s, renew_s = [], []
     with live(folder / "board", throttled=False) as board, agent(board, folder / "socket"):
@@ -152,24 +153,24 @@ def round_trips(folder: Path) -> dict[str, Any]:
 
 
 def latency(folder: Path) -> dict[str, Any]:
-    """From a rise of power above the cap to the lower clock in the board's files, through ``wattune guard``."""
+    """Delay from a rise of power above the cap to the lower clock in the board's files, through ``wattune guard``."""
     folder.mkdir()
     program = compiled(folder)
     with live(folder / "board") as board:
-        found = rises(board, program, RISES)
+        delays = rises(board, program, RISES)
         assert board.is_as_found(), board.changes()
     return {
-        "from_power": spread([one.power_s for one in found]),
-        "from_program": spread([one.program_s for one in found]),
+        "from_power": spread([one.power_s for one in delays]),
+        "from_program": spread([one.program_s for one in delays]),
         "sampling_s": 0.1,
     }
 
 
 def memory(folder: Path) -> dict[str, Any]:
-    """An hour of virtual time, ten readings a second, after ten minutes and at its end."""
-    began_s = time.perf_counter()
+    """Memory growth over an hour of virtual time with ten readings a second, from minute ten on."""
+    begin_s = time.perf_counter()
     rss_bytes = hour(folder / "hour", _resident)
-    untraced_s = time.perf_counter() - began_s
+    untraced_s = time.perf_counter() - begin_s
     tracemalloc.start()
     try:
         traced_bytes = hour(folder / "traced", lambda: tracemalloc.get_traced_memory()[0])
@@ -185,7 +186,7 @@ def memory(folder: Path) -> dict[str, Any]:
 
 
 class VirtualBoard(BoardDevice):
-    """A live board on time of its own, which is sampled whenever time passes."""
+    """A live board on virtual time, which is sampled whenever time passes."""
 
     def __init__(self, tree: LiveTree) -> None:
         super().__init__(Controller(find_board(tree, "jetson")), tree)
@@ -193,51 +194,51 @@ class VirtualBoard(BoardDevice):
 
     @contextmanager
     def every(self, period_s: float, call: Callable[[], None]) -> Iterator[None]:
-        """Remember what ``wait`` calls."""
+        """Store the function that ``wait`` calls."""
         self._call = call
         yield
 
     def wait(self, seconds: float) -> None:
-        """One instant of sampling."""
+        """Let time pass, and take one sample."""
         super().wait(seconds)
         self._call()
 
 
 def hour(root: Path, bytes_now: Callable[[], int], seconds: float = HOUR_S, warm_s: float = WARM_S) -> dict[str, Any]:
-    """What a training does beside its steps, for an hour: how many bytes more are held at its end than at ``warm_s``.
+    """Run everything that a training run does beside its steps; ``growth``: bytes at its end less those at ``warm_s``.
 
     The board's load changes every minute, so that the guard has something to do.
     """
     tree = LiveTree(root)
     device, shuffle, before, tick = VirtualBoard(tree), random.Random(0), 0, 0
     with device.at(816.0) as setting:
-        guard, watch = Guard(device, setting, 7.5, 90.0), Watch(device)
-        with Meter(device, cap_w=7.5, on_reading=guard) as meter:
+        limiter, monitor = PowerLimiter(device, setting, SensorLimit(7.5, max_temp_c=90.0)), BoardMonitor(device)
+        with Meter(device, cap_w=7.5, on_reading=limiter) as meter:
             for tick in range(1, round(10 * seconds) + 1):
                 if tick % 600 == 1:
                     tree.board.load = shuffle.random()
                 device.wait(0.1)
-                watch.look(meter.elapsed_s)
+                monitor.look(meter.elapsed_s)
                 if tick == round(10 * warm_s):
                     gc.collect()
                     before = bytes_now()
             gc.collect()
             growth = bytes_now() - before
-            events = len(guard.events)
+            events = len(limiter.events)
             readings = meter.figures().readings
     device.close()
     return {"growth": growth, "readings": readings, "guard_events": events, "ticks": tick}
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+    """Seconds of one call."""
     begin_s = time.perf_counter()
     call()
     return time.perf_counter() - begin_s
 
 
 def spread(times_s: list[float]) -> dict[str, float]:
-    """Median and worst, in seconds, and how many."""
+    """Median and worst, in seconds, and the number of repeats."""
     return {"median_s": statistics.median(times_s), "max_s": max(times_s), "repeats": len(times_s)}
 
 

@@ -1,7 +1,7 @@
 """The built-in example on both simulated boards: one cap in full, then a sweep of 20 caps.
 
-In the sweep every rule's pick is made from the proxy's curve, as a user would make it, and priced with the target's own
-runs: the gain is what would have been gained, not what was predicted. Power and time are simulated.
+In the sweep every rule picks by the proxy's curve, as for a user, and the pick is priced with the target's own runs:
+the gain is a realized one, not a prediction. Power and time are simulated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import wattune
 from benchmarks.timing import keep
-from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
+from wattune.records import Comparison, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 
 BOARDS = {"sim:jetson-nano": 4.5, "sim:jetson-tx2-nx": 7.5}
 LARGEST, BEST = "largest batch, fixed clock", "best batch, fixed clock"
@@ -24,7 +24,7 @@ def board(device: str, cap_w: float, folder: Path) -> dict[str, Any]:
     wattune.profile(device).save(full)
     wattune.run(device, cap_w=cap_w, output=folder, profile=full, compare=True)
     profile = ProfileTable.load(folder / "profile.json")
-    efficiency = EfficiencyCurve.load(folder / "efficiency.json")
+    efficiency = SampleEfficiency.load(folder / "efficiency.json")
     plan = Plan.load(folder / "plan.json")
     training = TrainingRecord.load(folder / "training.json")
     comparison = Comparison.load(folder / "comparison.json")
@@ -81,7 +81,7 @@ def board(device: str, cap_w: float, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure, and store the results."""
     with tempfile.TemporaryDirectory() as folder:
         boards = [board(device, cap, Path(folder) / str(i)) for i, (device, cap) in enumerate(BOARDS.items())]
     keep("example", {"boards": boards})

@@ -1,9 +1,9 @@
-"""What the meter costs a real loop at 10 Hz; aim under 1 %.
+"""Overhead of the meter on a real loop at 10 Hz; aim under 1 %.
 
-A torch loop runs in pairs, with and without the meter, in random order; the sensor is a file that is read as
-sysfs is. What is compared is the processor time of the whole process, sampling thread included, which other processes
-disturb less than they do the wall's: median of the pairs' ratios, with quartiles that say how sure it is. Where these
-are wider than the figure, the second one counts: processor time of the sampling thread alone, per second of the loop.
+A torch loop runs in pairs, with and without the meter, in random order; the sensor is a file that is read like sysfs.
+The CPU time of the whole process is compared, sampling thread included, since other processes disturb it less than wall
+time: median of the pairs' ratios, with quartiles as its uncertainty. If the quartiles are wider than the figure, use
+the second one: CPU time of the sampling thread alone, per second of the loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = 60
 
 
 class FileDevice(Device):
-    """A device on real time whose sensor is a file with milliwatts in it, and which has no clock."""
+    """A device on real time, without a clock, whose sensor is a file with milliwatts."""
 
     name, mode, kind, actuator, settings = "file", "-", "measured", None, ()
     sensor = Sensor(rail="file")
@@ -56,11 +56,11 @@ class FileDevice(Device):
 
     @contextmanager
     def step(self, work: StepWork) -> Iterator[None]:
-        """Nothing to do around a real step."""
+        """Do nothing around a real step."""
         yield
 
     def current(self) -> float | None:
-        """No actuator."""
+        """Return None: there is no actuator."""
         return None
 
     def _apply(self, value: float) -> None:
@@ -74,7 +74,7 @@ class FileDevice(Device):
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure, and store the results."""
     torch.set_num_threads(1)
     workload = example_workload()
     algorithm = open_algorithm("backprop", workload, 32)
@@ -96,10 +96,10 @@ def main() -> None:
             of_thread: list[float] = []
             with Meter(device, rate_hz=10, cap_w=5.0, on_reading=lambda *_: of_thread.append(time.thread_time())):
                 begin = time.perf_counter()
-                taken = loop()
+                cpu_s = loop()
                 wall_s = time.perf_counter() - begin
             sampling_s.append(of_thread[-1] / wall_s)
-            return taken
+            return cpu_s
 
         loop()
         ratios = []

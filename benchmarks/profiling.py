@@ -1,4 +1,4 @@
-"""A simulated 72-cell profile of ResNet-8, counting of the work included, imports not; aim 2 s."""
+"""Time of a simulated 72-cell profile of ResNet-8, with counting of the work, without imports; aim 2 s."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(len(table.cells), table.cost.time_s, time.perf_counter() - begin)
 
 
 def main() -> None:
-    """Measure in fresh processes, because the counted work is kept within one, and keep."""
+    """Measure in fresh processes, because the counted work is cached within one, and store the results."""
     lines: list[list[float]] = []
 
     def once() -> None:

@@ -1,4 +1,4 @@
-"""Fills the figures of the README and the docs from results/, each between `<!-- NAME -->` and `<!-- /NAME -->`."""
+"""Fill the figures of the README and the docs from results/, each between `<!-- NAME -->` and `<!-- /NAME -->`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ PAGES = (
     ROOT / "docs" / "boards.md",
     ROOT / "docs" / "calibration.md",
     ROOT / "docs" / "own-loop.md",
+    ROOT / "docs" / "results.md",
     ROOT / "docs" / "server.md",
     ROOT / "benchmarks" / "decisions" / "README.md",
     ROOT / "benchmarks" / "asyncfgd" / "README.md",
@@ -33,8 +34,32 @@ def read(name: str) -> dict[str, Any]:
 
 
 def filled(text: str) -> str:
-    """``text`` with every marked part written anew from the results."""
+    """``text`` with every marked part filled from the results."""
     return MARK.sub(lambda match: match[1] + PARTS[match["name"]]() + match[3], text)
+
+
+def headline() -> str:
+    """Headline: the speed of wattune's pick relative to the simpler rules, on the simulated boards of the example."""
+    rules = [
+        row
+        for board in read("example")["boards"]
+        for row in board["rows"]
+        if row["rule"] not in ("wattune", "fastest") and row["speed_up"]
+    ]
+    speed_ups = [row["speed_up"] for row in rules]
+    return (
+        f"In the built-in example, on two *simulated* Jetson boards, wattune reaches the target "
+        f"**{span(speed_ups)} times as fast** as {count(len({row['rule'] for row in rules}))} simpler rules do, among "
+        "them the usual approach: the largest batch that fits, at a clock low enough for any workload. Time and power "
+        "are simulated; how many samples each batch size needs comes from real training runs. See [all "
+        "figures](#results), and [when it does not help](#when-it-does-not-help).\n"
+    )
+
+
+def count(number: int) -> str:
+    """A small number in words."""
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    return words[number] if number < len(words) else f"{number}"
 
 
 def comparison() -> str:
@@ -42,7 +67,8 @@ def comparison() -> str:
     lines = []
     for board in read("example")["boards"]:
         lines += [
-            f"`{board['device']}`, cap {board['cap_w']:g} W, time and energy simulated, samples from real trainings:",
+            f"`{board['device']}`, cap {board['cap_w']:g} W; time and energy simulated, samples from real training "
+            "runs:",
             "",
             *rows(board["rows"]),
         ]
@@ -51,65 +77,67 @@ def comparison() -> str:
 
 
 def sweep() -> str:
-    """What 20 caps say."""
+    """The picks over 20 caps."""
     lines = []
     for board in read("example")["boards"]:
         picks = [row for row in board["sweep"] if row["feasible"]]
         largest = [row["over_largest_batch"] for row in picks if row["over_largest_batch"]]
         best = [row["over_best_batch"] for row in picks if row["over_best_batch"]]
         lines.append(
-            f"- `{board['device']}`: of {board['caps']} caps, {len(picks)} can be kept at all; the pick takes "
-            f"{board['different_points']} different points and is faster than both fixed-clock rules at "
-            f"{board['beats_both']} of them (at {len(picks) - len(largest)} no clock is known at which the reference "
-            f"workloads keep the cap, so there is nothing to compare with). It is {span(largest)} times as fast as the "
-            f"largest batch at the fixed clock, {span(best)} times as fast as the best batch there; at most "
-            f"{max(row['above_fastest'] for row in picks):.0%} slower than the fastest."
+            f"- `{board['device']}`: {len(picks)} of {board['caps']} caps are feasible. wattune picks "
+            f"{board['different_points']} different points and is faster than both fixed-clock rules under "
+            f"{board['beats_both']} caps. (Under {len(picks) - len(largest)} there is nothing to compare with: no "
+            "clock is known at which the reference workloads stay under the cap.) It is "
+            f"{span(largest)} times as fast as the largest batch at the fixed clock, {span(best)} times as fast as the "
+            "best batch at the fixed clock, and at most "
+            f"{max(row['above_fastest'] for row in picks):.0%} slower than the fastest point."
         )
     return "\n".join(lines) + "\n"
 
 
 def profiling_cost() -> str:
-    """What profiling costs against the example's short training."""
+    """Cost of profiling beside the example's short training run."""
     lines = []
     for board in read("example")["boards"]:
         profile, training = board["profile"], board["training"]
         pays = profile["pays_after_trainings"]
         lines.append(
-            f"- `{board['device']}`: profiling {profile['cells']} points takes {profile['time_s']:.0f} s of the "
-            f"board's time, {profile['share_of_this_training']:.0f} times this training's {training['time_s']:.0f} s. "
-            + (f"It has paid after {pays:.0f} such trainings." if pays else "It never pays for such trainings.")
+            f"- `{board['device']}`: profiling {profile['cells']} points takes {profile['time_s']:.0f} s of board "
+            f"time, {profile['share_of_this_training']:.0f} times as long as this training run "
+            f"({training['time_s']:.0f} s). "
+            + (f"It pays for itself after {pays:.0f} runs like this." if pays else "It never pays for runs like this.")
         )
     return "\n".join(lines) + "\n"
 
 
 def speed() -> str:
-    """The tool's own speed."""
+    """Speed of the tool itself."""
     startup, planning, profiling, metering = (read(n) for n in ("startup", "planning", "profiling", "metering"))
     machine, (low, high) = startup["machine"], metering["quartiles"]
     return (
-        f"Measured on {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}; medians, "
-        "fastest and slowest in brackets:\n\n"
+        f"Measured on {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}: median (fastest to "
+        "slowest).\n\n"
         "| | aim | measured |\n|---|---|---|\n"
         f"| planning {planning['cells']} points | 1 ms | {ms(planning)} |\n"
         f"| simulated profile of ResNet-8, {profiling['cells']} points, without imports | 2 s "
         f"| {seconds(profiling)} |\n"
         f"| `wattune --help` | 0.5 s | {seconds(startup)} |\n"
-        f"| the meter at 10 Hz beside a real training loop: processor time of its thread | under 1 % "
+        f"| CPU time of the meter's thread, sampling at 10 Hz beside a real training loop | under 1% "
         f"| {metering['sampling_thread']:.2%} |\n"
-        f"| the same, loop with the meter against loop without, {metering['pairs']} pairs | under 1 % "
+        f"| slowdown of that loop by the meter, {metering['pairs']} pairs with and without | under 1% "
         f"| {metering['overhead']:+.1%} (quartiles {low:+.1%} to {high:+.1%}: the machine's noise) |\n"
     )
 
 
 def real_images() -> str:
-    """The same on real photographs."""
+    """The comparison on real photographs."""
     data = read("real_images")
     relative = ", ".join(f"{value:.2f} at {size}" for size, value in data["relative_samples"].items() if value)
     training = data["training"]
     lines = [
-        f"Measured with 100 classes of Tiny ImageNet for pre-training and {data['images']:,} images of CIFAR-10, of "
-        f"which classes 0-4 are the proxy and 5-9 the target; {data['seeds']} seeds. The proxy's relative samples by "
-        f"batch size: {relative}. Profiling took {data['profiling_share']:.1f} times as long as the training of "
+        f"Pre-trained on 100 classes of Tiny ImageNet; {data['images']:,} images of CIFAR-10, classes 0-4 as the proxy "
+        f"and 5-9 as the target; {data['seeds']} seeds. Relative samples to target by batch size, from the proxy: "
+        f"{relative}. Profiling took {data['profiling_share']:.1f} times as long as the training run of "
         f"{training['time_s']:.0f} s. Cap {data['cap_w']:g} W on `{data['device']}`:",
         "",
         *rows(data["rows"]),
@@ -118,45 +146,44 @@ def real_images() -> str:
 
 
 def boards() -> str:
-    """What touching a board costs."""
+    """Overhead and response times on a board."""
     data = read("boards")
     machine, guard, memory, pinning = data["machine"], data["guard"], data["memory"], data["pinning"]
     files = [board for board in data["boards"] if not board["by_program"]]
     program = next(board for board in data["boards"] if board["by_program"])
     slowest = max(files, key=lambda board: board["device"]["median_s"])
     return (
-        f"On {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}, with files that stand for a "
-        "board's; medians, the worst in brackets. Not in these figures is what the kernel's driver takes to ask the "
-        "chip.\n\n"
+        f"On {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}, with files in place of a "
+        "board's: median (worst). The time that the kernel's driver needs to query the chip is not included.\n\n"
         "| | aim | measured |\n|---|---|---|\n"
-        f"| a reading, on the files of {len(files)} boards: the slowest of them ({slowest['board']}) | 0.2 ms "
+        f"| one reading, slowest of {len(files)} boards ({slowest['board']}) | 0.2 ms "
         f"| {worst_ms(slowest['device'])} |\n"
-        f"| of all of them, the worst of {data['readings']} readings each | "
+        f"| one reading, worst of {data['readings']} on each of these boards | "
         f"| {max(board['device']['max_s'] for board in files) * 1e3:.2f} ms |\n"
-        f"| a reading once a second, which looks at temperatures and counters too, slowest board | "
-        f"| {worst_ms(max((board['conditions'] for board in files), key=lambda found: found['median_s']))} more |\n"
-        f"| a reading by a program (Raspberry Pi 5, `vcgencmd` as a script) | | {worst_ms(program['device'])} |\n"
-        f"| a reading from an agent, question and answer | | {worst_ms(data['agent']['read'])} |\n"
-        f"| taking the board: lock, snapshot on the disk, limits, and a clock that follows 50 ms later | "
+        f"| extra time, once a second, to check temperatures and counters, slowest board | "
+        f"| {worst_ms(max((board['conditions'] for board in files), key=lambda costs: costs['median_s']))} |\n"
+        f"| one reading by a program (Raspberry Pi 5, `vcgencmd` as a script) | | {worst_ms(program['device'])} |\n"
+        f"| one reading through an agent, round trip | | {worst_ms(data['agent']['read'])} |\n"
+        f"| taking control: lock, snapshot on disk, limits, and a clock that settles after 50 ms | "
         f"| {worst_ms(pinning['first'])} |\n"
-        f"| bringing it back | | {worst_ms(pinning['restore'])} |\n"
+        f"| restoring the board | | {worst_ms(pinning['restore'])} |\n"
         f"| `wattune guard`: from power above the cap to the lower clock, {guard['from_power']['repeats']} rises, "
         f"a reading every {guard['sampling_s']:g} s | | {worst_ms(guard['from_power'], 0)} |\n"
-        f"| the same from when the program begins to work; the board counts its use every 100 ms | "
+        f"| the same, from the moment the program starts working, on a board that reports its load every 100 ms | "
         f"| {worst_ms(guard['from_program'], 0)} |\n"
-        f"| memory from the 10th to the 60th minute of a training of one virtual hour, {memory['readings']:,} readings "
-        f"| no growth | {memory['traced_growth_bytes'] / 1024:+.0f} KiB of Python's objects, "
-        f"{memory['resident_growth_bytes'] / 1024:+.0f} KiB of the process |\n"
+        f"| memory growth from minute 10 to minute 60 of a training run of one virtual hour, {memory['readings']:,} "
+        f"readings | none | {memory['traced_growth_bytes'] / 1024:+.0f} KiB of Python objects, "
+        f"{memory['resident_growth_bytes'] / 1024:+.0f} KiB resident |\n"
     )
 
 
-def rows(found: list[dict[str, Any]]) -> list[str]:
-    """A comparison as a table."""
+def rows(comparison_rows: list[dict[str, Any]]) -> list[str]:
+    """Rows of a comparison as a table."""
     lines = [
-        "| | batch size | clock | time to target | energy | times wattune's |",
+        "| | batch size | clock | time to target | energy | time relative to wattune |",
         "|---|---|---|---|---|---|",
     ]
-    for row in found:
+    for row in comparison_rows:
         point = f"| {row['rule']} | {row['batch_size'] or '–'} | "
         if row["time_s"] is None:
             lines.append(f"{point}– | {row['why_not']} | | |")
@@ -189,69 +216,71 @@ def seconds(figures: dict[str, float]) -> str:
 
 
 KNOWN = {
-    "recipe": "the recipe is kept",
-    "curve": "a curve, measured to 3 %",
-    "noise scale": "the gradient noise scale",
-    "prior": "nothing but past workloads",
+    "recipe": "recipe kept",
+    "curve": "sample estimates within 3%",
+    "noise scale": "gradient noise scale",
+    "prior": "past workloads only",
 }
 
 
 def percent(share: float) -> str:
     """A share of one, with one decimal."""
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}%"
 
 
 def session() -> str:
-    """How far from the best point a session trains, by what it knows, beside two other ways to begin."""
+    """Regret of a session, by what it knows of the samples to target, beside two other strategies."""
     data = read("session")
     lines = [
-        f"{data['boards']} random simulated boards, {data['workloads']} workloads, {len(data['caps'])} caps each; "
-        "every training would take an hour at its best point. Regret is what the point in force takes longer than the "
-        "fastest point below the cap, if that were known exactly; the sensor's noise alone, which no reading may bring "
-        f"above the cap, costs {percent(data['regret']['recipe']['guided']['noise_price'])} where the recipe is kept. "
-        "Ways that train with readings above the cap may be faster than that point: their regret is below 0.",
+        f"{data['boards']} random simulated boards, {data['workloads']} workloads, {len(data['caps'])} caps each. "
+        "Every training run would take an hour at its best point. Regret is how much longer the current point takes "
+        "than the fastest point below the cap, if that were known exactly. "
+        f"{percent(data['regret']['recipe']['guided']['noise_price'])} of it is the price of sensor noise alone if the "
+        "recipe is kept, since no reading may exceed the cap. A strategy that trains with readings above the cap can "
+        "be faster than that point; its regret is then negative.",
         "",
-        "| what is known of the samples | way | regret after 60 s | 5 min | 10 % | below 1 % by then "
-        "| time probing | runs with a reading above the cap: probing | training |",
+        "| known about samples to target | strategy | regret after 60 s | after 5 min | after 10% of the run "
+        "| runs below 1% by then | time spent probing | runs with a reading above the cap while probing "
+        "| while training |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for kind, ways in data["regret"].items():
-        for way, found in ways.items():
+        for way, figures in ways.items():
             name = "wattune" if way == "guided" else way
-            means = " | ".join(percent(found[f"in_force {moment}"]["mean"]) for moment in ("60 s", "5 min", "10 %"))
+            means = " | ".join(percent(figures[f"in_force {moment}"]["mean"]) for moment in ("60 s", "5 min", "10 %"))
             lines.append(
-                f"| {KNOWN[kind]} | {name} | {means} | {100 * found['in_force 10 %']['below 1 %']:.0f} % of runs "
-                f"| {found['probing_s']:.0f} s | {found['runs_above_probing']} of {found['runs']} "
-                f"| {found['runs_above_training']} |"
+                f"| {KNOWN[kind]} | {name} | {means} | {100 * figures['in_force 10 %']['below 1 %']:.0f}% "
+                f"| {figures['probing_s']:.0f} s | {figures['runs_above_probing']} of {figures['runs']} "
+                f"| {figures['runs_above_training']} |"
             )
     return "\n".join(lines) + "\n"
 
 
 def session_overhead() -> str:
-    """What a session takes for a step, by kind of loop, and what share of a step that is."""
+    """CPU time that a session adds to a step, by kind of loop, and its share of the step."""
     lines = [
-        "| loop | processor time a step (median, 95 % band) | share of steps | step of which it is 1 % |",
+        "| loop | CPU time per step (median, 95% band) | share of the step time | step time at which it is 1% |",
         "|---|---|---|---|",
     ]
-    for name, title in (("capped", "your own"), ("lightning", "Lightning"), ("transformers", "Transformers")):
-        found = read("session_overhead")[name]
-        extra = found["tiny"]["extra_s"]
+    for name, title in (("capped", "your own loop"), ("lightning", "Lightning"), ("transformers", "Transformers")):
+        figures = read("session_overhead")[name]
+        extra = figures["tiny"]["extra_s"]
         low, high = (1e3 * bound for bound in extra["band"])
-        shares = ", ".join(f"{percent(one['overhead'])} of {1e3 * one['step_s']:.0f} ms" for one in steps_of(found))
-        least = 1e3 * found["least_step_s"]
+        shares = ", ".join(f"{percent(one['overhead'])} of {1e3 * one['step_s']:.0f} ms" for one in steps_of(figures))
+        least = 1e3 * figures["least_step_s"]
         lines.append(
             f"| {title} | {1e3 * extra['median']:.2f} ms ({low:.2f} to {high:.2f}) | {shares} | {least:.0f} ms |"
         )
     return "\n".join(lines) + "\n"
 
 
-def steps_of(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The steps of usual length, without the model that is there for the difference alone."""
-    return [one for size, one in found.items() if size not in ("tiny", "least_step_s")]
+def steps_of(figures: dict[str, Any]) -> list[dict[str, Any]]:
+    """The results for steps of usual length, without the tiny model that only measures the difference."""
+    return [one for size, one in figures.items() if size not in ("tiny", "least_step_s")]
 
 
 def gpus() -> str:
-    """What choosing gains on hardware, from Zeus' public traces."""
+    """Gain from choosing the batch size on real GPUs, from Zeus' public traces."""
     data = read("decisions")["gpus"]
     gain, ours = data["gain"]["largest batch"], data["regret"]["ours"]
     groups = gain["by_group"]
@@ -259,78 +288,81 @@ def gpus() -> str:
     gpu, workload = most.upper().rsplit(" ", 1)
     flat = [name for name, times in groups.items() if times < 1.05]
     return (
-        "On recorded trainings of real GPUs ([Zeus](https://github.com/ml-energy/zeus): V100 and A40, three workloads, "
-        f"every power limit and target, {data['cases']} cases), the batch size that wattune picks from "
-        f"{ours['runs_mean']:.0f} training runs on average reaches the target {gain['geometric_mean']:.1f} times as "
-        f"fast as the largest one that reaches it (geometric mean; median {gain['median']:.2f}, best "
-        f"{gain['best']:.1f}, worst {gain['worst']:.2f}). It all comes from {workload} ({groups[most]:.1f} times on "
-        f"{gpu}); "
-        f"on {len(flat)} of the {len(groups)} pairs of GPU and workload nothing is gained, and "
-        f"{percent(gain['loses'])} of the cases lose. Its pick is {percent(ours['median'])} slower than the best one "
-        f"in the median, {percent(ours['mean'])} on average.\n"
+        "On recorded training runs of real GPUs ([Zeus](https://github.com/ml-energy/zeus): V100 and A40, three "
+        f"workloads, every power limit and target, {data['cases']} cases), the batch size that wattune picks from "
+        f"{ours['runs_mean']:.0f} runs on average reaches the target {gain['geometric_mean']:.1f} times as fast as the "
+        f"largest batch that reaches it (geometric mean; median {gain['median']:.2f}, best {gain['best']:.1f}, worst "
+        f"{gain['worst']:.2f}). All of the gain comes from {workload} ({groups[most]:.1f} times on {gpu}): on "
+        f"{len(flat)} of the {len(groups)} pairs of GPU and workload there is none, and {percent(gain['loses'])} of "
+        f"the cases get slower. Compared with the best batch size, the pick is {percent(ours['median'])} slower in the "
+        f"median and {percent(ours['mean'])} slower on average.\n"
     )
+
+
+REACHED = {"aim": "aim met", "must": "requirement met", "missed": "missed"}
+"""Outcome of a goal in the results -> the same in words."""
 
 
 def decisions() -> str:
     """The figures of the decisions, each beside its goal."""
-    lines = ["| figure | measured | must reach | aim | |", "|---|---|---|---|---|"]
+    lines = ["| figure | measured | required | aim | result |", "|---|---|---|---|---|"]
     for one in read("decisions")["goals"]["figures"]:
         shown = [percent(one[key]) if one["share"] else f"{one[key]:g}" for key in ("measured", "must", "aim")]
-        lines.append(f"| {one['figure']} | {' | '.join(shown)} | {one['reached']} |")
+        lines.append(f"| {one['figure']} | {' | '.join(shown)} | {REACHED[one['reached']]} |")
     return "\n".join(lines) + "\n"
 
 
 def beginning() -> str:
-    """What the first tenth of a training is good for."""
+    """The recorded null result of the first-tenth comparison, which is no longer part of wattune."""
     figures = read("decisions")["beginning"]
     lines = [
-        "| batch size after the first tenth | regret on the target | less than kept (90 % interval) |",
+        "| batch size after the first tenth | regret on the target | change (90% interval) |",
         "|---|---|---|",
     ]
     for name, one in figures["regret"].items():
         less = one["against kept"]
         ends = f"{100 * less['low']:+.2f} to {100 * less['high']:+.2f}"
-        apart = f"{100 * less['difference']:+.2f} % ({ends})" if one["changed"] else "-"
-        lines.append(f"| {name} | {100 * one['mean']:.2f} % | {apart} |")
-    progress, known = figures["progress"], figures["samples"]
-    off = known["outside the band"]
+        apart = f"{100 * less['difference']:+.2f}% ({ends})" if one["changed"] else "-"
+        lines.append(f"| {name} | {100 * one['mean']:.2f}% | {apart} |")
+    progress, estimates = figures["progress"], figures["samples"]
+    off = estimates["outside the band"]
     lines += [
         "",
-        f"The progress is inside its 90 % band in {percent(progress['inside'])} of {progress['cases']} cases, the "
-        f"noise scale in {percent(figures['noise']['inside'])}. ln(samples) is off by {known['all']['off']:.2f} as it "
-        f"was predicted and {known['all']['anew']:.2f} as it is stated anew; where the progress is outside the band "
-        f"({off['cases']} cases), by {off['off']:.2f} and {off['anew']:.2f}.",
+        f"The progress is inside its 90% band in {percent(progress['inside'])} of {progress['cases']} cases, the "
+        f"noise scale in {percent(figures['noise']['inside'])}. ln(samples) is off by {estimates['all']['off']:.2f} in "
+        f"the first prediction and by {estimates['all']['anew']:.2f} in the second; if the progress is outside the "
+        f"band ({off['cases']} cases), by {off['off']:.2f} and {off['anew']:.2f}.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def asyncfgd(part: str) -> Callable[[], str]:
-    """What one part of that benchmark says of its results."""
+    """Function that returns the text of one part of that benchmark."""
 
-    def said() -> str:
+    def text_of_part() -> str:
         text: str = importlib.import_module(f"benchmarks.asyncfgd.{part}").markdown(read(f"asyncfgd_{part}"))
         return text
 
-    return said
+    return text_of_part
 
 
 def asyncfgd_verdict() -> str:
-    """Where forward gradients and AsyncFGD would be chosen."""
+    """Sentences about the cases in which forward gradients and AsyncFGD would be chosen."""
     from benchmarks.asyncfgd.feasibility import verdict
 
-    found = read("asyncfgd_feasibility")
-    return f"On `sim:{found['board']}`, models with limits of memory that were made up: {verdict(found)}\n"
+    results = read("asyncfgd_feasibility")
+    return f"Evaluated on `sim:{results['board']}` with small models and synthetic memory limits. {verdict(results)}\n"
 
 
 def server_fleet() -> str:
-    """A fleet of made-up devices against a real server."""
+    """A fleet of simulated clients against a real server."""
     from benchmarks.server.fleet import NAME, markdown
 
     return markdown(read(NAME))
 
 
 def server_verdict() -> str:
-    """What one server carries, in two sentences."""
+    """Capacity of one server, in two sentences."""
     from benchmarks.server import overlap
     from benchmarks.server.fleet import NAME, verdict
 
@@ -338,7 +370,7 @@ def server_verdict() -> str:
 
 
 def server_overlap() -> str:
-    """Profiling here while the server estimates."""
+    """Profiling on the device while the server estimates."""
     from benchmarks.server import overlap
 
     return overlap.markdown(read(overlap.NAME))
@@ -348,14 +380,14 @@ CALIBRATION = ("cells", "checks", "constants", "fits", "power")
 
 
 def calibration(part: str) -> Callable[[], str]:
-    """What one part of the calibration of the simulated boards says of its results."""
+    """Function that returns the text of one part of the calibration of the simulated boards."""
 
-    def said() -> str:
+    def text_of_part() -> str:
         from benchmarks.paper.calibration import NAME, markdown
 
         return markdown(part, read(NAME))
 
-    return said
+    return text_of_part
 
 
 def paper() -> str:
@@ -366,7 +398,7 @@ def paper() -> str:
 
 
 def paper_verdict() -> str:
-    """What came of it, in two sentences."""
+    """Outcome of that evaluation, in two sentences."""
     from benchmarks.paper.sections import results, verdict
 
     return verdict(results())
@@ -381,6 +413,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "comparison": comparison,
     "decisions": decisions,
     "gpus": gpus,
+    "headline": headline,
     "paper": paper,
     "paper_verdict": paper_verdict,
     "profiling_cost": profiling_cost,
@@ -396,7 +429,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write them anew."""
+    """Fill every page."""
     for page in PAGES:
         page.write_text(filled(page.read_text()))
         print(f"{page.name} filled")

@@ -1,7 +1,7 @@
 """The real-images example on photographs of your own: `python -m benchmarks real_images FOLDER`.
 
-FOLDER holds what examples/real-images/workload.toml names: pretraining/{train,test}.npz with many classes and
-cifar10/{train,test}.npz with ten. Samples to the target are those of real trainings; the board is simulated.
+FOLDER holds the files that examples/real-images/workload.toml names: pretraining/{train,test}.npz with many classes and
+cifar10/{train,test}.npz with ten. Samples to target come from real training runs; the board is simulated.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 
 import wattune
 from benchmarks.timing import keep
-from wattune.records import Comparison, EfficiencyCurve, TrainingRecord
+from wattune.records import Comparison, SampleEfficiency, TrainingRecord
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "real-images"
 DEVICE, CAP_W = "sim:jetson-nano", 4.5
 
 
 def main(arguments: list[str]) -> None:
-    """Pre-train, run, compare and keep."""
+    """Pre-train, run, compare, and store the results."""
     source = Path(arguments[0]).resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "real-images"
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> None:
         wattune.profile(DEVICE, workload).save(folder / "profile.json")
         run = folder / "run"
         wattune.run(DEVICE, workload, cap_w=CAP_W, profile=folder / "profile.json", compare=True, output=run)
-        efficiency = EfficiencyCurve.load(run / "efficiency.json")
+        efficiency = SampleEfficiency.load(run / "efficiency.json")
         training = TrainingRecord.load(run / "training.json")
         comparison = Comparison.load(run / "comparison.json")
         with np.load(folder / "cifar10" / "train.npz") as file:

@@ -1,8 +1,8 @@
-"""How far from the best point a training is that looks for it on the way: random boards, five workloads, several caps.
+"""Regret of a run that searches for the best point while it trains: random boards, five workloads, several caps.
 
-Every run trains on a simulated board, under the meter and the cap guard of ``wattune.training``: probes and training
-alike are steps of counted work. Compared with two other ways to begin: every row's staircase of settings first, and
-the user's own batch size at a clock found by bisection.
+Every run trains on a simulated board, under wattune's meter and limiter: probes and training are steps of counted work.
+It is compared with two other strategies: a staircase of settings for every row first, and the user's batch size at a
+clock found by bisection.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from typing import Any
 
 from benchmarks.session_worlds import TASKS, World, work_of, world
 from benchmarks.timing import keep
-from wattune.decisions.prior import relative_samples
-from wattune.decisions.search import Point, Row, Search
+from wattune.cap import SensorLimit
 from wattune.devices import Meter
-from wattune.devices.simulated import SimulatedDevice
+from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import OutOfDeviceMemory
-from wattune.training.guard import Guard
+from wattune.power.limiter import PowerLimiter
+from wattune.sample_efficiency.prior import relative_samples
+from wattune.search.search import Point, Row, Search
 
 TUNING = range(0, 20)
-"""Boards that the search was tuned on."""
+"""Seeds of the boards that the search was tuned on."""
 
 FRESH = range(1000, 1020)
-"""Boards of the figures that are kept: none of them was seen before."""
+"""Seeds of the boards of the published figures, none of which was used for tuning."""
 
 CAPS = (0.3, 0.6, 0.9)
-"""Of the way from the least to the most that any point draws."""
+"""Caps as shares of the range from the least to the most that any point draws."""
 
 TRAINING_S = 3600.0
-"""A training takes so long at its best point."""
+"""Time of a run at its best point."""
 
 MOMENTS_S = {"60 s": 60.0, "5 min": 300.0, "10 %": 0.1 * TRAINING_S}
 KNOWLEDGE = ("recipe", "curve", "noise scale", "prior")
@@ -45,7 +46,7 @@ ASK_EVERY_S = 15.0
 
 @dataclass
 class Run:
-    """One training's first tenth: what it was at each moment, and what it cost."""
+    """First tenth of a run: its regret at each moment, and its cost."""
 
     in_force: dict[str, float] = field(default_factory=dict)
     so_far: dict[str, float] = field(default_factory=dict)
@@ -58,7 +59,7 @@ class Run:
 
 
 class Trainer:
-    """Trains on a simulated board, at points that somebody names, and counts progress."""
+    """Training on a simulated board, at points chosen by a strategy, with a count of the progress."""
 
     def __init__(self, place: World, cap_w: float, seed: int):
         self.place, self.cap_w = place, cap_w
@@ -76,40 +77,40 @@ class Trainer:
         self.best_cost = place.cost(best)
         self.begun_s = self.device.now_s()
         self._setting: Any = None
-        self._guard: Guard | None = None
+        self._limiter: PowerLimiter | None = None
         self.probed_s = self.changed_s = -math.inf
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """The whole session: the board at its lowest clock, the meter and a guard that counts on."""
+        """Context of the whole session: the board at its lowest clock, the meter and a limiter."""
         lowest = self.device.settings[0]
         with self.device.at(lowest) as self._setting:
             self.device.wait(self.device.sensor.settle_s)
             self.begun_s = self.device.now_s()
-            self._guard = None
+            self._limiter = None
             with Meter(self.device, cap_w=self.cap_w, on_reading=self._read):
                 yield
 
     @property
     def time_s(self) -> float:
-        """Of the training, so far."""
+        """Time of the run so far."""
         return self.device.now_s() - self.begun_s
 
     @property
     def over(self) -> bool:
-        """Whether the last moment has passed."""
+        """True once the last moment has passed."""
         return not self.moments
 
     def go(self, point: Point) -> None:
-        """Bring the board there; the guard begins anew at its clock."""
+        """Set the board to a point; the limiter restarts at its clock."""
         if point.setting != self._setting.value:
             self._setting.change(point.setting)
         self.point = point
         self.changed_s = self.device.now_s()
-        self._guard = Guard(self.device, self._setting, self.cap_w)
+        self._limiter = PowerLimiter(self.device, self._setting, SensorLimit(self.cap_w))
 
     def step(self) -> float:
-        """One optimizer step; its time."""
+        """Run one optimizer step; return its time."""
         assert self.point is not None
         row = self.point.row
         before_s = self.device.now_s()
@@ -125,7 +126,8 @@ class Trainer:
         return self.device.now_s() - before_s
 
     def probe(self, point: Point, *, brief: bool = False) -> tuple[float, float, float, float] | float | None:
-        """Step time, mean and highest power, and seconds; or the reading above the cap; or None: it does not fit."""
+        """Probe a point: step time, mean and peak power, seconds; or the reading above the cap; or None if it does not
+        fit in memory."""
         sensor = self.device.sensor
         self.go(point)
         self.is_probing, self.above = True, []
@@ -154,7 +156,7 @@ class Trainer:
         return mean(times), figures.power_mean_w, figures.power_peak_w, figures.time_s
 
     def _calm(self) -> None:
-        """At the lowest clock until the sensor holds nothing of the probe any more."""
+        """Train at the lowest clock until the sensor's average no longer includes the probe."""
         assert self.point is not None
         power_w = self.above
         self.go(Point(self.point.row, self.device.settings[0]))
@@ -165,7 +167,7 @@ class Trainer:
         self.probed_s = self.device.now_s()
 
     def train(self, point: Point, seconds: float) -> tuple[float, float, float, float] | float:
-        """So long at a point, as ``probe``."""
+        """Train at a point for ``seconds``; the result is that of ``probe``."""
         self.go(point)
         self.force, self.above = point, []
         begun_s, times = self.device.now_s(), []
@@ -180,26 +182,26 @@ class Trainer:
         return mean(times) if times else 1.0, figures.power_mean_w, figures.power_peak_w, figures.time_s
 
     def _read(self, time_s: float, power_w: float) -> None:
-        if self._guard is None:
+        if self._limiter is None:
             return
         self.run.readings += 1
-        self._guard(time_s, power_w)
+        self._limiter(time_s, power_w)
         if power_w <= self.cap_w:
             return
         self.run.worst_above = max(self.run.worst_above, power_w / self.cap_w - 1)
         if self.is_probing or self.device.now_s() - self.probed_s < self.device.sensor.settle_s:
-            self.run.above_probing += 1  # also where the sensor still holds something of the probe
+            self.run.above_probing += 1  # also while the sensor's average still includes the probe
         else:
             self.run.above_training += 1
         if self.device.now_s() - self.changed_s >= self.device.sensor.settle_s or self.is_probing:
             self.above.append(power_w)
 
 
-# -------------------------------------------------------------------------------------------------------- ways to train
+# ----------------------------------------------------------------------------------------------------------- strategies
 
 
-def guided(trainer: Trainer, known: Mapping[int, tuple[float, float]]) -> None:
-    """As a session does it."""
+def guided(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
+    """Search as a session does."""
     place, device = trainer.place, trainer.device
     user = place.task.user
     search = Search(
@@ -214,60 +216,60 @@ def guided(trainer: Trainer, known: Mapping[int, tuple[float, float]]) -> None:
         period_s=device.sensor.period_s,
         settle_s=device.sensor.settle_s,
     )
-    search.relative(known)
+    search.relative(relative)
     while not trainer.over:
         point = search.next()
         trainer.force = search.best()
         if point is not None:
-            _told(search, point, trainer.probe(point, brief=search.is_brief(point)))
+            _tell(search, point, trainer.probe(point, brief=search.is_brief(point)))
         else:
             best = search.best()
             assert best is not None, search.reason
-            _told(search, best, trainer.train(best, ASK_EVERY_S))
+            _tell(search, best, trainer.train(best, ASK_EVERY_S))
 
 
-def _told(search: Search, point: Point, found: tuple[float, float, float, float] | float | None) -> None:
-    if found is None:
+def _tell(search: Search, point: Point, figures: tuple[float, float, float, float] | float | None) -> None:
+    if figures is None:
         search.unfit(point.row)
-    elif isinstance(found, float):
-        search.above(point, found)
+    elif isinstance(figures, float):
+        search.above(point, figures)
     else:
-        search.tell(point, *found)
+        search.tell(point, *figures)
 
 
-def staircase(trainer: Trainer, known: Mapping[int, tuple[float, float]]) -> None:
-    """Every row from the lowest setting up until a reading is above the cap, then the best of what was seen."""
+def staircase(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
+    """Probe every row from the lowest setting up until a reading is above the cap, then train at the best point."""
     settings = trainer.device.settings
     costs: dict[Point, float] = {}
     for row in trainer.place.rows:
         for setting in settings:
-            found = trainer.probe(Point(row, setting))
-            if not isinstance(found, tuple):
+            figures = trainer.probe(Point(row, setting))
+            if not isinstance(figures, tuple):
                 break
-            if found[2] <= trainer.cap_w:
-                costs[Point(row, setting)] = found[0] / row.batch_size * known[row.batch_size][0]
+            if figures[2] <= trainer.cap_w:
+                costs[Point(row, setting)] = figures[0] / row.batch_size * relative[row.batch_size][0]
             trainer.force = min(costs, key=costs.__getitem__, default=None)
             if trainer.over:
                 return
-    _go_on(trainer, sorted(costs, key=costs.__getitem__))
+    _train_to_end(trainer, sorted(costs, key=costs.__getitem__))
 
 
-def bisection(trainer: Trainer, known: Mapping[int, tuple[float, float]]) -> None:
-    """The user's own row at the highest setting without a reading above the cap, found by halving."""
+def bisection(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
+    """Train the user's own row at the highest setting without a reading above the cap, found by bisection."""
     row = Row(trainer.place.task.user, trainer.place.task.user)
     settings = trainer.device.settings
     low, high = 0, len(settings)
     while high - low > 1:
         middle = (low + high) // 2
         trainer.force = Point(row, settings[low])
-        found = trainer.probe(Point(row, settings[middle]))
-        if found is None:
+        figures = trainer.probe(Point(row, settings[middle]))
+        if figures is None:
             break
-        low, high = (middle, high) if isinstance(found, tuple) else (low, middle)
-    _go_on(trainer, [Point(row, settings[level]) for level in range(low, -1, -1)])
+        low, high = (middle, high) if isinstance(figures, tuple) else (low, middle)
+    _train_to_end(trainer, [Point(row, settings[level]) for level in range(low, -1, -1)])
 
 
-def _go_on(trainer: Trainer, points: Sequence[Point]) -> None:
+def _train_to_end(trainer: Trainer, points: Sequence[Point]) -> None:
     left = list(points)
     while not trainer.over:
         if isinstance(trainer.train(left[0], math.inf), float) and len(left) > 1:
@@ -281,7 +283,7 @@ WAYS = {"guided": guided, "staircase first": staircase, "user's batch, bisected 
 
 
 def knowledge(place: World, kind: str, draw: random.Random) -> dict[int, tuple[float, float]]:
-    """What is known of the relative samples: a measured curve, or what follows from a noise scale, or nothing."""
+    """Estimates of the relative samples: from a measured curve, from a noise scale, or the prior."""
     user = place.task.user
     sizes = sorted(place.relative)
     if kind == "curve":
@@ -291,43 +293,43 @@ def knowledge(place: World, kind: str, draw: random.Random) -> dict[int, tuple[f
 
 
 def cases(seed: int) -> list[dict[str, Any]]:
-    """All runs of one board."""
-    found = []
+    """Run all strategies on one board."""
+    runs = []
     for task in TASKS:
         for kind in KNOWLEDGE:
             place = world(seed, task, keep_recipe=kind == "recipe")
             lowest_w, highest_w = min(place.peak_w.values()), max(place.peak_w.values())
-            known = knowledge(place, kind, random.Random(f"{seed} {task.name} {kind}"))
+            relative = knowledge(place, kind, random.Random(f"{seed} {task.name} {kind}"))
             for share in CAPS:
                 cap_w = lowest_w + place.allowance_w() + share * (highest_w - lowest_w)
                 least = place.peak_w.get(Point(Row(task.user, task.user), place.board.gpu.clocks_mhz[0]))
                 if least is None or least + place.allowance_w() > cap_w:
                     continue  # the user's own row cannot be trained at all
-                free, kept = place.best(cap_w), place.best(cap_w - place.allowance_w())
+                free, capped = place.best(cap_w), place.best(cap_w - place.allowance_w())
                 assert free is not None
-                assert kept is not None
+                assert capped is not None
                 for way, train in WAYS.items():
                     if way == "staircase first" and kind == "prior":
                         continue
                     trainer = Trainer(place, cap_w, seed)
                     with trainer.training():
-                        train(trainer, known)
-                    found.append(
+                        train(trainer, relative)
+                    runs.append(
                         {
                             "seed": seed,
                             "task": task.name,
                             "kind": kind,
                             "cap": share,
                             "way": way,
-                            "noise_price": place.cost(kept) / place.cost(free) - 1,
+                            "noise_price": place.cost(capped) / place.cost(free) - 1,
                             **vars(trainer.run),
                         }
                     )
-    return found
+    return runs
 
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means and tails over runs."""
+    """Means and quantiles over runs."""
     result: dict[str, Any] = {"runs": len(runs)}
     for what in ("in_force", "so_far"):
         for moment in MOMENTS_S:
@@ -345,15 +347,15 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         result[f"runs_{what}"] = sum(run[what] > 0 for run in runs)
     result["worst_above_cap"] = round(max(run["worst_above"] for run in runs), 4)
     result["readings"] = sum(run["readings"] for run in runs)
-    # What the fastest point costs that keeps the cap with the noise on top, over the fastest whose true power keeps it.
+    # Cost of the fastest point under the cap with noise on top, relative to the fastest whose true power is under it.
     result["noise_price"] = round(mean(run["noise_price"] for run in runs), 4)
     return result
 
 
 def main(seeds: Sequence[int] = FRESH, *, name: str = "session") -> None:
-    """Run all, on as many processes as there are cores, and keep."""
+    """Run all boards, in as many processes as there are cores, and store the results."""
     with ProcessPoolExecutor() as pool:
-        runs = [run for found in pool.map(cases, seeds) for run in found]
+        runs = [run for part in pool.map(cases, seeds) for run in part]
     figures: dict[str, Any] = {}
     for kind in KNOWLEDGE:
         for way in WAYS:

@@ -1,12 +1,12 @@
-"""What a session costs a real loop once it has found its point, of ``wattune.capped`` and of both callbacks.
+"""Overhead of a session on a real loop once it has found its point: ``wattune.capped`` and both callbacks.
 
-The same model is trained twice at once, in two threads that take turns of some steps each, in random order: by the
-plain loop (or Trainer), and by the same one in an open session at the whole batch. Compared is the processor time of
-the thread whose turn it is, which other processes disturb less than they do the wall's: medians of the pairs, with
-quartiles, and a band in which the median itself lies. The thread that reads the sensor is added. Steps of about 2, 10
-and 50 ms show the share; with a model of one small layer the difference is what a session takes for a step, whatever
-the model, with the least noise: ``overhead`` is that over each step, and ``least_step_s`` the step of which the upper
-end of its band is 1 %.
+The same model is trained in two threads that take turns of several steps in random order: by the plain loop (or
+Trainer), and by the same one in an open session at the whole batch. The CPU time of the active thread is compared,
+since other processes disturb it less than wall time: medians of the pairs, with quartiles and a confidence band of the
+median. The CPU time of the thread that reads the sensor is added. Steps of about 2, 10 and 50 ms show the share. With a
+model of one small layer, the difference is the session's time per step, for any model, with the least noise:
+``overhead`` is that relative to each step, and ``least_step_s`` the step time of which the upper end of its band is 1
+%.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ PASS_STEPS = 400
 AIM = 0.01
 
 SIZES = {"tiny": (4, 0, 5, 400), "2 ms": (128, 1, 2, 200), "10 ms": (512, 1, 1, 150), "50 ms": (768, 3, 1, 40)}
-"""Width and depth of the models, steps of a turn, and pairs of turns: short ones and many, since others run here."""
+"""Width and depth of the models, steps per turn, and pairs of turns: short and many, since the machine is shared."""
 
 OnStep = Callable[[], None]
 
 
 class Texts(Dataset[dict[str, Tensor]]):
-    """Rows of random tokens with a class."""
+    """Data set of random tokens with a class per row."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -60,7 +60,7 @@ class Texts(Dataset[dict[str, Tensor]]):
 
 
 class Classifier(nn.Module):
-    """Embedded tokens through so many layers; it gives its loss, as models of Transformers do."""
+    """Classifier of embedded tokens with ``depth`` layers; it returns its loss, as Transformers' models do."""
 
     main_input_name = "input_ids"
 
@@ -78,7 +78,7 @@ class Classifier(nn.Module):
 
 
 class TimedDevice(FileDevice):
-    """Notes how much processor time the thread has taken that reads it."""
+    """File device that records the CPU time of the thread that reads it."""
 
     def __init__(self, path: Path):
         super().__init__(path)
@@ -90,14 +90,14 @@ class TimedDevice(FileDevice):
         return super().power_w()
 
 
-class Enough(Exception):
-    """Ends a loop that would go on for ever."""
+class StopTurns(Exception):
+    """End of an infinite training loop."""
 
 
 class Turns(threading.Thread):
-    """A training in a thread of its own, which stands still but for its turns.
+    """A run in a thread of its own, which is paused between its turns.
 
-    ``train`` is called with what it has to call after each of its steps.
+    ``train`` is called with the function that it calls after each step.
     """
 
     def __init__(self, train: Callable[[OnStep], None]):
@@ -109,27 +109,27 @@ class Turns(threading.Thread):
         self._begun_s = 0.0
 
     def take(self, steps: int) -> float:
-        """Processor seconds a step of the next so many steps."""
+        """Run the next ``steps`` steps; return the CPU seconds per step."""
         self._go.put(steps)
-        found = self._done.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found / steps
+        result = self._done.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result / steps
 
     def end(self) -> None:
-        """No turn any more."""
+        """End the thread."""
         self._go.put(0)
         self.join()
 
     def run(self) -> None:
-        """Take turns."""
-        torch.set_flush_denormal(True)  # what is not learned here ends in numbers that take long, in one of both
+        """Run the turns."""
+        torch.set_flush_denormal(True)  # random data leads to denormal numbers, which would slow one of the two
         try:
             self._wait()
             self._train(self._step)
-        except Enough:
+        except StopTurns:
             pass
-        except BaseException as error:  # noqa: BLE001 - it is raised where the turn was given
+        except BaseException as error:  # noqa: BLE001 - `take` raises it
             self._done.put(error)
 
     def _step(self) -> None:
@@ -141,13 +141,13 @@ class Turns(threading.Thread):
     def _wait(self) -> None:
         self._left = self._go.get()
         if not self._left:
-            raise Enough
+            raise StopTurns
         self._begun_s = time.thread_time()
 
 
 def in_a_loop(width: int, depth: int, device: TimedDevice | None, sessions: list[Any], on_step: OnStep) -> None:
-    """A loop of one's own, in ``wattune.capped`` where there is a device."""
-    from wattune.session import capped
+    """Train in a plain loop, in ``wattune.capped`` if there is a device."""
+    from wattune.online import capped
 
     model = Classifier(width, depth)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -169,10 +169,10 @@ def in_a_loop(width: int, depth: int, device: TimedDevice | None, sessions: list
 
 
 def in_lightning(width: int, depth: int, device: TimedDevice | None, sessions: list[Any], on_step: OnStep) -> None:
-    """Lightning's Trainer, with ``PowerCap`` where there is a device."""
+    """Train with Lightning's Trainer, with ``PowerCapCallback`` if there is a device."""
     import lightning
 
-    from wattune.integrations.lightning import PowerCap
+    from wattune.integrations.lightning import PowerCapCallback
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -195,7 +195,7 @@ def in_lightning(width: int, depth: int, device: TimedDevice | None, sessions: l
                 self.steps = trainer.global_step
                 on_step()
 
-    cap = PowerCap(10, device=device, keep_recipe=True) if device is not None else None
+    cap = PowerCapCallback(10, device=device, keep_recipe=True) if device is not None else None
     trainer = lightning.Trainer(
         max_epochs=-1,
         accelerator="cpu",
@@ -209,7 +209,7 @@ def in_lightning(width: int, depth: int, device: TimedDevice | None, sessions: l
 
 
 def in_transformers(width: int, depth: int, device: TimedDevice | None, sessions: list[Any], on_step: OnStep) -> None:
-    """Transformers' Trainer, after ``attach`` where there is a device."""
+    """Train with Transformers' Trainer, after ``attach`` if there is a device."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from wattune.integrations.transformers import attach
@@ -234,7 +234,7 @@ def in_transformers(width: int, depth: int, device: TimedDevice | None, sessions
         trainer = Trainer(Classifier(width, depth), arguments, train_dataset=Texts())
         capped = attach(trainer, device=device, cap_w=10) if device is not None else None
         trainer.add_callback(Stamp())
-        trainer.log = lambda *_, **__: None  # nobody reads it
+        trainer.log = lambda *_, **__: None  # not needed
         trainer.train()
 
 
@@ -243,7 +243,7 @@ LOOPS = {"capped": in_a_loop, "lightning": in_lightning, "transformers": in_tran
 
 @contextmanager
 def pair(name: str, width: int, depth: int) -> Iterator[tuple[Turns, Turns, TimedDevice, list[Any]]]:
-    """The plain training, the one in a session, its device, and the session once there is one."""
+    """Context of the plain run, the one in a session, its device, and the session once there is one."""
     sessions: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "in_power0_input"
@@ -251,39 +251,39 @@ def pair(name: str, width: int, depth: int) -> Iterator[tuple[Turns, Turns, Time
         device = TimedDevice(path)
         loop = LOOPS[name]
         plain = Turns(lambda on_step: loop(width, depth, None, [], on_step))
-        held = Turns(lambda on_step: loop(width, depth, device, sessions, on_step))
-        for turns in (plain, held):
+        in_session = Turns(lambda on_step: loop(width, depth, device, sessions, on_step))
+        for turns in (plain, in_session):
             turns.start()
         try:
-            yield plain, held, device, sessions
+            yield plain, in_session, device, sessions
         finally:
             plain.end()
-            held.end()
+            in_session.end()
 
 
-def measured(name: str, size: str) -> dict[str, Any]:
-    """What a session takes in one kind of loop, at one size of the model."""
+def measure(name: str, size: str) -> dict[str, Any]:
+    """Measure a session's time in one kind of loop, at one size of the model."""
     width, depth, steps, pairs = SIZES[size]
-    found: list[tuple[float, float]] = []
+    times: list[tuple[float, float]] = []
     shuffle = random.Random(0)
-    with pair(name, width, depth) as (plain, held, device, sessions):
+    with pair(name, width, depth) as (plain, in_session, device, sessions):
         plain.take(steps)
-        held.take(1)
+        in_session.take(1)
         governor = sessions[0].governor
         governor.can_split = False  # so that both run the same passes
         while governor.prober.probing:
-            held.take(1)
-        begun = len(device.read_at) - 1
-        while len(found) < pairs:
-            first, second = (plain, held) if shuffle.random() < 0.5 else (held, plain)
-            taken = {first: first.take(steps), second: second.take(steps)}
-            found.append((taken[held], taken[plain]))
-        (wall_from, cpu_from), (wall_to, cpu_to) = device.read_at[begun], device.read_at[-2]
+            in_session.take(1)
+        begin = len(device.read_at) - 1
+        while len(times) < pairs:
+            first, second = (plain, in_session) if shuffle.random() < 0.5 else (in_session, plain)
+            step_s = {first: first.take(steps), second: second.take(steps)}
+            times.append((step_s[in_session], step_s[plain]))
+        (wall_from, cpu_from), (wall_to, cpu_to) = device.read_at[begin], device.read_at[-2]
     thread = (cpu_to - cpu_from) / (wall_to - wall_from)
-    extra = spread([held_s - plain_s for held_s, plain_s in found])
-    share = spread([held_s / plain_s - 1 for held_s, plain_s in found])
+    extra = spread([session_s - plain_s for session_s, plain_s in times])
+    share = spread([session_s / plain_s - 1 for session_s, plain_s in times])
     return {
-        "step_s": statistics.median(plain_s for _, plain_s in found),
+        "step_s": statistics.median(plain_s for _, plain_s in times),
         "extra_s": extra,
         "paired": share,
         "sampling_thread": thread,
@@ -292,7 +292,7 @@ def measured(name: str, size: str) -> dict[str, Any]:
 
 
 def spread(values: list[float]) -> dict[str, Any]:
-    """Median and quartiles, and between what the median itself lies, with 95 % (by rank)."""
+    """Median, quartiles and the 95 % confidence band of the median (by rank)."""
     low, middle, high = statistics.quantiles(values, n=4)
     ranked, away = sorted(values), 0.98 * math.sqrt(len(values))
     band = [
@@ -303,23 +303,23 @@ def spread(values: list[float]) -> dict[str, Any]:
 
 
 def overhead(names: Iterable[str] = tuple(LOOPS), sizes: Iterable[str] = tuple(SIZES)) -> dict[str, Any]:
-    """All of it: by kind of loop and size of the model."""
+    """Measure every kind of loop and size of the model."""
     torch.set_num_threads(1)
     results: dict[str, Any] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the libraries say of short trainings
+        warnings.simplefilter("ignore")  # the libraries warn about short runs
         for name in names:
-            found = {size: measured(name, size) for size in sizes}
-            tiny = found["tiny"]
+            figures = {size: measure(name, size) for size in sizes}
+            tiny = figures["tiny"]
             most_s = tiny["extra_s"]["band"][1]
-            for one in found.values():
+            for one in figures.values():
                 one["overhead"] = tiny["extra_s"]["median"] / one["step_s"] + one["sampling_thread"]
-            results[name] = {**found, "least_step_s": most_s / (AIM - tiny["sampling_thread"])}
+            results[name] = {**figures, "least_step_s": most_s / (AIM - tiny["sampling_thread"])}
     return results
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure, and store the results."""
     keep("session_overhead", {"aim": AIM, **overhead()})
 
 

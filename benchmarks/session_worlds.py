@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wattune.algorithms import open_algorithm
-from wattune.decisions.search import Point, Row
-from wattune.devices.board import BOARDS, Board, tomllib
-from wattune.devices.roofline import Segment, segments
-from wattune.devices.simulated import NOISE_LIMIT, SimulatedDevice
+from wattune.devices.simulator.board_file import BOARDS, SimulatedBoard, tomllib
+from wattune.devices.simulator.roofline import Segment, segments
+from wattune.devices.simulator.simulated import NOISE_LIMIT, SimulatedDevice
 from wattune.records import StepWork
+from wattune.search.search import Point, Row
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet18, resnet20, small_cnn
 from wattune.workloads.optimizers import OptimizerRule
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model with its data's shape and optimizer, as counting wants it, and the user's batch size."""
+    """A model with the shape of its data, its optimizer and the user's batch size, in the form that counting needs."""
 
     name: str
     user: int
@@ -35,7 +35,7 @@ class Task:
     host_s_per_sample: float = 0.0
 
     def model(self, seed: int) -> nn.Module:
-        """A built-in model."""
+        """The built-in model of this name."""
         torch.manual_seed(seed)
         return {
             "small-cnn": lambda: small_cnn(width=32),
@@ -46,11 +46,11 @@ class Task:
         }[self.name]()
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy."""
+        """Cross-entropy, mean over the batch."""
         return F.cross_entropy(output.flatten(0, -2), target.flatten())
 
     def optimizer(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
-        """By the task's rule."""
+        """The optimizer by the task's rule."""
         return self.rule(model, batch_size)
 
     def example(self, batch_size: int) -> tuple[Tensor, Tensor]:
@@ -90,11 +90,11 @@ def _algorithm(task: Task, batch_size: int, micro_batch_size: int) -> Any:
 
 
 DRAWN_FROM = ("jetson-nano", "jetson-tx2-nx")
-"""The boards that are calibrated, by name: one that comes to wattune later changes no random board."""
+"""Names of the calibrated boards: boards that wattune gets later do not change the random ones."""
 
 
-def random_board(seed: int) -> Board:
-    """A board file that comes with wattune, its GPU edited: every constant is drawn around the file's own."""
+def random_board(seed: int) -> SimulatedBoard:
+    """One of wattune's board files with a random GPU: every constant is drawn around the file's own."""
     draw = random.Random(f"board {seed}")
     name = draw.choice(DRAWN_FROM)
     data = tomllib.loads((BOARDS / f"{name}.toml").read_text(encoding="utf-8"))
@@ -128,19 +128,19 @@ def random_board(seed: int) -> Board:
     data.pop("cpu", None)
     data.pop("ranges", None)
     data["name"] = f"{name}-{seed}"
-    return Board.model_validate(data)
+    return SimulatedBoard.model_validate(data)
 
 
 # -------------------------------------------------------------------------------------------------------------- truth
 
 
-def exact_step_s(board: Board, work: StepWork, clock_mhz: float) -> float:
+def exact_step_s(board: SimulatedBoard, work: StepWork, clock_mhz: float) -> float:
     """Seconds of one step."""
     return sum(s.seconds for s in segments(work, board.chip("gpu"), clock_mhz))
 
 
-def exact_peak_w(board: Board, work: StepWork, clock_mhz: float) -> float:
-    """The most that a sensor without noise shows of endless steps, on a warm board."""
+def exact_peak_w(board: SimulatedBoard, work: StepWork, clock_mhz: float) -> float:
+    """Highest reading of a sensor without noise over endless steps, on a warm board."""
     chip = board.chip("gpu")
     parts = segments(work, chip, clock_mhz)
     temperature_c = 25.0
@@ -154,7 +154,7 @@ def exact_peak_w(board: Board, work: StepWork, clock_mhz: float) -> float:
     edges = [0.0]
     for seconds, _ in powers:
         edges.append(edges[-1] + seconds)
-    # The mean over a sliding window is largest where one of its ends is at a change of power.
+    # The mean over a sliding window is largest if one of its ends is at a change of power.
     starts = {e % period_s for e in edges} | {(e - rest_s) % period_s for e in edges}
     best_j = max(_energy_j(powers, start, rest_s, period_s) for start in starts)
     return (whole * energy_j + best_j) / window_s
@@ -176,9 +176,9 @@ def _mean_w(parts: tuple[Segment, ...], per_degree: float, temperature_c: float)
 
 @dataclass(frozen=True)
 class World:
-    """One board with one workload, its samples' worth, and everything that is to be known of its points."""
+    """One board with one workload, its relative samples, and exact step times and peak powers of its points."""
 
-    board: Board
+    board: SimulatedBoard
     task: Task
     rows: tuple[Row, ...]
     relative: Mapping[int, float]
@@ -191,11 +191,11 @@ class World:
         return self.step_s[point] / point.row.batch_size * self.relative[point.row.batch_size]
 
     def allowance_w(self) -> float:
-        """What the sensor's noise and rounding add at most."""
+        """Most that the sensor's noise and rounding add to a reading."""
         return NOISE_LIMIT * self.board.sensor.noise_w + self.board.sensor.resolution_w / 2
 
     def best(self, limit_w: float) -> Point | None:
-        """The fastest of the points that keep ``limit_w``."""
+        """The fastest point under ``limit_w``; None if there is none."""
         return min((p for p in self.step_s if self.peak_w[p] <= limit_w), key=self.cost, default=None)
 
 

@@ -1,4 +1,4 @@
-"""`wattune --help` as a whole process; aim 0.5 s. The peer is an interpreter that does nothing."""
+"""Time of `wattune --help` as a whole process; aim 0.5 s. It is compared with a bare interpreter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AIM_S = 0.5
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure, and store the results."""
     command = str(Path(sys.executable).parent / "wattune")
     help_ = median_s(lambda: subprocess.run([command, "--help"], check=True, capture_output=True), repeats=15)
     nothing = median_s(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True), repeats=15)

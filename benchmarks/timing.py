@@ -1,4 +1,4 @@
-"""Timing that survives a noisy machine: medians with their spread, and the machine named beside them."""
+"""Timing on a noisy machine: medians with their spread, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def median_s(call: Callable[[], object], *, repeats: int, warm_up: int = 1) -> d
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Description of the machine that the figures were measured on."""
     model = next(
         (
             line.split(":", 1)[1].strip()
@@ -41,7 +41,7 @@ def machine() -> dict[str, Any]:
 
 
 def keep(name: str, figures: dict[str, Any]) -> None:
-    """Write ``figures`` to results/NAME.json with the machine beside them."""
+    """Write ``figures`` to results/NAME.json, with a description of the machine."""
     write_json(RESULTS / f"{name}.json", {"benchmark": name, "machine": machine(), **figures})
-    said = str(figures)
-    print(f"{name}: {said if len(said) < 4000 else f'kept in {RESULTS.name}/{name}.json'}")
+    text = str(figures)
+    print(f"{name}: {text if len(text) < 4000 else f'see {RESULTS.name}/{name}.json'}")

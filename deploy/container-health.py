@@ -1,17 +1,17 @@
-"""Ends with 0 where a wattune server on this machine answers at the port given, with or without TLS."""
+"""Exits with 0 if a wattune server on this machine answers at the given port, with or without TLS."""
 
 import http.client
 import ssl
 import sys
 
-# It asks itself: nobody stands in between, and the certificate is for the name that others use.
+# The request stays on this machine, and the certificate is for the name that others use.
 UNCHECKED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 UNCHECKED.check_hostname = False
 UNCHECKED.verify_mode = ssl.CERT_NONE
 
 
 def answers(port: int, *, tls: bool) -> bool:
-    """Whether /healthz is answered with 200."""
+    """True if /healthz answers with 200."""
     if tls:
         connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=UNCHECKED)
     else:

@@ -1,10 +1,13 @@
 """What every test shares: one torch thread, and a cache that is not the user's."""
 
+import gc
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,11 +26,15 @@ for number, usual in (
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
 
-settings.register_profile("wattune", deadline=None)
-settings.load_profile("wattune")
-
+# `make test` draws few examples; `make test-slow` runs the same properties with --hypothesis-profile full.
+settings.register_profile("fast", deadline=None, max_examples=25)
+settings.register_profile("full", deadline=None, max_examples=100)
+settings.load_profile("fast")
 
 MEMORY, LEAST_BYTES = "/dev/shm", 4 << 30
+
+ALL_SLOW = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
+"""A module in which every test is slow; in a list of marks this one comes first."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,6 +50,19 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tests-", dir=place)
     if place is not None and config.option.basetemp is None:
         config.option.basetemp = os.path.join(os.environ["XDG_CACHE_HOME"], "t")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip modules in which every test is slow in a run without slow tests: importing some takes seconds."""
+    if config.getoption("markexpr") != "not slow" or collection_path.suffix != ".py":
+        return None
+    return True if ALL_SLOW.search(collection_path.read_text(encoding="utf-8")) else None
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of all later garbage collections: it is a million objects, and stays to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -20,7 +20,7 @@ from benchmarks.paper.calibration_model import (
     value_of,
 )
 from benchmarks.paper.models import work
-from benchmarks.paper.power_check import ENDS, Inequality, Powers, inequalities, interval, judged
+from benchmarks.paper.power_check import ENDS, Inequality, Powers, check_inequalities, inequalities, interval
 from benchmarks.paper.published import (
     CELLS,
     CLOCKS,
@@ -37,6 +37,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattune.devices import SimulatedDevice, builtin_board
+
+pytestmark = pytest.mark.slow
 
 FILES = {name: builtin_board(name) for name in (NANO, TX2_NX)}
 
@@ -215,7 +217,7 @@ def test_each_choice_is_held_between_two_neighbouring_clocks(nano):
 
 
 def test_the_choices_can_be_had_within_ties_but_for_the_fourth_workload(nano):
-    found = judged(nano, 0)
+    found = check_inequalities(nano, 0)
     missed = [row["said"] for row in found["inequalities"] if not row["within_40_mw"]]
     assert [said for said in missed if "worst case" not in said] == []
     low, high = found["limits"]["P1"], found["limits"]["P2"]

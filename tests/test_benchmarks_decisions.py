@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.decisions import (
-    beginning_part,
     command,
     efficiency_part,
     estimators,
@@ -31,11 +30,13 @@ from benchmarks.decisions.fresh_models import Perceptron, loss
 from benchmarks.decisions.fresh_runs import GRID, TENTH, crossing
 from benchmarks.decisions.generators import BATCH_SIZES, CLOCKS, board
 from benchmarks.decisions.guided_way import guided_way, together
-from benchmarks.decisions.profiling_part import expected_largest, judged, kept, largest_readings
+from benchmarks.decisions.profiling_part import cell_under_cap, expected_largest, largest_readings, score
 from benchmarks.decisions.sweeps import Run
 from benchmarks.decisions.zeus_policy import zeus
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+pytestmark = pytest.mark.slow
 
 COLUMNS = (
     "family,workload,role,learning_rate_at_32,target_quantile,target_accuracy,batch_size,seed,samples_to_target,"
@@ -242,7 +243,7 @@ def test_a_pick_over_the_cap_is_charged_the_clock_below_that_keeps_it() -> None:
     place = board("table", 3)
     at = Cell(128, place.clocks_mhz[6])
     cap_w = float(place.power_w[place.place(at)]) - 1e-6
-    lower = kept(place, cap_w, at)
+    lower = cell_under_cap(place, cap_w, at)
     assert lower is not None
     assert lower.clock_mhz < at.clock_mhz
     assert place.power_w[place.place(lower)] <= cap_w
@@ -258,7 +259,7 @@ def test_every_way_to_probe_picks_a_cell_that_it_measured(way: object) -> None:
     found = way(rig, samples)  # type: ignore[operator]
     assert found.pick in found.measured
     assert rig.probes <= 16 or way in (profilers.full_grid, profilers.staircase)
-    assert judged(place, cap_w, samples, rig, found)["regret"] > -0.2
+    assert score(place, cap_w, samples, rig, found)["regret"] > -0.2
 
 
 def test_the_largest_of_some_draws_is_known() -> None:
@@ -301,39 +302,6 @@ def test_progress_is_the_share_of_the_way_from_the_first_evaluation() -> None:
     assert fresh_runs._progress(accuracy, 1.0, 1.5 * GRID) == ""
     assert fresh_runs._progress(accuracy, 1.0, 6 * GRID) == ""
     assert TENTH == 0.1
-
-
-def test_a_beginning_is_judged_where_the_truth_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beginning_part, "DEVICES", 3)
-    made, scales = [], {}
-    for family, critical in (("a", 60.0), ("b", 300.0)):
-        for role in ("proxy", "target"):
-            key = sweeps.Key(family, role, role, 1e-3, 0.8)
-            draw = random.Random(f"{family} {role}")
-            found = {
-                b: [
-                    Run(
-                        2000 * (1 + b / critical) * math.exp(0.05 * draw.gauss(0, 1)), True, seed, draw.gauss(0.3, 0.05)
-                    )
-                    for seed in range(10)
-                ]
-                for b in BATCH_SIZES
-            }
-            made.append(sweeps.Sweep(key, found))
-            scales[key] = [critical / 7.4] * 10
-    rows = beginning_part.cases(made, scales)
-    figures = beginning_part.summary(rows)
-    assert len(rows) == 6
-    assert {row["group"] for row in rows} == {"a target 0.001", "b target 0.001"}
-    assert figures["progress"]["inside"] > 0.6
-    assert figures["noise"]["inside"] == 1.0
-    kept_as_it_was = figures["regret"][beginning_part.KEPT]
-    assert kept_as_it_was["mean"] < 0.1
-    assert kept_as_it_was["changed"] == 0
-    # Where proxy and target have the same noise there is nothing to shift by.
-    assert figures["regret"]["shifted by all of it"]["changed"] == 0
-    assert tables.beginning(figures).startswith("choice after the first tenth")
-    json.dumps(figures, allow_nan=False)
 
 
 def test_profile_and_proxy_share_a_loop() -> None:
@@ -407,7 +375,7 @@ def test_traces_are_split_and_judged_on_the_other_trainings(tmp_path: Path) -> N
         lines += [f"a,net,{size},adam,1e-3,{run},0.5,{epochs + run}" for run in range(4)]
     lines += ["a,net,256,adam,1e-3,9,0.4,50", "a,net,256,adam,1e-3,9,0.5,nan"]
     (tmp_path / "summary_train.csv").write_text("\n".join(lines) + "\n")
-    [(_, found)] = [item for item in traces.read_trainings(tmp_path).items() if item[0][1] == 0.5]
+    [(_, found)] = [item for item in traces.read_runs(tmp_path).items() if item[0][1] == 0.5]
     assert found[256][-1] == Run(50.0, False)
     rows = traces.cases(tmp_path)
     ours = [row for row in rows if row["way"] == "ours"]

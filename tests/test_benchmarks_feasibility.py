@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from benchmarks.asyncfgd import feasibility
 from benchmarks.asyncfgd.feasibility import ALGORITHMS, Ratio, ratios
-from benchmarks.asyncfgd.made import Made, perceptron
+from benchmarks.asyncfgd.synthetic_models import SyntheticModel, perceptron
+
+pytestmark = pytest.mark.slow
 
 
 def results(**samples: dict[str, list[int | None]]) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def test_without_trainings_the_ratio_is_called_assumed():
 @pytest.fixture
 def generated(monkeypatch):
     """The whole table for one small model."""
-    model = Made(lambda: perceptron(4, 32, 256), (256,), name="MLP")
+    model = SyntheticModel(lambda: perceptron(4, 32, 256), (256,), name="MLP")
     monkeypatch.setattr(feasibility, "MODELS", (model,))
 
     def make(samples: dict[str, Ratio]) -> dict[str, Any]:

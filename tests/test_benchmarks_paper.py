@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from wattune.records import Evaluation, LearningCurve, provenance
 
+pytestmark = pytest.mark.slow
+
 NO_LIMITS = {device: dict.fromkeys(("P1", "P2", "none")) for device in dict.fromkeys(c.device for c in CELLS)}
 
 
@@ -89,7 +91,6 @@ def test_there_are_enough_data_sets_and_every_one_of_them_has_a_family() -> None
 # -------------------------------------------------------------------------------------------------------------- replay
 
 
-@pytest.mark.slow
 def test_without_limits_every_free_choice_is_at_the_highest_clock() -> None:
     found = replay.replay(NO_LIMITS)
     for table in found["tables"]:
@@ -97,7 +98,6 @@ def test_without_limits_every_free_choice_is_at_the_highest_clock() -> None:
         assert clocks == {921.6 if table["device"] == NANO else 1300.5}
 
 
-@pytest.mark.slow
 def test_samples_give_the_published_times_back() -> None:
     """Both data sets of the transformer have one cell a batch size at each clock: their mean error is none."""
     needed = replay.samples()[TRANSFORMER, "Austen"]
@@ -109,7 +109,6 @@ def test_samples_give_the_published_times_back() -> None:
     assert [math.fsum(found) for found in errors.values()] == pytest.approx([0.0, 0.0], abs=1e-9)
 
 
-@pytest.mark.slow
 def test_the_kept_replay_is_what_its_limits_give() -> None:
     kept = results()["replay"]
     anew = json.loads(json.dumps(replay.replay(kept["caps_w"])))

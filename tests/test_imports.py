@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "plotly", "sklearn", "pydantic", "rich")
+HEAVY = ("torch", "plotly", "sklearn", "scipy", "pydantic", "rich")
 
 
 def loaded(code: str, cwd=None) -> set[str]:
@@ -23,7 +24,9 @@ def test_importing_wattune_loads_next_to_nothing():
 
 
 def test_the_help_waits_for_nothing():
-    assert loaded("from wattune.cli import main; main(['--help'])").isdisjoint({"torch", "plotly", "sklearn", "rich"})
+    assert loaded("from wattune.cli import main; main(['--help'])").isdisjoint(
+        {"torch", "plotly", "sklearn", "scipy", "rich"}
+    )
 
 
 COMMANDS = [
@@ -44,7 +47,7 @@ COMMANDS = [
 
 def test_nor_does_the_help_of_any_command():
     code = f"from wattune.cli import main; assert not any([main([command, '--help']) for command in {COMMANDS}])"
-    assert loaded(code).isdisjoint({"torch", "plotly", "sklearn", "rich"})
+    assert loaded(code).isdisjoint({"torch", "plotly", "sklearn", "scipy", "rich"})
 
 
 def test_devices_and_plans_need_no_torch(tmp_path):
@@ -67,6 +70,14 @@ sys.stderr = sys.__stderr__
     assert loaded(code, cwd=tmp_path).isdisjoint({"torch", "plotly", "sklearn"})
 
 
+@pytest.mark.slow
+def test_the_modules_of_the_fast_tests_load_no_framework_beside_torch():
+    code = (
+        "import pytest; assert not pytest.main(['--collect-only', '-qq', '-p', 'no:cacheprovider', '-m', 'not slow'])"
+    )
+    assert loaded(code, cwd=Path(__file__).parent.parent).isdisjoint({"lightning", "transformers", "ray"})
+
+
 def test_where_only_numbers_are_needed_there_is_no_torch():
     rooms = ("records", "errors", "planning", "reporting", "devices")
     assert "torch" not in loaded("\n".join(f"import wattune.{room}" for room in rooms))
@@ -78,9 +89,11 @@ def test_where_only_numbers_are_needed_there_is_no_torch():
 def registered() -> list[str]:
     from wattune.algorithms import ALGORITHMS
     from wattune.devices import OPENERS
-    from wattune.workloads.models import MODELS
+    from wattune.workloads.data_table import DOWNLOAD, SOURCES
+    from wattune.workloads.models import LIBRARIES, MODELS
 
-    return sorted({*ALGORITHMS.values(), *OPENERS.values(), *MODELS.values()})
+    sources = {source.place for source in SOURCES.values()}
+    return sorted({*ALGORITHMS.values(), *OPENERS.values(), *MODELS.values(), *LIBRARIES.values(), *sources, DOWNLOAD})
 
 
 @pytest.mark.parametrize("place", registered())

@@ -1,1 +1,1 @@
-"""Training without a backward pass: memory, speed, accuracy, and where it would be chosen."""
+"""Training without a backward pass: memory, speed, accuracy, and the cases in which it would be chosen."""

@@ -1,13 +1,13 @@
-"""How well and how fast each algorithm learns: learning rates picked on one part of the data, three seeds on another.
+"""Accuracy and samples to target of each algorithm: learning rates chosen on one part of the data, judged on another.
 
 Each algorithm gets the paper's grid of learning rates, widened by half decades, and successive halving: all rates for
 an eighth of the steps, the best three to a quarter, the best two to the half. Source of the grid and the batch size:
 Zhao et al., AsyncFGD, NeurIPS 2023, section 6.
 
-The noise of an estimated gradient does not end at a constant rate: beside the accuracy of the last weights stands that
-of the mean of the weights over the last quarter of the steps (Polyak and Juditsky 1992), for all algorithms alike.
+The noise of an estimated gradient does not vanish at a constant rate. So beside the accuracy of the last weights, that
+of the mean weights over the last quarter of the steps is given (Polyak and Juditsky 1992), for all algorithms.
 
-What is finished is kept in the work folder, for each task and algorithm one file of its rate and one of its trainings.
+Finished results are stored in the work folder: for each task and algorithm, one file for its rate and one for its runs.
 """
 
 from __future__ import annotations
@@ -34,49 +34,49 @@ from wattune.files import write_json
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 SEEDS = (0, 1, 2)
 LAST = 3
-"""Evaluations whose mean counts as the final accuracy: one alone is a matter of luck, the best one a choice."""
+"""Evaluations whose mean is the final accuracy: a single one is noisy, and the best one is biased."""
 
 ABLATIONS = dict.fromkeys(("AsyncFGD, alpha 0.15 below the head", "AsyncFGD, alpha rising after 10 epochs"), "AsyncFGD")
-"""Trained at the learning rate of another: its own could not be picked before the layers below the head have begun."""
+"""Ablation -> algorithm whose learning rate it uses: its own cannot be chosen before the lower layers learn."""
 
 AVERAGED, AVERAGED_EVERY = 0.25, 5
-"""The last share of the steps whose weights are averaged, and of how many steps the weights of one count."""
+"""Share of the last steps whose weights are averaged, and every how many steps."""
 
 SHARE_OF_BACKPROP = 0.95
-"""The target of "samples to target": this share of what backprop reaches in the end, which is below it for all."""
+"""Target of "samples to target", as a share of backprop's final accuracy."""
 
 RESULT = RESULTS / "asyncfgd_accuracy.json"
 
 
 def algorithms(task: Task) -> dict[str, str]:
     """Name in the table -> spec, for this task. A pipeline of one module is the synchronous algorithm."""
-    found = {
+    specs = {
         "backprop": "backprop",
         "forward gradient": "forward-gradient",
         "forward gradient, activities": "forward-gradient:perturb=activities",
     }
     if task.cut > 1:
         cut = f"async-fgd:modules={task.cut}"
-        found |= {
+        specs |= {
             "forward gradient, local losses": f"{cut},loss=local",
             "AsyncFGD": cut,
             "AsyncFGD, activities": f"{cut},perturb=activities",
         }
     if task.fine_tuning:
-        found["forward gradient, 8 directions"] = "forward-gradient:directions=8"
+        specs["forward gradient, 8 directions"] = "forward-gradient:directions=8"
     if task.fine_tuning and task.cut == 1:
-        found["forward gradient, activities, 4 directions"] = "forward-gradient:directions=4,perturb=activities"
+        specs["forward gradient, activities, 4 directions"] = "forward-gradient:directions=4,perturb=activities"
     if task.fine_tuning and task.cut > 1:
         constant, rising = ABLATIONS
-        found[constant] = f"async-fgd:modules={task.cut},alpha=0.15"
-        found[rising] = f"async-fgd:modules={task.cut},alpha=0.15,epoch_samples={FINE_TUNING_SAMPLES}"
+        specs[constant] = f"async-fgd:modules={task.cut},alpha=0.15"
+        specs[rising] = f"async-fgd:modules={task.cut},alpha=0.15,epoch_samples={FINE_TUNING_SAMPLES}"
     if task.model is perceptron:  # the one that is quick enough for every combination
-        found["AsyncFGD, activities, local losses"] = f"async-fgd:modules={task.cut},loss=local,perturb=activities"
-    return found
+        specs["AsyncFGD, activities, local losses"] = f"async-fgd:modules={task.cut},loss=local,perturb=activities"
+    return specs
 
 
-class Training:
-    """One training that can be taken further: accuracies at each evaluation so far."""
+class ResumableRun:
+    """A training run that can be continued, with the accuracies at each evaluation so far."""
 
     def __init__(self, task: Task, spec: str, data: Path | None, rate: float, *, seed: int, judge: bool):
         self.task, self.rate = task, rate
@@ -87,8 +87,8 @@ class Training:
         self.diverged = False
         self._mean = AveragedModel(self.algorithm.module) if judge else None
 
-    def further(self, steps: int) -> None:
-        """Train on to so many steps in all."""
+    def continue_to(self, steps: int) -> None:
+        """Train until ``steps`` steps in total."""
         while not self.diverged and len(self.accuracies) * self.task.every < steps:
             for step in range(len(self.accuracies) * self.task.every, (len(self.accuracies) + 1) * self.task.every):
                 if not math.isfinite(next(self._steps).loss):
@@ -100,52 +100,52 @@ class Training:
 
     @property
     def final(self) -> float:
-        """Mean of the last evaluations; -1 for one that diverged."""
+        """Mean of the last evaluations; -1 if the run diverged."""
         return -1.0 if self.diverged else statistics.mean(self.accuracies[-LAST:])
 
     @property
     def averaged(self) -> float:
-        """Accuracy of the mean weights; -1 where it diverged."""
+        """Accuracy of the mean weights; -1 if the run diverged."""
         assert self._mean is not None
         return -1.0 if self.diverged else self.workload.evaluate(self._mean.module)
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release the run's resources."""
         self._steps.close()  # type: ignore[attr-defined]
 
 
 def picked_rate(task: Task, spec: str, data: Path | None) -> tuple[float, dict[str, float]]:
-    """The learning rate by successive halving, and what each one had reached when it was left."""
-    left = [Training(task, spec, data, rate, seed=0, judge=False) for rate in RATES]
+    """The learning rate by successive halving, and the last accuracy of each candidate."""
+    candidates = [ResumableRun(task, spec, data, rate, seed=0, judge=False) for rate in RATES]
     reached: dict[str, float] = {}
-    for share, keep in ((1 / 8, 3), (1 / 4, 2), (1 / 2, 1)):
-        for training in left:
-            training.further(int(task.steps * share))
+    for share, count in ((1 / 8, 3), (1 / 4, 2), (1 / 2, 1)):
+        for training in candidates:
+            training.continue_to(int(task.steps * share))
             reached[f"{training.rate:g}"] = round(training.final, 4)
-        # Of two that are as good the lower rate: it is the safer one for longer.
-        left.sort(key=lambda training: (-training.final, training.rate))
-        for training in left[keep:]:
+        # The lower of two equally good rates is safer over more steps.
+        candidates.sort(key=lambda training: (-training.final, training.rate))
+        for training in candidates[count:]:
             training.close()
-        left = left[:keep]
-    left[0].close()
-    return left[0].rate, reached
+        candidates = candidates[:count]
+    candidates[0].close()
+    return candidates[0].rate, reached
 
 
 def measured(task: Task, name: str, spec: str, data: Path | None) -> dict[str, Any]:
-    """Rate, accuracies of the seeds on the part to judge with, and seconds of a step."""
+    """Learning rate, accuracy of each seed on the judging part, and seconds per step."""
     torch.set_num_threads(1)
     begun = time.perf_counter()
-    kept = _rate_path(task, ABLATIONS.get(name, name))
-    if not kept.exists():
+    path = _rate_path(task, ABLATIONS.get(name, name))
+    if not path.exists():
         rate, reached = picked_rate(task, spec, data)
-        write_json(kept, {"learning_rate": rate, "chosen_from": reached})
-    picked = json.loads(kept.read_text(encoding="utf-8"))
-    rate = picked["learning_rate"]
+        write_json(path, {"learning_rate": rate, "chosen_from": reached})
+    choice = json.loads(path.read_text(encoding="utf-8"))
+    rate = choice["learning_rate"]
     curves, step_s, averaged = [], [], []
     for seed in SEEDS:
-        training = Training(task, spec, data, rate, seed=seed, judge=True)
+        training = ResumableRun(task, spec, data, rate, seed=seed, judge=True)
         start = time.process_time()
-        training.further(task.steps)
+        training.continue_to(task.steps)
         step_s.append((time.process_time() - start) / task.steps)
         training.close()
         averaged.append(round(training.averaged, 4))
@@ -158,7 +158,7 @@ def measured(task: Task, name: str, spec: str, data: Path | None) -> dict[str, A
     return {
         "algorithm": spec,
         "learning_rate": rate,
-        "chosen_from": {} if name in ABLATIONS else picked["chosen_from"],
+        "chosen_from": {} if name in ABLATIONS else choice["chosen_from"],
         "accuracy": round(statistics.mean(finals), 4),
         "accuracies": [round(value, 4) for value in finals],
         "averaged": averaged,
@@ -168,7 +168,7 @@ def measured(task: Task, name: str, spec: str, data: Path | None) -> dict[str, A
 
 
 def main(arguments: list[str]) -> None:
-    """Measure what is missing, then write the results."""
+    """Measure missing results, then write the summary."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks asyncfgd accuracy")
     parser.add_argument("--data", type=Path, help="a folder with tin100_32, cifar10_12k and tinyshakespeare")
     parser.add_argument("--processes", type=int, default=1)
@@ -199,47 +199,48 @@ def _rate_path(task: Task, name: str) -> Path:
 
 
 def _results(task: Task) -> dict[str, Any]:
-    found = {name: json.loads(_path(task, name).read_text()) for name in algorithms(task)}
-    target = SHARE_OF_BACKPROP * found["backprop"]["accuracy"]
-    own = list(_targets(found))
-    for result in found.values():
+    results = {name: json.loads(_path(task, name).read_text()) for name in algorithms(task)}
+    target = SHARE_OF_BACKPROP * results["backprop"]["accuracy"]
+    finals = list(_targets(results))
+    for result in results.values():
         result["samples_to_target"] = [_samples(task, curve, target) for curve in result["curves"]]
-        result["samples_to_common_target"] = [_samples(task, curve, min(own)) for curve in result["curves"]]
+        result["samples_to_common_target"] = [_samples(task, curve, min(finals)) for curve in result["curves"]]
     return {
         "steps": task.steps,
         "every": task.every,
         "modules": task.cut,
         "parameters": sum(p.numel() for p in task.model().parameters()),
         "target": round(target, 4),
-        "common_target": round(min(own), 4),
-        "algorithms": found,
+        "common_target": round(min(finals), 4),
+        "algorithms": results,
     }
 
 
-def _targets(found: dict[str, Any]) -> Iterator[float]:
-    """What every algorithm that learns anything reaches in the end, less a little: a target that all can be compared
-    at."""
-    for result in found.values():
+def _targets(results: dict[str, Any]) -> Iterator[float]:
+    """Final accuracies, less 2 %: the least of them is a target that every algorithm reaches."""
+    for result in results.values():
         yield 0.98 * result["accuracy"]
 
 
 def _samples(task: Task, curve: list[float], target: float) -> int | None:
-    """Samples until the metric is there; None where it never was."""
+    """Samples until the metric reaches the target; None if it never does."""
     at = next((place for place, value in enumerate(curve, start=1) if value >= target), None)
     return None if at is None else at * task.every * BATCH
 
 
-def markdown(found: dict[str, Any]) -> str:
+def markdown(results: dict[str, Any]) -> str:
     """A table for each task."""
     lines = []
-    for name, task in found["tasks"].items():
+    for name, task in results["tasks"].items():
         lines += [
-            f"**{name}**: {task['parameters']:,} parameters, {task['steps']:,} steps of {found['batch_size']} samples, "
-            f"{task['modules']} module{'s' if task['modules'] > 1 else ''}; the targets are {task['target']:.3f} and "
+            f"**{name}**: {task['parameters']:,} parameters, {task['steps']:,} steps of {results['batch_size']} "
+            f"samples, {task['modules']} module{'s' if task['modules'] > 1 else ''}; the targets are "
+            f"{task['target']:.3f} and "
             f"{task['common_target']:.3f}.",
             "",
-            "| algorithm | learning rate | accuracy, mean of 3 seeds (each) | of the mean weights "
-            "| samples to the first target | times backprop's | to the second | times backprop's | ms a step |",
+            "| algorithm | learning rate | accuracy, mean of 3 seeds (each) | with averaged weights "
+            "| samples to first target | relative to backprop | to second target | relative to backprop "
+            "| ms per step |",
             "|---|---|---|---|---|---|---|---|---|",
         ]
         backprop = task["algorithms"]["backprop"]

@@ -1,4 +1,4 @@
-"""`python -m benchmarks asyncfgd PART [...]`: one part of what training without a backward pass is measured on."""
+"""`python -m benchmarks asyncfgd PART [...]`: one part of the benchmark of training without a backward pass."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ PARTS = {
     "speed": "benchmarks.asyncfgd.speed",
     "staleness": "benchmarks.asyncfgd.staleness",
 }
-"""Name -> module, whose ``main`` measures and keeps."""
+"""Name -> module, whose ``main`` measures and stores the results."""
 
 WITH_ARGUMENTS = ("accuracy", "speed")
-"""Those whose ``main`` gets the arguments behind the name; the others take none."""
+"""Parts whose ``main`` takes the arguments after the name; the others take none."""
 
 
 def main(arguments: list[str]) -> None:
-    """Run the part that is named."""
+    """Run the named part."""
     if not arguments or arguments[0] not in PARTS:
         sys.exit(f"which part? allowed: {', '.join(PARTS)}")
     name, *rest = arguments

@@ -1,9 +1,9 @@
-"""Which training algorithm fits where, and what it costs: `python -m benchmarks asyncfgd feasibility`.
+"""Memory limits under which each training algorithm fits, and its cost: `python -m benchmarks asyncfgd feasibility`.
 
-Cases are generated: a model, the batch sizes that may be chosen, and a limit of memory, on a simulated board under a
-cap. Memory is counted from the operations of a step (modelled), step times and powers are those of the board's formulas
-(simulated), and how many times backprop's samples an algorithm needs is what the trainings of `asyncfgd accuracy` took
-(measured, on other and smaller models); the point is then chosen as `wattune plan --also` does.
+Cases are generated: a model, the batch sizes that may be chosen, and a memory limit, on a simulated board under a cap.
+Memory is counted from the operations of a step (modelled), step times and powers come from the board's formulas
+(simulated), and samples relative to backprop from the runs of `asyncfgd accuracy` (measured, on other and smaller
+models); the point is then chosen as `wattune plan --also` does.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from benchmarks.asyncfgd.made import Made, adam, convolutions, perceptron
+from benchmarks.asyncfgd.synthetic_models import SyntheticModel, adam, convolutions, perceptron
 from benchmarks.timing import RESULTS, machine
 from wattune.algorithms import open_algorithm, takes_micro_batches
-from wattune.devices.board import builtin_board
-from wattune.errors import CapError, InputError, NoPoint
+from wattune.cap import PowerCap
+from wattune.devices import open_device
+from wattune.errors import CapError, InputError, NoFeasiblePoint
 from wattune.files import write_json
 from wattune.planning import learns_as, plan, plan_algorithms
-from wattune.planning.memory import size
-from wattune.profiling.draws import exact_table
-from wattune.records import EfficiencyCurve, EfficiencyPoint, Plan, ProfileTable
+from wattune.planning.memory_limit import size
+from wattune.point import BatchShape
+from wattune.profiling.tolerance import exact_table
+from wattune.records import EfficiencyPoint, Plan, ProfileTable, SampleEfficiency
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet20
 
 RESULT = RESULTS / "asyncfgd_feasibility.json"
@@ -37,7 +39,7 @@ BOARD = "jetson-nano"
 CAP_W = 4.5
 BATCH = 32
 SAMPLES = 1000.0
-"""What backprop needs, at every batch size; only ratios come out, so any number would do."""
+"""Samples that backprop needs at every batch size; only ratios matter, so any number would do."""
 
 ALGORITHMS = {
     "backprop": "backprop",
@@ -47,17 +49,19 @@ ALGORITHMS = {
     "AsyncFGD": "async-fgd:modules=4",
     "AsyncFGD, activities": "async-fgd:modules=4,perturb=activities",
 }
-"""Name in the tables, which is that of the accuracy benchmark, and spec."""
+"""Name in the tables, as in the accuracy benchmark -> spec."""
 
 ASSUMED = (33.0, 60.0)
-"""Times backprop's samples that a prototype's forward gradients took in fine-tuning: stands in only where the accuracy
-benchmark has no results."""
+"""Samples of a prototype's forward gradients in fine-tuning, relative to backprop: used only if the accuracy benchmark
+has no results."""
 
 # ------------------------------------------------------------------------------------------------------------- models
 
 
-def _model(name: str, build: Callable[[], nn.Module], *shape: int, classes: int = 10, text: bool = False) -> Made:
-    return Made(build, shape, classes, text, name, adam)
+def _model(
+    name: str, build: Callable[[], nn.Module], *shape: int, classes: int = 10, text: bool = False
+) -> SyntheticModel:
+    return SyntheticModel(build, shape, classes, text, name, adam)
 
 
 MODELS = (
@@ -76,7 +80,7 @@ MODELS = (
 
 
 class Ratio(NamedTuple):
-    """Times backprop's samples at the same batch size: the least and the most that was found; None: none reached it."""
+    """Samples relative to backprop at the same batch size, least and most over the tasks; None if none reached it."""
 
     least: float | None
     most: float | None
@@ -84,11 +88,11 @@ class Ratio(NamedTuple):
 
 
 def ratios(accuracy: dict[str, Any] | None) -> dict[str, Ratio]:
-    """By algorithm. ``accuracy``: the results of the accuracy benchmark, None where there are none."""
+    """Sample ratios by algorithm. ``accuracy``: the results of the accuracy benchmark, None if there are no results."""
     if accuracy is None:
         prototype = Ratio(*ASSUMED, "assumed: a prototype's range in fine-tuning")
         return {name: prototype for name in ALGORITHMS if not name.startswith("backprop")}
-    found: dict[str, Ratio] = {}
+    by_algorithm: dict[str, Ratio] = {}
     for name in ALGORITHMS:
         if name.startswith("backprop"):
             continue
@@ -96,28 +100,28 @@ def ratios(accuracy: dict[str, Any] | None) -> dict[str, Ratio]:
         tried = {task: ratio for task, ratio in by_task.items() if name in accuracy["tasks"][task]["algorithms"]}
         reached = [ratio for ratio in tried.values() if ratio is not None]
         source = f"measured: reached backprop's target on {len(reached)} of {len(tried)} tasks"
-        found[name] = Ratio(min(reached, default=None), max(reached, default=None), source)
-    return found
+        by_algorithm[name] = Ratio(min(reached, default=None), max(reached, default=None), source)
+    return by_algorithm
 
 
 def _ratio(algorithms: dict[str, Any], name: str) -> float | None:
-    """Mean samples to the target over backprop's; None where a seed did not reach it."""
+    """Mean samples to the target over backprop's; None if a seed did not reach it."""
     needed = [algorithms.get(one, {}).get("samples_to_target") for one in (name, "backprop")]
     if any(samples is None or None in samples for samples in needed):
         return None
     return float(statistics.mean(needed[0]) / statistics.mean(needed[1]))
 
 
-def curve(spec: str, times: float | None, sizes: Sequence[int]) -> EfficiencyCurve:
-    """Every batch size needs equally many samples, ``times`` backprop's; None: the target is never reached.
+def curve(spec: str, times: float | None, sizes: Sequence[int]) -> SampleEfficiency:
+    """A curve on which every batch size needs the same samples, ``times`` backprop's; None: the target is not reached.
 
-    Small batches seldom need more than large ones, so that this favours what can do with less memory for each sample.
+    Small batches seldom need more samples than large ones, so this favours algorithms with less memory per sample.
     """
     samples = SAMPLES * (times or 1.0)
     points = tuple(
         EfficiencyPoint(batch_size=b, relative_samples=None if times is None else 1.0, samples=samples) for b in sizes
     )
-    return EfficiencyCurve(workload="any", algorithm=spec, target=1.0, reference_batch_size=max(sizes), points=points)
+    return SampleEfficiency(workload="any", algorithm=spec, target=1.0, reference_batch_size=max(sizes), points=points)
 
 
 # --------------------------------------------------------------------------------------------------------------- cases
@@ -129,8 +133,8 @@ PARTS: Rows = ((1, 1), (8, 1), (8, 8), (BATCH, 1), (BATCH, 8), *WHOLE)
 
 
 class Choice(NamedTuple):
-    """Batch sizes and micro-batch sizes that may be chosen, and limits of memory as shares of what backprop takes with
-    one whole batch of ``BATCH``: from where it hardly fits to where nothing does."""
+    """Batch sizes and micro-batch sizes that may be chosen, and memory limits as shares of backprop's memory with one
+    whole batch of ``BATCH``, from nearly enough to too little for any algorithm."""
 
     rows: Rows
     shares: tuple[float, ...]
@@ -142,20 +146,18 @@ CHOICES = {
 }
 
 
-def table(model: Made, spec: str, rows: Rows) -> ProfileTable:
-    """What each row takes at each clock, by the board's formulas. Raises: InputError for a model that cannot be."""
+def table(model: SyntheticModel, spec: str, rows: Rows) -> ProfileTable:
+    """Time and power of each row at each clock, by the board's formulas. Raises: InputError if unsupported."""
     works = {
-        (batch_size, micro): open_algorithm(spec, model, batch_size, micro_batch_size=micro).work()
+        BatchShape(batch_size, micro): open_algorithm(spec, model, batch_size, micro_batch_size=micro).work()
         for batch_size, micro in rows
         if micro == batch_size or takes_micro_batches(spec)
     }
-    return exact_table(
-        builtin_board(BOARD), works, processor="gpu", device=f"sim:{BOARD}", workload=model.name, algorithm=spec
-    )
+    return exact_table(open_device(f"sim:{BOARD}"), works, workload=model.name, algorithm=spec)
 
 
 def cases(samples: dict[str, Ratio]) -> Iterator[dict[str, Any]]:
-    """Every case, with what is best under its limit and what each algorithm would cost."""
+    """Every case, with the best choice under its limit and the cost of each algorithm."""
     for model in MODELS:
         tables, refused = _tables(model)
         print(f"{model.name} counted", flush=True)
@@ -163,11 +165,11 @@ def cases(samples: dict[str, Ratio]) -> Iterator[dict[str, Any]]:
         for sizes, choice in CHOICES.items():
             some = {name: _part(profile, choice.rows) for name, profile in tables.items()}
             for share in choice.shares:
-                found = _case(some, refused, samples, share * whole_bytes)
-                yield {"model": model.name, "batch_sizes": sizes, "share": share, **found}
+                case = _case(some, refused, samples, share * whole_bytes)
+                yield {"model": model.name, "batch_sizes": sizes, "share": share, **case}
 
 
-def _tables(model: Made) -> tuple[dict[str, ProfileTable], dict[str, str]]:
+def _tables(model: SyntheticModel) -> tuple[dict[str, ProfileTable], dict[str, str]]:
     tables, refused = {}, {}
     for name, spec in ALGORITHMS.items():
         try:
@@ -192,22 +194,24 @@ def _case(
         if not name.startswith("backprop")
     }
     curves["backprop"] = curve("backprop", 1.0, sizes)
-    free = plan(tables["backprop"], curves["backprop"], cap_w=CAP_W)
+    free = plan(tables["backprop"], curves["backprop"], cap=PowerCap(CAP_W))
     assert free.predicted_s is not None
     chosen: Plan | None = None
-    with suppress(CapError, NoPoint):
-        chosen = plan_algorithms(list(tables.values()), list(curves.values()), cap_w=CAP_W, memory_bytes=limit_bytes)
-    found: dict[str, Any] = {}
+    with suppress(CapError, NoFeasiblePoint):
+        chosen = plan_algorithms(
+            list(tables.values()), list(curves.values()), cap=PowerCap(CAP_W), memory_bytes=limit_bytes
+        )
+    figures: dict[str, Any] = {}
     for name, profile in tables.items():
         least = min(cell.memory_bytes or 0.0 for cell in profile.cells)
         own = curves["backprop" if learns_as(profile.algorithm) == "backprop" else name]
-        found[name] = {"least_bytes": least, "fits": least <= limit_bytes, "cost": None, "memory_bytes": None}
+        figures[name] = {"least_bytes": least, "fits": least <= limit_bytes, "cost": None, "memory_bytes": None}
         try:
-            best = plan(profile, own, cap_w=CAP_W, memory_bytes=limit_bytes)
-        except (CapError, NoPoint):
+            best = plan(profile, own, cap=PowerCap(CAP_W), memory_bytes=limit_bytes)
+        except (CapError, NoFeasiblePoint):
             continue
         assert best.predicted_s is not None
-        found[name] |= {
+        figures[name] |= {
             "cost": best.predicted_s / free.predicted_s,
             "memory_bytes": best.predicted_memory_bytes,
             "batch_size": best.batch_size,
@@ -218,7 +222,7 @@ def _case(
     return {
         "limit_bytes": limit_bytes,
         "chosen": None if chosen is None else by_spec[chosen.algorithm],
-        "algorithms": found,
+        "algorithms": figures,
         "refused": refused,
     }
 
@@ -227,12 +231,12 @@ def _case(
 
 
 def main() -> None:
-    """Generate, print and keep."""
+    """Generate, print and store the cases."""
     torch.set_num_threads(1)
     begun_s = time.perf_counter()
     accuracy = json.loads(ACCURACY.read_text()) if ACCURACY.is_file() else None
     samples = ratios(accuracy)
-    found = {
+    results = {
         "benchmark": "asyncfgd feasibility",
         "machine": machine(),
         "board": BOARD,
@@ -241,54 +245,54 @@ def main() -> None:
         "ratios": {name: ratio._asdict() for name, ratio in samples.items()},
         "cases": list(cases(samples)),
     }
-    found["seconds"] = round(time.perf_counter() - begun_s, 1)
-    write_json(RESULT, found)
-    print(markdown(found))
+    results["seconds"] = round(time.perf_counter() - begun_s, 1)
+    write_json(RESULT, results)
+    print(markdown(results))
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """The results as sentences and a table, where each figure comes from among them."""
+def markdown(results: dict[str, Any]) -> str:
+    """The results as sentences and a table."""
     lines = [
-        f"{len(found['cases'])} cases on `sim:{found['board']}` under a cap of {found['cap_w']:g} W. A limit is a share"
-        f" of what backprop takes with a whole batch of {found['batch_size']}. A cost is the time to the target over "
-        "that of backprop without a limit, with the least ratio of samples below, which favours forward gradients; "
-        "`needs` is the least memory that any point takes. Memory is modelled; times and powers are simulated. A "
-        "case in which nothing fits has no line.",
+        f"{len(results['cases'])} cases on `sim:{results['board']}` under a cap of {results['cap_w']:g} W. Each memory "
+        f"limit is a share of what backprop needs for a whole batch of {results['batch_size']}. Each cost is the time "
+        "to the target relative to backprop without a limit, with the lowest sample ratio below, which favours forward "
+        "gradients. `needs` is the least memory of any point. Memory is modelled; time and power are simulated. Cases "
+        "in which nothing fits are left out.",
         "",
-        "| algorithm | times backprop's samples | where from |",
+        "| algorithm | samples relative to backprop | source |",
         "|---|---|---|",
-        *(f"| {name} | {_span(ratio)} | {ratio['source']} |" for name, ratio in found["ratios"].items()),
+        *(f"| {name} | {_span(ratio)} | {ratio['source']} |" for name, ratio in results["ratios"].items()),
         "",
-        verdict(found),
+        verdict(results),
         "",
         f"| model | batch sizes | limit | {' | '.join(ALGORITHMS)} | chosen |",
         f"|---|---|---|{'---|' * len(ALGORITHMS)}---|",
     ]
-    for case in found["cases"]:
+    for case in results["cases"]:
         if case["chosen"] is None:
             continue
         shown = [_cell(case, name) for name in ALGORITHMS]
-        limit = f"{size(case['limit_bytes'])} ({100 * case['share']:g} %)"
+        limit = f"{size(case['limit_bytes'])} ({100 * case['share']:g}%)"
         where = (case["model"], case["batch_sizes"], limit)
         lines.append(f"| {' | '.join((*where, *shown, case['chosen']))} |")
     return "\n".join(lines) + "\n"
 
 
-def verdict(found: dict[str, Any]) -> str:
-    """How often each algorithm is chosen, and whether that is ever a forward gradient."""
-    picks = [case["chosen"] for case in found["cases"]]
+def verdict(results: dict[str, Any]) -> str:
+    """Sentences: how often each algorithm is chosen, and the cases that forward gradients win."""
+    picks = [case["chosen"] for case in results["cases"]]
     counts = {name: picks.count(name) for name in ALGORITHMS}
-    said = ", ".join(f"{name} in {count}" for name, count in counts.items() if count)
-    text = f"Chosen: {said or 'nothing'}; nothing fits in {picks.count(None)} of {len(picks)} cases."
+    listing = "; ".join(f"{name} ({count})" for name, count in counts.items() if count)
+    text = f"Nothing fits in {picks.count(None)} of {len(picks)} cases. Chosen in the others: {listing or 'nothing'}."
     for group, names in (("Forward gradients", tuple(ALGORITHMS)[2:]), ("AsyncFGD", tuple(ALGORITHMS)[4:])):
-        wins = [case for case in found["cases"] if case["chosen"] in names]
+        wins = [case for case in results["cases"] if case["chosen"] in names]
         if not wins:
             text += f" {group} win{'s' if group == 'AsyncFGD' else ''} nowhere."
             continue
         costs = [case["algorithms"][case["chosen"]]["cost"] for case in wins]
         text += (
             f" {group} win{'s' if group == 'AsyncFGD' else ''} {len(wins)} cases, at {min(costs):.3g} to "
-            f"{max(costs):.3g} times the time of backprop without a limit."
+            f"{max(costs):.3g} times the training time of backprop without a limit."
         )
     return text
 

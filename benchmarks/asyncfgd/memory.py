@@ -31,24 +31,24 @@ DEPTHS = (4, 16, 64)
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure, and store the results."""
     rows: list[dict[str, Any]] = []
     for name, spec in ALGORITHMS.items():
         for depth in DEPTHS:
-            found = measure(spec, depth=depth)
-            rows.append({"name": name, **{k: round(v, 2) if isinstance(v, float) else v for k, v in found.items()}})
+            figures = measure(spec, depth=depth)
+            rows.append({"name": name, **{k: round(v, 2) if isinstance(v, float) else v for k, v in figures.items()}})
             print(rows[-1], flush=True)
     write_json(RESULT, {"benchmark": "asyncfgd memory", "machine": machine(), "rows": rows})
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """Measured megabytes by depth, and what a simulated board would take them for."""
-    by_place = {(row["name"], row["depth"]): row for row in found["rows"]}
+def markdown(results: dict[str, Any]) -> str:
+    """Measured megabytes by depth, and the modelled ones of a simulated board."""
+    by_place = {(row["name"], row["depth"]): row for row in results["rows"]}
     deepest = max(DEPTHS)
     backprop, checkpointed = (by_place[name, deepest]["peak_mb"] for name in list(ALGORITHMS)[:2])
     lines = [
-        f"| algorithm | {' | '.join(f'{depth} layers' for depth in DEPTHS)} | of backprop at {deepest} "
-        f"| of checkpointed backprop at {deepest} | modelled at {deepest} |",
+        f"| algorithm | {' | '.join(f'{depth} layers' for depth in DEPTHS)} | relative to backprop at {deepest} "
+        f"| to checkpointed backprop at {deepest} | modelled at {deepest} |",
         f"|---|{'---|' * len(DEPTHS)}---|---|---|",
     ]
     for name in ALGORITHMS:

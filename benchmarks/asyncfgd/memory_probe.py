@@ -1,9 +1,9 @@
 """The peak memory of a training step in a fresh process: a stack of convolutions of any depth, under any algorithm.
 
-``python -m benchmarks.asyncfgd.memory_probe forward-gradient --depth 64 --batch 64`` prints one line of JSON. It is the
+``python -m benchmarks.asyncfgd.memory_probe forward-gradient --depth 64 --batch 64`` prints one line of JSON: the
 growth of the process's resident memory (VmHWM minus VmRSS, Linux) over some steps, after a step on two samples has
-loaded and allocated what is there from then on; parameters and the batch itself are not in it. Beside it stands what
-``work()`` says for a simulated board, less the same two.
+made all permanent allocations. Parameters and the batch itself are not included. ``modelled_mb`` is the figure of
+``work()`` for a simulated board, also without these two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.asyncfgd.made import Made, convolutions
+from benchmarks.asyncfgd.synthetic_models import SyntheticModel, convolutions
 from wattune.algorithms import open_algorithm
 
 ROOT = Path(__file__).parents[2]
@@ -26,17 +26,17 @@ STEPS = 3
 
 
 def measure(algorithm: str, *, depth: int, batch: int = 64, norm: bool = False, channels: int = 8) -> dict[str, Any]:
-    """The figures of one process of its own, in MB (1e6 bytes). Raises: RuntimeError with what the process said."""
+    """Measure in a separate process, in MB (1e6 bytes). Raises: RuntimeError with the last line of its errors."""
     command = [sys.executable, "-m", "benchmarks.asyncfgd.memory_probe", algorithm, "--depth", str(depth)]
     command += ["--batch", str(batch), "--channels", str(channels)] + ["--norm"] * norm
-    # Each tensor's memory goes back to the system when the tensor goes; otherwise the allocator's leftovers count.
+    # Return each tensor's memory to the system with the tensor; otherwise memory cached by the allocator counts.
     settings = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **settings}, capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if process.returncode:
+        raise RuntimeError(process.stderr.strip().splitlines()[-1])
+    figures: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return figures
 
 
@@ -50,14 +50,14 @@ def main() -> None:
     parser.add_argument("--norm", action="store_true", help="batch normalisation after each convolution")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    task = Made(lambda: convolutions(given.depth, given.channels, norm=given.norm), (3, 32, 32))
+    task = SyntheticModel(lambda: convolutions(given.depth, given.channels, norm=given.norm), (3, 32, 32))
     algorithm = open_algorithm(given.algorithm, task, given.batch)
     work = algorithm.work()
-    # A pipeline gives no Step before it is full.
+    # A pipeline yields no Step before it is full.
     list(algorithm.run([task.example(2)] * 8))
     batches = [task.example(given.batch)] * (STEPS + 8)
     before = _status_kb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew at VmRSS
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to VmRSS
     steps = algorithm.run(batches)
     for _ in range(STEPS):
         next(steps)

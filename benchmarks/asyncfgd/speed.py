@@ -1,9 +1,9 @@
-"""Milliseconds per step of the pipeline beside those of backprop and of the plain forward gradient.
+"""Milliseconds per step of the pipeline, of backprop and of the plain forward gradient.
 
 Every row trains the same model on the same batches with the same optimizer (SGD). Rounds are interleaved, so that
-whatever disturbs the machine disturbs all rows; in each a row goes on with its training for STEPS steps, so pipelines
-stay full. Medians say what a step takes on this machine as it was, minima what it takes when nothing disturbs it, and
-the processor time of the whole process how much work it is.
+disturbances of the machine affect all rows; in each round a row continues its run for STEPS steps, so pipelines stay
+full. Medians are the time of a step on this machine as it was, minima without disturbance, and the CPU time of the
+whole process is the amount of work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.asyncfgd.made import Made, convolutions, perceptron
+from benchmarks.asyncfgd.synthetic_models import SyntheticModel, convolutions, perceptron
 from benchmarks.timing import RESULTS, machine
 from wattune.algorithms import Step, open_algorithm
 from wattune.files import write_json
@@ -31,7 +31,7 @@ STEPS = 20
 
 @dataclass(frozen=True)
 class Row:
-    """An algorithm, and how many threads one operation of it may use."""
+    """An algorithm, and the number of threads that each of its operations may use."""
 
     name: str
     spec: str
@@ -55,20 +55,20 @@ ROWS = (
 
 
 MODELS = {
-    "MLP 8x64, b 64": (Made(lambda: perceptron(7, 64), (64,)), 64),
-    "MLP 8x256, b 128": (Made(lambda: perceptron(7, 256), (256,)), 128),
-    "MLP 8x512, b 256": (Made(lambda: perceptron(7, 512), (512,)), 256),
-    "CNN 8x16 filters, 16x16, b 64": (Made(lambda: convolutions(8, 16), (3, 16, 16)), 64),
+    "MLP 8x64, b 64": (SyntheticModel(lambda: perceptron(7, 64), (64,)), 64),
+    "MLP 8x256, b 128": (SyntheticModel(lambda: perceptron(7, 256), (256,)), 128),
+    "MLP 8x512, b 256": (SyntheticModel(lambda: perceptron(7, 512), (512,)), 256),
+    "CNN 8x16 filters, 16x16, b 64": (SyntheticModel(lambda: convolutions(8, 16), (3, 16, 16)), 64),
     "transformer 4 x 64, 64 characters, b 16": (
-        Made(lambda: CharacterTransformer(layers=4, width=64, heads=4), (64,), 96, text=True),
+        SyntheticModel(lambda: CharacterTransformer(layers=4, width=64, heads=4), (64,), 96, text=True),
         16,
     ),
 }
-"""What is trained, and its batch size. All by plain SGD."""
+"""Name -> model and batch size. All train by plain SGD."""
 
 
 def timed(steps: Iterator[Step], row: Row, count: int) -> tuple[float, float]:
-    """Seconds and processor seconds of a step."""
+    """Seconds and CPU seconds per step."""
     torch.set_num_threads(row.threads)
     begin, begin_cpu = time.perf_counter(), time.process_time()
     for _ in islice(steps, count):
@@ -76,18 +76,18 @@ def timed(steps: Iterator[Step], row: Row, count: int) -> tuple[float, float]:
     return (time.perf_counter() - begin) / count, (time.process_time() - begin_cpu) / count
 
 
-def measure(model: Made, batch_size: int, rows: tuple[Row, ...], rounds: int) -> list[dict[str, Any]]:
-    """Every row of one model."""
+def measure(model: SyntheticModel, batch_size: int, rows: tuple[Row, ...], rounds: int) -> list[dict[str, Any]]:
+    """Measure every row for one model."""
     batch = model.example(batch_size)
     trainings: list[Iterator[Step]] = []
-    found: list[list[tuple[float, float]]] = []
+    times_by_row: list[list[tuple[float, float]]] = []
     for row in rows:
         torch.set_num_threads(row.threads)
         trainings.append(open_algorithm(row.spec, model, batch_size).run(repeat(batch)))
         timed(trainings[-1], row, 5)
-        found.append([])
+        times_by_row.append([])
     for _ in range(rounds):
-        for row, steps, times in zip(rows, trainings, found, strict=True):
+        for row, steps, times in zip(rows, trainings, times_by_row, strict=True):
             times.append(timed(steps, row, STEPS))
     return [
         {
@@ -96,12 +96,12 @@ def measure(model: Made, batch_size: int, rows: tuple[Row, ...], rounds: int) ->
             "min_ms": 1e3 * min(t for t, _ in times),
             "min_cpu_ms": 1e3 * min(t for _, t in times),
         }
-        for row, times in zip(rows, found, strict=True)
+        for row, times in zip(rows, times_by_row, strict=True)
     ]
 
 
 def main(arguments: list[str]) -> None:
-    """Measure all models and keep the table; with arguments only what they name, and nothing is kept."""
+    """Measure all models and store the table; with arguments only the named ones, and nothing is stored."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks asyncfgd speed")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--model", default="", help="only models with this in their name")
@@ -131,9 +131,9 @@ def main(arguments: list[str]) -> None:
         write_json(RESULTS / "asyncfgd_speed.json", figures)
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """Medians and minima of each row, a column for each model."""
-    tables = found["ms_per_step"]
+def markdown(results: dict[str, Any]) -> str:
+    """Medians and minima of each row, one column per model."""
+    tables = results["ms_per_step"]
     lines = [f"| ms per step | {' | '.join(tables)} |", f"|---|{'---|' * len(tables)}"]
     for place, row in enumerate(ROWS):
         own = [table[place] for table in tables.values()]
@@ -149,6 +149,6 @@ def markdown(found: dict[str, Any]) -> str:
             ratios.append(f"{by_name[one] / by_name[other]:.2f}")
         return " | ".join(ratios)
 
-    lines.append(f"| **{cut}: times as fast as the {plain}** | {times(plain, cut)} |")
-    lines.append(f"| **the same, {both}** | {times(both, cut)} |")
+    lines.append(f"| **{cut}: speed-up over {plain}** | {times(plain, cut)} |")
+    lines.append(f"| **{cut}: speed-up over {both}** | {times(both, cut)} |")
     return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
-"""What staleness alone costs: the training loss against the number of modules, at one and the same step size.
+"""Cost of staleness alone: the training loss by the number of modules, at the same step size.
 
-The more modules, the older the parameters that the first of them works on; everything else stays as it is, the
-directions' distribution too. Plain SGD, so that no optimizer evens anything out.
+With more modules, the first one works on older parameters; everything else stays the same, the distribution of the
+directions included. Plain SGD, so that no adaptive optimizer compensates.
 `python -m benchmarks asyncfgd staleness`.
 """
 
@@ -29,7 +29,8 @@ RESULT = RESULTS / "asyncfgd_staleness.json"
 
 
 def network() -> nn.Module:
-    """Eight hidden layers of 32 on the digits, each with its own normalisation: it can be cut into eight."""
+    """Network of eight hidden layers of 32 for the digits, each with its own normalisation, that can be cut into eight
+    modules."""
     layers: list[nn.Module] = [nn.Flatten(), nn.Linear(64, 32), nn.LayerNorm(32), nn.ReLU()]
     for _ in range(7):
         layers += [nn.Linear(32, 32), nn.LayerNorm(32), nn.ReLU()]
@@ -37,7 +38,7 @@ def network() -> nn.Module:
 
 
 def final_loss(modules: int, rate: float, seed: int) -> float:
-    """Mean training loss of the last steps; infinite where it diverged."""
+    """Mean training loss of the last steps; infinite if the run diverged."""
     parts = digits(Path())
     workload = Workload(
         "digits, deep perceptron",
@@ -54,7 +55,7 @@ def final_loss(modules: int, rate: float, seed: int) -> float:
 
 
 def measured() -> list[dict[str, Any]]:
-    """A row for each step size and number of modules."""
+    """Measure each step size and number of modules: one row each."""
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     for rate in RATES:
@@ -75,13 +76,13 @@ def measured() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure and keep."""
+    """Measure, and store the results."""
     write_json(RESULT, {"benchmark": "asyncfgd staleness", "machine": machine(), "steps": STEPS, "rows": measured()})
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """Loss by staleness, a row for each step size."""
-    rows = found["rows"]
+def markdown(results: dict[str, Any]) -> str:
+    """Loss by staleness, one row per step size."""
+    rows = results["rows"]
     lines = [
         f"| step size | {' | '.join(f'K = {modules}' for modules in MODULES)} |",
         f"|---|{'---|' * len(MODULES)}",

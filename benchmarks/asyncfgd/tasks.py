@@ -1,4 +1,4 @@
-"""What the algorithms are compared on: networks from scratch, and the last layers of pre-trained ones.
+"""Tasks to compare the algorithms on: networks from scratch, and the last layers of pre-trained ones.
 
 Each task has three parts of its data: to train, to choose a learning rate by, and to judge. Digits are scikit-learn's;
 images and texts are read from a folder with `tin100_32`, `cifar10_12k` (npz files) and `tinyshakespeare` (text).
@@ -16,13 +16,14 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from wattune.datasets.npz import Npz
+from wattune.datasets.texts import Text
 from wattune.files import write_bytes
 from wattune.workloads import Data, OptimizerRule, Workload
 from wattune.workloads.models import CharacterTransformer
-from wattune.workloads.sources import Npz, Text
 
 WORK = Path("build") / "asyncfgd"
-"""What takes long and is kept: the pre-trained network, and finished trainings."""
+"""Folder of the pre-trained network and finished runs, which are reused."""
 
 BATCH = 64
 """Batch size. Source: Zhao et al., AsyncFGD, NeurIPS 2023, section 6."""
@@ -41,10 +42,10 @@ class Parts:
 
 @dataclass(frozen=True)
 class Task:
-    """A model and what it learns: ``steps`` of ``BATCH`` samples, looked at every ``every`` steps.
+    """A model and its training task: ``steps`` of ``BATCH`` samples, evaluated every ``every`` steps.
 
-    ``cut``: into how many modules a pipeline cuts it. ``fine_tuning``: the model starts from what it has learned
-    elsewhere, up to the layers that train here.
+    ``cut``: the number of modules that a pipeline cuts it into. ``fine_tuning``: all layers but the trained ones are
+    pre-trained.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Task:
     needs_data: bool = False
 
     def workload(self, data: Path, learning_rate: float, *, judge: bool) -> Workload:
-        """The task at this learning rate, evaluated on the part to choose by or to judge with."""
+        """The task at this learning rate, evaluated on the choosing or on the judging part."""
         parts = self.parts(data)
         return Workload(
             f"{self.name}",
@@ -76,7 +77,7 @@ class Task:
 
 @cache
 def digits(_: Path) -> Parts:
-    """1,077 + 360 + 360 of scikit-learn's digits, (1, 8, 8), standardised: forward gradients hardly leave the start
+    """Scikit-learn's digits, 1,077 + 360 + 360 of shape (1, 8, 8), standardised: forward gradients hardly learn
     otherwise."""
     from sklearn.datasets import load_digits
 
@@ -89,7 +90,7 @@ def digits(_: Path) -> Parts:
 
 
 def perceptron() -> nn.Module:
-    """Three hidden layers of 32: 4,522 parameters."""
+    """Network of three hidden layers of 32: 4,522 parameters."""
     layers: list[nn.Module] = [nn.Flatten(), nn.Linear(64, 32), nn.ReLU()]
     for _ in range(2):
         layers += [nn.Linear(32, 32), nn.ReLU()]
@@ -97,7 +98,7 @@ def perceptron() -> nn.Module:
 
 
 def convolutions() -> nn.Module:
-    """Four normalised convolutions of 8 channels: about 2,500 parameters."""
+    """Network of four normalised convolutions of 8 channels: about 2,500 parameters."""
     layers: list[nn.Module] = []
     channels = 1
     for _ in range(4):
@@ -113,7 +114,7 @@ LENGTH = 32
 
 @cache
 def characters(data: Path) -> Parts:
-    """Pieces of Shakespeare; the last tenth of the training text to choose by, and a part of the test text."""
+    """Pieces of Shakespeare; the choosing part is the end of the training text, the judging part from the test text."""
     folder = data / "tinyshakespeare"
     whole = Text(folder / "train.txt", LENGTH, test=folder / "test.txt", vocabulary="ascii")()
     (x, y), (tests, answers) = whole.train, whole.test
@@ -122,7 +123,7 @@ def characters(data: Path) -> Parts:
 
 
 def transformer() -> nn.Module:
-    """Two layers, 32 wide."""
+    """Transformer of two layers of width 32."""
     return CharacterTransformer(length=LENGTH, layers=2, heads=4, width=32)
 
 
@@ -134,7 +135,7 @@ FINE_TUNING_SAMPLES, CHOICE_SAMPLES, JUDGED_SAMPLES = 5000, 1000, 3000
 
 
 def body() -> nn.Sequential:
-    """3 x 32 x 32 -> 32 x 8 x 8: all but the last block."""
+    """All layers but the last block: (3, 32, 32) -> (32, 8, 8)."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1),
         nn.GroupNorm(4, 16),
@@ -149,7 +150,7 @@ def body() -> nn.Sequential:
 
 
 def block() -> nn.Sequential:
-    """32 x 8 x 8 -> 64 features: the last block."""
+    """The last block: (32, 8, 8) -> 64 features."""
     return nn.Sequential(
         nn.Conv2d(32, 64, 3, padding=1), nn.GroupNorm(4, 64), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     )
@@ -157,7 +158,7 @@ def block() -> nn.Sequential:
 
 @cache
 def pretrained(data: Path) -> tuple[nn.Sequential, nn.Sequential]:
-    """Body and block after learning the hundred classes of tin100_32: three minutes of a core, once."""
+    """Body and block, pre-trained on the hundred classes of tin100_32: three minutes on one core, once."""
     path = WORK / "pretrained.safetensors"
     if not path.exists():
         write_bytes(path, save(_pretrain(data).state_dict()))
@@ -193,12 +194,12 @@ def _features(data: Path, *, up_to_block: bool) -> Parts:
 
     read = _images(data / "cifar10_12k")
 
-    def found(images: Tensor, labels: Tensor, count: int) -> Pair:
+    def features(images: Tensor, labels: Tensor, count: int) -> Pair:
         with torch.no_grad():
-            given = [first(part.float() / 255) for part in torch.split(images[:count], 500)]
-            return torch.cat([last(part) for part in given] if up_to_block else given), labels[:count]
+            parts = [first(part.float() / 255) for part in torch.split(images[:count], 500)]
+            return torch.cat([last(part) for part in parts] if up_to_block else parts), labels[:count]
 
-    (x, y), judge = found(*read.train, FINE_TUNING_SAMPLES + CHOICE_SAMPLES), found(*read.test, JUDGED_SAMPLES)
+    (x, y), judge = features(*read.train, FINE_TUNING_SAMPLES + CHOICE_SAMPLES), features(*read.test, JUDGED_SAMPLES)
     if up_to_block:
         # Standardised, as a frozen network's features should be for forward gradients.
         mean, deviation = x.mean(0), x.std(0) + 1e-6
@@ -213,17 +214,17 @@ def head_features(data: Path) -> Parts:
 
 
 def block_features(data: Path) -> Parts:
-    """CIFAR-10 as what the last block of the pre-trained network is given."""
+    """CIFAR-10 as the input of the pre-trained network's last block."""
     return _features(data, up_to_block=False)
 
 
 def head() -> nn.Module:
-    """650 parameters."""
+    """A linear head with 650 parameters."""
     return nn.Sequential(nn.Linear(64, 10))
 
 
 def tasks(data: Path | None) -> tuple[Task, ...]:
-    """All of them; without a folder of data, those that need none."""
+    """All tasks; without a folder of data, those that need no files."""
 
     def last_block() -> nn.Module:
         assert data is not None

@@ -1,1 +1,1 @@
-"""How good the decisions are, beside other ways to make them: `python -m benchmarks decisions`."""
+"""Quality of wattune's decisions compared with other methods: `python -m benchmarks decisions`."""

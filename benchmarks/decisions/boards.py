@@ -1,8 +1,8 @@
 """Boards with one model on them: the true step time and power of every cell, and a rig that probes them with noise.
 
-A probe reads the sensor for some of its windows, after it has settled. Noise is drawn twice a window, so a probe's mean
-is better than one reading, as far as it is long; it comes with the board's own error of repetition, and where the board
-warms up, what is read early is less than what is drawn later.
+A probe reads the sensor for several of its windows, after it has settled. Noise is drawn twice per window, so the mean
+of a longer probe is more exact than one reading. The board has a repetition error of its own, and a board that warms up
+draws less at first.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 REPETITION = 0.002
-"""Standard deviation of step time and power from one probe to the next, relative, that no longer probe takes away."""
+"""Relative standard deviation of step time and power between probes, which longer probes do not reduce."""
 
-READINGS_A_WINDOW = 2
-"""Readings of a window that differ; all the others overlap with them."""
+READINGS_PER_WINDOW = 2
+"""Independent readings per window; all others overlap with them."""
 
-WARM_UP_STEPS, LEAST_STEPS = 2, 3
+WARM_UP_STEPS, MIN_STEPS = 2, 3
 
 
 class Cell(NamedTuple):
@@ -36,7 +36,7 @@ class Cell(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a probe says: of its steps, and of the sensor's readings meanwhile."""
+    """Result of a probe: its steps, and the sensor's readings during them."""
 
     step_s: float
     step_std_s: float
@@ -50,9 +50,9 @@ class Reading(NamedTuple):
 class Board:
     """True figures: ``step_s`` and ``power_w`` (batch sizes, clocks); the power is the highest of any window, warm.
 
-    ``noise_w``: of one window's reading; ``noise_known``: whether the sensor's data sheet says so. ``step_noise``: of
-    one step's time, relative. ``cold``: by how much less the board draws when cold, as a share, and
-    ``warming_s`` how long it takes to warm up. ``volts``: at each clock, where the board tells them.
+    ``noise_w``: standard deviation of one window's reading; ``noise_known``: True if the sensor's data sheet has it.
+    ``step_noise``: relative standard deviation of a step's time. ``cold``: share by which the cold board draws less;
+    ``warming_s``: time constant of warming up. ``volts``: voltage at each clock, if the board reports it.
     """
 
     name: str
@@ -72,22 +72,22 @@ class Board:
     volts: tuple[float, ...] = ()
 
     def cap_w(self, share: float) -> float:
-        """So far on the way from the least to the most that any cell draws."""
+        """Cap at ``share`` of the range from the least to the most that any cell draws."""
         low, high = float(self.power_w.min()), float(self.power_w.max())
         return low + share * (high - low)
 
     def place(self, cell: Cell) -> tuple[int, int]:
-        """Where a cell is in ``step_s`` and ``power_w``."""
+        """Indices of a cell in ``step_s`` and ``power_w``."""
         return self.batch_sizes.index(cell.batch_size), self.clocks_mhz.index(cell.clock_mhz)
 
     def fastest(self, cap_w: float, power_w: Array | None = None) -> dict[int, Cell]:
-        """Of each batch size that can keep the cap at all the fastest cell that does; by ``power_w`` where given."""
-        found, drawn = {}, self.power_w if power_w is None else power_w
+        """The fastest cell under the cap for each batch size that has one; by ``power_w`` if given."""
+        cells, drawn = {}, self.power_w if power_w is None else power_w
         for row, size in enumerate(self.batch_sizes):
             times = np.where(drawn[row] <= cap_w, self.step_s[row], math.inf)
             if math.isfinite(times.min()):
-                found[size] = Cell(size, self.clocks_mhz[int(times.argmin())])
-        return found
+                cells[size] = Cell(size, self.clocks_mhz[int(times.argmin())])
+        return cells
 
     def sample_s(self, cell: Cell) -> float:
         """True seconds per sample."""
@@ -98,21 +98,21 @@ class Board:
         return self.sample_s(cell) * samples[cell.batch_size]
 
     def best(self, cap_w: float, samples: Mapping[int, float], power_w: Array | None = None) -> Cell | None:
-        """The cell with the least time to the target; None where no batch size can keep the cap."""
+        """The cell with the least time to the target; None if no cell stays under the cap."""
         fastest = self.fastest(cap_w, power_w)
         cells = [cell for size, cell in fastest.items() if math.isfinite(samples.get(size, math.inf))]
         return min(cells, key=lambda cell: self.cost(cell, samples), default=None)
 
 
 def probe_length(board: Board, true_s: float, windows: int) -> tuple[int, int]:
-    """Steps of a probe over so many windows, and the readings that differ in it."""
-    steps = max(LEAST_STEPS, math.ceil(windows * board.window_s / true_s))
-    return steps, max(1, round(steps * true_s / board.window_s)) * READINGS_A_WINDOW
+    """Steps of a probe over ``windows`` windows, and its number of independent readings."""
+    steps = max(MIN_STEPS, math.ceil(windows * board.window_s / true_s))
+    return steps, max(1, round(steps * true_s / board.window_s)) * READINGS_PER_WINDOW
 
 
 @dataclass
 class Rig:
-    """One board under one cap, from cold: counts what it is asked, and how far above the cap that was."""
+    """One board under one cap, cold at first: counts probes, their time, and how far they exceeded the cap."""
 
     board: Board
     cap_w: float
@@ -126,7 +126,7 @@ class Rig:
         self._draw = random.Random(f"{self.board.name} {self.cap_w:.6g} {self.seed}")
 
     def probe(self, cell: Cell, *, windows: int = 3, abort: bool = True) -> Reading | float:
-        """What was read, or with ``abort`` the first reading above the cap, where there is one."""
+        """Probe a cell; return the reading, or with ``abort`` the first power above the cap, if there is one."""
         board, gauss = self.board, self._draw.gauss
         true_s, warm_w = float(board.step_s[board.place(cell)]), float(board.power_w[board.place(cell)])
         power_w = warm_w * (1 - board.cold * (1 - self._warm))
@@ -139,7 +139,7 @@ class Rig:
         above = next((number for number, reading in enumerate(readings) if reading > self.cap_w), None)
         length_s = steps * true_s
         if abort and above is not None:
-            length_s = (above + 1) * board.window_s / READINGS_A_WINDOW
+            length_s = (above + 1) * board.window_s / READINGS_PER_WINDOW
         spent_s = board.window_s + board.lag_s + WARM_UP_STEPS * true_s + length_s
         self.seconds += spent_s
         towards = warm_w / float(board.power_w.max())

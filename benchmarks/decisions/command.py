@@ -1,6 +1,6 @@
 """`python -m benchmarks decisions [PART ...] [--sweeps RUNS.csv] [--zeus DIR]`, or `decisions train --data DIR`.
 
-Without a part all are run; a part that is run alone takes its place among the results of the others.
+Without PART, all parts run; a single part replaces its own results and keeps those of the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from benchmarks.decisions import (
-    beginning_part,
     efficiency_part,
     goals,
     pipeline_part,
@@ -29,42 +28,39 @@ from benchmarks.timing import RESULTS, machine
 from wattune.files import write_json
 
 WORK = Path("build") / "decisions"
-"""Learning curves of the fresh runs, which are resumed from there."""
+"""Folder of the fresh runs' learning curves, from which they resume."""
 
 RESULT = RESULTS / "decisions.json"
-PARTS = ("efficiency", "gpus", "pipeline", "profiling", "beginning")
+PARTS = ("efficiency", "gpus", "pipeline", "profiling")
 
 
 def main(arguments: list[str]) -> None:
-    """Compare, print and keep; or train."""
+    """Compare, print and store the results; or train."""
     options = _options(arguments)
     if options.parts == ["train"]:
         torch.set_num_threads(1)
         train(options.data, WORK)
         return
 
-    def known() -> list[sweeps.Sweep]:
+    def recorded() -> list[sweeps.Sweep]:
         return sweeps.read(RUNS) + (sweeps.read(options.sweeps) if options.sweeps else [])
 
     compared: dict[str, Callable[[], dict[str, Any]]] = {
-        "efficiency": lambda: efficiency_part.summary(efficiency_part.cases(known(), sweeps.noise_scales(NOISE))),
+        "efficiency": lambda: efficiency_part.summary(efficiency_part.cases(recorded(), sweeps.noise_scales(NOISE))),
         "gpus": lambda: traces.summary(traces.cases(options.zeus)),
-        "pipeline": lambda: pipeline_part.summary(pipeline_part.cases(known())),
-        "beginning": lambda: beginning_part.summary(
-            beginning_part.cases(sweeps.read(RUNS), sweeps.noise_scales(NOISE, "early_noise_scale"))
-        ),
+        "pipeline": lambda: pipeline_part.summary(pipeline_part.cases(recorded())),
         "profiling": lambda: profiling_part.summary(profiling_part.cases()),
     }
     figures: dict[str, Any] = {}
     for name in options.parts or [part for part in PARTS if part != "gpus" or options.zeus]:
         begun_s = time.perf_counter()
-        found = compared[name]()
+        summary = compared[name]()
         seconds = round(time.perf_counter() - begun_s, 1)
-        print(f"\n{name} ({seconds:.0f} s)\n\n{tables.TABLES[name](found)}", flush=True)
+        print(f"\n{name} ({seconds:.0f} s)\n\n{tables.TABLES[name](summary)}", flush=True)
         figures = json.loads(RESULT.read_text()) if RESULT.is_file() else {"benchmark": "decisions"}
-        figures |= {name: found, "machine": machine(), "seconds": figures.get("seconds", {}) | {name: seconds}}
+        figures |= {name: summary, "machine": machine(), "seconds": figures.get("seconds", {}) | {name: seconds}}
         if not {"efficiency", "pipeline", "profiling"} - figures.keys():
-            figures["goals"] = goals.judged(figures)
+            figures["goals"] = goals.goal_results(figures)
         write_json(RESULT, figures)
     if "goals" in figures:
         print(f"\n{tables.goals(figures['goals'])}")

@@ -1,7 +1,7 @@
-"""The batch size alone: every way to choose it on the same runs and devices, judged on the target's own runs.
+"""The choice of the batch size alone: every method on the same runs and devices, judged on the target's own runs.
 
-The device's side is known exactly here: the fastest cell of each batch size that keeps 0.98 of a random cap on a random
-board. Of the proxy's ten seeds five, drawn anew for each case, may be used; the rest are "the same" workload's truth.
+The device is known exactly here: the fastest cell of each batch size under 0.98 of a random cap on a random board. Five
+of the proxy's ten seeds, drawn for each case, may be used; the rest are the truth for "same workload".
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from benchmarks.decisions.zeus_policy import zeus
 from wattune.records.efficiency import BAND_SD
 
 DEVICES = 40
-"""For each pair of a proxy and a target."""
+"""Devices for each pair of a proxy and a target."""
 
 CAPS = (0.25, 0.9)
 GUARD = 0.98
 FLOOR = "floor"
-"""Whoever knows all exactly, judged by a truth that is off by as much as the target's few seeds leave it off."""
+"""Exact knowledge, judged by a truth with the error of the target's few seeds: the lowest regret to expect."""
 
 FIRST_BOARD = 5000
-"""Boards of this part are not those of the profiling part."""
+"""First seed of this part's boards, which differ from those of the profiling part."""
 
 
 def device(number: int, draw: random.Random) -> tuple[Board, dict[int, float]]:
@@ -45,7 +45,7 @@ def device(number: int, draw: random.Random) -> tuple[Board, dict[int, float]]:
 
 
 def cases(sweeps: Sequence[Sweep], scales: dict[Key, list[float]]) -> list[dict[str, Any]]:
-    """All ways on all devices and pairs, a row each."""
+    """All methods on all devices and pairs, one row each."""
     rows: list[dict[str, Any]] = []
     for proxy, target in pairs(sweeps):
         true, error = truth(target.runs), errors(target.runs)
@@ -119,7 +119,7 @@ def _ways(
 
 
 def _regret(decision: Decision, times: dict[int, float], true: dict[int, float]) -> float:
-    """Over the best batch size; one that does not come to the target costs as much again as the best does (100 %)."""
+    """Regret relative to the best batch size; a batch size that misses the target has a regret of 100 %."""
     best = estimators.cheapest(times, true)
     if best is None:
         return 0.0
@@ -130,31 +130,31 @@ def _regret(decision: Decision, times: dict[int, float], true: dict[int, float])
 
 
 def covered(decision: Decision, true: dict[int, float], error: dict[int, float] | None = None) -> list[bool]:
-    """Of each batch size but the reference, whether the target's ln r is in the stated 90 % band.
+    """One flag per batch size but the reference: True if the target's ln r is in the stated 90 % band.
 
-    ``error``: standard errors of ln(truth), which the band is widened by.
+    ``error``: standard errors of ln(truth), by which the band is widened.
     """
     curve = decision.curve
     if curve is None or not any(curve.runs.values()) or not math.isfinite(true[curve.reference]):
         return []
-    found = []
+    inside = []
     for size in curve.batch_sizes:
         if size != curve.reference and math.isfinite(true[size]):
             place = curve.batch_sizes.index(size)
             own = 0.0 if error is None else math.hypot(error[size], error[curve.reference])
             apart = math.log(true[size] / true[curve.reference]) - float(curve.mean[place])
-            found.append(bool(abs(apart) <= BAND_SD * math.hypot(math.sqrt(curve.covariance[place, place]), own)))
-    return found
+            inside.append(bool(abs(apart) <= BAND_SD * math.hypot(math.sqrt(curve.covariance[place, place]), own)))
+    return inside
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Every way's figures, all cases and by family; ours against the paper's sweep case by case."""
+    """Figures of every method, for all cases and by family; ours against the paper's sweep case by case."""
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         ways.setdefault(row["way"], []).append(row)
     floor = ways.pop(FLOOR)
     paper = {row["case"]: row for row in ways["paper 6 x 5"]}
-    found: dict[str, Any] = {}
+    summaries: dict[str, Any] = {}
     for name, some in ways.items():
         beside = [paper[row["case"]] for row in some]
         groups = [row["group"] for row in some]
@@ -172,10 +172,10 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             figures[f"{what}_saved"] = round(1 - share, 4)
         if name.startswith("ours"):
             figures |= _own(some)
-        found[name] = figures
-    found["ours"][FLOOR] = regrets([row["regret"] for row in floor], [row["group"] for row in floor])
-    found["ours"]["floor_by"] = grouped(floor, "regret", "group", "family")
-    return found
+        summaries[name] = figures
+    summaries["ours"][FLOOR] = regrets([row["regret"] for row in floor], [row["group"] for row in floor])
+    summaries["ours"]["floor_by"] = grouped(floor, "regret", "group", "family")
+    return summaries
 
 
 def _own(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Ways to choose the batch size: from runs on the proxy and the seconds per sample that the device takes at best.
+"""Methods that choose the batch size, from runs on the proxy and the device's least seconds per sample.
 
-Each is given the runs that it may make (`Bank`) and says which batch size it takes; what it made is counted.
+Each gets the runs that it may make (`Bank`) and returns a batch size; the runs that it makes are counted.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.decisions.sweeps import Run, Runs
-from wattune.decisions.allocation import Allocation, server_seconds
-from wattune.decisions.choice import choose
-from wattune.decisions.curve import CurvePosterior, Observation
+from wattune.sample_efficiency.choice import choose
+from wattune.sample_efficiency.posterior import CurvePosterior, Observation
+from wattune.sample_efficiency.scheduler import RunScheduler, server_seconds
 
 SampleTimes = Mapping[int, float]
-"""Batch size -> seconds per sample on the device at the fastest cell that keeps the cap; those that can, alone."""
+"""Batch size -> seconds per sample at the device's fastest cell under the cap; batch sizes without one are absent."""
 
 SEEDS = 5
-"""Of the paper's sweep."""
+"""Seeds of the paper's sweep."""
 
 MOST = 12
 TIME_SD = 0.005
-"""Standard deviation of ln(seconds per sample), as a profile's probes leave it."""
+"""Standard deviation of ln(seconds per sample) after a profile's probes."""
 
 
 @dataclass
 class Bank:
-    """Runs to be made one after another at each batch size; counts samples and the server's time."""
+    """Recorded runs, made one after another at each batch size; counts samples and the server's time."""
 
     runs: Runs
     made: list[tuple[int, Run]] = field(default_factory=list)
@@ -39,11 +39,11 @@ class Bank:
     server: float = 0.0
 
     def has(self, size: int) -> bool:
-        """Whether another run can be made there."""
+        """Check if another run can be made at this batch size."""
         return len(self.runs[size]) > sum(at == size for at, _ in self.made)
 
     def make(self, size: int, most: float | None = None) -> Run:
-        """The next run at this batch size, ended after ``most`` samples where it takes longer."""
+        """Make the next run at this batch size, censored after ``most`` samples."""
         run = self.runs[size][sum(at == size for at, _ in self.made)]
         if most is not None and run.samples > most:
             run = Run(most, False, run.seed)
@@ -54,7 +54,7 @@ class Bank:
 
 
 class Decision(NamedTuple):
-    """The batch size (None: none can be chosen), and of ours what it was decided from."""
+    """The batch size (None if there is no choice), and the basis of the decision for ours."""
 
     batch_size: int | None
     expected_regret: float | None = None
@@ -64,13 +64,13 @@ class Decision(NamedTuple):
 
 
 def ours(bank: Bank, times: SampleTimes, *, noise: tuple[float, float] | None = None, spacing: float = 0.0) -> Decision:
-    """The sequential design and the pooled curve; ``noise``: a noise scale and the sd of its logarithm."""
+    """Choose by sequential runs and the pooled curve; ``noise``: a noise scale and the sd of its logarithm."""
     sizes = sorted(bank.runs)
     logs = {size: (math.log(one), TIME_SD) for size, one in times.items()}
     if len(logs) == 1:
-        return Decision(next(iter(logs)), 0.0, reason="only one batch size keeps the cap")
+        return Decision(next(iter(logs)), 0.0, reason="only one batch size stays under the cap")
     scale, sd = noise or (None, 0.0)
-    design = Allocation(sizes, log_step_times=logs, noise_scale=scale, noise_sd=sd)
+    design = RunScheduler(sizes, log_step_times=logs, noise_scale=scale, noise_sd=sd)
     seen: list[Observation] = []
     steps: list[float] = []
     while True:
@@ -82,7 +82,7 @@ def ours(bank: Bank, times: SampleTimes, *, noise: tuple[float, float] | None = 
         run = bank.make(size, design.budget(size))
         seen.append(Observation(size, run.samples, run.reached, run.seed, _spacing(run, spacing)))
     if not any(run.reached for run in seen):
-        # Nothing was trained since only one batch size can be best, or nothing came to the target.
+        # Only one batch size can be best, so nothing was trained; or no run reached the target.
         best = min(logs, key=lambda one: logs[one][0] + float(design.posterior.mean[sizes.index(one)]))
         return Decision(best, None, design.posterior, design.reason, tuple(steps))
     choice = choose(design.posterior, logs)
@@ -90,64 +90,64 @@ def ours(bank: Bank, times: SampleTimes, *, noise: tuple[float, float] | None = 
 
 
 def _spacing(run: Run, spacing: float) -> float:
-    """Of ln(samples), where the target was looked for every ``spacing`` samples only."""
+    """Standard deviation of ln(samples) if the metric is evaluated every ``spacing`` samples only."""
     return spacing / run.samples / math.sqrt(12)
 
 
 def raw_means(bank: Bank, times: SampleTimes, seeds: int = SEEDS) -> Decision:
-    """The paper's: so many runs of every batch size, their means; a censored run counts as its budget."""
+    """Choose as in the paper, by the means of ``seeds`` runs per batch size; a censored run counts as its budget."""
     means: dict[int, float] = {}
     for size in bank.runs:
-        found = [bank.make(size) for _ in range(seeds) if bank.has(size)]
-        if any(run.reached for run in found):
-            means[size] = float(np.mean([run.samples for run in found]))
+        runs = [bank.make(size) for _ in range(seeds) if bank.has(size)]
+        if any(run.reached for run in runs):
+            means[size] = float(np.mean([run.samples for run in runs]))
     return Decision(_fastest(times, means))
 
 
 def raw_at_cost(bank: Bank, times: SampleTimes, server: float) -> Decision:
-    """Means again, of as many runs as ``server`` time pays for: one of each batch size from the largest, then more."""
-    found: dict[int, list[Run]] = {size: [] for size in bank.runs}
+    """Choose by means of as many runs as fit in ``server`` time: one per batch size from the largest, then more."""
+    runs: dict[int, list[Run]] = {size: [] for size in bank.runs}
     order = sorted(bank.runs, reverse=True) * SEEDS
     for size in order:
         if bank.has(size):
-            found[size].append(bank.make(size))
+            runs[size].append(bank.make(size))
         if bank.server >= server:
             break
     means = {
         size: float(np.mean([run.samples for run in some]))
-        for size, some in found.items()
+        for size, some in runs.items()
         if any(run.reached for run in some)
     }
     return Decision(_fastest(times, means) if set(means) & set(times) else min(times, key=times.__getitem__))
 
 
 def fewest_samples(bank: Bank, times: SampleTimes) -> Decision:
-    """Batch first: the one that needs the fewest samples by the paper's sweep, of those that can keep the cap."""
+    """Choose the batch size with the fewest samples by the paper's sweep, of those with a cell under the cap."""
     means = {}
     for size in bank.runs:
-        found = [bank.make(size) for _ in range(SEEDS) if bank.has(size)]
-        if any(run.reached for run in found) and size in times:
-            means[size] = float(np.mean([run.samples for run in found]))
+        runs = [bank.make(size) for _ in range(SEEDS) if bank.has(size)]
+        if any(run.reached for run in runs) and size in times:
+            means[size] = float(np.mean([run.samples for run in runs]))
     return Decision(min(means, key=means.__getitem__, default=None))
 
 
 def largest(times: SampleTimes) -> Decision:
-    """The largest that can keep the cap."""
+    """Choose the largest batch size with a cell under the cap."""
     return Decision(max(times))
 
 
 def constant(times: SampleTimes) -> Decision:
-    """As if every batch size needed the same number of samples."""
+    """Choose as if every batch size needed the same number of samples."""
     return Decision(min(times, key=times.__getitem__))
 
 
 def noise_scale_alone(times: SampleTimes, scale: float) -> Decision:
-    """Samples grow as 1 + b / noise scale (McCandlish et al. 2018, arXiv 1812.06162, section 2)."""
+    """Choose by samples that grow as 1 + b / noise scale (McCandlish et al. 2018, arXiv 1812.06162, section 2)."""
     return Decision(_fastest(times, {size: 1 + size / scale for size in times}))
 
 
 def cheapest(times: SampleTimes, samples: Mapping[int, float]) -> int | None:
-    """The batch size with the least time to the target, of those that keep the cap and reach it."""
+    """The batch size with the least time to the target, of those with a cell under the cap that reach it."""
     return _fastest(times, {size: one for size, one in samples.items() if math.isfinite(one)})
 
 

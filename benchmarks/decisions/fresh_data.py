@@ -1,7 +1,6 @@
-"""What the fresh workloads train on: three families of data from a folder, augmented for every sample alone.
+"""Data of the fresh workloads: three families from a folder, with an augmentation of its own for every sample.
 
-A shift or a flip that a whole mini-batch shares would be noise that grows with the batch size; here every sample has
-its own.
+A shift or flip shared by a whole mini-batch would be noise that grows with the batch size.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor
 from benchmarks.decisions.fresh_models import Characters, Convolutions, Perceptron, Stack
 
 ALPHABET = 96
-"""Printable ASCII, the line break among it; everything else is one more."""
+"""Size of the vocabulary: printable ASCII with the line break, and one symbol for everything else."""
 
 CONTEXT = 12
 TEXT_TESTS = 1200
@@ -36,7 +35,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Family:
-    """A network, what it is pretrained on, and its workloads; the proxy is the first."""
+    """A network, its pre-training data, and its workloads; the first one is the proxy."""
 
     name: str
     network: Callable[[int], Stack]
@@ -58,7 +57,7 @@ def _npz(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def digits(folder: Path, name: str) -> Source:
-    """MNIST at 14 x 14: 0-4 to pretrain, 5-9 upright, on their side and inverted with a patch left out."""
+    """MNIST at 14 x 14: classes 0-4 for pre-training; 5-9 upright, rotated by 90 degrees, or inverted and mirrored."""
     first = 0 if name == "pretraining" else 5
 
     def part(which: str) -> tuple[Tensor, Tensor]:
@@ -81,7 +80,7 @@ def digits(folder: Path, name: str) -> Source:
 
 
 def photographs(folder: Path, name: str) -> Source:
-    """16 x 16 colour: a hundred classes to pretrain, CIFAR-10's classes 0-4 and 5-9."""
+    """Colour images of 16 x 16: a hundred classes for pre-training, CIFAR-10's classes 0-4 and 5-9."""
     which = "tin100_32" if name == "pretraining" else "cifar10_12k"
     first, classes = {"pretraining": (0, 100), "first": (0, 5), "second": (5, 5)}[name]
 
@@ -94,15 +93,15 @@ def photographs(folder: Path, name: str) -> Source:
     tests, answers = part("test")
 
     def draw_some(at: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        found = _shifted(images[at], 2, draw)
+        shifted = _shifted(images[at], 2, draw)
         flips = torch.rand(at.shape, generator=draw) < 0.5
-        return torch.where(flips[..., None, None, None], found.flip(-1), found), labels[at]
+        return torch.where(flips[..., None, None, None], shifted.flip(-1), shifted), labels[at]
 
     return Source(len(images), draw_some, (tests[:IMAGE_TESTS], answers[:IMAGE_TESTS]))
 
 
 def _shifted(images: Tensor, most: int, draw: torch.Generator) -> Tensor:
-    """Each image by up to ``most`` pixels in either direction, with its edge repeated."""
+    """Shift each image by up to ``most`` pixels in either direction, with its edge repeated."""
     size = images.shape[-1]
     place = torch.arange(size)
 
@@ -130,7 +129,7 @@ TEXTS = {
 
 
 def texts(folder: Path, name: str) -> Source:
-    """The next character: an encyclopedia to pretrain, plays, novels."""
+    """Text for predicting the next character: an encyclopedia for pre-training, plays, novels."""
     train, test = (_codes(folder / part) for part in TEXTS[name])
     at = torch.from_numpy(np.random.default_rng(0).integers(0, len(test) - CONTEXT, TEXT_TESTS))
     return Source(len(train) - CONTEXT, lambda places, draw: _windows(train, places), _windows(test, at))
@@ -139,8 +138,8 @@ def texts(folder: Path, name: str) -> Source:
 @cache
 def _codes(path: Path) -> Tensor:
     codes = np.frombuffer(path.read_text(encoding="utf-8").encode("ascii", "replace"), dtype=np.uint8)
-    found = np.where((codes >= 32) & (codes < 126), codes - 31, np.where(codes == 10, 95, 0))
-    return torch.from_numpy(found.astype(np.int64))
+    indices = np.where((codes >= 32) & (codes < 126), codes - 31, np.where(codes == 10, 95, 0))
+    return torch.from_numpy(indices.astype(np.int64))
 
 
 def _windows(codes: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Fresh training runs: `python -m benchmarks decisions train --data DIR`; resumable, an hour of one core at most.
 
-Each configuration (workload, learning rate, batch size) trains its ten seeds at once and keeps its learning curves in
-the work folder; what is there is not trained again. From the curves come the targets, and from those the table of
+Each configuration (workload, learning rate, batch size) trains its ten seeds at once and stores its learning curves in
+the work folder; finished ones are not trained again. Targets are derived from the curves, and with them the table of
 runs, in results/decisions_runs.csv, and the gradient noise scales, in results/decisions_noise.csv.
 """
 
@@ -35,18 +35,18 @@ WINDOW = 3
 QUANTILES = (0.8, 0.95)
 TENTH = 0.1
 EARLY = 2048
-"""The early noise scale: over the micro-batches of the first so many samples."""
+"""Samples whose micro-batches make up the early noise scale."""
 
 PRETRAINING_SAMPLES = 200_000
 NOISE_AT, NOISE_EVERY, MICRO_BATCHES, MICRO_BATCH = 32, 16, 24, 8
-"""The noise scale: in runs at this batch size, every so many evaluations, from so many micro-batches of this size."""
+"""Noise scale: batch size of the runs, evaluations between two measurements, number and size of micro-batches."""
 
 RUNS, NOISE = RESULTS / "decisions_runs.csv", RESULTS / "decisions_noise.csv"
 Floats = NDArray[np.float64]
 
 
 def train(data: Path, work: Path) -> None:
-    """Train what is missing in ``work``, then write the two tables."""
+    """Train configurations missing in ``work``, then write the two tables."""
     work.mkdir(parents=True, exist_ok=True)
     for family in FAMILIES:
         network = family.network(family.classes)
@@ -85,7 +85,7 @@ def _pretrained(family: Family, data: Path, work: Path) -> Parameters:
 def _run(
     name: str, network: Stack, pretrained: Parameters, source: Source, rate: float, batch_size: int, budget: int
 ) -> dict[str, Any]:
-    """Accuracy (seeds, evaluations) on the grid, the first before training; noise and signal where they are taken."""
+    """Accuracy (seeds, evaluations) on the grid, the first before training; noise and signal if measured."""
     parameters = network.begin(pretrained, [_seed(f"{name} head {seed}") for seed in range(SEEDS)])
     optimizer = torch.optim.Adam(parameters, lr=rate * math.sqrt(batch_size / 32), betas=(0.9, 0.999), eps=1e-8)
     accuracy = [_accuracy(network, parameters, source.tests)]
@@ -119,7 +119,7 @@ def _steps(network: Stack, parameters: Parameters, batches: Iterator[tuple[Tenso
 
 
 def _batches(name: str, source: Source, seeds: int, samples: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """(seeds, size, ...) at a time; every seed has an order and an augmentation of its own, epoch by epoch."""
+    """Batches (seeds, size, ...); every seed has its own order and augmentation in each epoch."""
     draws = [torch.Generator().manual_seed(_seed(f"{name} order {seed}")) for seed in range(seeds)]
     augment = torch.Generator().manual_seed(_seed(f"{name} augmentation"))
     orders = [torch.randperm(source.count, generator=draw) for draw in draws]
@@ -142,7 +142,7 @@ def _accuracy(network: Stack, parameters: Parameters, tests: tuple[Tensor, Tenso
 
 
 def _noise(network: Stack, parameters: Parameters, micro: Iterator[tuple[Tensor, Tensor]]) -> tuple[Floats, Floats]:
-    """Unbiased tr(Sigma) and |G|^2 of each seed from micro-batches at the present weights.
+    """Unbiased tr(Sigma) and |G|^2 of each seed from micro-batches at the current weights.
 
     Source: McCandlish et al. 2018, arXiv 1812.06162, appendix A.1.
     """
@@ -172,7 +172,7 @@ def _seed(name: str) -> int:
 
 
 def crossing(accuracy: Floats, target: float) -> float | None:
-    """Samples at which the trailing mean of three evaluations first reaches ``target``; None where it never does."""
+    """Samples at which the trailing mean of three evaluations first reaches ``target``; None if it never does."""
     smooth = np.convolve(accuracy, np.ones(WINDOW) / WINDOW, mode="valid")
     reached = np.flatnonzero(smooth >= target)
     if not len(reached):
@@ -183,7 +183,7 @@ def crossing(accuracy: Floats, target: float) -> float | None:
 
 
 def collect(work: Path) -> None:
-    """The table of runs and that of noise scales, from the learning curves in ``work``."""
+    """Write the tables of runs and of noise scales, from the learning curves in ``work``."""
     runs, scales = [], []
     for family in FAMILIES:
         needed: dict[tuple[float, float], dict[int, float]] = {}  # of the proxy, which comes first
@@ -191,10 +191,12 @@ def collect(work: Path) -> None:
             role = "proxy" if workload == family.workloads[0] else "target"
             for rate in LEARNING_RATES:
                 paths = {b: work / f"{family.name}-{workload}-{rate:g}-{b}.npz" for b in BATCH_SIZES}
-                found = {b: dict(np.load(path)) for b, path in paths.items()}
-                for quantile, target in zip(QUANTILES, _targets([c["accuracy"] for c in found.values()]), strict=True):
+                curves_by_size = {b: dict(np.load(path)) for b, path in paths.items()}
+                for quantile, target in zip(
+                    QUANTILES, _targets([c["accuracy"] for c in curves_by_size.values()]), strict=True
+                ):
                     if role == "proxy":
-                        needed[rate, quantile] = _needed(found, target, family.budget)
+                        needed[rate, quantile] = _needed(curves_by_size, target, family.budget)
                     tenths = {b: TENTH * samples for b, samples in needed[rate, quantile].items()}
                     key = {
                         "family": family.name,
@@ -204,7 +206,7 @@ def collect(work: Path) -> None:
                         "target_quantile": quantile,
                         "target_accuracy": round(target, 5),
                     }
-                    for b, curves in found.items():
+                    for b, curves in curves_by_size.items():
                         for seed, accuracy in enumerate(curves["accuracy"]):
                             samples = crossing(accuracy, target)
                             runs.append(
@@ -218,23 +220,23 @@ def collect(work: Path) -> None:
                                     "progress_at_tenth": _progress(accuracy, target, tenths[b]),
                                 }
                             )
-                    scales += [key | scale for scale in _scales(found[NOISE_AT], target)]
+                    scales += [key | scale for scale in _scales(curves_by_size[NOISE_AT], target)]
     _write(RUNS, runs)
     _write(NOISE, scales)
     print(f"{len(runs)} runs in {RUNS.name}")
 
 
-def _needed(found: dict[int, dict[str, Any]], target: float, budget: int) -> dict[int, float]:
-    """Batch size -> what is taken for the true samples to the target."""
+def _needed(curves_by_size: dict[int, dict[str, Any]], target: float, budget: int) -> dict[int, float]:
+    """Batch size -> estimate of the true samples to the target."""
     runs: dict[int, list[Run]] = {}
-    for b, curves in found.items():
+    for b, curves in curves_by_size.items():
         crossed = [crossing(accuracy, target) for accuracy in curves["accuracy"]]
         runs[b] = [Run(float(budget) if one is None else one, one is not None) for one in crossed]
     return truth(runs)
 
 
 def _progress(accuracy: Floats, target: float, tenth: float) -> float | str:
-    """The share of the way from the first evaluation after training began; nothing where the tenth is too near."""
+    """Progress as a share of the way from the first evaluation in training; empty if the tenth comes too early."""
     if not 2 * GRID <= tenth <= (len(accuracy) - 1) * GRID:
         return ""
     first, then = accuracy[1], float(np.interp(tenth, np.arange(len(accuracy)) * GRID, accuracy))
@@ -242,7 +244,7 @@ def _progress(accuracy: Floats, target: float, tenth: float) -> float | str:
 
 
 def _targets(curves: list[Floats]) -> list[float]:
-    """Shares of the accuracy gain that all batch sizes have in common."""
+    """Target accuracies: shares of the gain that every batch size reaches."""
     begin = float(np.mean([accuracy[:, 0].mean() for accuracy in curves]))
     smooth = [np.convolve(accuracy.mean(axis=0), np.ones(WINDOW) / WINDOW, mode="valid") for accuracy in curves]
     gain = min(float(one.max()) for one in smooth) - begin
@@ -250,7 +252,7 @@ def _targets(curves: list[Floats]) -> list[float]:
 
 
 def _scales(curves: dict[str, Floats], target: float) -> Iterator[dict[str, float | str]]:
-    """Each seed's noise scale over its way to the target: noise and signal summed up first, divided last."""
+    """Each seed's noise scale on its way to the target: noise and signal are summed first, then divided."""
     for seed, accuracy in enumerate(curves["accuracy"]):
         samples = crossing(accuracy, target)
         before = curves["at"] <= (math.inf if samples is None else samples)
@@ -259,8 +261,12 @@ def _scales(curves: dict[str, Floats], target: float) -> Iterator[dict[str, floa
             scale = round(float(curves["noise"][seed][before].sum()) / signal, 1)
             first = curves["at"] <= EARLY
             noise, early = (float(curves[name][seed][first].sum()) for name in ("noise", "signal"))
-            known = noise > 0 and early > 0
-            yield {"seed": seed, "noise_scale": scale, "early_noise_scale": round(noise / early, 2) if known else ""}
+            is_estimable = noise > 0 and early > 0
+            yield {
+                "seed": seed,
+                "noise_scale": scale,
+                "early_noise_scale": round(noise / early, 2) if is_estimable else "",
+            }
 
 
 def _write(path: Path, rows: list[dict[str, object]]) -> None:

@@ -1,8 +1,8 @@
-"""Random boards of two kinds that are made in different ways, twelve clocks by six batch sizes each.
+"""Random boards of two kinds with different generators, twelve clocks by six batch sizes each.
 
-``roofline``: the project's own board files with every constant drawn anew, and a counted model on them. ``table``:
-no formula of a processor at all, but a library's kernels, each good for some batch sizes, with its own speed and its
-own power; work in whole waves; a memory clock in steps; a voltage with a floor; and a board that draws more when warm.
+``roofline``: the project's own board files with random constants, and a counted model on them. ``table``: no formula
+of a processor, but the kernels of a library, each chosen for some batch sizes, with its own speed and power; work in
+whole waves; a memory clock in steps; a voltage with a floor; and a board that draws more when warm.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 
 from benchmarks.decisions.boards import Array, Board
 from benchmarks.session_worlds import TASKS, exact_peak_w, exact_step_s, random_board, work_of
-from wattune.decisions.search import Row
+from wattune.search.search import Row
 
 BATCH_SIZES = (4, 8, 16, 32, 64, 128)
 CLOCKS = 12
 NOISE = (0.005, 0.03)
-"""Of one window's reading, relative to the board's middle power: from a good sensor to a bad one."""
+"""Noise of one window's reading relative to the board's median power, of a good and of a bad sensor."""
 
 
 def board(kind: str, seed: int) -> Board:
@@ -30,7 +30,7 @@ def board(kind: str, seed: int) -> Board:
 
 @cache
 def roofline(seed: int) -> Board:
-    """A board file with its constants drawn anew, and one of the session benchmark's models."""
+    """A board file with random constants, and one of the session benchmark's models."""
     draw = random.Random(f"decisions roofline {seed}")
     plain = random_board(seed + 50_000)
     task = draw.choice([task for task in TASKS if task.name != "resnet18"])  # which does not fit at 128
@@ -46,7 +46,7 @@ def roofline(seed: int) -> Board:
 
 @cache
 def table(seed: int) -> Board:
-    """A table of a library's kernels on a chip, read out at each batch size and clock."""
+    """A chip with a library's kernels, as a table of batch sizes and clocks."""
     draw = random.Random(f"decisions table {seed}")
     share = np.linspace(draw.uniform(0.08, 0.3), 1.0, CLOCKS)
     top_mhz = draw.uniform(600, 1400)
@@ -61,7 +61,7 @@ def table(seed: int) -> Board:
     levels = np.linspace(draw.uniform(0.4, 0.8), 1.0, len(edges) + 1)
     memory = levels[np.searchsorted(edges, share)]
 
-    # Kernels: from which batch size each is chosen, its speed at a full wave, its power, how much it waits for memory.
+    # Kernels: the batch size from which each is chosen, its speed at a full wave, its power, its memory-bound share.
     starts = [0, *sorted(draw.sample(range(1, len(BATCH_SIZES)), draw.randint(1, 3)))]
     kernels = [
         {
@@ -80,7 +80,7 @@ def table(seed: int) -> Board:
     step_s, power_w = np.zeros((len(BATCH_SIZES), CLOCKS)), np.zeros((len(BATCH_SIZES), CLOCKS))
     for place, size in enumerate(BATCH_SIZES):
         kernel = kernels[np.searchsorted(starts, place, side="right") - 1]
-        # Whole waves, the last one shorter by half of what it has to do less.
+        # Whole waves; a partial last one saves half of the missing work.
         waves = math.ceil(size / wave) - 0.5 * (math.ceil(size / wave) - size / wave)
         arithmetic = waves * per_wave_s * (1 - kernel["waits"]) / kernel["speed"] / share
         traffic = waves * per_wave_s * kernel["waits"] / kernel["speed"] / memory
@@ -90,7 +90,7 @@ def table(seed: int) -> Board:
         level = kernel["activity"] * (0.35 + 0.65 * filled) * (0.5 + 0.5 * arithmetic / busy)
         active = clocked + (1 - clocked) * level * busy / step_s[place]
         power_w[place] = idle_w + chip_w * (active * volts**2 * share + leaking * volts**3 + 0.1 * memory)
-    power_w = np.maximum.accumulate(power_w, axis=1)  # in the clock power never falls; in the batch size it does
+    power_w = np.maximum.accumulate(power_w, axis=1)  # power never falls with the clock; with the batch size it may
     clocks = tuple(float(round(top_mhz * one, 1)) for one in share)
     name = f"table {seed}: {len(kernels)} kernels"
     return _board(name, "table", clocks, step_s, power_w, list(volts), draw, cold=draw.uniform(0.0, 0.02))

@@ -9,27 +9,27 @@ from typing import Any
 from benchmarks.decisions import estimators
 from benchmarks.decisions.boards import Cell, Reading, Rig
 from benchmarks.decisions.estimators import Bank, Decision
-from benchmarks.decisions.profilers import Found, Samples, result
-from wattune.decisions.curve import CurvePosterior
-from wattune.decisions.prior import relative_samples
+from benchmarks.decisions.profilers import ProbeOutcome, Samples, result
 from wattune.devices.base import Device, Sensor
-from wattune.profiling.grid import Shape
+from wattune.point import BatchShape
 from wattune.profiling.guided import WINDOWS, Guided, guided
-from wattune.profiling.notebook import Notebook
+from wattune.profiling.journal import Journal
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost
+from wattune.sample_efficiency.posterior import CurvePosterior
+from wattune.sample_efficiency.prior import relative_samples
 
 REST = 0.9
-"""Power at rest over the least that any cell draws."""
+"""Power at rest relative to the least that any cell draws."""
 
 NEVER = 1e6
-"""Relative samples of a batch size none of whose runs came to the target."""
+"""Relative samples of a batch size whose runs all missed the target."""
 
 Believed = dict[int, tuple[float, float]]
 """Batch size -> relative samples, and the standard deviation of their logarithm."""
 
 
 class RigDevice(Device):
-    """What a guided profile asks of a device beside the probes."""
+    """Device on a rig: all that a guided profile needs of a device beside the probes."""
 
     kind = "simulated"
     actuator = "clock_mhz"
@@ -59,19 +59,19 @@ class RigDevice(Device):
         return self._rig.seconds
 
     def power_w(self) -> float:
-        """At rest: it is asked only then."""
+        """Power at rest, the only state in which it is read."""
         return REST * float(self._rig.board.power_w.min())
 
     def wait(self, seconds: float) -> None:
-        """Time goes by."""
+        """Let time pass on the rig."""
         self._rig.seconds += seconds
 
     def step(self, work: Any) -> Any:
-        """Never asked: cells are measured by the rig."""
+        """Raise NotImplementedError: the rig measures cells."""
         raise NotImplementedError
 
     def current(self) -> float | None:
-        """As it was set."""
+        """The clock that was set."""
         return self._setting
 
     def _apply(self, value: float) -> None:
@@ -85,17 +85,17 @@ class RigDevice(Device):
 
 
 class Profile:
-    """A guided profile that can go on with more known of the samples."""
+    """A guided profile that can continue with better sample estimates."""
 
     def __init__(self, rig: Rig, *, strict: bool = False):
         self.rig, self._strict = rig, strict
         self._device = RigDevice(rig)
-        self._notebook = Notebook(None, self._device, None)  # type: ignore[arg-type]  # only a file needs its beginning
+        self._notebook = Journal(None, self._device, None)  # type: ignore[arg-type]  # only a file needs its beginning
         self._asked_s = math.nan
         self.step_s: list[float] = []
 
-    def go_on(self, samples: Believed, *, by_curve: bool) -> Guided:
-        """Probe until nothing is left to gain."""
+    def proceed(self, samples: Believed, *, by_curve: bool) -> Guided:
+        """Probe until no further probe is worth its time."""
         rows = [(size, size) for size in self.rig.board.batch_sizes]
         self._asked_s = time.perf_counter()
         return guided(
@@ -109,13 +109,13 @@ class Profile:
             strict=self._strict,
         )
 
-    def _measure(self, shape: Shape, setting: float | None) -> None:
+    def _measure(self, shape: BatchShape, setting: float | None) -> None:
         self.step_s.append(time.perf_counter() - self._asked_s)
         self._notebook.measure(None, self, shape, setting)
         self._asked_s = time.perf_counter()
 
-    def probe(self, shape: Shape, setting: float | None) -> tuple[ProfileCell | AbortedProbe, ProfileCost]:
-        """As the notebook wants it."""
+    def probe(self, shape: BatchShape, setting: float | None) -> tuple[ProfileCell | AbortedProbe, ProfileCost]:
+        """Probe one cell, in the form that the journal expects."""
         assert setting is not None
         cell, before_s = Cell(shape[0], setting), self.rig.seconds
         read = self.rig.probe(cell, windows=WINDOWS)
@@ -125,43 +125,46 @@ class Profile:
         return result(self.rig, cell, read), cost
 
 
-def guided_way(rig: Rig, samples: Samples, *, strict: bool = False) -> Found:
-    """With the samples known exactly."""
+def guided_way(rig: Rig, samples: Samples, *, strict: bool = False) -> ProbeOutcome:
+    """Profile with exactly known samples."""
     profile = Profile(rig, strict=strict)
-    return _found(profile, profile.go_on({size: (one, 0.0) for size, one in samples.items()}, by_curve=True))
+    return _outcome(profile, profile.proceed({size: (one, 0.0) for size, one in samples.items()}, by_curve=True))
 
 
-def together(rig: Rig, bank: Bank) -> tuple[Found, Decision]:
-    """Profile by what is usual, train the proxy at the batch sizes that may be best, profile on by what that showed."""
+def together(rig: Rig, bank: Bank) -> tuple[ProbeOutcome, Decision]:
+    """Profile by the prior, train the proxy at the batch sizes that may be best, and continue with the result."""
     profile = Profile(rig)
-    first = profile.go_on(relative_samples(rig.board.batch_sizes), by_curve=False)
+    first = profile.proceed(relative_samples(rig.board.batch_sizes), by_curve=False)
     times: dict[int, float] = {}
     for cell in first.cells:
         if cell.step_s is not None and cell.power_peak_w is not None and cell.power_peak_w <= rig.cap_w:
             times[cell.batch_size] = min(times.get(cell.batch_size, math.inf), cell.step_s / cell.batch_size)
     if not times:
-        return _found(profile, first), Decision(None)
+        return _outcome(profile, first), Decision(None)
     decision = estimators.ours(bank, times)
     if decision.curve is None or not any(decision.curve.runs.values()):
-        return _found(profile, first), decision
-    return _found(profile, profile.go_on(believed(decision.curve), by_curve=True)), decision
+        return _outcome(profile, first), decision
+    return _outcome(profile, profile.proceed(believed(decision.curve), by_curve=True)), decision
 
 
 def believed(curve: CurvePosterior) -> Believed:
-    """The curve as a guided profile takes it, around the batch size in the middle, where it begins."""
+    """The curve in the form that a guided profile takes, relative to the middle batch size, where it starts."""
     start = len(curve.batch_sizes) // 2
-    found = {}
+    beliefs = {}
     for place, size in enumerate(curve.batch_sizes):
         c = curve.covariance
         variance = c[place, place] + c[start, start] - 2 * c[place, start]
         if size in curve.lost:
-            found[size] = (NEVER, 0.0)
+            beliefs[size] = (NEVER, 0.0)
         else:
-            found[size] = (math.exp(float(curve.mean[place] - curve.mean[start])), math.sqrt(max(0.0, float(variance))))
-    return found
+            beliefs[size] = (
+                math.exp(float(curve.mean[place] - curve.mean[start])),
+                math.sqrt(max(0.0, float(variance))),
+            )
+    return beliefs
 
 
-def _found(profile: Profile, end: Guided) -> Found:
+def _outcome(profile: Profile, end: Guided) -> ProbeOutcome:
     pick = end.guidance.pick
     measured = {
         Cell(cell.batch_size, cell.clock_mhz): Reading(
@@ -170,7 +173,7 @@ def _found(profile: Profile, end: Guided) -> Found:
         for cell in end.cells
         if cell.clock_mhz and cell.step_s and cell.power_mean_w and cell.power_peak_w
     }
-    return Found(
+    return ProbeOutcome(
         pick=None if pick is None else Cell(pick.batch_size, pick.clock_mhz or 0.0),
         measured=measured,
         reason=end.guidance.stopped_because,

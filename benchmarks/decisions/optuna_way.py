@@ -1,8 +1,8 @@
 """Optuna on the same rig: constrained TPE and a constrained Gaussian process over (batch size, clock).
 
-The objective is ln of the time to the target, the constraint the highest reading less the cap. Cells are places on the
-grid, ordered, so that neighbours are near. Of ten random trials, which is Optuna's default, sixteen would not leave
-much: four are random here, the first at the smallest batch size and lowest clock.
+The objective is ln of the time to the target, the constraint the highest reading less the cap. Cells are ordered grid
+indices, so that neighbours are near. Optuna's default of ten random trials would leave few of sixteen: here four are
+random, the first at the smallest batch size and lowest clock.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from collections.abc import Callable
 import optuna
 
 from benchmarks.decisions.boards import Cell, Reading, Rig
-from benchmarks.decisions.profilers import Found, Samples, pick
+from benchmarks.decisions.profilers import ProbeOutcome, Samples, pick
 
 STARTUP = 4
 NOT_REACHED = 50.0
 
 
-def tpe(rig: Rig, samples: Samples, trials: int = 16) -> Found:
-    """Tree-structured Parzen estimator, with the constraint."""
+def tpe(rig: Rig, samples: Samples, trials: int = 16) -> ProbeOutcome:
+    """Search by the tree-structured Parzen estimator, with the constraint."""
     return _run(rig, samples, trials, lambda: optuna.samplers.TPESampler(seed=rig.seed, n_startup_trials=STARTUP))
 
 
-def gp(rig: Rig, samples: Samples, trials: int = 16) -> Found:
-    """Gaussian process with expected improvement times the probability to keep the constraint."""
+def gp(rig: Rig, samples: Samples, trials: int = 16) -> ProbeOutcome:
+    """Search by a Gaussian process: expected improvement times the probability to meet the constraint."""
     return _run(rig, samples, trials, lambda: optuna.samplers.GPSampler(seed=rig.seed, n_startup_trials=STARTUP))
 
 
-def _run(rig: Rig, samples: Samples, trials: int, sampler: Callable[[], optuna.samplers.BaseSampler]) -> Found:
-    found = Found()
+def _run(rig: Rig, samples: Samples, trials: int, sampler: Callable[[], optuna.samplers.BaseSampler]) -> ProbeOutcome:
+    outcome = ProbeOutcome()
     sizes, clocks = rig.board.batch_sizes, rig.board.clocks_mhz
 
     def objective(trial: optuna.Trial) -> float:
@@ -39,7 +39,7 @@ def _run(rig: Rig, samples: Samples, trials: int, sampler: Callable[[], optuna.s
         cell = Cell(sizes[row], clocks[level])
         reading = rig.probe(cell, abort=False)
         assert isinstance(reading, Reading)
-        found.measured[cell] = reading
+        outcome.measured[cell] = reading
         trial.set_constraint("cap", reading.power_peak_w / rig.cap_w - 1)
         needed = samples.get(cell.batch_size, math.inf)
         return math.log(reading.step_s / cell.batch_size * needed) if math.isfinite(needed) else NOT_REACHED
@@ -50,5 +50,5 @@ def _run(rig: Rig, samples: Samples, trials: int, sampler: Callable[[], optuna.s
         study = optuna.create_study(sampler=sampler())
         study.enqueue_trial({"row": 0, "level": 0})
         study.optimize(objective, n_trials=trials)
-    found.pick = pick(rig, found.measured, samples)
-    return found
+    outcome.pick = pick(rig, outcome.measured, samples)
+    return outcome

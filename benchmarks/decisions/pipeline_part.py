@@ -1,6 +1,6 @@
 """The whole job: probe the board, train the proxy, choose; judged by the board's truth and the target's own runs.
 
-One case is a pair of workloads, a board and a cap; every way has the same rig and the same proxy runs before it.
+One case is a pair of workloads, a board and a cap; every method gets the same rig and the same proxy runs.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from benchmarks.decisions.boards import Rig
 from benchmarks.decisions.estimators import SEEDS, Bank
 from benchmarks.decisions.generators import board
 from benchmarks.decisions.guided_way import together
-from benchmarks.decisions.profilers import Found
-from benchmarks.decisions.profiling_part import CAPS, GUARD, KINDS, counted, judged
+from benchmarks.decisions.profilers import ProbeOutcome
+from benchmarks.decisions.profiling_part import CAPS, GUARD, KINDS, counted, score
 from benchmarks.decisions.scoring import grouped, paired, regrets
 from benchmarks.decisions.sweeps import Sweep, pairs, truth
 
 CASES = 10
-"""For each pair of a proxy and a target."""
+"""Cases for each pair of a proxy and a target."""
 
 FIRST_BOARD = 5000
-"""The same boards as in the efficiency part, under other caps."""
+"""First seed of the boards: the same as in the efficiency part, under other caps."""
 
 Samples = dict[int, float]
 
 
-def _ours(rig: Rig, bank: Bank) -> Found:
+def _ours(rig: Rig, bank: Bank) -> ProbeOutcome:
     return together(rig, bank)[0]
 
 
-def _with_sweep(profile: Callable[[Rig, Samples], Found]) -> Callable[[Rig, Bank], Found]:
-    """Probing with the means of the paper's sweep."""
+def _with_sweep(profile: Callable[[Rig, Samples], ProbeOutcome]) -> Callable[[Rig, Bank], ProbeOutcome]:
+    """Combine a profiler with the means of the paper's sweep."""
 
-    def way(rig: Rig, bank: Bank) -> Found:
+    def way(rig: Rig, bank: Bank) -> ProbeOutcome:
         means = {}
         for size in bank.runs:
-            found = [bank.make(size) for _ in range(SEEDS)]
-            reached = any(run.reached for run in found)
-            means[size] = float(np.mean([run.samples for run in found])) if reached else math.inf
+            sample = [bank.make(size) for _ in range(SEEDS)]
+            reached = any(run.reached for run in sample)
+            means[size] = float(np.mean([run.samples for run in sample])) if reached else math.inf
         return profile(rig, means)
 
     return way
 
 
-WAYS: dict[str, Callable[[Rig, Bank], Found]] = {
+WAYS: dict[str, Callable[[Rig, Bank], ProbeOutcome]] = {
     "ours": _ours,
     "full grid + 6 x 5": _with_sweep(profilers.full_grid),
     "paper: staircase + 6 x 5": _with_sweep(profilers.staircase),
@@ -61,7 +61,7 @@ WAYS: dict[str, Callable[[Rig, Bank], Found]] = {
 
 
 def cases(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
-    """A row for each case and way."""
+    """One row per case and method."""
     rows = []
     for proxy, target in pairs(sweeps):
         true = truth(target.runs)
@@ -74,9 +74,9 @@ def cases(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
             runs = proxy.some(draw.sample(range(len(next(iter(proxy.runs.values())))), SEEDS))
             for name, way in WAYS.items():
                 rig, bank = Rig(place, cap_w, number), Bank(runs)
-                found = way(rig, bank)
+                outcome = way(rig, bank)
                 rows.append(
-                    judged(place, cap_w, true, rig, found)
+                    score(place, cap_w, true, rig, outcome)
                     | {
                         "way": name,
                         "case": f"{proxy.key} {target.key.workload} {number}",
@@ -91,12 +91,12 @@ def cases(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Every way's figures, and ours against the full grid with the whole sweep, case by case."""
+    """Figures of every method, and ours against the full grid with the whole sweep, case by case."""
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         ways.setdefault(row["way"], []).append(row)
     rival = {row["case"]: row for row in ways["full grid + 6 x 5"]}
-    found: dict[str, Any] = {}
+    summaries: dict[str, Any] = {}
     for name, every in ways.items():
         some = [row for row in every if math.isfinite(row["regret"])]
         figures: dict[str, Any] = {
@@ -113,5 +113,5 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for what in ("samples", "server"):
             saved = 1 - sum(row[what] for row in every) / sum(row[what] for row in rival.values())
             figures[f"{what}_saved"] = round(saved, 4)
-        found[name] = figures | counted(every)
-    return found
+        summaries[name] = figures | counted(every)
+    return summaries

@@ -1,4 +1,4 @@
-"""Ways to probe a board and to pick a cell, with the samples to the target known (or believed) per batch size.
+"""Methods to probe a board and pick a cell, given the samples to the target (or their estimates) per batch size.
 
 Each returns the cells that it measured, the most careful reading of each, and its pick.
 """
@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from benchmarks.decisions.boards import Cell, Reading, Rig
-from wattune.profiling import grid
+from wattune.point import BatchShape
+from wattune.profiling import strategies
 from wattune.records import AbortedProbe, ProfileCell
 
 Samples = Mapping[int, float]
@@ -18,8 +19,8 @@ Samples = Mapping[int, float]
 
 
 @dataclass
-class Found:
-    """What a way to probe came to; ``stated`` is the pick's probability to be over the cap, where it says one."""
+class ProbeOutcome:
+    """Outcome of a method; ``stated`` is its probability that the pick exceeds the cap, None if it gives none."""
 
     pick: Cell | None = None
     measured: dict[Cell, Reading] = field(default_factory=dict)
@@ -28,77 +29,77 @@ class Found:
     stated: float | None = None
 
 
-def full_grid(rig: Rig, samples: Samples) -> Found:
-    """Every cell once; the fastest of those whose highest reading keeps the cap."""
-    found = Found()
-    grid.full(_rows(rig), rig.board.clocks_mhz, _measure(rig, found, abort=False))
-    return _picked(rig, found, samples)
+def full_grid(rig: Rig, samples: Samples) -> ProbeOutcome:
+    """Probe every cell once; pick the fastest of those whose highest reading is under the cap."""
+    outcome = ProbeOutcome()
+    strategies.full(_rows(rig), rig.board.clocks_mhz, _measure(rig, outcome, abort=False))
+    return _picked(rig, outcome, samples)
 
 
-def staircase(rig: Rig, samples: Samples) -> Found:
-    """The paper's way under a known cap, as `wattune profile --strategy staircase` walks it."""
-    found = Found()
-    grid.staircase(_rows(rig), rig.board.clocks_mhz, _measure(rig, found))
-    return _picked(rig, found, samples)
+def staircase(rig: Rig, samples: Samples) -> ProbeOutcome:
+    """Probe by the paper's method under a known cap, as `wattune profile --strategy staircase` does."""
+    outcome = ProbeOutcome()
+    strategies.staircase(_rows(rig), rig.board.clocks_mhz, _measure(rig, outcome))
+    return _picked(rig, outcome, samples)
 
 
-def batch_first(rig: Rig, samples: Samples) -> Found:
-    """The batch size with the fewest samples, and then its highest clock that keeps the cap, found upwards."""
+def batch_first(rig: Rig, samples: Samples) -> ProbeOutcome:
+    """Take the batch size with the fewest samples, then raise its clock as far as the cap allows."""
     return _one_row(rig, samples, sorted(rig.board.batch_sizes, key=lambda size: samples[size]))
 
 
-def largest_batch(rig: Rig, samples: Samples) -> Found:
-    """The same with the largest batch size."""
+def largest_batch(rig: Rig, samples: Samples) -> ProbeOutcome:
+    """Take the largest batch size, then raise its clock as far as the cap allows."""
     return _one_row(rig, samples, sorted(rig.board.batch_sizes, reverse=True))
 
 
-def fastest_sample(rig: Rig, samples: Samples) -> Found:
-    """The full grid, as if all batch sizes needed the same number of samples."""
+def fastest_sample(rig: Rig, samples: Samples) -> ProbeOutcome:
+    """Probe the full grid, and pick as if all batch sizes needed the same number of samples."""
     return full_grid(rig, dict.fromkeys(samples, 1.0))
 
 
 def pick(rig: Rig, measured: Mapping[Cell, Reading], samples: Samples) -> Cell | None:
-    """The fastest to the target of what was measured and was not read above the cap."""
-    kept = [cell for cell, reading in measured.items() if reading.power_peak_w <= rig.cap_w]
-    kept = [cell for cell in kept if math.isfinite(samples.get(cell.batch_size, math.inf))]
-    return min(kept, key=lambda c: measured[c].step_s / c.batch_size * samples[c.batch_size], default=None)
+    """The cell with the least time to the target, of those without a reading above the cap."""
+    cells = [cell for cell, reading in measured.items() if reading.power_peak_w <= rig.cap_w]
+    cells = [cell for cell in cells if math.isfinite(samples.get(cell.batch_size, math.inf))]
+    return min(cells, key=lambda c: measured[c].step_s / c.batch_size * samples[c.batch_size], default=None)
 
 
-def _one_row(rig: Rig, samples: Samples, order: list[int]) -> Found:
-    found = Found()
-    measure = _measure(rig, found)
+def _one_row(rig: Rig, samples: Samples, order: list[int]) -> ProbeOutcome:
+    outcome = ProbeOutcome()
+    measure = _measure(rig, outcome)
     for size in order:
         for clock in rig.board.clocks_mhz:
             if isinstance(measure((size, size), clock), AbortedProbe):
                 break
-        if found.measured:
+        if outcome.measured:
             break
-    return _picked(rig, found, samples)
+    return _picked(rig, outcome, samples)
 
 
-def _rows(rig: Rig) -> list[grid.Shape]:
+def _rows(rig: Rig) -> list[BatchShape]:
     return [(size, size) for size in rig.board.batch_sizes]
 
 
-def _picked(rig: Rig, found: Found, samples: Samples) -> Found:
-    found.pick = pick(rig, found.measured, samples)
-    return found
+def _picked(rig: Rig, outcome: ProbeOutcome, samples: Samples) -> ProbeOutcome:
+    outcome.pick = pick(rig, outcome.measured, samples)
+    return outcome
 
 
-def _measure(rig: Rig, found: Found, *, abort: bool = True) -> Callable[..., ProfileCell | AbortedProbe]:
-    def measure(shape: grid.Shape, clock_mhz: float | None) -> ProfileCell | AbortedProbe:
+def _measure(rig: Rig, outcome: ProbeOutcome, *, abort: bool = True) -> Callable[..., ProfileCell | AbortedProbe]:
+    def measure(shape: BatchShape, clock_mhz: float | None) -> ProfileCell | AbortedProbe:
         assert clock_mhz is not None
         cell = Cell(shape[0], clock_mhz)
         reading = rig.probe(cell, abort=abort)
         if isinstance(reading, Reading):
-            found.measured[cell] = reading
+            outcome.measured[cell] = reading
         return result(rig, cell, reading)
 
     return measure
 
 
 def result(rig: Rig, cell: Cell, reading: Reading | float) -> ProfileCell | AbortedProbe:
-    """What was read, as a profile writes it."""
+    """A reading in the form of a profile's cell or aborted probe."""
     place = {"batch_size": cell.batch_size, "clock_mhz": cell.clock_mhz}
     if isinstance(reading, Reading):
         return ProfileCell(**place, **reading._asdict())

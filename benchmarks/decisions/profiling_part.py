@@ -1,10 +1,10 @@
-"""Probing alone: every way on the same boards and caps, with the samples to the target known exactly.
+"""Probing alone: every method on the same boards and caps, with exactly known samples to the target.
 
-Regret is against the fastest cell whose true power keeps 0.98 of the cap, so it may be below 0. A pick whose true power
-is over the cap is counted, and is charged what comes of it: the guard goes down on its row until the cap is kept.
+Regret is against the fastest cell whose true power is under 0.98 of the cap, so it may be below 0. A pick whose true
+power exceeds the cap is counted, and costs what follows: the guard lowers the clock until power is under the cap.
 
-Beside it stands the regret against the fastest cell whose largest reading is expected to keep the cap: a cell is never
-picked after a reading above the cap, so the rest of the loss is that rule's and no search could avoid it.
+The regret against the fastest cell whose largest reading is expected to stay under the cap is given as well: a cell is
+never picked after a reading above the cap, so the difference is due to that rule and no search could avoid it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from benchmarks.decisions import optuna_way, profilers
 from benchmarks.decisions.boards import Array, Board, Cell, Rig, probe_length
 from benchmarks.decisions.generators import board
 from benchmarks.decisions.guided_way import guided_way
-from benchmarks.decisions.profilers import Found, Samples
+from benchmarks.decisions.profilers import ProbeOutcome, Samples
 from benchmarks.decisions.scoring import grouped, paired, regrets, rounded
 from wattune.profiling.guided import WINDOWS
 
 BOARDS = 120
-"""Of each kind."""
+"""Boards of each kind."""
 
 GP_BOARDS = 50
-"""Of each kind, for the slowest rival."""
+"""Boards of each kind for the slowest method."""
 
 CAPS = (0.25, 0.9)
 GUARD = 0.98
 KINDS = ("roofline", "table")
 NOISY = 0.015
 
-Way = Callable[[Rig, Samples], Found]
+Way = Callable[[Rig, Samples], ProbeOutcome]
 
 WAYS: dict[str, Way] = {
     "ours": guided_way,
@@ -54,7 +54,7 @@ WAYS: dict[str, Way] = {
 
 
 def case(kind: str, seed: int) -> tuple[Board, float, dict[int, float]]:
-    """A board, a cap that some cell keeps with 2 % to spare, and samples that need not follow a formula exactly."""
+    """A board, a cap that some cell stays under by 2 %, and samples that do not follow the formula exactly."""
     place, draw = board(kind, seed), random.Random(f"profiling {kind} {seed}")
     critical = min(8000.0, max(20.0, math.exp(math.log(200) + 1.3 * draw.gauss(0, 1))))
     samples = {size: (1 + size / critical) * math.exp(0.05 * draw.gauss(0, 1)) for size in place.batch_sizes}
@@ -65,7 +65,7 @@ def case(kind: str, seed: int) -> tuple[Board, float, dict[int, float]]:
 
 
 def cases(boards: int = BOARDS, gp_boards: int = GP_BOARDS) -> list[dict[str, Any]]:
-    """A row for each board and way."""
+    """One row per board and method."""
     rows = []
     for kind in KINDS:
         for seed in range(boards):
@@ -75,21 +75,21 @@ def cases(boards: int = BOARDS, gp_boards: int = GP_BOARDS) -> list[dict[str, An
                     continue
                 rig = Rig(place, cap_w, seed)
                 begun_s = time.perf_counter()
-                found = way(rig, samples)
+                outcome = way(rig, samples)
                 seconds = time.perf_counter() - begun_s
-                own = {"way": name, "seconds": seconds, "step_s": tuple(found.step_s)}
-                rows.append(own | judged(place, cap_w, samples, rig, found))
+                own = {"way": name, "seconds": seconds, "step_s": tuple(outcome.step_s)}
+                rows.append(own | score(place, cap_w, samples, rig, outcome))
     return rows
 
 
-def judged(place: Board, cap_w: float, samples: Samples, rig: Rig, found: Found) -> dict[str, Any]:
-    """What came of it, by the true figures."""
+def score(place: Board, cap_w: float, samples: Samples, rig: Rig, outcome: ProbeOutcome) -> dict[str, Any]:
+    """Score an outcome by the board's true figures."""
     best, at_cap = place.best(GUARD * cap_w, samples), place.best(cap_w, samples)
     assert best is not None
     assert at_cap is not None
-    taken = kept(place, cap_w, found.pick)
+    runnable = cell_under_cap(place, cap_w, outcome.pick)
     readable = place.best(cap_w, samples, power_w=largest_readings(place))
-    cost = math.inf if taken is None else place.cost(taken, samples)
+    cost = math.inf if runnable is None else place.cost(runnable, samples)
     return {
         "board": place.name,
         "family": place.family,
@@ -102,10 +102,10 @@ def judged(place: Board, cap_w: float, samples: Samples, rig: Rig, found: Found)
         "probing_s": rig.seconds,
         "over": len(rig.over),
         "overshoot": max(rig.over, default=0.0),
-        "pick_over": found.pick is not None and float(place.power_w[place.place(found.pick)]) > cap_w,
-        "pick_overshoot": 0.0 if found.pick is None else float(place.power_w[place.place(found.pick)]) / cap_w - 1,
-        "stated_over": found.stated,
-        "reason": "" if "may save" in found.reason else found.reason,
+        "pick_over": outcome.pick is not None and float(place.power_w[place.place(outcome.pick)]) > cap_w,
+        "pick_overshoot": 0.0 if outcome.pick is None else float(place.power_w[place.place(outcome.pick)]) / cap_w - 1,
+        "stated_over": outcome.stated,
+        "reason": "" if "may save" in outcome.reason else outcome.reason,
     }
 
 
@@ -117,7 +117,7 @@ def largest_readings(place: Board) -> Array:
 
 @cache
 def expected_largest(count: int) -> float:
-    """Mean of the largest of so many draws from the normal distribution with mean 0 and standard deviation 1.
+    """Mean of the largest of ``count`` draws from the standard normal distribution.
 
     It is the integral of x over the density of the largest, count * pdf(x) * cdf(x)^(count - 1).
     """
@@ -125,8 +125,8 @@ def expected_largest(count: int) -> float:
     return float((x * count * stats.norm.pdf(x) * stats.norm.cdf(x) ** (count - 1)).sum() * (x[1] - x[0]))
 
 
-def kept(place: Board, cap_w: float, cell: Cell | None) -> Cell | None:
-    """The cell, or where its true power is over the cap the next one down on its row that is not."""
+def cell_under_cap(place: Board, cap_w: float, cell: Cell | None) -> Cell | None:
+    """The cell, or the next lower clock at which its true power is under the cap; None if there is none."""
     if cell is None:
         return None
     row, level = place.place(cell)
@@ -136,12 +136,12 @@ def kept(place: Board, cap_w: float, cell: Cell | None) -> Cell | None:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Every way's figures, all boards and by family and noise, and paired against the full grid."""
+    """Figures of every method, for all boards and by family and noise, and paired against the full grid."""
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         ways.setdefault(row["way"], []).append(row)
     grid = {row["board"]: row for row in ways["full grid"]}
-    found: dict[str, Any] = {}
+    summaries: dict[str, Any] = {}
     for name, every in ways.items():
         some = [row for row in every if math.isfinite(row["regret"])]
         boards = [row["board"] for row in some]
@@ -157,20 +157,20 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "against the best by readings": by_readings(some),
             "against full grid": paired([row["regret"] for row in some], beside, boards),
         }
-        found[name] = figures | counted(every)
+        summaries[name] = figures | counted(every)
         steps = [one for row in every for one in row["step_s"]]
         if steps:
-            found[name]["step_ms"] = {
+            summaries[name]["step_ms"] = {
                 "mean": round(1e3 * float(np.mean(steps)), 2),
                 "p95": round(1e3 * float(np.quantile(steps, 0.95)), 2),
             }
-    return found
+    return summaries
 
 
 def by_readings(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Regret against the best cell whose largest reading is expected to keep the cap; ``none``: there is no such cell.
+    """Regret against the best cell whose largest reading is expected to stay under the cap.
 
-    ``plain``: on the same boards that against the optimum at 0.98 of the cap.
+    ``none``: boards without such a cell; ``plain``: regret against the optimum at 0.98 of the cap on the other boards.
     """
     some = [row for row in rows if math.isfinite(row["regret_by_readings"])]
     boards = [row["board"] for row in some]
@@ -182,7 +182,7 @@ def by_readings(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def counted(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Probes, what was over the cap, and picks."""
+    """Counts of probes, of probes above the cap, and of picks above it."""
     stated = [row["stated_over"] for row in rows if row["stated_over"] is not None]
     by_family = {
         family: rounded(float(np.mean([row["over"] > 0 for row in rows if row["family"] == family])), 4)

@@ -1,4 +1,4 @@
-"""Means with standard errors that know which cases belong together, shares, and the paired one-sided test."""
+"""Means with clustered standard errors, shares, and the paired one-sided test."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ GOOD = 0.02
 
 
 def spread_of_mean(values: Sequence[float], groups: Sequence[Hashable]) -> float:
-    """Standard error of the mean of ``values`` where those of a group are not independent of each other.
+    """Standard error of the mean of ``values`` that are correlated within groups; nan if there is only one group.
 
-    Source: the sandwich of Liang and Zeger 1986 (Biometrika 73, 13-22) for a mean, with the factor G / (G - 1) for few
-    groups. nan where there is only one group.
+    Source: the sandwich estimator of Liang and Zeger 1986 (Biometrika 73, 13-22) for a mean, with the factor
+    G / (G - 1) for few groups.
     """
     off = np.asarray(values, dtype=float) - float(np.mean(values))
     sums: dict[Hashable, float] = {}
@@ -46,8 +46,8 @@ def regrets(values: Sequence[float], groups: Sequence[Hashable]) -> dict[str, An
 def paired(ours: Sequence[float], theirs: Sequence[float], groups: Sequence[Hashable]) -> dict[str, Any]:
     """Mean of ours less theirs on the same cases, with the ends of its one-sided 95 % intervals.
 
-    ``not_worse``: the lower end is not above 0, so that nothing shows ours to be worse. ``better``: the upper one is
-    below 0.
+    ``not_worse``: the lower end is not above 0, so ours is not significantly worse. ``better``: the upper end is below
+    0.
     """
     apart = np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float)
     error, count = spread_of_mean(list(apart), groups), len(set(groups))
@@ -65,14 +65,14 @@ def paired(ours: Sequence[float], theirs: Sequence[float], groups: Sequence[Hash
 
 
 def rounded(value: float, digits: int = 5) -> float | None:
-    """For JSON, which has no nan and no infinity."""
+    """Round a figure for JSON; nan and infinity become None."""
     return round(value, digits) if math.isfinite(value) else None
 
 
 def grouped(rows: Sequence[dict[str, Any]], value: str, group: str, by: str) -> dict[str, Any]:
     """``regrets`` of the rows with each value of ``by``."""
-    found = {}
+    by_kind = {}
     for kind in sorted({row[by] for row in rows}):
         some = [row for row in rows if row[by] == kind]
-        found[str(kind)] = regrets([row[value] for row in some], [row[group] for row in some])
-    return found
+        by_kind[str(kind)] = regrets([row[value] for row in some], [row[group] for row in some])
+    return by_kind

@@ -1,4 +1,4 @@
-"""Recorded runs to the target: workloads, their runs by batch size, and what is taken to be true of them."""
+"""Recorded runs to the target: workloads, their runs by batch size, and estimates of their true samples."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr
 
 Runs = Mapping[int, Sequence["Run"]]
 """Batch size -> its runs, in the order in which a sweep would make them."""
@@ -19,19 +20,15 @@ TINY = 1e-300
 
 
 class Run(NamedTuple):
-    """Samples to the target, or those after which the run ended without it, and its seed where that is known.
-
-    ``progress``: its share of the way to the target after a tenth of what the proxy needs; None where not recorded.
-    """
+    """Samples to the target, or until the run ended without reaching it, and its seed if known."""
 
     samples: float
     reached: bool
     seed: int | None = None
-    progress: float | None = None
 
 
 class Key(NamedTuple):
-    """What runs have to share to be comparable."""
+    """Properties that runs share if they are comparable."""
 
     family: str
     workload: str
@@ -49,7 +46,7 @@ class Sweep:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """In ascending order."""
+        """Batch sizes in ascending order."""
         return tuple(sorted(self.runs))
 
     def some(self, places: Sequence[int]) -> dict[int, list[Run]]:
@@ -66,8 +63,7 @@ def read(path: Path) -> list[Sweep]:
             key = Key(row["family"], row["workload"], row["role"], rate, quantile)
             reached = row["samples_to_target"] != ""
             samples = float(row["samples_to_target"] if reached else row["samples_budget"])
-            progress = row.get("progress_at_tenth") or None
-            run = Run(samples, reached, int(row["seed"]), None if progress is None else float(progress))
+            run = Run(samples, reached, int(row["seed"]))
             sweeps.setdefault(key, Sweep(key)).runs.setdefault(int(row["batch_size"]), []).append(run)
     return list(sweeps.values())
 
@@ -81,57 +77,56 @@ def pairs(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, Sweep]]:
 
 
 def truth(runs: Runs) -> dict[int, float]:
-    """Batch size -> median samples to the target: the likeliest log-normal one, with the censored runs as they are.
+    """Batch size -> median samples to the target, the maximum-likelihood log-normal one with censored runs.
 
-    The spread over seeds is common to all batch sizes. Where most runs of a batch size were censored it cannot be
-    relied on, and costs infinitely much.
+    The spread over seeds is common to all batch sizes. A batch size with mostly censored runs is unreliable, and its
+    samples are infinite.
     """
     all_logs, spread = (
-        {size: np.log([run.samples for run in found]) for size, found in runs.items() if found},
+        {size: np.log([run.samples for run in own]) for size, own in runs.items() if own},
         _spread(runs),
     )
-    is_in = {size: np.array([run.reached for run in found]) for size, found in runs.items() if found}
+    is_in = {size: np.array([run.reached for run in own]) for size, own in runs.items() if own}
     left = [size for size in all_logs if is_in[size].mean() > 0.5]
-    found = {}
+    medians = {}
     for size in all_logs:
         if size not in left:
-            found[size] = math.inf
+            medians[size] = math.inf
             continue
         logs, reached = all_logs[size], is_in[size]
         middles = np.linspace(logs[reached].mean() - 0.2 * spread, logs.max() + spread, 600)
         apart = (logs[None, :] - middles[:, None]) / spread
-        tails = np.array([[0.5 * math.erfc(a / math.sqrt(2)) for a in row] for row in apart[:, ~reached]])
-        tails = np.log(np.maximum(tails, TINY))
+        tails = np.log(np.maximum(ndtr(-apart[:, ~reached]), TINY))
         likelihood = -0.5 * (apart[:, reached] ** 2).sum(axis=1)
         likelihood = likelihood + (tails.sum(axis=1) if (~reached).any() else 0.0)
         best = logs.mean() if reached.all() else middles[int(np.argmax(likelihood))]
-        found[size] = math.exp(float(best))
-    return found
+        medians[size] = math.exp(float(best))
+    return medians
 
 
 def errors(runs: Runs) -> dict[int, float]:
-    """Batch size -> standard error of the logarithm of its ``truth``; 0 where that is infinite."""
-    spread, reached = _spread(runs), {size: sum(run.reached for run in found) for size, found in runs.items()}
+    """Batch size -> standard error of the logarithm of its ``truth``; 0 if that is infinite."""
+    spread, reached = _spread(runs), {size: sum(run.reached for run in own) for size, own in runs.items()}
     return {size: spread / math.sqrt(count) if 2 * count > len(runs[size]) else 0.0 for size, count in reached.items()}
 
 
 def _spread(runs: Runs) -> float:
-    """Standard deviation of ln(samples) over the seeds of a batch size, all of them together; 1 % at least."""
+    """Pooled standard deviation of ln(samples) over the seeds of a batch size; at least 1 %."""
     squares, free = 0.0, 0
-    for found in runs.values():
-        logs = np.log([run.samples for run in found if run.reached])
-        if 2 * len(logs) > len(found):
+    for own in runs.values():
+        logs = np.log([run.samples for run in own if run.reached])
+        if 2 * len(logs) > len(own):
             squares, free = squares + float(((logs - logs.mean()) ** 2).sum()), free + len(logs) - 1
     return math.sqrt(max(squares / max(free, 1), 1e-4))
 
 
-def noise_scales(path: Path, column: str = "noise_scale") -> dict[Key, list[float]]:
-    """The gradient noise scale of each seed; ``early_noise_scale`` is that of the first samples."""
-    found: dict[Key, list[float]] = {}
+def noise_scales(path: Path) -> dict[Key, list[float]]:
+    """The gradient noise scale of each seed on its way to the target."""
+    scales: dict[Key, list[float]] = {}
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             rate, quantile = float(row["learning_rate_at_32"]), float(row["target_quantile"])
             key = Key(row["family"], row["workload"], row["role"], rate, quantile)
-            if row[column]:
-                found.setdefault(key, []).append(float(row[column]))
-    return found
+            if row["noise_scale"]:
+                scales.setdefault(key, []).append(float(row["noise_scale"]))
+    return scales

@@ -1,4 +1,4 @@
-"""The results as text."""
+"""Results as text tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def efficiency(figures: dict[str, Any]) -> str:
-    """Ways to choose the batch size."""
+    """Table of the methods that choose the batch size."""
     head = ("way", "regret on target", "p90", "< 2 %", "runs", "samples saved", "server saved", "less 6 x 5 (95 %)")
     lines = [
         (
@@ -29,9 +29,9 @@ def efficiency(figures: dict[str, Any]) -> str:
             "",
             by_family(figures),
             "",
-            f"floor (all known exactly, judged by so few seeds): {mean(own['floor'])}; "
+            f"floor (exact knowledge, judged by the target's few seeds): {mean(own['floor'])}; "
             f"ours: coverage of the 90 % band {percent(own['coverage'])} +- {percent(own['coverage_se'])}, "
-            f"{percent(own['coverage_but_error'])} where the truth's own error is allowed for, "
+            f"{percent(own['coverage_but_error'])} if the truth's own error is allowed for, "
             f"{own['coverage_by_family']}; stated regret {percent(own['stated'], 2)}, realised over stated "
             f"{own['realised_over_stated']} on the target, {own['realised_over_stated_on_same']} on the same workload; "
             f"a step takes {own['step_ms']['mean']} ms (95 %: {own['step_ms']['p95']}); stopped: {own['stopped']}",
@@ -40,12 +40,12 @@ def efficiency(figures: dict[str, Any]) -> str:
 
 
 def profiling(figures: dict[str, Any]) -> str:
-    """Ways to probe."""
+    """Table of the methods that probe a board."""
     return _probing(figures, "against full grid")
 
 
 def pipeline(figures: dict[str, Any]) -> str:
-    """The whole job."""
+    """Table of the methods for the whole job."""
     return _probing(figures, "against full grid + 6 x 5")
 
 
@@ -71,27 +71,8 @@ def _probing(figures: dict[str, Any], against: str) -> str:
     return "\n".join([table(head, lines), "", by_family(figures)])
 
 
-def beginning(figures: dict[str, Any]) -> str:
-    """The first tenth of a training."""
-    lines = [
-        (name, mean(one), percent(one["changed"], 0), apart(one["against kept"]))
-        for name, one in figures["regret"].items()
-    ]
-    progress, off = figures["progress"], figures["samples"]
-    known = ", ".join(f"{n}: {o['off']} stated first, {o['anew']} anew ({o['cases']} cases)" for n, o in off.items())
-    return "\n".join(
-        [
-            table(("choice after the first tenth", "regret on target", "changed", "less kept (95 %)"), lines),
-            "",
-            f"progress inside the 90 % band: {percent(progress['inside'])} +- {percent(progress['inside_se'])} of "
-            f"{progress['cases']}, {progress['inside_by_family']}; noise scale: {percent(figures['noise']['inside'])}",
-            f"how far off ln(samples) is: {known}",
-        ]
-    )
-
-
 def by_family(figures: dict[str, Any]) -> str:
-    """Every way's regret by what its cases are of."""
+    """Regret of every method by family."""
     families = list(figures["ours"]["by"])
     lines = [
         (name, *(mean(one["by"][f]) if f in one["by"] else "-" for f in families)) for name, one in figures.items()
@@ -100,7 +81,7 @@ def by_family(figures: dict[str, Any]) -> str:
 
 
 def real_gpus(figures: dict[str, Any]) -> str:
-    """Zeus' traces."""
+    """Tables for Zeus' traces."""
     lines = [
         (
             name,
@@ -148,7 +129,7 @@ def real_gpus(figures: dict[str, Any]) -> str:
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Columns, the first to the left, the others to the right."""
+    """Text table, the first column left-aligned, the others right-aligned."""
     widths = [max(len(line[place]) for line in (head, *lines)) for place in range(len(head))]
     return "\n".join(
         "  ".join(
@@ -177,22 +158,21 @@ def apart(figures: dict[str, Any]) -> str:
     )
 
 
-def goals(found: dict[str, Any]) -> str:
-    """What was to be reached, and what was."""
+def goals(figures: dict[str, Any]) -> str:
+    """Table of the goals and the measured figures."""
     lines = [
         (
             one["figure"],
             *(f"{one[what] * (100 if one['share'] else 1):.4g}" for what in ("must", "aim", "measured")),
             one["reached"],
         )
-        for one in found["figures"]
+        for one in figures["figures"]
     ]
-    tests = [f"ours in {name}: {apart(one)}" for name, one in found["paired"].items()]
+    tests = [f"ours in {name}: {apart(one)}" for name, one in figures["paired"].items()]
     return "\n".join([table(("figure (shares in percent)", "must", "aim", "measured", "reached"), lines), "", *tests])
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "beginning": beginning,
     "efficiency": efficiency,
     "gpus": real_gpus,
     "pipeline": pipeline,

@@ -1,8 +1,7 @@
-"""Real GPUs: the recorded traces of Zeus, estimated on some of the recorded trainings and judged on the others.
+"""Real GPUs: the recorded traces of Zeus, estimated on some of the recorded runs and judged on the others.
 
-The actuator is a power limit, so a cap is a limit, and the time of an epoch under it was measured once. Batch sizes go
-to 16384. How many epochs a training takes is the number that its data came through when the target was first seen to
-be met, once an epoch.
+The knob is a power limit, so a cap is a limit, and the time of an epoch under it was measured once. Batch sizes reach
+16384. The epochs of a run are counted until the first evaluation that meets the target, one per epoch.
 
 Source of the data: You, Chung, Chowdhury (NSDI 2023), github.com/ml-energy/zeus, its NSDI '23 trace, Apache-2.0.
 """
@@ -27,15 +26,15 @@ from benchmarks.decisions.zeus_policy import zeus
 
 SPLITS = 4
 FEWEST_EPOCHS = 3.0
-"""Of the fastest batch size: targets that are met sooner are not looked at, since an epoch is their grain."""
+"""Least epochs of the fastest batch size: targets that are met sooner are skipped, since an epoch is the resolution."""
 
 NONE = 0.005
-"""Gains within this share of 1 are none."""
+"""Gains within this distance of 1 count as no gain."""
 
 EPOCH = 1.0
 
 DEFAULTS = {"cifar100": 1024, "imagenet": 256, "movielens-1m": 1024}
-"""Batch sizes that the workloads' authors train with; source: Zeus, NSDI 2023, table 1."""
+"""Batch sizes of the workloads' authors. Source: Zeus, NSDI 2023, table 1."""
 
 
 class Task(NamedTuple):
@@ -48,38 +47,38 @@ class Task(NamedTuple):
 Times = dict[tuple[str, Task], dict[int, dict[int, float]]]
 """(GPU, task) -> power limit in watts -> batch size -> seconds of an epoch."""
 
-Trainings = dict[tuple[Task, float], dict[int, list[Run]]]
-"""(task, target) -> batch size -> epochs of each recorded training."""
+RecordedRuns = dict[tuple[Task, float], dict[int, list[Run]]]
+"""(task, target) -> batch size -> epochs of each recorded run."""
 
 
 def read_times(folder: Path) -> Times:
-    """All tables of times and powers in the folder."""
-    found: Times = {}
+    """Read all tables of times and powers in the folder."""
+    times: Times = {}
     for path in sorted(folder.glob("summary_power_*.csv")):
         for row in _rows(path):
             key = path.stem.removeprefix("summary_power_"), Task(row["dataset"], row["optimizer"])
-            limit = found.setdefault(key, {}).setdefault(int(float(row["power_limit"])), {})
+            limit = times.setdefault(key, {}).setdefault(int(float(row["power_limit"])), {})
             limit[int(row["batch_size"])] = float(row["time_per_epoch"])
-    return found
+    return times
 
 
-def read_trainings(folder: Path) -> Trainings:
-    """Epochs to each target; a training that missed one is censored where it was last seen to meet another."""
+def read_runs(folder: Path) -> RecordedRuns:
+    """Read the epochs to each target; a run that missed one is censored at the last epoch at which it met another."""
     rows = list(_rows(folder / "summary_train.csv"))
     last: dict[tuple[str, ...], float] = {}
     for row in rows:
         if row["target_epoch"] != "nan":
-            last[_training(row)] = max(last.get(_training(row), 0.0), float(row["target_epoch"]))
-    found: Trainings = {}
+            last[_run_key(row)] = max(last.get(_run_key(row), 0.0), float(row["target_epoch"]))
+    epochs_by_target: RecordedRuns = {}
     for row in rows:
         reached = row["target_epoch"] != "nan"
-        epochs = float(row["target_epoch"]) if reached else last.get(_training(row), 1.0)
+        epochs = float(row["target_epoch"]) if reached else last.get(_run_key(row), 1.0)
         key = Task(row["dataset"], row["optimizer"]), float(row["target_metric"])
-        found.setdefault(key, {}).setdefault(int(row["batch_size"]), []).append(Run(epochs, reached))
-    return found
+        epochs_by_target.setdefault(key, {}).setdefault(int(row["batch_size"]), []).append(Run(epochs, reached))
+    return epochs_by_target
 
 
-def _training(row: dict[str, str]) -> tuple[str, ...]:
+def _run_key(row: dict[str, str]) -> tuple[str, ...]:
     return row["dataset"], row["optimizer"], row["batch_size"], row["run"]
 
 
@@ -89,10 +88,10 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def cases(folder: Path) -> list[dict[str, Any]]:
-    """Every GPU, task, target, limit and split of the trainings; a row for each way to choose the batch size."""
-    times, trainings = read_times(folder), read_trainings(folder)
+    """Every GPU, task, target, limit and split of the runs; one row per method that chooses the batch size."""
+    times, runs_by_target = read_times(folder), read_runs(folder)
     rows: list[dict[str, Any]] = []
-    for (task, target), runs in sorted(trainings.items()):
+    for (task, target), runs in sorted(runs_by_target.items()):
         for split in range(SPLITS):
             ours, judging = halves(runs, random.Random(f"{task} {target} {split}"))
             true = truth(judging)
@@ -109,7 +108,7 @@ def cases(folder: Path) -> list[dict[str, Any]]:
 
 
 def halves(runs: dict[int, list[Run]], draw: random.Random) -> tuple[dict[int, list[Run]], dict[int, list[Run]]]:
-    """The trainings of each batch size in two, by chance; batch sizes with one training alone are left out."""
+    """Split the runs of each batch size in two at random; batch sizes with a single run are left out."""
     first, second = {}, {}
     for size in sorted(runs):
         if len(runs[size]) > 1:
@@ -152,13 +151,13 @@ def _ours(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decis
 
 
 def _largest(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
-    """The largest that came to the target in any of the trainings that may be looked at."""
+    """Choose the largest batch size that reaches the target in any of the available runs."""
     reaching = [size for size in epoch_s if any(run.reached for run in bank.runs[size])]
     return Decision(max(reaching, default=None))
 
 
 def _default(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
-    """The default, or the recorded batch size that is nearest to it."""
+    """Choose the default, or the recorded batch size that is nearest to it."""
     return Decision(min(epoch_s, key=lambda size: abs(math.log(size / DEFAULTS.get(place["dataset"], max(epoch_s))))))
 
 
@@ -184,33 +183,33 @@ WAYS: dict[str, Callable[[Bank, dict[int, float], dict[str, Any]], Decision]] = 
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Regret of every way, and what ours gains over the largest batch and over the one with the fewest samples."""
+    """Regret of every method, and the gain of ours over the other methods."""
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         ways.setdefault(row["way"], []).append(row)
-    found: dict[str, Any] = {"cases": len(ways["ours"]), "regret": {}, "gain": {}}
+    results: dict[str, Any] = {"cases": len(ways["ours"]), "regret": {}, "gain": {}}
     for name, some in ways.items():
-        kept = [row for row in some if math.isfinite(row["regret"])]
+        finite = [row for row in some if math.isfinite(row["regret"])]
         both = zip(some, ways["raw means, all runs"], strict=True)
         beside = [(row, other) for row, other in both if math.isfinite(row["regret"] + other["regret"])]
-        found["regret"][name] = {
-            **regrets([row["regret"] for row in kept], [row["group"] for row in kept]),
-            "by_group": _by_group(kept),
+        results["regret"][name] = {
+            **regrets([row["regret"] for row in finite], [row["group"] for row in finite]),
+            "by_group": _by_group(finite),
             "against raw means, all runs": paired(
                 [row["regret"] for row, other in beside],
                 [other["regret"] for row, other in beside],
                 [row["group"] for row, _ in beside],
             ),
-            "failed": len(some) - len(kept),
+            "failed": len(some) - len(finite),
             "runs_mean": round(float(np.mean([row["runs"] for row in some])), 2),
             "runs_max": max(row["runs"] for row in some),
         }
     for name in ("largest batch", "default batch", "fewest samples, all runs", "constant r", "raw means, all runs"):
-        found["gain"][name] = _gain(ways["ours"], ways[name])
+        results["gain"][name] = _gain(ways["ours"], ways[name])
     ours = ways["ours"]
     inside = [(one, row["group"]) for row in ours for one in row["covered"]]
     stated = [row for row in ours if row["stated"] is not None and math.isfinite(row["regret"])]
-    found["ours"] = {
+    results["ours"] = {
         "coverage": round(float(np.mean([one for one, _ in inside])), 4),
         "coverage_se": rounded(spread_of_mean([float(one) for one, _ in inside], [group for _, group in inside])),
         "stated": round(float(np.mean([row["stated"] for row in stated])), 5),
@@ -227,7 +226,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             key=lambda row: -float(row["regret"]),
         )[:8],
     }
-    return found
+    return results
 
 
 def _by_group(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -238,7 +237,7 @@ def _by_group(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _gain(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How many times longer theirs takes; a way that never comes to the target is counted apart."""
+    """Time of theirs relative to ours; methods that never reach the target are counted separately."""
     apart = [
         (other["cost"] / own["cost"], own)
         for own, other in zip(ours, theirs, strict=True)

@@ -1,10 +1,11 @@
-"""Zeus' batch-size policy: pruning, then Thompson sampling with Gaussian beliefs; every job is a whole training.
+"""Zeus' batch-size policy: pruning, then Thompson sampling with Gaussian beliefs; every job is a whole training run.
 
-Written anew from You, Chung, Chowdhury (NSDI 2023, arXiv 2208.06102), section 4. A job costs its time to the target
-here (the energy's share in their cost is set to nothing, since time is what is compared). Pruning walks down from the
-default batch size to the smallest and up to the largest, turns where a job fails, and does so twice; a job fails when
-it misses the target or costs more than twice the least so far, where it is stopped. What came through is an arm. Each
-arm's cost is Gaussian with a flat prior, and the variance of its own costs; the arm with the least draw is next.
+Reimplemented from You, Chung, Chowdhury (NSDI 2023, arXiv 2208.06102), section 4. The cost of a job is its time to the
+target (the share of energy in their cost is set to 0, since times are compared). Pruning walks down from the default
+batch size to the smallest and up to the largest, turns back at a failed job, and does so twice. A job fails if it
+misses the target or costs more than twice the least so far, at which point it is stopped. Surviving batch sizes are the
+arms. Each arm's cost is Gaussian with a flat prior and the variance of its own costs; the arm with the least draw is
+next.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from benchmarks.decisions.estimators import Bank, Decision, SampleTimes
 BETA = 2.0
 ROUNDS = 2
 FEWEST = 2
-"""Costs of an arm before its variance is known: such arms are played first."""
+"""Costs needed to estimate an arm's variance: arms with fewer are played first."""
 
 
 def zeus(bank: Bank, times: SampleTimes, jobs: int, seed: int, *, default: int | None = None) -> Decision:
-    """The arm with the least mean cost after so many jobs, or as many as were recorded."""
+    """Choose the arm with the least mean cost after ``jobs`` jobs, or after all recorded ones."""
     draw = random.Random(f"zeus {seed}")
     costs: dict[int, list[float]] = {size: [] for size in sorted(times)}
     least = math.inf
     arms = list(costs)
 
     def play(size: int) -> bool | None:
-        """Whether the job came to the target in time; None where no job is left to be played."""
+        """Run a job; return True if it reached the target in time, None if no job is left."""
         nonlocal least
         if len(bank.made) >= jobs or not bank.has(size):
             return None
@@ -43,18 +44,18 @@ def zeus(bank: Bank, times: SampleTimes, jobs: int, seed: int, *, default: int |
 
     middle = default if default in costs else arms[-1]
     for _ in range(ROUNDS):
-        kept = []
+        survivors = []
         down = [size for size in reversed(arms) if size <= middle]
         up = [size for size in arms if size > middle]
         for side in (down, up):
             for size in side:
-                found = play(size)
-                if found is False:
+                outcome = play(size)
+                if outcome is False:
                     break
-                kept.append(size)
-        arms = sorted(set(kept)) or arms
-        known = {size: min(costs[size]) for size in arms if costs[size]}
-        middle = min(known, key=known.__getitem__, default=middle)
+                survivors.append(size)
+        arms = sorted(set(survivors)) or arms
+        least_costs = {size: min(costs[size]) for size in arms if costs[size]}
+        middle = min(least_costs, key=least_costs.__getitem__, default=middle)
     while len(bank.made) < jobs:
         open_arms = [size for size in arms if bank.has(size)]
         if not open_arms or play(_next(open_arms, costs, draw)) is None:

@@ -1,10 +1,10 @@
-"""How well the simulated Jetson Nano and TX2 NX meet the published times, also where they were not fitted.
+"""Accuracy of the simulated Jetson Nano and TX2 NX against the published times, fitted and predicted ones.
 
-Three fits to Tables 2 to 4 of arXiv 2502.18323, and the board files as they are:
+Three fits to Tables 2 to 4 of arXiv 2502.18323, and the board files as shipped:
 
 * (i) the Nano to its ResNet18 alone: MobileNetV2 and the transformer are predicted
 * (ii) the Nano to all of its times: the TX2 NX is predicted from its data sheet, see ``from_data_sheet``
-* (iii) both boards to everything: what remains says how good the form of the model is
+* (iii) both boards to everything: the remaining error shows how good the form of the model is
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from benchmarks.paper.calibration_model import (
 )
 from benchmarks.paper.published import CELLS, CLOCKS, NANO, RESNET18, TX2_NX
 from benchmarks.timing import keep
-from wattune.devices import Board, builtin_board
+from wattune.devices import SimulatedBoard, builtin_board
 
 NAME = "paper_calibration"
 ALLOWED = {NANO: 0.05, TX2_NX: 0.08}
-"""Largest error of a time ratio within a board, by board, that a calibrated board may have."""
+"""Board -> largest allowed error of a time ratio within that board."""
 
 NANO_CONSTANTS = tuple(place for place in FREE if place != "gpu.efficiency")
 ALL_CONSTANTS = {NANO: NANO_CONSTANTS, TX2_NX: tuple(FREE)}
@@ -42,25 +42,24 @@ ON_NANO = tuple(ratio for ratio in SOUND_RATIOS if ratio.cell.device == NANO)
 WAYS = ("i", "ii", "iii", "as shipped")
 
 
-def from_data_sheet(other: Board, fitted: Board) -> Board:
-    """Another board with the constants of one that was fitted, as far as their data sheets differ.
+def from_data_sheet(other: SimulatedBoard, fitted: SimulatedBoard) -> SimulatedBoard:
+    """Another board with the constants of a fitted one, scaled by their data sheets.
 
-    Peak rate, clocks and bandwidth are its own. Carried over: the share of the peak that is reached, the share of the
-    bandwidth that is reached, the share of the memory's time that follows the clock, and the host's times per
-    operation (both boards have Cortex-A57 cores).
+    Peak rate, clocks and bandwidth are its own. Carried over: the achieved shares of peak rate and bandwidth, the share
+    of the memory's time that follows the clock, and the host's times per operation (both boards have Cortex-A57 cores).
     """
     wider = other.memory.bandwidth_gbps / fitted.memory.bandwidth_gbps
     scale = {"memory.achieved_gbps": wider, "memory.optimizer_gbps": wider}
     return changed(other, {place: value_of(fitted, place) * scale.get(place, 1.0) for place in FREE})
 
 
-def shipped() -> dict[str, Board]:
-    """The two boards as their files have them."""
+def shipped() -> dict[str, SimulatedBoard]:
+    """The two boards as in their files."""
     return {name: builtin_board(name) for name in (NANO, TX2_NX)}
 
 
 def measure() -> dict[str, Any]:
-    """All of it, as the results file has it."""
+    """All figures, in the form of the results file."""
     files = shipped()
     only_resnet = [ratio for ratio in ON_NANO if ratio.cell.model == RESNET18]
     first = fit(files, {NANO: NANO_CONSTANTS}, only_resnet)
@@ -80,7 +79,7 @@ def measure() -> dict[str, Any]:
     }
     return {
         "source": "arXiv 2502.18323, Tables 2 to 4; clocks and batch sizes are inferred",
-        "level_s": {"published": LEVEL_S, **{way: level_s(found[NANO]) for way, found in boards.items()}},
+        "level_s": {"published": LEVEL_S, **{way: level_s(by_board[NANO]) for way, by_board in boards.items()}},
         "fits": fits,
         "errors": {way: _errors(boards[way], used[way]) for way in WAYS},
         "allowed": ALLOWED,
@@ -95,18 +94,18 @@ def measure() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _described(found: Fit) -> dict[str, Any]:
+def _described(fitted: Fit) -> dict[str, Any]:
     return {
-        "number_of_constants": found.number_of_constants,
-        "data_points": found.data_points,
-        "cells": found.cells,
-        "rms": found.rms,
+        "number_of_constants": fitted.number_of_constants,
+        "data_points": fitted.data_points,
+        "cells": fitted.cells,
+        "rms": fitted.rms,
         "constants": {
             device: {
-                place: {"value": value_of(found.boards[device], place), "known": found.spread[device][place]}
+                place: {"value": value_of(fitted.boards[device], place), "known": fitted.spread[device][place]}
                 for place in places
             }
-            for device, places in found.constants.items()
+            for device, places in fitted.constants.items()
         },
     }
 
@@ -120,24 +119,24 @@ def _group(ratio: Ratio) -> str:
     return f"{NANO} {ratio.cell.model}" if ratio.cell.device == NANO else TX2_NX
 
 
-def _errors(boards: dict[str, Board], used: set[Ratio]) -> dict[str, Any]:
-    """Group -> how far the predictions are off, and whether it was in the fit."""
-    found = {}
+def _errors(boards: dict[str, SimulatedBoard], used: set[Ratio]) -> dict[str, Any]:
+    """Group -> errors of its predictions, and if it was part of the fit."""
+    by_group = {}
     for group in GROUPS:
         inside = [r for r in SOUND_RATIOS if _group(r) == group and r.cell.device in boards]
         if inside:
             errors = [ratio.error(boards) for ratio in inside]
-            found[group] = {
+            by_group[group] = {
                 "rms": rms(errors),
                 "largest": max(errors, key=abs),
                 "fitted": inside[0] in used,
                 "cells": len(inside),
             }
-    return found
+    return by_group
 
 
-def _met(boards: dict[str, Board]) -> dict[str, Any]:
-    """Board -> the largest error of a time ratio within it, and whether that is allowed."""
+def _met(boards: dict[str, SimulatedBoard]) -> dict[str, Any]:
+    """Board -> the largest error of a time ratio within it, the allowed one, and if it is met."""
     met = {}
     for name, allowed in ALLOWED.items():
         errors = [r.error(boards) for r in SOUND_RATIOS if r.cell.device == name and not r.between_boards]
@@ -146,41 +145,41 @@ def _met(boards: dict[str, Board]) -> dict[str, Any]:
     return met
 
 
-def _row(ratio: Ratio, boards: dict[str, dict[str, Board]], used: dict[str, set[Ratio]]) -> dict[str, Any]:
-    known = [way for way in WAYS if {ratio.cell.device, ratio.anchor.device} <= set(boards[way])]
+def _row(ratio: Ratio, boards: dict[str, dict[str, SimulatedBoard]], used: dict[str, set[Ratio]]) -> dict[str, Any]:
+    available = [way for way in WAYS if {ratio.cell.device, ratio.anchor.device} <= set(boards[way])]
     return {
         **dataclasses.asdict(ratio.cell),
         "clock_mhz": ratio.cell.clock_mhz(),
         "against": f"{ratio.anchor.device}, no limit",
-        "predicted_s": {way: ratio.predicted_s(boards[way]) for way in known},
-        "error": {way: ratio.error(boards[way]) for way in known},
+        "predicted_s": {way: ratio.predicted_s(boards[way]) for way in available},
+        "error": {way: ratio.error(boards[way]) for way in available},
         "fitted": [way for way in WAYS if ratio in used[way]],
     }
 
 
-def _one_constant_more(boards: dict[str, Board]) -> dict[str, Any]:
-    """What the data sheet does not say of the TX2 NX: with one constant fitted to it, the others carried over."""
+def _one_constant_more(boards: dict[str, SimulatedBoard]) -> dict[str, Any]:
+    """Fit of one constant, which is not in the data sheet, to the TX2 NX; the others are carried over."""
     place = "memory.clock_share"
     mine = [ratio for ratio in SOUND_RATIOS if ratio.cell.device == TX2_NX]
-    found = fit(boards, {TX2_NX: (place,)}, mine)
-    errors = [ratio.error(found.boards) for ratio in mine if not ratio.between_boards]
+    fitted = fit(boards, {TX2_NX: (place,)}, mine)
+    errors = [ratio.error(fitted.boards) for ratio in mine if not ratio.between_boards]
     return {
         "constant": place,
         "carried": value_of(boards[TX2_NX], place),
-        "fitted": value_of(found.boards[TX2_NX], place),
+        "fitted": value_of(fitted.boards[TX2_NX], place),
         "rms": rms(errors),
         "largest": max(errors, key=abs),
     }
 
 
-def _other_clocks(files: dict[str, Board]) -> dict[str, Any]:
-    """The same with the second set of clocks: what the inference of the clocks rests on."""
+def _other_clocks(files: dict[str, SimulatedBoard]) -> dict[str, Any]:
+    """Fits with the second set of clocks: the basis on which the clocks were inferred."""
     only_resnet = [ratio for ratio in ON_NANO if ratio.cell.model == RESNET18]
     first = fit(files, {NANO: NANO_CONSTANTS}, only_resnet, reading=1)
     third = fit(files, ALL_CONSTANTS, SOUND_RATIOS, reading=1)
 
-    def off(found: Fit, ratios: list[Ratio]) -> dict[str, float]:
-        errors = [ratio.error(found.boards, reading=1) for ratio in ratios]
+    def off(fitted: Fit, ratios: list[Ratio]) -> dict[str, float]:
+        errors = [ratio.error(fitted.boards, reading=1) for ratio in ratios]
         return {"rms": rms(errors), "largest": max(errors, key=abs)}
 
     others = [ratio for ratio in ON_NANO if ratio.cell.model != RESNET18]
@@ -198,7 +197,7 @@ def _other_clocks(files: dict[str, Board]) -> dict[str, Any]:
 
 
 def markdown(part: str, data: dict[str, Any]) -> str:
-    """One of ``PARTS`` of the results, as the documentation has it."""
+    """Text of one of ``PARTS`` for the documentation."""
     return PARTS[part](data)
 
 
@@ -217,26 +216,24 @@ def _fits(data: dict[str, Any]) -> str:
         shown = []
         for group in GROUPS:
             one = data["errors"][way].get(group)
-            mark = (
-                "" if one is None else "fitted" if one["fitted"] else "as they are" if fitted is None else "predicted"
-            )
+            mark = "" if one is None else "fitted" if one["fitted"] else "as shipped" if fitted is None else "predicted"
             shown.append("" if one is None else f"{_percent(one['rms'])}, {_signed(one['largest'])}, {mark}")
         lines.append(f"{begin} {' | '.join(shown)} |")
     other, level, more = data["other_clocks"], data["level_s"], data["one_constant_more"]
     unknown, nano = (_percent(abs(other[key]["largest"])) for key in ("i, predicted models", "iii, Nano"))
     lines += [
         "",
-        "In each field: root mean square of the errors, the largest one, and whether these times were in the fit. "
-        f"The level is held by one published time, {LEVEL_S:g} s for a step of ResNet18 at 224x224 with batch size 8: "
+        "In each field: RMS error, largest error, and whether these times were part of the fit. The absolute level "
+        f"rests on one published time, {LEVEL_S:g} s for a step of ResNet18 at 224x224 with batch size 8; it becomes "
         + ", ".join(f"{level[way]:.2f} s in {way}" for way in WAYS)
         + ".",
         "",
-        f"With {more['constant']} alone fitted to the TX2 NX ({more['fitted']:.2f} in place of {more['carried']:.2f}), "
-        f"(ii) is off by {_percent(more['rms'])} within that board, {_signed(more['largest'])} at most.",
+        f"With {more['constant']} alone fitted to the TX2 NX ({more['fitted']:.2f} instead of {more['carried']:.2f}), "
+        f"(ii) is off by {_percent(more['rms'])} (RMS) within that board, {_signed(more['largest'])} at most.",
         "",
         f"With the other reading of the clocks (Nano {_clocks(other, NANO)} MHz, TX2 NX {_clocks(other, TX2_NX)} MHz) "
-        f"fit (i) misses the two models that it does not know by up to {unknown}, and fit (iii) the Nano by up to "
-        f"{nano}, with {other['iii, level_s']:.2f} s for that step.",
+        f"fit (i) misses the two models that it has not seen by up to {unknown}, and fit (iii) misses the Nano by up "
+        f"to {nano}, with {other['iii, level_s']:.2f} s for that step.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -274,7 +271,7 @@ def _cells(data: dict[str, Any]) -> str:
             f"| {name} | {row['batch_size']}, {row['clock_mhz']:g} MHz | {row['mean_s']:g} s "
             f"| {row['predicted_s']['iii']:.0f} s | {' | '.join(errors)} |"
         )
-    lines += ["", "\\* not in that fit. Left out of all of them:", ""]
+    lines += ["", "\\* not part of that fit. Left out of all fits:", ""]
     lines += [f"- {doubt}" for doubt in dict.fromkeys(data["doubtful"].values()) if "see there" not in doubt]
     return "\n".join(lines) + "\n"
 
@@ -282,20 +279,20 @@ def _cells(data: dict[str, Any]) -> str:
 def _constants(data: dict[str, Any]) -> str:
     lines = ["| constant | in the file | fit (iii) | two standard errors |", "|---|---|---|---|"]
     for device, places in data["fits"]["iii"]["constants"].items():
-        for place, found in places.items():
+        for place, constant in places.items():
             lines.append(
-                f"| {device} {place} | {data['constants_as_shipped'][device][place]:.3g} | {found['value']:.3g} "
-                f"| {found['known']} |"
+                f"| {device} {place} | {data['constants_as_shipped'][device][place]:.3g} | {constant['value']:.3g} "
+                f"| {constant['known']} |"
             )
     return "\n".join(lines) + "\n"
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}%"
 
 
 def _signed(share: float) -> str:
-    return f"{100 * share:+.1f} %"
+    return f"{100 * share:+.1f}%"
 
 
 PARTS: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -305,11 +302,11 @@ PARTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "calibration_checks": lambda data: calibration_checks.markdown(data["checks"]),
     "calibration_power": lambda data: power_check.markdown(data["power"]),
 }
-"""Name of a marked part of docs/calibration.md -> what it says."""
+"""Name of a marked part of docs/calibration.md -> function that returns its text."""
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Measure, keep and print. There are no options."""
+    """Measure, store and print the results. There are no options."""
     if arguments:
         sys.exit(f"calibration takes no arguments, not {' '.join(arguments)}")
     data = measure()

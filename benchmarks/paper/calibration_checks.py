@@ -1,4 +1,4 @@
-"""What is published of the two boards in seconds, watts and mebibytes, beside what their simulation gives."""
+"""Published figures of the two boards in seconds, watts and mebibytes, compared with their simulation."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from benchmarks.paper.models import work, workload
 from benchmarks.paper.power_check import our_limits_w
 from benchmarks.paper.published import CELLS, EFFICIENTVIT, MOBILENET_V2, NANO, RESNET18, TRANSFORMER, TX2_NX
 from wattune.devices import SimulatedDevice, builtin_board
-from wattune.devices.drawing import exact
+from wattune.devices.simulator.variants import exact
 from wattune.records import ProfileTable
 
 PAPER = "arXiv 2502.18323"
 LOGS = "public tegrastats logs"
 STAIRCASE_SHARE = {RESNET18: 0.019, MOBILENET_V2: 0.06}
-"""Profiling with a known limit, of the training time of section 5.2: at most."""
+"""Model -> largest published share of profiling with a known limit in the training time of section 5.2."""
 
 
 def measure() -> list[dict[str, Any]]:
-    """One row for each published figure: what it is, between what ours has to lie, ours, and whether it does."""
+    """One row per published figure: its description, the allowed range of ours, ours, and if it is within."""
     return [*_level(), *_processors(), *_staircase(), *_powers(), *_memory()]
 
 
@@ -42,7 +42,7 @@ def _level() -> list[dict[str, Any]]:
         _row(
             "Nano, ResNet18 at 224x224, batch size 8: a step",
             "dusty-nv/jetson-inference, docs/pytorch-cat-dog.md",
-            "0.77 s, taken as 15 % wide: another optimizer and loader",
+            "0.77 s, ±15% assumed: different optimizer and loader",
             level_s(builtin_board(NANO)),
             LEVEL_S * 0.85,
             LEVEL_S * 1.15,
@@ -59,9 +59,9 @@ def _processors() -> list[dict[str, Any]]:
                           for kind in ("gpu", "cpu"))  # fmt: skip
         rows.append(
             _row(
-                f"{name}, ResNet18, batch size 32: time on the CPU over that on the GPU (set so)",
+                f"{name}, ResNet18, batch size 32: CPU time relative to GPU time (by construction)",
                 f"{PAPER}, A.1",
-                "about 10, for neither board in particular",
+                "about 10, for no particular board",
                 on_cpu.step_s / on_gpu.step_s,
                 9.0,
                 11.0,
@@ -70,7 +70,7 @@ def _processors() -> list[dict[str, Any]]:
         )
         rows.append(
             _row(
-                f"{name}, the same: power on the CPU over that on the GPU (set so)",
+                f"{name}, the same: CPU power relative to GPU power (by construction)",
                 f"{PAPER}, A.1",
                 "nearly equal",
                 on_cpu.power_mean_w / on_gpu.power_mean_w,
@@ -83,10 +83,10 @@ def _processors() -> list[dict[str, Any]]:
 
 
 def _staircase() -> list[dict[str, Any]]:
-    """The cost of a staircase under this simulation's limits, over the published time of the choice.
+    """The cost of a staircase under this simulation's limits, relative to the published time of the choice.
 
-    As wattune probes by default (two steps of warm-up, then five or more), and if each probe were one step: less than
-    that no staircase can cost on this board.
+    Both as wattune probes by default (two steps of warm-up, then five or more), and with probes of one step, which is
+    the least that a staircase can cost on this board.
     """
     rows = []
     for name, model in ((NANO, RESNET18), (TX2_NX, RESNET18), (NANO, MOBILENET_V2)):
@@ -100,9 +100,9 @@ def _staircase() -> list[dict[str, Any]]:
                 if (cell.device, cell.model, cell.method, cell.limit) == (name, model, "Ours", limit):
                     whole.append(table.cost.time_s / cell.mean_s)
                     bare.append(sum(steps_s) / cell.mean_s)
-        published = f"at most {100 * STAIRCASE_SHARE[model]:g} %"
-        what = f"{name}, {model}: staircase profile, share of a training under a limit, largest"
-        for how, shares in (("as wattune probes", whole), ("if each probe were one step", bare)):
+        published = f"at most {100 * STAIRCASE_SHARE[model]:g}%"
+        what = f"{name}, {model}: largest share of a staircase profile in a training run under a limit"
+        for how, shares in (("with probes as wattune makes them", whole), ("with probes of one step", bare)):
             source = f"{PAPER}, section 4"
             rows.append(
                 _row(f"{what}, {how}", source, published, max(shares), 0.0, STAIRCASE_SHARE[model], "share")
@@ -125,7 +125,7 @@ def _powers() -> list[dict[str, Any]]:
     rows = []
     for board, clock, points, published, low, high in wanted:
         watts = [exact(board, "gpu", work(*point))[clock].power_mean_w for point in points]
-        for word, value in {"least": min(watts), "most": max(watts)}.items():
+        for word, value in {"lowest": min(watts), "highest": max(watts)}.items():
             what = f"{board.name}, training at {clock:g} MHz, {word} of {len(points)} points"
             rows.append(_row(what, LOGS, published, value, low, high, "W"))
     for board, published, low, high in (
@@ -162,10 +162,10 @@ def _memory() -> list[dict[str, Any]]:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """The results as the documentation has them."""
+    """The results as a table for the documentation."""
     lines = ["| figure | published | ours | within | source |", "|---|---|---|---|---|"]
     for row in rows:
-        ours = f"{100 * row['ours']:.1f} %" if row["unit"] == "share" else f"{row['ours']:.2f} {row['unit']}".strip()
+        ours = f"{100 * row['ours']:.1f}%" if row["unit"] == "share" else f"{row['ours']:.2f} {row['unit']}".strip()
         lines.append(
             f"| {row['what']} | {row['published']} | {ours} | {'yes' if row['within'] else 'no'} | {row['source']} |"
         )

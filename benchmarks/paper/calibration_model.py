@@ -1,10 +1,10 @@
 """The published times as ratios, wattune's own time of the same steps, and a fit of a board's constants to them.
 
-There is no second model here: the work of a step is counted by ``wattune.algorithms.counting``, and its time on a board
-is that of ``wattune.devices.roofline``. What is fitted are figures of the board file.
+The model is wattune's own: the work of a step is counted by ``wattune.algorithms.counting.step_counting``, and its time
+on a board comes from ``wattune.devices.simulator.roofline``. Only figures of the board file are fitted.
 
-A training's time is that of a step times a number of steps that no copy of the paper tells. It cancels between two
-cells of one model, data set and batch size, so only such ratios are compared: within a board with the cell without
+The time of a run is that of a step times a number of steps that no copy of the paper states. It cancels between two
+cells of the same model, data set and batch size, so only such ratios are compared: within a board with the cell without
 limit, and between the boards for the cells without limit. The number of steps does not depend on the board.
 """
 
@@ -20,13 +20,13 @@ from scipy.optimize import least_squares
 
 from benchmarks.paper.models import work
 from benchmarks.paper.published import CELLS, NANO, RESNET18, Cell
-from wattune.devices import Board
-from wattune.devices.roofline import segments
+from wattune.devices import SimulatedBoard
+from wattune.devices.simulator.roofline import segments
 
 # ------------------------------------------------------------------------------------------------------------ the step
 
 
-def step_s(board: Board, name: str, batch_size: int, clock_mhz: float, pixels: int = 32) -> float:
+def step_s(board: SimulatedBoard, name: str, batch_size: int, clock_mhz: float, pixels: int = 32) -> float:
     """Seconds of a step on the board's GPU."""
     return math.fsum(part.seconds for part in segments(work(name, batch_size, pixels), board.chip("gpu"), clock_mhz))
 
@@ -36,36 +36,36 @@ def step_s(board: Board, name: str, batch_size: int, clock_mhz: float, pixels: i
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of a cell against that of another with the same number of steps."""
+    """The time of a cell relative to another one with the same number of steps."""
 
     cell: Cell
     anchor: Cell
 
     @property
     def point(self) -> tuple[str, str, int, str]:
-        """What it says of the step: two data sets say the same."""
+        """Identity of the step: the same for all data sets."""
         return self.cell.device, self.cell.model, self.cell.batch_size, self.cell.rung
 
     @property
     def between_boards(self) -> bool:
-        """Whether the two cells are of different boards."""
+        """True if the two cells are of different boards."""
         return self.cell.device != self.anchor.device
 
-    def predicted_s(self, boards: dict[str, Board], reading: int = 0) -> float:
-        """The anchor's printed time, times the ratio of the steps; ``reading``: which set of clocks."""
+    def predicted_s(self, boards: dict[str, SimulatedBoard], reading: int = 0) -> float:
+        """The anchor's printed time times the ratio of the steps; ``reading``: index of the set of clocks."""
         step, anchor = (
             step_s(boards[c.device], c.model, c.batch_size, c.clock_mhz(reading)) for c in (self.cell, self.anchor)
         )
         return self.anchor.mean_s * step / anchor
 
-    def error(self, boards: dict[str, Board], reading: int = 0) -> float:
+    def error(self, boards: dict[str, SimulatedBoard], reading: int = 0) -> float:
         """Predicted over published time, less one."""
         return self.predicted_s(boards, reading) / self.cell.mean_s - 1
 
 
 def _ratios(cells: Iterable[Cell]) -> tuple[Ratio, ...]:
-    """Every cell that can be compared, but copies: the methods often print one training's time twice."""
-    found: dict[Any, Ratio] = {}
+    """Every cell that can be compared, without copies: the methods often print the same run's time twice."""
+    ratios: dict[Any, Ratio] = {}
     first: dict[Any, Cell] = {}
     for cell in cells:
         if cell.rung == "highest" and not cell.doubt:
@@ -74,12 +74,12 @@ def _ratios(cells: Iterable[Cell]) -> tuple[Ratio, ...]:
         key = cell.model, cell.dataset, cell.batch_size
         anchor = first.get(((NANO if cell.rung == "highest" else cell.device), *key))
         if anchor is not None and (cell.device, cell.rung) != (anchor.device, anchor.rung):
-            found.setdefault((cell.device, *key, cell.rung), Ratio(cell, anchor))
-    return tuple(found.values())
+            ratios.setdefault((cell.device, *key, cell.rung), Ratio(cell, anchor))
+    return tuple(ratios.values())
 
 
 RATIOS: tuple[Ratio, ...] = _ratios(CELLS)
-"""Of every cell that has an anchor, doubtful ones included."""
+"""Ratios of every cell that has an anchor, doubtful ones included."""
 SOUND_RATIOS = tuple(ratio for ratio in RATIOS if not ratio.cell.doubt)
 
 
@@ -98,28 +98,28 @@ FREE: dict[str, tuple[float, float]] = {
     "gpu.half_speed_samples": (0.0, 16.0),
     "gpu.efficiency": (0.3, 0.95),
 }
-"""What may be fitted, by its place in a board file, and its bounds. ``s_per_optimizer_operation`` keeps its ratio to
-``s_per_operation``. On the Nano ``efficiency`` stays what it is: only ratios are known, so one level is free."""
+"""Constants that may be fitted, by their place in a board file, and their bounds. ``s_per_optimizer_operation`` keeps
+its ratio to ``s_per_operation``. The Nano's ``efficiency`` is fixed: ratios leave one level undetermined."""
 
 LINEAR = ("memory.clock_share", "gpu.half_speed_samples", "gpu.efficiency")
 
 
-OTHER_BEGINNINGS = 6
+RANDOM_STARTS = 6
 
 LEVEL_S = 0.77
 """Published seconds of a step of ResNet18 at 224x224 pixels, batch size 8, on a Nano at 921.6 MHz. Source:
 dusty-nv/jetson-inference, docs/pytorch-cat-dog.md. Ratios leave the level of all times open; this holds it."""
 LEVEL_WEIGHT = 0.2
-"""Against 1 of a ratio: another model, another data loader, a figure with two digits."""
+"""Weight of that level relative to a ratio: another model, another data loader, a figure with two digits."""
 
 
-def level_s(nano: Board) -> float:
-    """The board's own time of that step."""
+def level_s(nano: SimulatedBoard) -> float:
+    """Seconds of that step on the board."""
     return step_s(nano, RESNET18, 8, 921.6, pixels=224)
 
 
-def changed(board: Board, values: dict[str, float]) -> Board:
-    """The board with other figures."""
+def changed(board: SimulatedBoard, values: dict[str, float]) -> SimulatedBoard:
+    """A copy of the board with these values."""
     sections: dict[str, dict[str, float]] = {}
     for place, value in values.items():
         section, key = place.split(".")
@@ -132,7 +132,7 @@ def changed(board: Board, values: dict[str, float]) -> Board:
     )
 
 
-def value_of(board: Board, place: str) -> float:
+def value_of(board: SimulatedBoard, place: str) -> float:
     """The figure at a place such as "memory.clock_share"."""
     section, key = place.split(".")
     value: float = getattr(getattr(board, section), key)
@@ -141,9 +141,9 @@ def value_of(board: Board, place: str) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    """Boards whose constants were fitted. ``spread``: place by device -> how well it is known, see ``fit``."""
+    """Boards with fitted constants. ``spread``: uncertainty of each constant by device, see ``fit``."""
 
-    boards: dict[str, Board]
+    boards: dict[str, SimulatedBoard]
     constants: dict[str, tuple[str, ...]]
     data_points: int
     cells: int
@@ -152,22 +152,20 @@ class Fit:
 
     @property
     def number_of_constants(self) -> int:
-        """How many were fitted."""
+        """Number of fitted constants."""
         return sum(len(places) for places in self.constants.values())
 
 
 def fit(
-    boards: dict[str, Board], constants: dict[str, tuple[str, ...]], ratios: Sequence[Ratio], reading: int = 0
+    boards: dict[str, SimulatedBoard], constants: dict[str, tuple[str, ...]], ratios: Sequence[Ratio], reading: int = 0
 ) -> Fit:
-    """The constants that bring the errors of the ratios, and of the level, to the least sum of squares.
-
-    Sought from the boards' own figures and from random beginnings.
+    """Fit the constants to the ratios and the level by least squares, from the boards' own values and random starts.
 
     The spread of a constant is two standard errors of the linearised fit; data sets that repeat a ratio count once.
     """
     names = [(device, place) for device, places in constants.items() for place in places]
 
-    def unpacked(x: Any) -> dict[str, Board]:
+    def unpacked(x: Any) -> dict[str, SimulatedBoard]:
         values: dict[str, dict[str, float]] = {}
         for (device, place), share in zip(names, x, strict=True):
             values.setdefault(device, {})[place] = _between(place, float(share))
@@ -187,20 +185,20 @@ def fit(
         return np.array([*errors, LEVEL_WEIGHT * math.log(level_s(trial[NANO]) / LEVEL_S)])
 
     begins = [np.array([_share(place, value_of(boards[device], place)) for device, place in names])]
-    # The slower of arithmetic and memory decides, so the errors have kinks and the search may end in one.
-    begins += list(np.random.default_rng(0).uniform(0.05, 0.95, (OTHER_BEGINNINGS, len(names))))
-    found = min(
+    # The slower of arithmetic and memory determines the time, so the errors have kinks in which the search may end.
+    begins += list(np.random.default_rng(0).uniform(0.05, 0.95, (RANDOM_STARTS, len(names))))
+    solution = min(
         (least_squares(residuals, np.clip(b, 0.01, 0.99), bounds=(0, 1), diff_step=1e-4) for b in begins),
         key=lambda result: float(result.cost),
     )
-    best = unpacked(found.x)
+    best = unpacked(solution.x)
     points = len({ratio.point for ratio in ratios})
-    spread = _spread(names, found, points, len(ratios))
+    spread = _spread(names, solution, points, len(ratios))
     return Fit(best, constants, points + 1, len(ratios), rms([r.error(best, reading) for r in ratios]), spread)
 
 
 def _between(place: str, share: float) -> float:
-    """From 0 to 1 to a value within the bounds: evenly, or for rates and times in the logarithm."""
+    """Map 0 to 1 to a value within the bounds: linearly, or for rates and times in the logarithm."""
     low, high = FREE[place]
     return low + share * (high - low) if place in LINEAR else low * (high / low) ** share
 
@@ -210,21 +208,21 @@ def _share(place: str, value: float) -> float:
     return (value - low) / (high - low) if place in LINEAR else math.log(value / low) / math.log(high / low)
 
 
-def _spread(names: list[tuple[str, str]], found: Any, points: int, rows: int) -> dict[str, dict[str, str]]:
-    free = [i for i, share in enumerate(found.x) if 0.005 < share < 0.995]
-    jacobian = found.jac[:, free]
-    # Rows that repeat a ratio carry no news: the information is that of the distinct ones.
+def _spread(names: list[tuple[str, str]], solution: Any, points: int, rows: int) -> dict[str, dict[str, str]]:
+    free = [i for i, share in enumerate(solution.x) if 0.005 < share < 0.995]
+    jacobian = solution.jac[:, free]
+    # Rows that repeat a ratio add no information: only distinct ones count.
     freedom = max(1, points + 1 - len(free))
-    variance = 2 * found.cost / rows * points / freedom
+    variance = 2 * solution.cost / rows * points / freedom
     covariance = np.linalg.pinv(jacobian.T @ jacobian * points / rows) * variance
     errors = dict(zip(free, np.sqrt(np.diag(covariance)), strict=True))
-    said: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for index, (device, place) in enumerate(names):
         if index not in errors:
             text = "at its bound"
         else:
-            ends = (max(0.0, min(1.0, found.x[index] + sign * 2 * errors[index])) for sign in (-1, 1))
+            ends = (max(0.0, min(1.0, solution.x[index] + sign * 2 * errors[index])) for sign in (-1, 1))
             low, high = (_between(place, float(end)) for end in ends)
             text = f"{low:.3g} to {high:.3g}"
-        said.setdefault(device, {})[place] = text
-    return said
+        texts.setdefault(device, {})[place] = text
+    return texts

@@ -1,4 +1,4 @@
-"""`python -m benchmarks paper [PART ...]`: the evaluation of arXiv 2502.18323; without one all but `measured`."""
+"""`python -m benchmarks paper [PART ...]`: the evaluation of arXiv 2502.18323; without PART all but `measured`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import importlib
 import sys
 
 PARTS = ("calibration", "replay", "pair", "page")
-"""What `make paper` runs, in this order."""
+"""Parts that `make paper` runs, in this order."""
 
 MEASURED = "measured"
-"""Takes up to three hours and a folder of data."""
+"""Part that takes up to three hours and needs a folder of data."""
 
 
 def main(arguments: list[str]) -> None:
-    """Run the parts that are named."""
+    """Run the named parts."""
     if arguments and arguments[0] == MEASURED:
         importlib.import_module("benchmarks.paper.measured").main(arguments[1:])
         return

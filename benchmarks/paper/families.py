@@ -1,9 +1,9 @@
-"""What the measured part trains: four small networks, each pre-trained once, and the data sets of each.
+"""Networks of the measured part: four small ones, each pre-trained once, and the data sets of each.
 
 A folder of data has ``tin100_32``, ``cifar10_12k`` and ``mnist_10k`` (train.npz and test.npz with ``images``, uint8
 (N, 3, 32, 32) or (N, 28, 28), and ``labels``) and the texts ``wikitext2/{valid,test}.txt``,
 ``tinyshakespeare/{train,test}.txt`` and ``austen/austen_{train,test}.txt``. The digits are scikit-learn's, the third
-text is Python's own asyncio library. Pictures are made half as large, 16 x 16, so that two cores can train them;
+text is Python's own asyncio library. Images are scaled down to 16 x 16, so that two cores can train on them;
 optimizers, learning rates and their scaling are those of arXiv 2502.18323, section 5.1.
 """
 
@@ -23,15 +23,17 @@ from torch.nn import functional as F
 
 from benchmarks.paper.models import ADAM, ADAMW, SIZES
 from benchmarks.paper.published import MOBILENET_V2, RESNET18, TRANSFORMER
+from wattune.datasets.mobilenet import MobileNetV2
+from wattune.datasets.npz import Npz
+from wattune.datasets.recurrent import Gru
+from wattune.datasets.texts import Text
 from wattune.workloads import Augmentation, Data, Model, OptimizerRule, Workload
-from wattune.workloads.mobilenet import MobileNetV2
+from wattune.workloads.example import Digits
 from wattune.workloads.models import CharacterTransformer, resnet8
-from wattune.workloads.recurrent import Gru
-from wattune.workloads.sources import Digits, Npz, Text
 
 SIZE, TESTS = 16, 600
 HELD_OUT = 20
-"""Classes of the hundred that are not pre-trained on, and are a data set of their own."""
+"""Number of the hundred classes that are not pre-trained on, and form a separate data set."""
 
 EVALUATE_EVERY = 512
 LENGTH = 32
@@ -39,7 +41,7 @@ LENGTH = 32
 
 @dataclass(frozen=True)
 class Pictures:
-    """A source's images as float32 (N, 3, 16, 16) around 0, and at most ``TESTS`` of them to test with."""
+    """A source's images as float32 (N, 3, 16, 16) around 0, with at most ``TESTS`` test images."""
 
     source: Npz | Digits
 
@@ -50,16 +52,16 @@ class Pictures:
 
 
 def _small(images: torch.Tensor) -> torch.Tensor:
-    found = images.float() / 255 if images.dtype == torch.uint8 else images
-    if found.ndim == 3:
-        found = found[:, None]
-    found = F.interpolate(found, (SIZE, SIZE), mode="area").expand(-1, 3, -1, -1)
-    return (4 * (found - 0.47)).contiguous()
+    resized = images.float() / 255 if images.dtype == torch.uint8 else images
+    if resized.ndim == 3:
+        resized = resized[:, None]
+    resized = F.interpolate(resized, (SIZE, SIZE), mode="area").expand(-1, 3, -1, -1)
+    return (4 * (resized - 0.47)).contiguous()
 
 
 @dataclass(frozen=True)
 class Texts:
-    """A text in pieces, of which some, spread over the test part, are tested with."""
+    """A text in pieces, with evenly spaced test pieces."""
 
     source: Text
 
@@ -72,7 +74,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Sines:
-    """Two summed sines of random periods and phases with noise; the value after each piece of ``LENGTH`` is the target.
+    """Sums of two sines of random periods and phases with noise; the target is the value after ``LENGTH`` steps.
 
     ``shortest`` and ``longest`` are the periods in steps, ``noise`` a standard deviation.
     """
@@ -83,7 +85,7 @@ class Sines:
     seed: int
 
     def __call__(self) -> Data:
-        """Make 8,000 pieces to train and 1,000 to test with."""
+        """Make 8,000 training and 1,000 test pieces."""
         draws = np.random.default_rng(self.seed)
         train, test = (self._pieces(draws, count) for count in (8000, 1000))
         return Data(train, test)
@@ -98,11 +100,11 @@ class Sines:
 
 @dataclass(frozen=True)
 class Family:
-    """A network, what it is pre-trained on, and its data sets. The first of them is the proxy of the tables.
+    """A network, its pre-training data, and its data sets, of which the first is the proxy of the tables.
 
-    ``kind``: "images", "text" or "series". ``network(classes)`` makes it; ``classes`` by data set, none where every
-    set has the same outputs and the head is kept. It is pre-trained on ``pretraining_samples``. ``stands_for``: the
-    paper's model of the same kind, with whose step times its samples are combined as well.
+    ``kind``: "images", "text" or "series". ``network(classes)`` makes it; ``classes`` by data set, empty if every set
+    has the same outputs and the head is kept. It is pre-trained on ``pretraining_samples``. ``stands_for``: the paper's
+    model of the same kind, whose step times its samples are combined with as well.
     """
 
     name: str
@@ -121,11 +123,11 @@ class Family:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether the metric is an accuracy; a loss is better the lower."""
+        """True if the metric is an accuracy, False if it is a loss."""
         return self.task != "regression"
 
     def pretraining_workload(self, folder: Path) -> Workload:
-        """What its weights come from."""
+        """The workload of its pre-training."""
         return self._workload(folder, self.pretraining, None, self.pretraining_samples)
 
     def workload(self, folder: Path, name: str, weights: Path | None) -> Workload:
@@ -176,10 +178,10 @@ def _sources(folder: Path) -> dict[str, Callable[[], Data]]:
 
 
 PHOTOGRAPHS = ("hundred classes", "held-out classes", "CIFAR-10, classes 0-4", "CIFAR-10, classes 5-9")
-"""The data sets whose images may be mirrored."""
+"""Data sets whose images may be mirrored."""
 
 KINSHIP = (PHOTOGRAPHS, ("MNIST", "digits"), ("WikiText-2", "Shakespeare", "Austen", "Python's asyncio"))
-"""Data sets of one family, as far as a proxy goes; series are all of one."""
+"""Groups of data sets that are proxies for each other; all series are one group."""
 
 CLASSES = {
     "hundred classes": 100 - HELD_OUT,

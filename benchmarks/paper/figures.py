@@ -1,4 +1,4 @@
-"""The figures, as PNG files in docs/paper, from the results alone."""
+"""Figures as PNG files in docs/paper, drawn from the results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-mpl.use("Agg")  # no display is needed
+mpl.use("Agg")  # works without a display
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -18,13 +18,13 @@ from benchmarks.paper.sections import WORDS
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "paper"
 COLOURS = ("#8c8c8c", "#c2a14d", "#1f6f8b", "#444444")
-"""Of the methods, in their order; they stay apart without colour too."""
+"""Colours of the methods, in their order; distinguishable in grey, too."""
 
 RAMP = "viridis"
 
 
 def draw(replay: dict[str, Any]) -> None:
-    """All of them."""
+    """Draw all figures."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     epochs(replay)
@@ -39,14 +39,14 @@ def _save(name: str) -> None:
 
 
 def _table(replay: dict[str, Any], dataset: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(
+    table: dict[str, Any] = next(
         one for one in replay["tables"] if (one["device"], one["model"], one["dataset"]) == (NANO, RESNET18, dataset)
     )
-    return found
+    return table
 
 
 def epochs(replay: dict[str, Any]) -> None:
-    """Figure 1: time for a quarter of CIFAR-10 against peak power, and what is chosen under P1."""
+    """Figure 1: time for a quarter of CIFAR-10 against peak power, and the choices under P1."""
     cap_w = replay["caps_w"][NANO]["P1"]
     sizes = sorted({one["batch_size"] for one in replay["epochs"]})
     plt.figure(figsize=(6.4, 3.8))
@@ -82,7 +82,7 @@ def epochs(replay: dict[str, Any]) -> None:
 
 
 def two_batches(replay: dict[str, Any]) -> None:
-    """Figure 2: a small and a large batch under three limits: per sample the large one is faster, to the target not."""
+    """Figure 2: a small and a large batch under three limits, per sample and to the target."""
     table, sizes = _table(replay, "SVHN"), (8, 128)
     _, axes = plt.subplots(1, 2, figsize=(6.8, 3.0))
     for index, size in enumerate(sizes):
@@ -126,7 +126,7 @@ def energy(replay: dict[str, Any]) -> None:
 
 
 def times(replay: dict[str, Any]) -> None:
-    """All cells: replayed against published."""
+    """Replayed against published times of all cells."""
     plt.figure(figsize=(4.4, 4.0))
     for method, colour, marker in zip(METHODS, COLOURS, "sDo^", strict=True):
         rows = [

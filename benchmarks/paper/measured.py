@@ -1,11 +1,11 @@
-"""Tables 2 and 3, and the proxy studies of Figures 5, 6 and 8, with samples from real trainings of small networks.
+"""Tables 2 and 3, and the proxy studies of Figures 5, 6 and 8, with samples from real training runs of small networks.
 
     python -m benchmarks paper measured --data FOLDER [--processes N]
 
-The samples are measured; step times and power are those of a simulated board. Small networks leave a board's GPU idle
-most of the time, so that the largest batch nearly always wins. So each table is there twice: with the small network's
-own step times, and with those of the paper's model of the same kind.
-The clock of the baselines is that at which wattune's reference workloads keep the limit.
+The samples are measured; step times and power come from a simulated board. Small networks leave a board's GPU idle most
+of the time, so that the largest batch nearly always wins. So each table is given twice: with the small network's own
+step times, and with those of the paper's model of the same kind. The baselines use the highest clock at which wattune's
+reference workloads stay under the limit.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from benchmarks.paper.targets import cut, smoothed, target_of
 from benchmarks.paper.training import SEEDS, curves, workload
 from benchmarks.timing import RESULTS, keep
 from wattune import planning, training
+from wattune.cap import SensorLimit
 from wattune.devices import open_device
-from wattune.efficiency import curve as curve_of
-from wattune.profiling.confirming import confirm
-from wattune.records import EfficiencyCurve, LearningCurve, OperatingPoint, ProfileTable
+from wattune.point import OperatingPoint
+from wattune.profiling.confirmation import confirm
+from wattune.proxy import curve as curve_of
+from wattune.records import LearningCurve, ProfileTable, SampleEfficiency
 
 WORK = Path("build") / "paper"
 RUNS = RESULTS / "paper_runs.csv"
@@ -47,31 +49,31 @@ METHODS = {
     "Ours": "wattune",
 }
 WAYS = ("own step times", "the step times of the paper's model")
-"""What the measured samples are combined with."""
+"""Step times that the measured samples are combined with."""
 
 
 class Measured:
-    """One family, trained: curves cut at their targets by data set, and the samples that they say."""
+    """One trained family: curves cut at their targets by data set, and the sample efficiency from them."""
 
     def __init__(self, family: Family, data: Path, processes: int | None):
         self.family, self.data = family, data
         self.curves: dict[str, list[LearningCurve]] = {}
-        self.efficiency: dict[str, EfficiencyCurve] = {}
+        self.efficiency: dict[str, SampleEfficiency] = {}
         for name in family.sets:
             up = family.higher_is_better
-            found = [smoothed(one) for one in curves(family, name, data, WORK, processes)]
-            target = target_of(found, higher_is_better=up)
-            self.curves[name] = [cut(one, target, higher_is_better=up) for one in found]
+            runs = [smoothed(one) for one in curves(family, name, data, WORK, processes)]
+            target = target_of(runs, higher_is_better=up)
+            self.curves[name] = [cut(one, target, higher_is_better=up) for one in runs]
             self.efficiency[name] = curve_of(self.curves[name], workload=f"{family.name} on {name}")
 
     def needed(self, name: str, batch_size: int) -> list[float]:
-        """Samples to the target by seed; a run that missed it has no end, and counts with its budget."""
+        """Samples to the target by seed; a run that missed it counts with its budget."""
         return [float(one.samples) for one in self.curves[name] if one.batch_size == batch_size]
 
     def profile(self, heavy: bool, caps_w: Sequence[float]) -> ProfileTable:
-        """Step times and power on the board: the paper's model, or the network's own.
+        """Step times and power on the board, of the paper's model if ``heavy``, else of the network itself.
 
-        As in a run, what would be chosen under a cap is measured again, for longer, until the choice stands.
+        As in a run, the choice under each cap is measured again, for longer, until it no longer changes.
         """
         if heavy:
             assert self.family.stands_for is not None
@@ -83,7 +85,7 @@ class Measured:
             # The fastest is the same rule with the target's own curve.
             for curve, cap_w in itertools.product(self.efficiency.values(), caps_w):
                 while (point := _pick(METHODS["Ours"], table, curve, cap_w)) is not None:
-                    again = confirm(board, profiles, table, point, cap_w=cap_w)
+                    again = confirm(board, profiles, table, point, SensorLimit(cap_w))
                     if again is table:
                         break
                     table = again
@@ -91,7 +93,7 @@ class Measured:
 
 
 def table(measured: Measured, profile: ProfileTable, proxy: str, target: str, cap_w: float | None) -> dict[str, Any]:
-    """What every method takes on ``target`` by the samples of ``proxy``, and how far ours is from the fastest."""
+    """Every method on ``target``, chosen by the samples of ``proxy``, and ours against the fastest."""
     rows = {}
     for method, rule in METHODS.items():
         rows[method] = _row(measured, profile, target, _pick(rule, profile, measured.efficiency[proxy], cap_w))
@@ -101,51 +103,50 @@ def table(measured: Measured, profile: ProfileTable, proxy: str, target: str, ca
     return {"proxy": proxy, "target": target, "cap_w": cap_w, "rows": rows, "above_fastest": above}
 
 
-def _pick(rule: str, profile: ProfileTable, efficiency: EfficiencyCurve, cap_w: float | None) -> OperatingPoint | None:
+def _pick(rule: str, profile: ProfileTable, efficiency: SampleEfficiency, cap_w: float | None) -> OperatingPoint | None:
     sizes = {point.batch_size for point in efficiency.points}
     cells = tuple(cell for cell in profile.cells if cell.batch_size in sizes)
-    found = planning.pick(rule, profile.model_copy(update={"cells": cells}), efficiency, cap_w=cap_w)
-    return found.point if found is not None and found.feasible else None
+    pick = planning.pick(rule, profile.model_copy(update={"cells": cells}), efficiency, SensorLimit(cap_w))
+    return pick.point if pick is not None and pick.feasible else None
 
 
 def _row(measured: Measured, profile: ProfileTable, target: str, point: OperatingPoint | None) -> dict[str, Any] | None:
     if point is None:
         return None
-    cell = at(profile, point.batch_size, point.clock_mhz)
+    clock_mhz = point.knobs["clock_mhz"]
+    cell = at(profile, point.batch_size, clock_mhz)
     assert cell.step_s is not None
     assert cell.power_mean_w is not None
     times = [n * cell.step_s / cell.batch_size for n in measured.needed(target, point.batch_size)]
     return {
         "batch_size": point.batch_size,
-        "clock_mhz": point.clock_mhz,
+        "clock_mhz": clock_mhz,
         "time_s": fmean(times),
         "std_s": stdev(times),
         "energy_j": fmean(times) * cell.power_mean_w,
     }
 
 
-def trained_under(measured: Measured, found: dict[str, Any]) -> dict[str, Any]:
-    """Our point's trainings of the small network on the simulated board, step by step: readings above the cap."""
-    name, row = found["target"], found["rows"]["Ours"]
+def trained_under(measured: Measured, table: dict[str, Any]) -> dict[str, Any]:
+    """Readings above the cap in runs of the small network at our point, step by step on the simulated board."""
+    name, row = table["target"], table["rows"]["Ours"]
     target = measured.curves[name][0].target
     own = replace(workload(measured.family, name, measured.data, WORK), target=target)
     above, peaks = 0.0, []
     for one in measured.curves[name]:
         if one.batch_size == row["batch_size"]:
             with closing(open_device(f"sim:{NANO}", seed=one.seed)) as board:
-                point = OperatingPoint(
-                    batch_size=one.batch_size, micro_batch_size=one.batch_size, clock_mhz=row["clock_mhz"]
-                )
-                record = training.price(one, board, own, point, cap_w=found["cap_w"])
+                point = OperatingPoint.of(one.batch_size, clock_mhz=row["clock_mhz"])
+                record = training.price(one, board, own, point, cap_w=table["cap_w"])
             above += record.above_cap_s or 0.0
             peaks.append(record.power_peak_w)
-    return {"target": name, "cap_w": found["cap_w"], "above_cap_s": above, "power_peak_w": max(peaks)}
+    return {"target": name, "cap_w": table["cap_w"], "above_cap_s": above, "power_peak_w": max(peaks)}
 
 
 def family_figures(measured: Measured, limits: dict[Limit, float | None]) -> dict[str, Any]:
-    """Everything about one family."""
+    """All figures of one family."""
     family, names = measured.family, measured.family.sets
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "family": family.name,
         "stands_for": family.stands_for,
         "targets": {name: measured.curves[name][0].target for name in names},
@@ -162,51 +163,51 @@ def family_figures(measured: Measured, limits: dict[Limit, float | None]) -> dic
             limit: [table(measured, profile, a, b, cap_w) for a, b in itertools.product(names, names)]
             for limit, cap_w in limits.items()
         }
-        found["ways"][WAYS[heavy]] = {
+        figures["ways"][WAYS[heavy]] = {
             limit: {"matrix": [_short(one, names[0]) for one in tables]} for limit, tables in cells.items()
         }
         if not heavy:
-            found["readings"] = [
+            figures["readings"] = [
                 trained_under(measured, one)
                 for limit, tables in cells.items()
                 for one in tables
                 if one["proxy"] == names[0] != one["target"] and one["rows"]["Ours"] and limits[limit] is not None
             ]
-    return found
+    return figures
 
 
 def _short(table: dict[str, Any], proxy: str) -> dict[str, Any]:
-    """What is kept of a table: all of the first proxy's, of others how far ours is from the fastest."""
+    """The part of a table to store: all of the first proxy's, of others only ours against the fastest."""
     return table if table["proxy"] == proxy else {k: v for k, v in table.items() if k not in ("rows", "cap_w")}
 
 
 def _above_of_kin(families: Sequence[dict[str, Any]], way: str) -> dict[str, Any]:
-    found = [
+    shares = [
         one["above_fastest"]
         for family in families
         for limit in family["ways"].get(way, {}).values()
         for one in limit["matrix"]
         if one["above_fastest"] is not None and one["proxy"] != one["target"] and are_kin(one["proxy"], one["target"])
     ]
-    return {"mean": fmean(found), "worst": max(found), "cells": len(found)}
+    return {"mean": fmean(shares), "worst": max(shares), "cells": len(shares)}
 
 
 def are_kin(one: str, other: str) -> bool:
-    """Whether two data sets are of one family."""
-    known = next((names for names in KINSHIP if one in names), None)
-    return other in known if known is not None else not any(other in names for names in KINSHIP)
+    """Check if two data sets are of one family."""
+    kin = next((names for names in KINSHIP if one in names), None)
+    return other in kin if kin is not None else not any(other in names for names in KINSHIP)
 
 
 def write_runs(all_measured: Sequence[Measured]) -> None:
-    """Every run as a row that `wattune estimate --from-runs` reads."""
+    """Write every run as a row that `wattune estimate --from-runs` reads."""
     with RUNS.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(
             ("workload", "target_accuracy", "batch_size", "seed", "samples_to_target", "reached", "samples_budget")
         )
         for measured in all_measured:
-            for name, found in measured.curves.items():
-                for one in found:
+            for name, runs in measured.curves.items():
+                for one in runs:
                     target = f"{one.target:.5f}"
                     needed = one.samples if one.reached else ""
                     rows.writerow(
@@ -223,16 +224,16 @@ def write_runs(all_measured: Sequence[Measured]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Train what is missing, then compute and keep."""
+    """Train missing runs, then compute and store the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks paper measured", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder of data, see families.py")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     limits = results()["replay"]["caps_w"][NANO]
-    found = [Measured(family, asked.data, asked.processes) for family in FAMILIES]
-    write_runs(found)
-    families = [family_figures(one, limits) for one in found]
+    families_measured = [Measured(family, options.data, options.processes) for family in FAMILIES]
+    write_runs(families_measured)
+    families = [family_figures(one, limits) for one in families_measured]
     keep(
         "paper_measured",
         {

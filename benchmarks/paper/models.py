@@ -1,6 +1,6 @@
 """The paper's models as workloads, the work of their steps, and their profiles on the simulated boards.
 
-Nothing is trained here, so there is no data. Source of batch sizes and optimizers: arXiv 2502.18323, section 5.1.
+Nothing is trained here, so no data is needed. Source of batch sizes and optimizers: arXiv 2502.18323, section 5.1.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from functools import cache, partial
 import wattune
 from benchmarks.paper.published import EFFICIENTVIT, MOBILENET_V2, RESNET18, TRANSFORMER
 from wattune.algorithms import open_algorithm
+from wattune.datasets.efficientvit import efficientvit_b1
+from wattune.datasets.mobilenet import MobileNetV2
 from wattune.errors import WorkloadError
 from wattune.records import ProfileCell, ProfileTable, StepWork
 from wattune.workloads import Data, Model, OptimizerRule, Workload
-from wattune.workloads.efficientvit import efficientvit_b1
-from wattune.workloads.mobilenet import MobileNetV2
 from wattune.workloads.models import CharacterTransformer, resnet18
 
 ADAM = OptimizerRule("adam", learning_rate=5e-4, reference_batch_size=128)
@@ -62,12 +62,12 @@ def work(model: str, batch_size: int, pixels: int = SMALL_PIXELS) -> StepWork:
 
 @cache
 def profiled(device: str, model: str) -> ProfileTable:
-    """Every clock and batch size on the simulated board, and the reference workloads; kept in memory."""
+    """Profile of every clock and batch size on the simulated board, with the reference workloads; cached in memory."""
     return wattune.profile(f"sim:{device}", workload(model), strategy="full", reference=True)
 
 
 def at(profile: ProfileTable, batch_size: int, clock_mhz: float | None) -> ProfileCell:
-    """The cell that was measured there."""
+    """The measured cell at this batch size and clock."""
     return next(
         cell
         for cell in profile.cells

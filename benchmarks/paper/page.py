@@ -1,4 +1,4 @@
-"""One HTML page of everything: sections, figures inside the file, machine, versions and seeds."""
+"""HTML page with all results: sections, embedded figures, machine, versions and seeds."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def _made_with(data: dict[str, dict[str, Any]]) -> str:
     seeds = "; ".join(
         f"{part}: seeds {', '.join(map(str, one['seeds']))}" for part, one in data.items() if "seeds" in one
     )
-    made = f"Page made on {here['cores']} cores of {here['cpu']}, {platform.system()}, Python {here['python']}, "
-    made += f"{versions}."
+    page_text = f"Page made on {here['cores']} cores of {here['cpu']}, {platform.system()}, Python {here['python']}, "
+    page_text += f"{versions}."
     machines = "; ".join(
         f"{part}: {one['machine']['cores']} cores of {one['machine']['cpu']}" for part, one in data.items()
     )
-    return html.escape(f"{made} Parts: {machines}. {seeds}.")
+    return html.escape(f"{page_text} Parts: {machines}. {seeds}.")

@@ -1,6 +1,6 @@
-"""One small pair trained on the spot: the built-in example, proxy and target of handwritten digits.
+"""One small pair that is trained here: the built-in example, with handwritten digits as proxy and target.
 
-Samples come from real trainings, time and power from the simulated Nano. What is trained is kept and taken from there.
+Samples come from real training runs, time and power from the simulated Nano. Finished runs are stored and reused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CAP_W = 4.5
 
 
 def main(_: list[str]) -> None:
-    """Profile, estimate, plan, train, compare, and keep the comparison."""
+    """Profile, estimate, plan, train, compare, and store the comparison."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     profile = FOLDER / "profile.json"
     device = f"sim:{NANO}"

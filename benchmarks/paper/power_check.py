@@ -1,11 +1,11 @@
-"""What the choices of the published methods say of power, though no copy of the paper has its limits in watts.
+"""Consistency of the published choices with the simulated power, although no copy of the paper states its limits.
 
-A method takes the highest clock that keeps the limit, so a printed choice is two inequalities: the power at its clock
-is at most the limit, and one clock higher it is above. Baseline 1's clock keeps the limit for every model and batch
-size, and one clock higher some model does not. Whether limits exist with which all of that holds on the simulated board
-is arithmetic; the limits that come out are this simulation's, and never the paper's.
+A method takes the highest clock under the limit, so a printed choice is two inequalities: the power at its clock is at
+most the limit, and one clock higher it is above. At Baseline 1's clock every model and batch size is under the limit,
+and one clock higher some model is not. It is arithmetic to find limits for which all of that holds on the simulated
+board; these limits are this simulation's, not the paper's.
 
-The board's powers were fitted with these choices in view, read with the first set of clocks: that they hold is no test.
+The board's powers were fitted with these choices in view, with the first set of clocks: their agreement is not a test.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from benchmarks.paper.published import (
     Limit,
     Rung,
 )
-from wattune.devices import Board, builtin_board
-from wattune.devices.drawing import drawn, exact
+from wattune.devices import SimulatedBoard, builtin_board
+from wattune.devices.simulator.variants import drawn, exact
 
 BATCH_SIZES = {
     RESNET18: (4, 8, 16, 32, 64, 128),
     MOBILENET_V2: (4, 8, 16, 32, 64),
     TRANSFORMER: (4, 8, 16, 32, 64, 128),
 }
-"""What fits a Nano, by model: Baseline 1 has to keep the limit with all of them."""
+"""Model -> batch sizes that fit on a Nano: Baseline 1 has to stay under the limit with all of them."""
 
 TIE_W, TIE_SHARE = 0.040, 0.03
-"""What the board's sensor cannot tell apart, and what the paper's own repetition of a time differs by."""
+"""Resolution of the board's sensor, and the relative difference between repetitions of a time in the paper."""
 
 DRAWN_BOARDS = 200
 ENDS: tuple[Limit, ...] = ("P1", "P2")
@@ -49,7 +49,7 @@ ENDS: tuple[Limit, ...] = ("P1", "P2")
 
 @dataclass(frozen=True)
 class Inequality:
-    """``watts`` at most the limit, or where ``above`` more than it; ``said`` in words."""
+    """A bound on a limit: ``watts`` is at most the limit, or more than it if ``above``; ``said``: the text."""
 
     limit: Limit
     watts: float
@@ -57,53 +57,55 @@ class Inequality:
     said: str
 
     def slack_w(self, limit_w: float) -> float:
-        """By how much it holds; negative where it does not."""
+        """Margin by which it holds in watts; negative if it does not."""
         return self.watts - limit_w if self.above else limit_w - self.watts
 
 
 class Powers:
     """Highest reading of a board in training, by model, batch size and clock."""
 
-    def __init__(self, board: Board):
+    def __init__(self, board: SimulatedBoard):
         self.board = board
         self.clocks = board.gpu.clocks_mhz
         self._peaks = {
-            (name, size): {clock: found.power_peak_w for clock, found in exact(board, "gpu", work(name, size)).items()}
+            (name, size): {
+                clock: figures.power_peak_w for clock, figures in exact(board, "gpu", work(name, size)).items()
+            }
             for name, sizes in BATCH_SIZES.items()
             for size in sizes
         }
 
     def peak_w(self, name: str, batch_size: int, clock: float) -> float:
-        """Of one model at one point."""
+        """Peak power of one model at one point."""
         return self._peaks[name, batch_size][clock]
 
     def worst_w(self, clock: float) -> tuple[float, str]:
-        """Of all models and batch sizes, and which one it is."""
+        """Peak power of the worst model and batch size, and its name."""
         name, size = max(self._peaks, key=lambda point: self._peaks[point][clock])
         return self._peaks[name, size][clock], f"{name} b={size}"
 
     def higher(self, clock: float) -> float | None:
-        """The next clock, if there is one."""
+        """The next higher clock, None at the highest."""
         above = [other for other in self.clocks if other > clock]
         return above[0] if above else None
 
 
 def inequalities(powers: Powers, reading: int) -> list[Inequality]:
-    """What the choices under both limits say on this board."""
-    found: dict[tuple[object, ...], Inequality] = {}
+    """Inequalities that the choices under both limits imply on this board."""
+    by_text: dict[tuple[object, ...], Inequality] = {}
     for cell in CELLS:
         if cell.device == powers.board.name and cell.method in ("Ours", "Fastest") and cell.limit in ENDS:
             point = cell.model, cell.batch_size
             for clock, above in _both(powers, cell.clock_mhz(reading)):
-                said = f"P({cell.model}, {cell.batch_size}, {clock:g}) {'>' if above else '<='} {cell.limit}"
-                found[said,] = Inequality(cell.limit, powers.peak_w(*point, clock), above, said)
+                text = f"P({cell.model}, {cell.batch_size}, {clock:g}) {'>' if above else '<='} {cell.limit}"
+                by_text[text,] = Inequality(cell.limit, powers.peak_w(*point, clock), above, text)
     rungs: dict[Limit, Rung] = {"P1": "baseline P1", "P2": "baseline P2"}
     for limit, rung in rungs.items():
         for clock, above in _both(powers, CLOCKS[powers.board.name][reading][rung]):
             watts, who = powers.worst_w(clock)
-            said = f"worst case at {clock:g} ({who}) {'>' if above else '<='} {limit}"
-            found[said,] = Inequality(limit, watts, above, said)
-    return list(found.values())
+            text = f"worst case at {clock:g} ({who}) {'>' if above else '<='} {limit}"
+            by_text[text,] = Inequality(limit, watts, above, text)
+    return list(by_text.values())
 
 
 def _both(powers: Powers, clock: float) -> Iterator[tuple[float, bool]]:
@@ -114,20 +116,20 @@ def _both(powers: Powers, clock: float) -> Iterator[tuple[float, bool]]:
 
 @dataclass(frozen=True)
 class Interval:
-    """The limits in watts, from ``low_w`` up to ``high_w``, with which most inequalities hold, ties included."""
+    """Range of limits, from ``low_w`` to ``high_w``, for which most inequalities hold, ties included."""
 
     low_w: float
     high_w: float
 
     @property
     def middle_w(self) -> float:
-        """Between the two."""
+        """Middle of the range."""
         return (self.low_w + self.high_w) / 2
 
 
-def interval(found: list[Inequality], limit: Limit) -> Interval:
-    """The limits with which most of these inequalities hold within ``TIE_W``; of several such stretches the widest."""
-    mine = [one for one in found if one.limit == limit]
+def interval(conditions: list[Inequality], limit: Limit) -> Interval:
+    """The range of limits for which most inequalities hold within ``TIE_W``; the widest of several such ranges."""
+    mine = [one for one in conditions if one.limit == limit]
     ends = sorted({one.watts + (TIE_W if one.above else -TIE_W) for one in mine})
     stretches = [Interval(low, high) for low, high in pairwise(ends)]
 
@@ -137,12 +139,12 @@ def interval(found: list[Inequality], limit: Limit) -> Interval:
     return max(stretches, key=satisfied)
 
 
-def judged(powers: Powers, reading: int) -> dict[str, Any]:
-    """All inequalities with one set of clocks, each at the limit with which most of them hold."""
-    found = inequalities(powers, reading)
-    limits = {limit: interval(found, limit) for limit in ENDS}
+def check_inequalities(powers: Powers, reading: int) -> dict[str, Any]:
+    """Check all inequalities for one set of clocks, each at the limit for which most of them hold."""
+    conditions = inequalities(powers, reading)
+    limits = {limit: interval(conditions, limit) for limit in ENDS}
     rows = []
-    for one in found:
+    for one in conditions:
         limit_w = limits[one.limit].middle_w
         slack_w = one.slack_w(limit_w)
         rows.append(
@@ -166,26 +168,26 @@ def judged(powers: Powers, reading: int) -> dict[str, Any]:
 JUDGED = ("holds", "within_40_mw", "within_3_percent")
 
 
-def over_draws(board: Board, readings: int) -> list[dict[str, float]]:
-    """For each set of clocks: how many inequalities hold on boards drawn from the file's ranges."""
+def over_draws(board: SimulatedBoard, readings: int) -> list[dict[str, float]]:
+    """Mean number of inequalities that hold on boards drawn from the file's ranges, for each set of clocks."""
     sums: list[list[dict[str, Any]]] = [[] for _ in range(readings)]
     for seed in range(DRAWN_BOARDS):
         powers = Powers(drawn(board, seed))
         for reading in range(readings):
-            sums[reading].append(judged(powers, reading))
+            sums[reading].append(check_inequalities(powers, reading))
     return [
         {
             "boards": DRAWN_BOARDS,
-            "number": found[0]["number"],
-            **{key: sum(one[key] for one in found) / len(found) for key in JUDGED},
-            "most_holds": max(one["holds"] for one in found),
+            "number": checks[0]["number"],
+            **{key: sum(one[key] for one in checks) / len(checks) for key in JUDGED},
+            "most_holds": max(one["holds"] for one in checks),
         }
-        for found in sums
+        for checks in sums
     ]
 
 
 def does_not_close(nano: Powers, tx2: Powers, limits: dict[Limit, float]) -> dict[str, Any]:
-    """What the published choices say of each other and the simulated boards do not reproduce."""
+    """Relations between the published choices that the simulated boards do not reproduce."""
     by_name = {cell.name: cell for cell in CELLS}
     at_16 = by_name[f"{TX2_NX} {RESNET18} SVHN Ours P1"]
     step_16 = step_s(tx2.board, RESNET18, 16, at_16.clock_mhz())
@@ -216,15 +218,15 @@ def does_not_close(nano: Powers, tx2: Powers, limits: dict[Limit, float]) -> dic
 
 
 def measure() -> dict[str, Any]:
-    """All of it, as the results file has it."""
+    """All figures, in the form of the results file."""
     boards = {name: Powers(builtin_board(name)) for name in (NANO, TX2_NX)}
-    sets = {name: [judged(powers, reading) for reading in (0, 1)] for name, powers in boards.items()}
+    sets = {name: [check_inequalities(powers, reading) for reading in (0, 1)] for name, powers in boards.items()}
     drawn_nano = over_draws(boards[NANO].board, 2)
     better = {
-        name: max((0, 1), key=lambda reading: [found[reading][key] for key in ("within_40_mw", "holds")])
-        for name, found in sets.items()
+        name: max((0, 1), key=lambda reading: [checks[reading][key] for key in ("within_40_mw", "holds")])
+        for name, checks in sets.items()
     }
-    ours = {name: found[better[name]]["limits"] for name, found in sets.items()}
+    ours = {name: checks[better[name]]["limits"] for name, checks in sets.items()}
     limits: dict[Limit, float] = {limit: ours[NANO][limit]["middle_w"] for limit in ENDS}
     limits["none"] = float("inf")
     return {
@@ -237,39 +239,39 @@ def measure() -> dict[str, Any]:
 
 
 def our_limits_w(name: str) -> dict[Limit, float]:
-    """This simulation's P1 and P2 of a board: the middles of the intervals, with the first set of clocks."""
+    """P1 and P2 of a board in this simulation: the middles of the intervals, with the first set of clocks."""
     powers = Powers(builtin_board(name))
-    found = inequalities(powers, 0)
-    return {limit: interval(found, limit).middle_w for limit in ENDS}
+    conditions = inequalities(powers, 0)
+    return {limit: interval(conditions, limit).middle_w for limit in ENDS}
 
 
 # ---------------------------------------------------------------------------------------------------------- as a table
 
 
 def markdown(data: dict[str, Any]) -> str:
-    """The results as the documentation has them."""
+    """The results as text for the documentation."""
     lines = [
-        "| board | clocks P1, P2 of the baselines, of the methods (inferred) | hold | within 40 mW | within 3 % |",
+        "| board | clocks P1, P2 of the baselines, of the methods (inferred) | hold | within 40 mW | within 3% |",
         "|---|---|---|---|---|",
     ]
     for name, sets in data["sets"].items():
-        for found in sets:
+        for check in sets:
             lines.append(
-                f"| {name} | {_clocks(found['clocks'])} MHz | {found['holds']} of {found['number']} "
-                f"| {found['within_40_mw']} | {found['within_3_percent']} |"
+                f"| {name} | {_clocks(check['clocks'])} MHz | {check['holds']} of {check['number']} "
+                f"| {check['within_40_mw']} | {check['within_3_percent']} |"
             )
     for name, draws in data["drawn"].items():
-        for reading, found in enumerate(draws):
+        for reading, check in enumerate(draws):
             lines.append(
-                f"| {name}, {found['boards']} boards drawn from the file's ranges, mean "
-                f"| {_clocks(CLOCKS[name][reading])} MHz | {found['holds']:.1f} of {found['number']} "
-                f"| {found['within_40_mw']:.1f} | {found['within_3_percent']:.1f} |"
+                f"| {name}, {check['boards']} boards drawn from the file's ranges, mean "
+                f"| {_clocks(CLOCKS[name][reading])} MHz | {check['holds']:.1f} of {check['number']} "
+                f"| {check['within_40_mw']:.1f} | {check['within_3_percent']:.1f} |"
             )
-    lines += ["", "Those that do not hold, with the better set of clocks:", ""]
+    lines += ["", "Inequalities that do not hold, with the better set of clocks:", ""]
     for name, sets in data["sets"].items():
         missed = [row for row in sets[data["better_set"][name]]["inequalities"] if not row["holds"]]
         lines += [f"- {name}: {row['said']}, missed by {-1e3 * row['slack_w']:.0f} mW" for row in missed]
-    lines += ["", "This simulation's limits, with that set (the paper's are in none of the copies):", ""]
+    lines += ["", "Limits of this simulation, with that set (no copy of the paper states its own):", ""]
     for name, limits in data["our_limits"].items():
         lines += [
             f"- {name} {limit}: {one['middle_w']:.2f} W ({one['low_w']:.2f} to {one['high_w']:.2f} W)"
@@ -287,27 +289,28 @@ BY_KIND: tuple[tuple[Rung, Rung], ...] = (("baseline P1", "baseline P2"), ("chos
 
 
 def _open(data: dict[str, Any]) -> list[str]:
-    lines = ["What does not close:", ""]
+    lines = ["Contradictions that remain:", ""]
     for one in data["batch_16"]:
         limit = "no limit" if one["limit"] == "none" else one["limit"]
         slower = one["time_s"] >= one["chosen_s"]
         lines.append(
-            "- ResNet18 with b=16, which the TX2 NX is taken to use under P1, would on the Nano take "
-            f"{one['time_s']:.0f} s with {limit} ({one['clock_mhz']:g} MHz), and the paper's choice took "
+            "- ResNet18 with b=16, which the TX2 NX is assumed to use under P1, would take "
+            f"{one['time_s']:.0f} s on the Nano with {limit} ({one['clock_mhz']:g} MHz); the paper's choice took "
             f"{one['chosen_s']:.0f} s: "
-            + ("slower, as it must be." if slower else "b=16 should have been chosen, and was not.")
+            + ("slower, as it must be." if slower else "b=16 should have been chosen, but was not.")
         )
     other = data["fourth_workload"]
     line = (
         f"- Baseline 1 stays at {other['clock_mhz']:g} MHz under P2. At {other['higher_mhz']:g} MHz the worst of the "
-        f"three models ({other['worst']}) draws {other['worst_w']:.2f} W, and our P2 is {other['limit_w']:.2f} W: "
+        f"three models ({other['worst']}) draws {other['worst_w']:.2f} W, while our P2 is {other['limit_w']:.2f} W: "
     )
     if other["worst_w"] > other["limit_w"]:
         return [*lines, line + "the three models explain it."]
     return [
         *lines,
-        line + "they do not explain it, so something heavier was profiled too. EfficientViT-B1 as it is simulated here "
-        f"draws {other['efficientvit_w']:.2f} W and is not it.",
+        line
+        + "they do not explain it, so something heavier must have been profiled as well. EfficientViT-B1, as simulated "
+        f"here, draws {other['efficientvit_w']:.2f} W and is not the one.",
     ]
 
 

@@ -2,17 +2,17 @@
 
 Each cell is the mean time to the target accuracy over 5 seeds (text: 3) and its standard deviation, in seconds.
 
-How the cells were read. In the copies of the tables that could be read, nothing stands between the digits of a mean and
-of its deviation. One rule parts them: a seed needs the same number of samples at every clock, so for one model,
-data set and batch size the deviation divided by the mean does not change with the power limit. Exactly one way of
-parting fits each cell, but for four, which carry a ``doubt`` and are left out of ``SOUND``.
+How the cells were read. In the readable copies of the tables, the digits of a mean and of its deviation are not
+separated. One rule separates them: a seed needs the same number of samples at every clock, so for one model, data set
+and batch size the ratio of deviation to mean does not change with the power limit. Exactly one separation fits each
+cell, except for four, which have a ``doubt`` and are left out of ``SOUND``.
 
-Not printed, but inferred, so that a cell may be predicted:
+Inferred, not printed, so that a cell can be predicted:
 
-* Batch sizes. The same rule tells which cells share one; that Baseline 1 takes the largest that fits is said in the
-  paper. The other numbers (8, 16, 32, 64) are the likeliest reading: ResNet18 with (4, 8, 16) fits nearly as well.
-* Clocks. ``CLOCKS`` has two sets for each board, the one that fits the times better first. No limit is taken to mean
-  the board's highest clock. The paper's limits in watts are in none of the copies.
+* Batch sizes. The same rule shows which cells share one; the paper states that Baseline 1 takes the largest that fits.
+  The other numbers (8, 16, 32, 64) are the likeliest reading: ResNet18 with (4, 8, 16) fits nearly as well.
+* Clocks. ``CLOCKS`` has two sets per board, the one that fits the times better first. No limit is assumed to mean the
+  board's highest clock. The paper's limits in watts are in none of the copies.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 Method = Literal["Baseline 1", "Baseline 2", "Ours", "Fastest"]
-"""Largest batch at a conservative clock; fewest samples there; the paper's method; the best found by exhaustion."""
+"""Largest batch at a conservative clock; fewest samples there; the paper's method; the best by exhaustive search."""
 Limit = Literal["P1", "P2", "none"]
 Rung = Literal["baseline P1", "chosen P1", "baseline P2", "chosen P2", "highest"]
-"""The five clocks of a board that the tables need: the baselines' under either limit, the methods' own, the highest."""
+"""The five clocks of a board in the tables: the baselines' under either limit, the methods' own, the highest."""
 
 NANO, TX2_NX = "jetson-nano", "jetson-tx2-nx"
 RESNET18, MOBILENET_V2, TRANSFORMER = "resnet18", "mobilenet-v2", "character-transformer"
 EFFICIENTVIT = "efficientvit-b1"
-"""Added in the journal's version (TMLR 2025), whose figures of it are in none of the copies; which size is unknown."""
+"""Added in the journal version (TMLR 2025), whose figures for it are in none of the copies; its size is unknown."""
 
 RUNGS: tuple[Rung, ...] = ("baseline P1", "chosen P1", "baseline P2", "chosen P2", "highest")
 CLOCKS: dict[str, tuple[dict[Rung, float], dict[Rung, float]]] = {
@@ -49,7 +49,7 @@ CLOCKS: dict[str, tuple[dict[Rung, float], dict[Rung, float]]] = {
 class Cell:
     """One cell of a table: ``mean_s`` and ``std_s`` are printed, ``batch_size`` and ``rung`` are inferred.
 
-    ``doubt``: what is wrong with the cell as it is printed; empty for a sound one.
+    ``doubt``: the error in the printed cell; empty for a sound one.
     """
 
     table: int
@@ -70,7 +70,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Where the cell stands, in words."""
+        """Name of the cell: board, model, data set, method and limit."""
         limit = "no limit" if self.limit == "none" else self.limit
         return f"{self.device} {self.model} {self.dataset} {self.method} {limit}"
 
@@ -167,4 +167,4 @@ CELLS: tuple[Cell, ...] = (
 """Every cell of Tables 2 to 4, doubtful ones included."""
 
 SOUND: tuple[Cell, ...] = tuple(cell for cell in CELLS if not cell.doubt)
-"""The cells that are used."""
+"""Cells without doubt, which are used."""

@@ -1,14 +1,14 @@
-"""Tables 2 to 4 replayed on the simulated boards, beside the paper's cells.
+"""Tables 2 to 4 replayed on the simulated boards, compared with the paper's cells.
 
-The samples that each batch size needs are in no copy of the paper. Here they are what the published times say when they
-are divided by the simulated board's time for a sample: the geometric mean over all cells of a batch size. So the times
-of the replay follow the published ones by construction, as far as the boards' times do; what is put to a test is
-whether one set of power, time and sample figures leads to the paper's choices, and by how much each comparison then
-differs. A batch size that the tables do not tell the samples of is left out.
+No copy of the paper has the samples to target of each batch size. Here they are derived from the published times
+divided by the simulated board's time per sample: the geometric mean over all cells of a batch size. So the replayed
+times follow the published ones by construction, as far as the boards' times do. The test is if one set of power, time
+and sample figures leads to the paper's choices, and by how much each comparison then differs. Batch sizes whose samples
+do not follow from the tables are left out.
 
-Nor is the proxy's curve printed. For ResNet18 it is the one that gives the paper's choices with the widest margin on
-these boards, if there is one (a linear program in ln samples); for the others the geometric mean of the two targets.
-The baselines' clocks are the inferred ones: the workloads that the paper chose them by are not known.
+The proxy's curve is not printed either. For ResNet18 it is the one that gives the paper's choices with the widest
+margin on these boards, if there is one (a linear program in ln samples); for the others the geometric mean of the two
+targets. The baselines' clocks are the inferred ones: the workloads by which the paper chose them are not known.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from benchmarks.paper.power_check import ENDS, our_limits_w
 from benchmarks.paper.published import CELLS, LIMITS, NANO, RESNET18, SOUND, TX2_NX, Cell, Limit
 from benchmarks.timing import keep
 from wattune import planning
-from wattune.records import EfficiencyCurve, EfficiencyPoint, ProfileCell
+from wattune.cap import SensorLimit
+from wattune.records import EfficiencyPoint, ProfileCell, SampleEfficiency
 
 Samples = dict[int, float]
 """Batch size -> samples to the target."""
@@ -39,13 +40,13 @@ CHOICES = {
     "sequential": "best batch, then clock",
     "Fastest": "fastest",
 }
-"""Method -> wattune's rule. The baselines, and "batch only", stand at the inferred clock."""
+"""Method -> wattune's rule. The baselines, and "batch only", use the inferred clock."""
 
 EPOCH = 12_500
 """Samples of a quarter of CIFAR-10 (arXiv 2502.18323, Figure 1)."""
 
 AROUND_W = 0.3
-"""How far from the middles of `power_check` a limit is looked for."""
+"""Largest distance in watts from the middles of `power_check` at which limits are searched."""
 
 METHODS = ("Baseline 1", "Baseline 2", "Ours", "Fastest")
 
@@ -64,7 +65,7 @@ class Case(NamedTuple):
 
     @property
     def curve(self) -> tuple[str, str]:
-        """What the samples depend on: not on the board."""
+        """Key of the samples, which do not depend on the board."""
         return self.model, self.dataset
 
 
@@ -81,11 +82,11 @@ def sample_s(device: str, model: str, batch_size: int, clock_mhz: float) -> floa
 @cache
 def samples() -> dict[tuple[str, str], Samples]:
     """(model, data set) -> samples by batch size, from the sound cells of both boards."""
-    found: dict[tuple[str, str], dict[int, list[float]]] = {}
+    by_curve: dict[tuple[str, str], dict[int, list[float]]] = {}
     for cell in SOUND:
         needed = cell.mean_s / sample_s(cell.device, cell.model, cell.batch_size, cell.clock_mhz())
-        found.setdefault(Case.of(cell).curve, {}).setdefault(cell.batch_size, []).append(needed)
-    return {curve: {b: geometric_mean(n) for b, n in sorted(sizes.items())} for curve, sizes in found.items()}
+        by_curve.setdefault(Case.of(cell).curve, {}).setdefault(cell.batch_size, []).append(needed)
+    return {curve: {b: geometric_mean(n) for b, n in sorted(sizes.items())} for curve, sizes in by_curve.items()}
 
 
 def relative(needed: Samples) -> Samples:
@@ -93,10 +94,10 @@ def relative(needed: Samples) -> Samples:
     return {b: n / needed[max(needed)] for b, n in needed.items()}
 
 
-def efficiency(model: str, needed: Samples, sizes: Iterable[int]) -> EfficiencyCurve:
-    """The samples as a curve over a profile's batch sizes; those that are not known are not chosen."""
+def efficiency(model: str, needed: Samples, sizes: Iterable[int]) -> SampleEfficiency:
+    """The samples as a curve over a profile's batch sizes; batch sizes without samples are never chosen."""
     reference = max(needed)
-    return EfficiencyCurve(
+    return SampleEfficiency(
         workload=model,
         reference_batch_size=reference,
         points=tuple(
@@ -111,17 +112,17 @@ def efficiency(model: str, needed: Samples, sizes: Iterable[int]) -> EfficiencyC
 
 
 def chosen(rule: str, case: Case, needed: Samples, cap_w: float | None) -> ProfileCell | None:
-    """What a rule chooses on the case's board by these samples."""
+    """The choice of a rule on the case's board by these samples."""
     profile = profiled(case.device, case.model)
     sizes = sorted({cell.batch_size for cell in profile.cells if not cell.out_of_memory})
-    found = planning.pick(rule, profile, efficiency(case.model, needed, sizes), cap_w=cap_w)
-    if found is None or not found.feasible or found.clock_mhz is None:
+    pick = planning.pick(rule, profile, efficiency(case.model, needed, sizes), SensorLimit(cap_w))
+    if pick is None or not pick.feasible or pick.clock_mhz is None:
         return None
-    return at(profile, found.batch_size, found.clock_mhz)
+    return at(profile, pick.batch_size, pick.clock_mhz)
 
 
 def fastest_of(case: Case, batch_size: int, cap_w: float | None) -> float | None:
-    """Seconds for a sample at the fastest clock at which this batch size keeps the cap."""
+    """Seconds per sample at the fastest clock at which this batch size is under the cap; None if there is none."""
     times = [
         cell.step_s / batch_size
         for cell in profiled(case.device, case.model).cells
@@ -143,14 +144,14 @@ class Proxy(NamedTuple):
     margin: float | None
 
 
-def proxy(model: str, known: Sequence[Samples], caps_w: dict[str, dict[Limit, float | None]]) -> Proxy:
+def proxy(model: str, targets: Sequence[Samples], caps_w: dict[str, dict[Limit, float | None]]) -> Proxy:
     """The proxy's curve of a model; ``caps_w``: board -> limit -> watts."""
     if model != RESNET18:
-        sizes = sorted(set.intersection(*(set(one) for one in known)))
-        curves = [relative({b: one[b] for b in sizes}) for one in known]
+        sizes = sorted(set.intersection(*(set(one) for one in targets)))
+        curves = [relative({b: one[b] for b in sizes}) for one in targets]
         return Proxy({b: geometric_mean([one[b] for one in curves]) for b in sizes}, None)
     chosen_cells = [c for c in CELLS if c.model == model and c.method in ("Ours", "Baseline 2")]
-    # A size that is never chosen has a lower bound only, and nothing says where it is.
+    # A size that is never chosen has only a lower bound, so its samples are undetermined.
     sizes = sorted({c.batch_size for c in CELLS if c.model == model and c.method != "Fastest"})
     rows, bounds = [], []
     for cell, other in itertools.product(chosen_cells, sizes):
@@ -158,7 +159,7 @@ def proxy(model: str, known: Sequence[Samples], caps_w: dict[str, dict[Limit, fl
             continue
         row = np.zeros(len(sizes) + 1)
         row[sizes.index(cell.batch_size)], row[sizes.index(other)], row[-1] = 1.0, -1.0, 1.0
-        apart = 0.0  # Baseline 2 takes the fewest samples, whatever the time
+        apart = 0.0  # Baseline 2 takes the fewest samples, regardless of time
         if cell.method == "Ours":
             case, cap_w = Case.of(cell), caps_w[cell.device][cell.limit]
             own, rival = (fastest_of(case, b, cap_w) for b in (cell.batch_size, other))
@@ -169,7 +170,7 @@ def proxy(model: str, known: Sequence[Samples], caps_w: dict[str, dict[Limit, fl
         bounds.append(apart)
     fixed = np.zeros((1, len(sizes) + 1))
     fixed[0, len(sizes) - 1] = 1.0  # ln 1 for the largest
-    found = linprog(
+    solution = linprog(
         [0.0] * len(sizes) + [-1.0],
         A_ub=np.array(rows),
         b_ub=np.array(bounds),
@@ -177,16 +178,16 @@ def proxy(model: str, known: Sequence[Samples], caps_w: dict[str, dict[Limit, fl
         b_eq=[0.0],
         bounds=[(None, None)] * (len(sizes) + 1),
     )
-    if not found.success:
-        raise RuntimeError(f"no curve for the proxy of {model}: {found.message}")
-    return Proxy({b: math.exp(x) for b, x in zip(sizes, found.x[:-1], strict=True)}, float(found.x[-1]))
+    if not solution.success:
+        raise RuntimeError(f"no curve for the proxy of {model}: {solution.message}")
+    return Proxy({b: math.exp(x) for b, x in zip(sizes, solution.x[:-1], strict=True)}, float(solution.x[-1]))
 
 
 # ---------------------------------------------------------------------------------------------------------- the tables
 
 
 def point(cell: ProfileCell | None, needed: Samples) -> dict[str, Any] | None:
-    """Where a training stands, and what it takes."""
+    """Operating point of a run, its time, energy and peak power."""
     if cell is None or cell.step_s is None or cell.power_mean_w is None or cell.batch_size not in needed:
         return None
     time_s = needed[cell.batch_size] * cell.step_s / cell.batch_size
@@ -200,24 +201,24 @@ def point(cell: ProfileCell | None, needed: Samples) -> dict[str, Any] | None:
 
 
 def replayed(case: Case, target: Samples, guess: Samples, caps_w: dict[Limit, float | None]) -> list[dict[str, Any]]:
-    """Every method under every limit, beside the published cell."""
+    """Every method under every limit, with the published cell."""
     rows = []
     for limit in LIMITS:
         for method in (*METHODS, "clock only", "batch only", "sequential"):
             cell = next((c for c in CELLS if Case.of(c) == case and (c.method, c.limit) == (method, limit)), None)
             if method in CHOICES:
                 by = target if method == "Fastest" else guess
-                found = chosen(CHOICES[method], case, by, caps_w[limit])
+                choice = chosen(CHOICES[method], case, by, caps_w[limit])
             else:
                 baseline = next(c for c in CELLS if Case.of(c) == case and (c.method, c.limit) == ("Baseline 1", limit))
                 size = max(target) if method == "Baseline 1" else min(guess, key=lambda b: (guess[b], -b))
-                found = at(profiled(case.device, case.model), size, baseline.clock_mhz())
+                choice = at(profiled(case.device, case.model), size, baseline.clock_mhz())
             rows.append(
                 {
                     "method": method,
                     "limit": limit,
                     "cap_w": caps_w[limit],
-                    **(point(found, target) or {"batch_size": None, "time_s": None}),
+                    **(point(choice, target) or {"batch_size": None, "time_s": None}),
                     "published": None
                     if cell is None
                     else {
@@ -254,17 +255,17 @@ def replay(caps_w: dict[str, dict[Limit, float | None]]) -> dict[str, Any]:
 
 
 def difference(table: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """How a replayed choice differs from the published one, and what the simulated board says of that one."""
+    """Difference between a replayed choice and the published one, with the reason on the simulated board."""
     cell, cap_w = row["published"], row["cap_w"]
     there = at(profiled(table["device"], table["model"]), cell["batch_size"], cell["clock_mhz"])
-    found = point(there, table["samples"])
+    own = point(there, table["samples"])
     above_w = None if cap_w is None or there.power_peak_w is None else there.power_peak_w - cap_w
     if above_w is not None and above_w > 0:
         why = f"the published point reads {above_w:.2f} W above our limit"
     elif row["batch_size"] == cell["batch_size"]:
         why = "a higher clock keeps our limit"
-    elif found is not None:
-        why = f"the published point takes {found['time_s'] / row['time_s'] - 1:.1%} longer here"
+    elif own is not None:
+        why = f"the published point takes {own['time_s'] / row['time_s'] - 1:.1%} longer here"
     else:
         why = "the samples of the published point are not known"
     return {
@@ -276,7 +277,7 @@ def difference(table: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
 
 
 def figures() -> dict[str, Any]:
-    """What Figures 1 and 2 show, on the simulated Nano: an epoch at every batch size and clock."""
+    """Data of Figures 1 and 2 on the simulated Nano: an epoch at every batch size and clock."""
     cells = [c for c in profiled(NANO, RESNET18).cells if c.step_s is not None]
     return {
         "epoch_samples": EPOCH,
@@ -293,9 +294,9 @@ def figures() -> dict[str, Any]:
 
 
 def summary(tables: list[dict[str, Any]]) -> dict[str, Any]:
-    """Speed-ups over Baseline 1, points that differ from the published ones, and what each half of the choice is worth.
+    """Speed-ups over Baseline 1, points that differ from the published ones, and the gain of each half of the choice.
 
-    That ours is not slower than the baselines where the proxy's curve is near the target's is a sanity check.
+    As a sanity check, ours is not slower than the baselines if the proxy's curve is near the target's.
     """
     ups, differences, errors, ablation = [], [], [], []
     for table in tables:
@@ -339,15 +340,15 @@ def summary(tables: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def fitted_limits() -> dict[str, dict[Limit, float | None]]:
-    """The limits that reproduce the most published points, one after the other, from the middles of `power_check`.
+    """The limits that reproduce the most published points, searched one by one from the middles of `power_check`.
 
-    Tried are the simulated sensor's readings around them: between two readings nothing changes. Four numbers are
-    chosen here by some eighty cells, so that many cells agree is no evidence for them.
+    Candidates are the simulated sensor's readings around them, since nothing changes between two readings. Four numbers
+    are fitted to some eighty cells, so the agreement of many cells is weak evidence for them.
     """
     middles = {device: our_limits_w(device) for device in (NANO, TX2_NX)}
     caps_w: dict[str, dict[Limit, float | None]] = {
-        device: {limit: round(found[limit], 2) if limit in found else None for limit in LIMITS}
-        for device, found in middles.items()
+        device: {limit: round(limits_w[limit], 2) if limit in limits_w else None for limit in LIMITS}
+        for device, limits_w in middles.items()
     }
     best = _agreement(caps_w)
     for _, device, limit in itertools.product(range(2), middles, ENDS):
@@ -355,16 +356,16 @@ def fitted_limits() -> dict[str, dict[Limit, float | None]]:
         readings = {c.power_peak_w for model in models for c in profiled(device, model).cells if c.power_peak_w}
         for reading in sorted(watts for watts in readings if abs(watts - middles[device][limit]) < AROUND_W):
             other = {**caps_w, device: {**caps_w[device], limit: round(reading + 0.005, 2)}}
-            if (found := _agreement(other)) > best:
-                caps_w, best = other, found
+            if (agreement := _agreement(other)) > best:
+                caps_w, best = other, agreement
     return caps_w
 
 
 def _agreement(caps_w: dict[str, dict[Limit, float | None]]) -> tuple[int, float]:
-    found = replay(caps_w)
-    return found["summary"]["same_points"], found["proxies"][RESNET18]["margin"]
+    result = replay(caps_w)
+    return result["summary"]["same_points"], result["proxies"][RESNET18]["margin"]
 
 
 def main(_: list[str]) -> None:
-    """Replay and keep."""
+    """Replay the tables, and store the results."""
     keep("paper_replay", {**replay(fitted_limits()), **figures()})

@@ -11,7 +11,7 @@ from benchmarks.paper.replay import METHODS
 from benchmarks.timing import RESULTS
 
 GOAL = 0.01
-"""How far above the fastest ours may be on average."""
+"""Largest mean excess of ours over the fastest."""
 
 WORDS = {"P1": "P1", "P2": "P2", "none": "no limit"}
 PARTS = ("replay", "pair", "measured")
@@ -36,43 +36,43 @@ class Section:
 
 
 def results() -> dict[str, dict[str, Any]]:
-    """The parts that have been measured."""
+    """Results of all parts that have been measured."""
     files = {part: RESULTS / f"paper_{part}.json" for part in PARTS}
     return {part: json.loads(file.read_text(encoding="utf-8")) for part, file in files.items() if file.exists()}
 
 
 def sections(data: dict[str, dict[str, Any]]) -> list[Section]:
-    """All sections of what has been measured."""
-    found: list[Section] = []
+    """Sections of all measured parts."""
+    parts: list[Section] = []
     if "replay" in data:
-        found += _replay(data["replay"])
+        parts += _replay(data["replay"])
     if "pair" in data:
-        found.append(_pair(data["pair"]))
+        parts.append(_pair(data["pair"]))
     if "measured" in data:
-        found += _measured(data["measured"])
-    return found
+        parts += _measured(data["measured"])
+    return parts
 
 
 def verdict(data: dict[str, dict[str, Any]]) -> str:
-    """The two sentences of the project's README."""
+    """Verdict in two sentences, for the project's README."""
     summary = data["replay"]["summary"]
-    said = (
-        f"The paper's largest speed-up, {summary['largest']['published']:.2f} over the largest batch at a "
-        f"conservative clock, is {summary['largest']['replayed']:.2f} when its tables are replayed on the simulated "
-        f"boards; the mean of all cells is {summary['mean_speed_up']['replayed']:.2f} (published "
-        f"{summary['mean_speed_up']['published']:.2f})."
+    text = (
+        f"Replaying the paper's tables on the simulated boards gives a mean speed-up over the largest batch at a "
+        f"conservative clock of {summary['mean_speed_up']['replayed']:.2f} (published: "
+        f"{summary['mean_speed_up']['published']:.2f}) and a largest one of {summary['largest']['replayed']:.2f} "
+        f"(published: {summary['largest']['published']:.2f})."
     )
     if "measured" in data:
-        said += (
-            " With samples measured on small networks, the pick takes longer than the fastest one, on average where "
-            "proxy and target are of one family: "
-            + "; ".join(
-                f"{found['mean']:.1%} with {way} ({found['worst']:.0%} at worst)"
-                for way, found in data["measured"]["above_fastest_of_one_family"].items()
+        text += (
+            " With samples to target measured on small networks, and proxy and target from the same family, the pick "
+            "takes longer than the fastest point by "
+            + "; by ".join(
+                f"{figures['mean']:.1%} on average with {way} ({figures['worst']:.0%} at worst)"
+                for way, figures in data["measured"]["above_fastest_of_one_family"].items()
             )
             + "."
         )
-    return said + "\n"
+    return text + "\n"
 
 
 # ----------------------------------------------------------------------------------------------------------- the replay
@@ -87,20 +87,21 @@ def _replay(data: dict[str, Any]) -> list[Section]:
     slower = summary["slower_than_a_baseline"]
     margin = data["proxies"]["resnet18"]["margin"]
     texts = (
-        f"Limits of this simulation, which are not the paper's (those are in none of its copies), chosen as those "
-        f"with which the most cells stand at the published point: {caps}.",
+        f"Limits of this simulation, chosen so that as many cells as possible end at the published point: {caps}. They "
+        "are not the paper's limits, which no copy of it states.",
         f"The largest published speed-up over Baseline 1, {largest['published']:.2f} ({largest['where']}), is "
         f"{largest['replayed']:.2f} here ({largest['replayed'] / largest['published'] - 1:+.1%}); the mean of all "
-        f"cells is {mean['replayed']:.2f} (published {mean['published']:.2f}). Where no limit binds and a large "
-        "batch learns well, nothing is gained.",
-        f"In {summary['same_points']} sound cells the replay stands at the published batch size and clock; there its "
-        f"times are off by {summary['time_errors']['rms']:.1%} (rms), {summary['time_errors']['most']:.1%} at most. "
-        f"{len(summary['different_points'])} cells stand elsewhere, listed below with the reason.",
-        f"One curve of the proxy gives all published choices of ResNet18 on these boards, with {margin:.1%} to spare."
+        f"cells is {mean['replayed']:.2f} (published: {mean['published']:.2f}). If no limit binds and a large batch "
+        "learns well, nothing is gained.",
+        f"In {summary['same_points']} sound cells the replay picks the published batch size and clock; its times are "
+        f"off by {summary['time_errors']['rms']:.1%} there (RMS), {summary['time_errors']['most']:.1%} at most. "
+        f"{len(summary['different_points'])} cells differ and are listed below with the reason.",
+        f"A single proxy curve explains all published choices for ResNet18 on these boards, with {margin:.1%} to spare."
         if margin > 0
-        else f"No curve of the proxy gives all published choices of ResNet18 on these boards: {-margin:.1%} miss.",
-        "Sanity check (true by construction where the proxy's curve is near the target's): ours is "
-        + ("slower than Baseline 1 nowhere." if not slower else f"slower than Baseline 1 at {'; '.join(slower)}."),
+        else f"No proxy curve explains all published choices for ResNet18 on these boards; the best one misses by "
+        f"{-margin:.1%}.",
+        "Sanity check (true by construction if the proxy's curve is close to the target's): ours is "
+        + ("never slower than Baseline 1." if not slower else f"slower than Baseline 1 at {'; '.join(slower)}."),
     )
     tables = [_cells(table) for table in data["tables"]]
     differing = Grid(
@@ -119,33 +120,33 @@ def _replay(data: dict[str, Any]) -> list[Section]:
     )
     parts = summary["ablation"]
     ablation = Grid(
-        ("what is chosen", "time over that of both together (geometric mean of all cells)"),
+        ("chosen", "time relative to choosing both together (geometric mean of all cells)"),
         (
-            ("the clock only, for the largest batch", f"{parts['clock only']:.2f}"),
-            ("the batch size only, at the conservative clock", f"{parts['batch only']:.2f}"),
-            ("the batch size of the fewest samples, then its clock", f"{parts['sequential']:.2f}"),
+            ("clock only, for the largest batch", f"{parts['clock only']:.2f}"),
+            ("batch size only, at the conservative clock", f"{parts['batch only']:.2f}"),
+            ("batch size with the fewest samples, then its clock", f"{parts['sequential']:.2f}"),
         ),
     )
     return [
         Section("Tables 2 to 4, replayed", texts, tuple(tables), ("times",)),
         Section(
-            "Cells that stand elsewhere",
+            "Cells that differ",
             (
-                "All are the exhaustive search's. The samples of batch size 16 are from the TX2 NX alone; by them "
-                "16 would have been the fastest on the Nano, where the paper found 8 and 32. No clock mends that "
-                "(docs/calibration.md).",
+                "All belong to the exhaustive search. The samples to target at batch size 16 are known from the TX2 NX "
+                "alone; by them, 16 would have been the fastest on the Nano, too, but the paper found 8 and 32. No set "
+                "of clocks resolves this (docs/calibration.md).",
             )
             if all(one["method"] == "Fastest" for one in summary["different_points"])
             else (),
             (differing,),
         ),
-        Section("Clock only, batch only, one after the other", (), (ablation,)),
+        Section("Clock only, batch size only, one after the other", (), (ablation,)),
         Section(
             "Figures 1, 2 and 4 on the simulated Nano",
             (
                 "Figure 1: every batch size and clock of ResNet18, seconds for 12,500 samples against peak power. "
                 "Figure 2: two batch sizes under three limits, per sample and to the target. Figure 4: energy. Time "
-                "and power are simulated; the numbers of the paper's own figures are in none of its copies.",
+                "and power are simulated; no copy of the paper gives the numbers behind its own figures.",
             ),
             (),
             ("figure1", "figure2", "figure4"),
@@ -173,7 +174,7 @@ def _cells(table: dict[str, Any]) -> Grid:
     return Grid((*heads, *(WORDS[limit] for limit in LIMITS)), tuple(rows))
 
 
-# ------------------------------------------------------------------------------------------------------ the trainings
+# --------------------------------------------------------------------------------------------------- the training runs
 
 
 def _pair(data: dict[str, Any]) -> Section:
@@ -191,42 +192,43 @@ def _pair(data: dict[str, Any]) -> Section:
         for row in data["rows"]
     )
     return Section(
-        "One small pair, trained on the spot",
+        "A small pair, trained here",
         (
             f"The built-in example ({data['workload']}) under {data['cap_w']:g} W on the simulated {data['board']}: "
-            f"samples from real trainings with seeds {', '.join(map(str, data['seeds']))}, time and energy simulated.",
+            f"samples from real training runs with seeds {', '.join(map(str, data['seeds']))}; time and energy are "
+            "simulated.",
         ),
-        (Grid(("", "batch size", "clock", "time to target", "energy", "times wattune's"), rows),),
+        (Grid(("", "batch size", "clock", "time to target", "energy", "time relative to wattune"), rows),),
     )
 
 
 def _measured(data: dict[str, Any]) -> list[Section]:
     kin = data["above_fastest_of_one_family"]
     limits = ", ".join(f"{name} {watts:g} W" for name, watts in data["limits_w"].items() if watts is not None)
-    found = [
+    parts = [
         Section(
-            "Measured: small networks, real trainings",
+            "Measured: small networks, real training runs",
             (
-                f"Samples measured with seeds {', '.join(map(str, data['seeds']))}; time, energy and power those of "
-                f"the simulated {data['board']}, limits {limits}. The target of each data set lies 90 % of the way "
-                "from the first evaluation to what all batch sizes reach; a mean of three evaluations has to reach it.",
-                "With the paper's own estimator (means over seeds), ours is above the fastest, on average where proxy "
-                f"and target are of one family: {'; '.join(_above(way, one) for way, one in kin.items())}. "
-                f"Above a limit in training: {data['above_cap_s']:.1f} s.",
+                f"Samples measured with seeds {', '.join(map(str, data['seeds']))}; time, energy and power simulated "
+                f"on the {data['board']}, limits {limits}. The target of each data set lies 90% of the way from the "
+                "first evaluation to what all batch sizes reach; the mean of three evaluations has to reach it.",
+                "With the paper's own estimator (means over seeds), and proxy and target from the same family, ours is "
+                f"slower than the fastest on average by {'; by '.join(_above(way, one) for way, one in kin.items())}. "
+                f"Time above a limit during training: {data['above_cap_s']:.1f} s.",
             ),
         )
     ]
     for family in data["families"]:
         for way, limits_of in family["ways"].items():
-            found.append(_family(family, way, limits_of))
-    return found
+            parts.append(_family(family, way, limits_of))
+    return parts
 
 
-def _above(way: str, found: dict[str, Any]) -> str:
-    goal = "met" if found["mean"] <= GOAL else "missed"
+def _above(way: str, figures: dict[str, Any]) -> str:
+    goal = "met" if figures["mean"] <= GOAL else "missed"
     return (
-        f"{found['mean']:.1%} with {way} ({found['cells']} cells, worst {found['worst']:.1%}; the goal of {GOAL:.0%} "
-        f"is {goal})"
+        f"{figures['mean']:.1%} with {way} ({figures['cells']} cells, worst {figures['worst']:.1%}; "
+        f"the goal of {GOAL:.0%} is {goal})"
     )
 
 
@@ -237,8 +239,8 @@ def _family(family: dict[str, Any], way: str, limits: dict[str, Any]) -> Section
         rows = []
         for method in METHODS:
             texts = [
-                _time(next(one for one in found["matrix"] if (one["proxy"], one["target"]) == (names[0], name)), method)
-                for found in limits.values()
+                _time(next(one for one in limit["matrix"] if (one["proxy"], one["target"]) == (names[0], name)), method)
+                for limit in limits.values()
             ]
             rows.append((method, *texts))
         times.append(Grid((f"{name}, proxy {names[0]}", *(WORDS[limit] for limit in limits)), tuple(rows)))
@@ -248,13 +250,16 @@ def _family(family: dict[str, Any], way: str, limits: dict[str, Any]) -> Section
         for target in names:
             cells = [
                 one["above_fastest"]
-                for found in limits.values()
-                for one in found["matrix"]
+                for limit in limits.values()
+                for one in limit["matrix"]
                 if (one["proxy"], one["target"]) == (proxy, target)
             ]
             texts.append(" / ".join("–" if cell is None else f"{cell:.1%}" for cell in cells))
         matrix.append((proxy, *texts))
-    heads = (f"ours above the fastest ({' / '.join(WORDS[limit] for limit in limits)}): proxy \\ target", *names)
+    heads = (
+        f"ours slower than the fastest by ({' / '.join(WORDS[limit] for limit in limits)}): proxy \\ target",
+        *names,
+    )
     title = f"{family['family']} with {way}"
     return Section(title, (), (*times, Grid(heads, tuple(matrix))))
 
@@ -270,7 +275,7 @@ def _time(table: dict[str, Any], method: str) -> str:
 
 
 def markdown(data: dict[str, dict[str, Any]]) -> str:
-    """For README.md; figures stand in docs/paper."""
+    """Sections as Markdown for README.md; figures are in docs/paper."""
     lines: list[str] = []
     for section in sections(data):
         lines += [f"### {section.title}", ""]

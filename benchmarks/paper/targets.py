@@ -1,4 +1,4 @@
-"""Targets set after the trainings, by one rule for all data sets, and the learning curves cut there."""
+"""Targets set after training, by one rule for all data sets, and learning curves cut at them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from statistics import fmean
 from wattune.records import Evaluation, LearningCurve
 
 WINDOW = 3
-"""Evaluations in the trailing mean that has to reach the target: single ones are noisy."""
+"""Evaluations in the trailing mean that has to reach the target, since single ones are noisy."""
 
 SHARE = 0.9
-"""The target's place between the first evaluation and what every batch size reaches."""
+"""Position of the target between the first evaluation and the level that every batch size reaches."""
 
 
 def smoothed(curve: LearningCurve) -> LearningCurve:
@@ -34,11 +34,11 @@ def target_of(curves: Sequence[LearningCurve], *, higher_is_better: bool = True)
 
 
 def cut(curve: LearningCurve, target: float, *, higher_is_better: bool = True) -> LearningCurve:
-    """The curve up to its first evaluation at the target, or all of it as one that did not reach it."""
+    """The curve up to its first evaluation at the target, or the whole curve marked as not reached."""
     for count, evaluation in enumerate(curve.evaluations, start=1):
         if evaluation.metric >= target if higher_is_better else evaluation.metric <= target:
-            kept = curve.evaluations[:count]
+            evaluations = curve.evaluations[:count]
             return curve.model_copy(
-                update={"target": target, "reached": True, "samples": evaluation.samples, "evaluations": kept}
+                update={"target": target, "reached": True, "samples": evaluation.samples, "evaluations": evaluations}
             )
     return curve.model_copy(update={"target": target, "reached": False})

@@ -1,7 +1,7 @@
-"""The measured trainings: every family pre-trained once, then every data set, batch size and seed to the budget's end.
+"""Measured training runs: every family is pre-trained once, then trained on every data set, batch size and seed.
 
-No run stops at a target: targets are set afterwards by one rule for all (`targets.py`), so that a curve serves as proxy
-and as target. What is finished is kept in the work folder and never done again.
+No run stops at a target: targets are set afterwards by one rule (`targets.py`), so that a curve serves as proxy and as
+target. Finished runs are stored in the work folder and never repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.paper.families import Family
-from wattune.efficiency import sweep
+from wattune.proxy import sweep
 from wattune.records import LearningCurve
 from wattune.workloads import Workload
 
@@ -23,12 +23,12 @@ PRETRAINING_BATCH, PRETRAINING_RATE = 128, 3e-3
 
 
 def slug(name: str) -> str:
-    """A file's name from a text."""
+    """Convert a text to a file name."""
     return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
 
 
 def pretrained(family: Family, data: Path, work: Path) -> Path:
-    """The file of the family's weights, trained where it is not there yet."""
+    """The file of the family's weights, trained first if it does not exist."""
     path = work / f"{slug(family.name)}.safetensors"
     if path.exists():
         return path
@@ -64,9 +64,9 @@ def curves(family: Family, name: str, data: Path, work: Path, processes: int | N
         seeds=SEEDS,
         folder=work / slug(family.name) / slug(name),
         processes=processes,
-        progress=_told(f"{family.name} on {name}"),
+        progress=_progress(f"{family.name} on {name}"),
     )
 
 
-def _told(what: str) -> Callable[[int, int, str], None]:
+def _progress(what: str) -> Callable[[int, int, str], None]:
     return lambda done, total, line: print(f"{what}, {done}/{total}: {line}", flush=True)

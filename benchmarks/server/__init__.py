@@ -1,1 +1,1 @@
-"""What a server does under the load that it was built for."""
+"""Benchmarks of a server under its design load."""

@@ -1,13 +1,13 @@
-"""A fleet of made-up devices against a real server: `python -m benchmarks fleet [sqlite|postgresql ...]`.
+"""A fleet of simulated clients against a real server: `python -m benchmarks fleet [sqlite|postgresql ...]`.
 
-Aims: 1,000 devices over 60 s, 50 at a time, none lost; p99 of the JSON calls under 250 ms; the API's process under
-400 MB and without torch. The devices are threads of one process on the same machine, which takes its share of the
-cores; every device has a token and a connection of its own and sends what a device sends in the order in which it does,
-at an even pace. The job that they all ask for has been done before: its curve was put into the database. There are two
-loads: the aim's, a model, a curve, a plan and a record each; and a whole run with weights, profile and states.
+Aims: 1,000 clients over 60 s, 50 at a time, none lost; p99 latency of the JSON calls under 250 ms; the API process
+under 400 MB and without torch. The clients are threads of one process on the same machine, which takes its share of the
+cores; every client has its own token and connection and sends a device's requests in their usual order, at an even
+rate. The job that they all submit is already done: its curve is in the database. There are two loads: the aim's, with a
+model, a curve, a plan and a record per client; and a whole run with weights, profile and status reports.
 
-The aim's load has its turn on each database several times, since other work on a shared machine moves the slowest calls
-more than anything else; the turn of the median p99 is what is shown, beside the range of all of them.
+The aim's load runs several rounds on each database, since other work on a shared machine affects the slowest calls
+most; the round of the median p99 is shown, with the range of all rounds.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.reporting import reporting_records as samples
-from tests.server.postgresql_made import Cluster, binaries
+from tests.support import report_records as samples
+from tests.support.server.postgresql import Cluster, binaries
 
 from benchmarks.timing import RESULTS, keep, median_s
 from wattune.records.served import ServedModel, SweepRequest, digest
 from wattune.server.jobs import queue as jobs
 from wattune.server.settings import sqlite_url
 from wattune.server.store import Database, tokens
-from wattune.server.store.tables import JobRow
+from wattune.server.store.schema import JobRow
 
 AIM_S = 0.25
 AIM_BYTES = 400e6
@@ -56,15 +56,14 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True)
 class Bodies:
-    """What a device sends, but for what is its own: encoded before, since the devices' own computing would else be a
-    part of what is measured."""
+    """Request bodies common to all clients, encoded in advance so that encoding is not part of the measurement."""
 
     profile: bytes
     training: bytes
 
 
 def encode() -> Bodies:
-    """The records of the tests' made-up board."""
+    """Encode the records of the tests' synthetic board."""
     training = samples.run().training
     assert training is not None
     table = samples.profile().dump()
@@ -75,7 +74,7 @@ def encode() -> Bodies:
 
 @dataclass
 class Tally:
-    """What the devices saw: seconds by kind of call, and every answer that was not the one expected."""
+    """Results of the clients: seconds by kind of call, and every unexpected response."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     wrong: list[str] = field(default_factory=list)
@@ -85,7 +84,7 @@ class Tally:
 
 
 class Client:
-    """One connection, as one device has it."""
+    """Connection of one device."""
 
     def __init__(self, port: int, token: str, tally: Tally):
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -93,11 +92,11 @@ class Client:
         self._tally = tally
 
     def call(self, kind: str, method: str, path: str, body: bytes | None = None, **headers: str) -> bytes:
-        """One call, timed from before the first byte is sent until the last has come."""
-        given = {**self._token, **(JSON if body is not None else {})}
-        given |= {name.replace("_", "-"): text for name, text in headers.items()}
+        """Make one call, timed from before the first byte is sent until the last one is received."""
+        all_headers = {**self._token, **(JSON if body is not None else {})}
+        all_headers |= {name.replace("_", "-"): text for name, text in headers.items()}
         begin = time.perf_counter()
-        self._connection.request(method, path, body, given)
+        self._connection.request(method, path, body, all_headers)
         answer = self._connection.getresponse()
         content = answer.read()
         self._tally.seconds[kind].append(time.perf_counter() - begin)
@@ -106,20 +105,20 @@ class Client:
         return content
 
     def read(self, path: str) -> Any:
-        """JSON."""
+        """Get a JSON value."""
         return json.loads(self.call("", "GET", path))
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._connection.close()
 
 
 LOADS = {"aim": 5, "whole run": 12}
-"""Calls of a device: a model, a job, its curve, a plan, a record; or all that it asks and tells in a run."""
+"""Calls per client: a model, a job, its curve, a plan, a record; or all requests of a run."""
 
 
 def device(number: int, port: int, token: str, tally: Tally, bodies: Bodies, pause_s: float, load: str) -> None:
-    """What one device asks and tells."""
+    """Make all requests of one device."""
     is_whole = load == "whole run"
     name, rng, next_s = f"device-{number:04}", random.Random(number), time.monotonic()
     client = Client(port, token, tally)
@@ -133,9 +132,16 @@ def device(number: int, port: int, token: str, tally: Tally, bodies: Bodies, pau
         else:
             tally.lateness_s = max(tally.lateness_s, -left_s)
 
-    def tell(step: str, share: float, **more: Any) -> None:
-        said = {"device": name, "board": "a made-up board", "kind": "simulated", "model": MODEL, "step": step, **more}
-        client.call("PUT status", "PUT", f"/v1/devices/{name}", json.dumps({**said, "share": share}).encode())
+    def report(step: str, share: float, **more: Any) -> None:
+        status = {
+            "device": name,
+            "board": "a simulated board",
+            "kind": "simulated",
+            "model": MODEL,
+            "step": step,
+            **more,
+        }
+        client.call("PUT status", "PUT", f"/v1/devices/{name}", json.dumps({**status, "share": share}).encode())
         pause()
 
     try:
@@ -150,9 +156,9 @@ def device(number: int, port: int, token: str, tally: Tally, bodies: Bodies, pau
         pause()
         own = bodies.profile.replace(MARK, str(number).encode())
         if is_whole:
-            tell("profile", 0.5, power_w=3.1)
-            sent = client.call("POST profile", "POST", f"/v1/profiles?device={name}", own)
-            tally.profiles[name] = json.loads(sent)["id"]
+            report("profile", 0.5, power_w=3.1)
+            answer = client.call("POST profile", "POST", f"/v1/profiles?device={name}", own)
+            tally.profiles[name] = json.loads(answer)["id"]
             pause()
             own = json.dumps(tally.profiles[name]).encode()
         client.call("GET curve", "GET", f"/v1/jobs/{job}/curve")
@@ -170,22 +176,22 @@ def device(number: int, port: int, token: str, tally: Tally, bodies: Bodies, pau
             client.call("PUT plan", "PUT", f"/v1/devices/{name}/plan?{query}", plan)
             pause()
             for share in (0.2, 0.6):
-                tell("train", share, power_w=4.2, metric=0.8)
+                report("train", share, power_w=4.2, metric=0.8)
         record = bodies.training.replace(b'"' + MARK + b'"', plan).replace(SAMPLES, str(1000 + number).encode())
         path = f"/v1/trainings?device={name}&model={MODEL}"
-        kept = client.call("POST training", "POST", path, record, Idempotency_Key=f"{name}-run-1")
-        tally.trainings[name] = json.loads(kept)["id"]
+        answer = client.call("POST training", "POST", path, record, Idempotency_Key=f"{name}-run-1")
+        tally.trainings[name] = json.loads(answer)["id"]
         pause()
         if is_whole:
-            tell("done", 1.0)
-    except Exception as error:  # noqa: BLE001 - a device that fails is a figure, too
+            report("done", 1.0)
+    except Exception as error:  # noqa: BLE001 - a client that fails is a result, too
         tally.wrong.append(f"{name}: {error!r}")
     finally:
         client.close()
 
 
 def prepare(port: int, admin: str, database: Database, devices: int) -> list[str]:
-    """The model with its weights, its finished job, and a token for every device."""
+    """Create the model with its weights, its finished job, and a token for every device."""
     rng = random.Random(0)
     header = json.dumps({"w": {"dtype": "F32", "shape": [WEIGHTS], "data_offsets": [0, 4 * WEIGHTS]}}).encode()
     weights = len(header).to_bytes(8, "little") + header + rng.randbytes(4 * WEIGHTS)
@@ -216,13 +222,13 @@ def prepare(port: int, admin: str, database: Database, devices: int) -> list[str
         return [tokens.make(session, f"device-{n:04}", "device", time.time()) for n in range(devices)]
 
 
-def run(port: int, shown: list[str], seconds: float, together: int, load: str) -> tuple[Tally, float]:
-    """All devices, so many at a time; gives what they saw and the seconds that they took together."""
+def run(port: int, device_tokens: list[str], seconds: float, together: int, load: str) -> tuple[Tally, float]:
+    """Run all clients, ``together`` at a time; return their results and the total seconds."""
     tally, waiting, bodies = Tally(), queue.SimpleQueue[tuple[int, str]](), encode()
-    for entry in enumerate(shown):
+    for entry in enumerate(device_tokens):
         waiting.put(entry)
     calls = LOADS[load]
-    pause_s = seconds * together / len(shown) / calls
+    pause_s = seconds * together / len(device_tokens) / calls
 
     def work() -> None:
         while True:
@@ -242,8 +248,8 @@ def run(port: int, shown: list[str], seconds: float, together: int, load: str) -
     return tally, time.perf_counter() - begin
 
 
-def lost(port: int, admin: str, shown: list[str], tally: Tally, load: str) -> dict[str, int]:
-    """How many devices, plans, profiles and trainings are not there, asked for through the API."""
+def lost(port: int, admin: str, device_tokens: list[str], tally: Tally, load: str) -> dict[str, int]:
+    """Numbers of devices, plans, profiles and training records that the API does not return."""
     devices: dict[str, Any] = {}
     listed: list[str] = []
     reader = Client(port, admin, Tally())
@@ -253,19 +259,19 @@ def lost(port: int, admin: str, shown: list[str], tally: Tally, load: str) -> di
         listed += [one["id"] for one in page]
     reader.close()
     missing = {"devices": 0, "plans": 0, "profiles": 0, "trainings": 0}
-    for number, token in enumerate(shown):
+    for number, token in enumerate(device_tokens):
         name = f"device-{number:04}"
-        found = devices.get(name)
+        device_json = devices.get(name)
         profile, training = tally.profiles.get(name), tally.trainings.get(name)
-        client = Client(port, token, Tally())  # its own token: no single one may ask so much so fast
+        client = Client(port, token, Tally())  # its own token, because of the rate limit
         missing["trainings"] += (
             training not in listed or client.read(f"/v1/trainings/{training}").get("samples") != 1000 + number
         )
         if load != "whole run":
             client.close()
             continue
-        missing["devices"] += found is None or found["status"]["step"] != "done"
-        missing["plans"] += found is None or found["plan"] is None
+        missing["devices"] += device_json is None or device_json["status"]["step"] != "done"
+        missing["plans"] += device_json is None or device_json["plan"] is None
         missing["profiles"] += profile is None or digest(client.read(f"/v1/profiles/{profile}"))[:32] != profile
         client.close()
     return {**missing, "trainings kept twice": len(listed) - len(set(tally.trainings.values()))}
@@ -273,7 +279,7 @@ def lost(port: int, admin: str, shown: list[str], tally: Tally, load: str) -> di
 
 @contextmanager
 def server(store: Path, url: str | None) -> Iterator[tuple[int, int]]:
-    """`wattune serve` as a process of its own, without workers; gives its id and its port."""
+    """Context of `wattune serve` in a separate process, without workers: its process id and port."""
     command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--workers", "0", "--store", str(store)]
     command += [] if url is None else ["--database", url]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -292,34 +298,34 @@ def server(store: Path, url: str | None) -> Iterator[tuple[int, int]]:
 
 
 def memory(pid: int) -> dict[str, float]:
-    """Resident bytes of a process now and at most."""
+    """Current and peak resident bytes of a process."""
     text = Path(f"/proc/{pid}/status").read_text()
     return {name: 1024.0 * int(re.search(rf"{name}:\s+(\d+)", text)[1]) for name in ("VmRSS", "VmHWM")}  # type: ignore[index]
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds that a process has computed."""
+    """CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(folder: Path, url: str | None, *, devices: int, seconds: float, together: int, load: str) -> dict[str, Any]:
-    """One server on one database under this load."""
+    """Measure one server on one database under this load."""
     store, other_load, loop_s = folder / "store", os.getloadavg()[0], core_s()
     with server(store, url) as (pid, port):
         database = Database(url or sqlite_url(store))
         try:
             with database.session() as session:
                 admin = tokens.make(session, "benchmark", "admin", time.time())
-            shown = prepare(port, admin, database, devices)
+            device_tokens = prepare(port, admin, database, devices)
         finally:
             database.close()
         before_s = cpu_s(pid)
-        tally, took_s = run(port, shown, seconds, together, load)
+        tally, total_s = run(port, device_tokens, seconds, together, load)
         used_s = cpu_s(pid) - before_s
         resident = memory(pid)
         has_torch = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
-        missing = lost(port, admin, shown, tally, load)
+        missing = lost(port, admin, device_tokens, tally, load)
     calls = {kind: figures(times) for kind, times in sorted(tally.seconds.items())}
     json_calls = [s for kind, times in tally.seconds.items() if kind != "GET weights" for s in times]
     return {
@@ -327,14 +333,14 @@ def measure(folder: Path, url: str | None, *, devices: int, seconds: float, toge
         "together": together,
         "other_load": other_load,
         "loop_s": loop_s,
-        "seconds": took_s,
+        "seconds": total_s,
         "calls": calls,
         "json calls": figures(json_calls),
-        "calls_per_s": sum(map(len, tally.seconds.values())) / took_s,
+        "calls_per_s": sum(map(len, tally.seconds.values())) / total_s,
         "wrong answers": len(tally.wrong),
         "first wrong answers": tally.wrong[:5],
         "lost": missing,
-        "api_cpu_share": used_s / took_s,
+        "api_cpu_share": used_s / total_s,
         "api_resident_bytes": resident["VmRSS"],
         "api_resident_peak_bytes": resident["VmHWM"],
         "api_has_torch": has_torch,
@@ -343,7 +349,7 @@ def measure(folder: Path, url: str | None, *, devices: int, seconds: float, toge
 
 
 def core_s() -> float:
-    """How long a fixed loop of Python takes now: the cores of a shared machine are not always as fast."""
+    """Seconds of a fixed Python loop: the speed of a shared machine's cores varies."""
 
     def loop() -> None:
         total = 0
@@ -354,7 +360,7 @@ def core_s() -> float:
 
 
 def middle(turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """The turn of the median p99, with what is the worst of all of them, or their sum, in its place."""
+    """The round of the median p99, with the worst or the sum of all rounds for the other figures."""
     ordered = sorted(turns, key=lambda one: one["json calls"]["p99_s"])
     return {
         **ordered[len(ordered) // 2],
@@ -376,8 +382,8 @@ def figures(seconds: list[float]) -> dict[str, float]:
 
 def markdown(data: dict[str, Any]) -> str:
     """The tables of the README."""
-    heads = ("load", "database", "devices", "took", "JSON calls", "median", "p99", "of all turns", "largest")
-    heads += ("wrong answers", "lost", "API memory at most", "API's share of a core", "torch in it")
+    heads = ("load", "database", "clients", "duration", "JSON calls", "median", "p99", "p99 by round", "slowest")
+    heads += ("wrong answers", "lost", "API peak memory", "API CPU, of a core", "torch loaded")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for load, databases in data["loads"].items():
         for name, one in databases.items():
@@ -386,7 +392,7 @@ def markdown(data: dict[str, Any]) -> str:
             cells += [f"{1000 * calls[which]:.0f} ms" for which in ("median_s", "p99_s")]
             cells += [_range(one["p99s_s"]), f"{1000 * calls['max_s']:.0f} ms"]
             cells += [str(one["wrong answers"]), str(sum(one["lost"].values()))]
-            cells += [f"{one['api_resident_peak_bytes'] / 1e6:.0f} MB", f"{100 * one['api_cpu_share']:.0f} %"]
+            cells += [f"{one['api_resident_peak_bytes'] / 1e6:.0f} MB", f"{100 * one['api_cpu_share']:.0f}%"]
             lines.append(f"| {' | '.join(cells)} | {'yes' if one['api_has_torch'] else 'no'} |")
     for load, databases in data["loads"].items():
         names = list(databases)
@@ -402,55 +408,57 @@ def markdown(data: dict[str, Any]) -> str:
     loops_s = [seconds for one in every for seconds in one["loops_s"]]
     lines += [
         "",
-        f"Measured on {machine['cores']} cores of {machine['cpu']}, the devices on the same cores; before it began, "
-        f"{load_before:.1f} other processes wanted them at a time, and a fixed loop of Python took {_range(loops_s)}.",
+        f"Measured on {machine['cores']} cores of {machine['cpu']}, with the clients on the same cores. Before the "
+        f"start {load_before:.1f} other processes were runnable on average, and a fixed Python loop took "
+        f"{_range(loops_s)}.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _range(seconds: list[float]) -> str:
-    low, high = (f"{1000 * found:.0f}" for found in (min(seconds), max(seconds)))
+    low, high = (f"{1000 * bound:.0f}" for bound in (min(seconds), max(seconds)))
     return f"{low} ms" if low == high else f"{low} to {high} ms"
 
 
 def verdict(data: dict[str, Any]) -> str:
-    """Whether the aims are met, in a sentence or two."""
+    """Sentences with the p99 latencies, the memory and their aims."""
+    names = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
     def worst(load: str) -> str:
         return ", ".join(
-            f"{1000 * one['json calls']['p99_s']:.0f} ms ({name}{_turns(one)})"
+            f"{1000 * one['json calls']['p99_s']:.0f} ms ({names[name]}{_turns(one)})"
             for name, one in data["loads"][load].items()
         )
 
     def _turns(one: dict[str, Any]) -> str:
-        return "" if len(one["p99s_s"]) == 1 else f", {_range(one['p99s_s'])} in {len(one['p99s_s'])} turns"
+        return "" if len(one["p99s_s"]) == 1 else f", {_range(one['p99s_s'])} in {len(one['p99s_s'])} rounds"
 
     every = [one for databases in data["loads"].values() for one in databases.values()]
     lost_ones = sum(sum(one["lost"].values()) + one["wrong answers"] for one in every)
     resident = max(one["api_resident_peak_bytes"] for one in every)
     return (
-        f"1,000 made-up devices over a minute, 50 at a time, on 2 shared cores: {lost_ones or 'none'} lost; 99 of 100 "
-        f"calls within {worst('aim')} where each takes a model, a curve, a plan and hands in a record, and within "
-        f"{worst('whole run')} where each also sends its profile and how it is doing, which is as much as one process "
-        f"can do (aim 250 ms). The API's process takes at most {resident / 1e6:.0f} MB.\n"
+        f"1,000 simulated clients over a minute, 50 at a time, on 2 shared cores: {lost_ones or 'none'} lost. p99 "
+        f"latency is {worst('aim')} if each client fetches a model, a curve and a plan and uploads a record, and "
+        f"{worst('whole run')} if it also uploads its profile and reports its status, which is as much as one process "
+        f"can serve (aim: 250 ms). The API process uses at most {resident / 1e6:.0f} MB.\n"
     )
 
 
 def main(arguments: list[str]) -> None:
-    """Measure and keep; those databases that are not named keep the figures that they have."""
+    """Measure, and store the results; databases that are not named keep their figures."""
     path = RESULTS / f"{NAME}.json"
-    found = json.loads(path.read_text()).get("loads", {}) if path.exists() else {}
+    loads = json.loads(path.read_text()).get("loads", {}) if path.exists() else {}
     for load in LOADS:
         turns: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for _ in range(TURNS[load]):
             for name in arguments or ["sqlite", "postgresql"]:
                 turns[name].append(turn(name, load))
-        found.setdefault(load, {}).update({name: middle(measured) for name, measured in turns.items()})
-        keep(NAME, {"aim_p99_s": AIM_S, "aim_bytes": AIM_BYTES, "loads": found})
+        loads.setdefault(load, {}).update({name: middle(measured) for name, measured in turns.items()})
+        keep(NAME, {"aim_p99_s": AIM_S, "aim_bytes": AIM_BYTES, "loads": loads})
 
 
 def turn(name: str, load: str) -> dict[str, Any]:
-    """One measurement on this database."""
+    """Run one measurement on this database."""
     how: dict[str, Any] = {"devices": 1000, "seconds": 60.0, "together": 50, "load": load}
     with tempfile.TemporaryDirectory(prefix="wattune-fleet-") as folder:
         if name == "sqlite":

@@ -1,13 +1,13 @@
-"""A device is profiled while the server estimates: `python -m benchmarks overlap [SECONDS]`.
+"""Profiling a device while the server estimates: `python -m benchmarks overlap [SECONDS]`.
 
 Aim: together they take less than 1.1 times the longer of the two alone. The board is a simulated Jetson Nano whose time
-passes in real time (SECONDS of it for each of the board's, by default 1), so that its profile takes as long as on a
-board of metal; the server with one worker process is on the same machine, and so is the device's own program. Every
-part has a store and a cache of its own, so that nothing is there before. "Together" is from the call of `wattune.run`
-until both profile and curve are there: the request for the model, its weights and the checks of the data are in it.
+passes in real time (SECONDS per second of the board, by default 1), so that its profile takes as long as on a physical
+board; the server with one worker process and the device's program are on the same machine. Every part has its own empty
+store and cache. "Together" is from the call of `wattune.run` until both profile and curve are finished, with the
+request for the model, its weights and the checks of the data.
 
-The machine should have nothing else to do: the sweep is as long as the processor lets it be. What the worker process
-got of a core, alone and together, stands beside the times.
+The machine should be idle: the time of the sweep depends on the CPU. The worker's CPU time, alone and together, is
+reported beside the times.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.server.slow_made import RealTime
-from tests.server.story_made import Process, running
+from tests.support.server.slow import RealTime
+from tests.support.server.story import Process, running
 
 import wattune
 from benchmarks.timing import keep
 from wattune.records.served import SweepRequest
-from wattune.remote import Server
+from wattune.remote import Client
 from wattune.workloads import example_workload
 
 AIM = 1.1
@@ -36,12 +36,12 @@ BOARD, CAP_W = "jetson-nano", 5.0
 MODEL = "resnet8-digits"
 
 
-class Enough(Exception):
-    """Profile and curve are there."""
+class BothDone(Exception):
+    """End of the measurement: profile and curve are finished."""
 
 
 def main(arguments: list[str]) -> None:
-    """Measure each of the three, and keep what came out."""
+    """Measure each of the three, and store the results."""
     seconds = float(arguments[0]) if arguments else 1.0
     begin_load = os.getloadavg()[0]
     profile_s = _profile_s(seconds)
@@ -71,21 +71,21 @@ def main(arguments: list[str]) -> None:
 def markdown(data: dict[str, Any]) -> str:
     """The table of the README."""
     return (
-        "| profile alone | estimate alone | together | times the longer one | one after the other would be |\n"
+        "| profile alone | estimate alone | both at once | relative to the longer one | sequentially |\n"
         "|---|---|---|---|---|\n"
         f"| {data['profile_alone_s']:.0f} s | {data['estimate_alone_s']:.0f} s | {data['together_s']:.0f} s "
         f"| {data['ratio']:.2f} | {data['one_after_the_other']:.2f} |\n\n"
-        f"The worker computed for {data['estimate_alone_worker_cpu_s']:.0f} s alone and for "
-        f"{data['together_worker_cpu_s']:.0f} s beside the device; {data['load_before']:.1f} other processes wanted "
-        "the cores before it began.\n"
+        f"The worker used {data['estimate_alone_worker_cpu_s']:.0f} s of CPU time alone and "
+        f"{data['together_worker_cpu_s']:.0f} s beside the device. Before the start {data['load_before']:.1f} other "
+        "processes were runnable on average.\n"
     )
 
 
 def verdict(data: dict[str, Any]) -> str:
-    """What profiling and estimating at the same time take, in a sentence."""
+    """Sentence with the time of profiling and estimating at the same time."""
     return (
-        f"Profiling a device while the server estimates takes {data['ratio']:.2f} times the longer of both (aim "
-        f"{data['aim']:g}; one after the other {data['one_after_the_other']:.2f}).\n"
+        f"Profiling a device while the server estimates takes {data['ratio']:.2f} times as long as the longer of the "
+        f"two (aim: {data['aim']:g}; sequentially: {data['one_after_the_other']:.2f}).\n"
     )
 
 
@@ -97,7 +97,7 @@ def _profile_s(seconds: float) -> float:
 
 
 def _estimate() -> dict[str, float]:
-    with _server() as (server, folder), Server(server.url, cache=folder / "cache") as client:
+    with _server() as (server, folder), Client(server.url, cache=folder / "cache") as client:
         model = client.model(MODEL)
         before_s, begin_s = _cpu_s(server), time.monotonic()
         client.sweep(SweepRequest(model=MODEL), model)
@@ -107,7 +107,7 @@ def _estimate() -> dict[str, float]:
 def _together(seconds: float) -> dict[str, float]:
     def until_both(done: int, total: int, what: str) -> None:
         if what == "estimate: done":
-            raise Enough
+            raise BothDone
 
     with _server() as (server, folder):
         data = folder / "my.npz"
@@ -116,7 +116,7 @@ def _together(seconds: float) -> dict[str, float]:
         board = RealTime(BOARD, seconds=seconds)
         before_s, begin_s = _cpu_s(server), time.monotonic()
         try:
-            wattune.run(
+            wattune.run_with_server(
                 board,
                 server=server.url,
                 model=MODEL,
@@ -127,18 +127,18 @@ def _together(seconds: float) -> dict[str, float]:
                 output=folder / "run",
                 progress=until_both,
             )
-        except Enough:
+        except BothDone:
             return {"wall_s": time.monotonic() - begin_s, "cpu_s": _cpu_s(server) - before_s}
-    raise AssertionError("the run came to its end without a plan")
+    raise AssertionError("the run ended without a plan")
 
 
 @contextmanager
 def _server() -> Iterator[tuple[Process, Path]]:
-    """A server that has nothing but the built-in example, and whose worker is there."""
+    """Context of a server with only the built-in example, whose worker has started."""
     with tempfile.TemporaryDirectory() as name, running(Path(name) / "store") as server:
         end_s = time.monotonic() + 120
         while not server.get("/v1/models"):
-            assert time.monotonic() < end_s, "the example is not on offer"
+            assert time.monotonic() < end_s, "the example is not served"
             time.sleep(0.2)
         time.sleep(2)
         yield server, Path(name)
@@ -151,7 +151,7 @@ def _own_images(path: Path) -> None:
 
 
 def _cpu_s(server: Process) -> float:
-    """Processor time of the server's child processes: its workers."""
+    """CPU time of the server's child processes, which are its workers."""
     tick = os.sysconf("SC_CLK_TCK")
     total = 0.0
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -1,8 +1,8 @@
-"""Pre-train a ResNet-8 on images of your own and keep its weights for workload.toml.
+"""Pre-train a ResNet-8 on your own images and save its weights for workload.toml.
 
     python pretrain.py train.npz test.npz resnet8.safetensors --passes 6
 
-The .npz files hold ``images``, uint8 (N, 3, 32, 32), and ``labels``, whole numbers from 0.
+The .npz files hold ``images``, uint8 (N, 3, 32, 32), and ``labels``, integers from 0.
 """
 
 import argparse
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from wattune.datasets.npz import Npz
 from wattune.workloads import Augmentation, Model, OptimizerRule, Workload
 from wattune.workloads.models import resnet8
-from wattune.workloads.sources import Npz
 
 BATCH_SIZE = 128
 
@@ -30,7 +30,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with np.load(arguments.train) as file:
         labels = file["labels"]
-    steps = len(labels) // BATCH_SIZE  # of a pass
+    steps = len(labels) // BATCH_SIZE  # per pass
     workload = Workload(
         "pre-training",
         model=Model(resnet8, {"classes": int(labels.max()) + 1}),

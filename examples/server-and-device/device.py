@@ -1,8 +1,8 @@
-"""A device that takes its model from a server, and trains it on data of its own.
+"""A device that fetches its model from a server and trains it on local data.
 
     python device.py http://127.0.0.1:8484 sim:jetson-nano 4.6 my.npz
 
-The same as `wattune run --server URL --model resnet8-digits --device DEVICE --cap WATTS --data FILE`.
+Equivalent to `wattune run --server URL --model resnet8-digits --device DEVICE --cap WATTS --data FILE`.
 """
 
 import sys
@@ -15,10 +15,10 @@ url, device, cap_w, file = sys.argv[1:]
 with np.load(file) as arrays:
     images, labels = arrays["images"], arrays["labels"]
 
-# Arrays, loaders or the path of the file: none of them leaves this process.
+# Data may be arrays, loaders or the path of a file; none of it leaves this process.
 held_out = np.arange(len(images)) % 4 == 0
 data = wattune.Data((images[~held_out], labels[~held_out]), (images[held_out], labels[held_out]))
 
-record = wattune.run(device, server=url, model="resnet8-digits", data=data, cap_w=float(cap_w))
+record = wattune.run_with_server(device, server=url, model="resnet8-digits", data=data, cap_w=float(cap_w))
 plan = record.plan
 print(f"{device}: batch size {plan.batch_size} at {plan.clock_mhz:g} MHz, reached: {record.reached}")

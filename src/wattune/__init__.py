@@ -11,32 +11,34 @@ from typing import TYPE_CHECKING
 from wattune.version import __version__
 
 if TYPE_CHECKING:
+    from wattune.cap import PowerCap
     from wattune.devices import open_device
     from wattune.errors import (
-        BoardUnusable,
         CapError,
         DeviceError,
+        DeviceUnavailable,
         InputError,
         Interrupted,
-        NoPoint,
+        NoFeasiblePoint,
         OutOfDeviceMemory,
         OutputError,
         RecordError,
         SafetyStop,
         SensorError,
-        ServerAway,
         ServerError,
         ServerRefused,
+        ServerUnavailable,
         TargetNotReached,
         UnknownName,
         WattuneError,
         WorkloadError,
     )
-    from wattune.pipeline import run
-    from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, SessionRecord, TrainingRecord
+    from wattune.job.full_run import run
+    from wattune.job.steps import compare, estimate, plan, profile, profile_command, train
+    from wattune.job.with_server import run_with_server
+    from wattune.online import capped
+    from wattune.records import Comparison, Plan, ProfileTable, SampleEfficiency, SessionRecord, TrainingRecord
     from wattune.reporting import write_report
-    from wattune.session import capped
-    from wattune.stages import compare, estimate, plan, profile, profile_command, train
     from wattune.workloads import (
         Augmentation,
         Data,
@@ -51,29 +53,30 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Augmentation",
-    "BoardUnusable",
     "CapError",
     "Comparison",
     "Data",
     "DeviceError",
-    "EfficiencyCurve",
+    "DeviceUnavailable",
     "InputError",
     "Interrupted",
     "Loaders",
     "Metric",
     "Model",
-    "NoPoint",
+    "NoFeasiblePoint",
     "OptimizerRule",
     "OutOfDeviceMemory",
     "OutputError",
     "Plan",
+    "PowerCap",
     "ProfileTable",
     "RecordError",
     "SafetyStop",
+    "SampleEfficiency",
     "SensorError",
-    "ServerAway",
     "ServerError",
     "ServerRefused",
+    "ServerUnavailable",
     "SessionRecord",
     "TargetNotReached",
     "TrainingRecord",
@@ -92,37 +95,40 @@ __all__ = [
     "profile",
     "profile_command",
     "run",
+    "run_with_server",
     "train",
     "write_report",
 ]
 
 _HOMES = {
+    "wattune.cap": ("PowerCap",),
     "wattune.devices": ("open_device",),
     "wattune.errors": (
-        "BoardUnusable",
+        "DeviceUnavailable",
         "CapError",
         "DeviceError",
         "InputError",
         "Interrupted",
-        "NoPoint",
+        "NoFeasiblePoint",
         "OutOfDeviceMemory",
         "OutputError",
         "RecordError",
         "SafetyStop",
         "SensorError",
-        "ServerAway",
         "ServerError",
         "ServerRefused",
+        "ServerUnavailable",
         "TargetNotReached",
         "UnknownName",
         "WattuneError",
         "WorkloadError",
     ),
-    "wattune.pipeline": ("run",),
-    "wattune.records": ("Comparison", "EfficiencyCurve", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),
+    "wattune.job.full_run": ("run",),
+    "wattune.job.steps": ("compare", "estimate", "plan", "profile", "profile_command", "train"),
+    "wattune.job.with_server": ("run_with_server",),
+    "wattune.records": ("Comparison", "SampleEfficiency", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),
     "wattune.reporting": ("write_report",),
-    "wattune.session": ("capped",),
-    "wattune.stages": ("compare", "estimate", "plan", "profile", "profile_command", "train"),
+    "wattune.online": ("capped",),
     "wattune.workloads": (
         "Augmentation",
         "Data",

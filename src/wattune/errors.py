@@ -1,25 +1,25 @@
 """Every error that wattune raises on purpose.
 
-    WattuneError                exit code 1: ours
-    |-- InputError              exit code 2: something the user gave is wrong
-    |   |-- UnknownName         a device, model, ... that is not registered; lists the known ones
-    |   |-- RecordError         a record that cannot be read, is cut off, foreign or contradicts itself
-    |   |   `-- NoPoint         nothing of a profile can be chosen, for another reason than the cap
-    |   |-- CapError            no measured point keeps the cap; names the lowest
-    |   |-- WorkloadError       model, data or workload file that cannot be trained as given
+    WattuneError                exit code 1: base class
+    |-- InputError              exit code 2: invalid input by the user
+    |   |-- UnknownName         a device, model, ... that is not registered; lists the registered ones
+    |   |-- RecordError         a record that is unreadable, truncated, inconsistent or of something else
+    |   |   `-- NoFeasiblePoint no point of a profile can be chosen, for another reason than the cap
+    |   |-- CapError            no measured point stays under the cap; names the lowest
+    |   |-- WorkloadError       a model, data set or workload file that cannot be trained as given
     |   |-- OutputError         an output folder that is full, not empty or not writable
-    |   `-- ServerRefused       a wattune server does not do what was asked, or not for this token
-    |-- DeviceError             exit code 1: the board did not do what it was asked
-    |   |-- BoardUnusable       exit code 2: no such board or sensor, not permitted, or busy; says what would help
+    |   `-- ServerRefused       a wattune server rejected the request or the token
+    |-- DeviceError             exit code 1: the board did not do what it was asked to
+    |   |-- DeviceUnavailable   exit code 2: no such board or sensor, not permitted, or busy; says what would help
     |   |-- OutOfDeviceMemory   the step does not fit in the device's memory
     |   `-- SensorError         the power sensor gave no reading
-    |-- ServerError             exit code 1: a wattune server did not do what it should
-    |   `-- ServerAway          it cannot be reached, or is too busy: try again later
-    |-- TargetNotReached        exit code 3: the record is kept, marked
-    |-- SafetyStop              exit code 4: training was stopped to keep the cap
+    |-- ServerError             exit code 1: a wattune server failed, or is not a wattune server
+    |   `-- ServerUnavailable   it is unreachable or busy: retry later
+    |-- TargetNotReached        exit code 3: training ended before the target; the record is saved
+    |-- SafetyStop              exit code 4: training was stopped because the cap could not be enforced
     `-- Interrupted             exit code 130: stopped by the user; can be resumed
 
-Vendor and library errors are mapped to one of these where they come in, with ``raise ... from``.
+Vendor and library errors are mapped to one of these at the call that raises them, with ``raise ... from``.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from typing import ClassVar
 
 
 class WattuneError(Exception):
-    """Base class. ``exit_code`` is what the command line returns."""
+    """Base class. ``exit_code`` is the exit code of the command line."""
 
     exit_code: ClassVar[int] = 1
 
 
 class InputError(WattuneError):
-    """Something that the user gave is wrong: one line with what, which value, what is allowed, what to do."""
+    """Invalid input by the user: one line with what is wrong, the value, what is allowed and what to do."""
 
     exit_code = 2
 
@@ -53,35 +53,35 @@ class InputError(WattuneError):
 
 
 class UnknownName(InputError):
-    """A name that nothing is registered under."""
+    """A name that is not registered."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]):
-        self.known = sorted(known)
-        super().__init__(f"unknown {kind}", value=name, allowed=", ".join(self.known) or "none")
+    def __init__(self, kind: str, name: str, registered: Iterable[str]):
+        self.registered = sorted(registered)
+        super().__init__(f"unknown {kind}", value=name, allowed=", ".join(self.registered) or "none")
 
 
 class RecordError(InputError):
-    """A record that cannot be read, is cut off, belongs to something else or contradicts itself."""
+    """A record that is unreadable, truncated, inconsistent or of something else."""
 
 
-class NoPoint(RecordError):
-    """Nothing of a profile can be chosen: it does not fit in the memory limit, or no run reached the target."""
+class NoFeasiblePoint(RecordError):
+    """No point of a profile can be chosen: none fits in the memory limit, or no run reached the target."""
 
 
 class CapError(InputError):
-    """No measured point keeps the cap."""
+    """No measured point stays under the cap."""
 
 
 class WorkloadError(InputError):
-    """A model, a data set or a workload file that cannot be trained as it was given."""
+    """A model, data set or workload file that cannot be trained as given."""
 
 
 class OutputError(InputError):
-    """A place to write to that is full, not empty or not writable."""
+    """An output folder or file that is full, not empty or not writable."""
 
 
 class ServerRefused(InputError):
-    """A server does not do what was asked, or not for this token. ``status`` is that of HTTP."""
+    """A server rejected the request or the token. ``status``: the HTTP status."""
 
     def __init__(self, what: str, *, status: int, hint: str | None = None):
         super().__init__(what, hint=hint)
@@ -92,8 +92,8 @@ class DeviceError(WattuneError):
     """The board did not do what it was asked to do."""
 
 
-class BoardUnusable(DeviceError):
-    """The board is not there, lacks a sensor, is forbidden or busy: says what would help."""
+class DeviceUnavailable(DeviceError):
+    """The board is absent, lacks a sensor, is not permitted or busy; the message says what would help."""
 
     exit_code = 2
 
@@ -101,7 +101,7 @@ class BoardUnusable(DeviceError):
 class OutOfDeviceMemory(DeviceError):
     """A step that does not fit in the device's memory.
 
-    ``needed_bytes`` and ``available_bytes`` say by how much; None where the device does not tell.
+    ``needed_bytes`` and ``available_bytes`` are None if the device does not report them.
     """
 
     def __init__(self, message: str, *, needed_bytes: float | None = None, available_bytes: float | None = None):
@@ -111,15 +111,15 @@ class OutOfDeviceMemory(DeviceError):
 
 
 class SensorError(DeviceError):
-    """The power sensor gave no reading. Never replaced by a zero or a NaN."""
+    """The power sensor gave no reading. A missing reading is never replaced by a zero or a NaN."""
 
 
 class ServerError(WattuneError):
-    """A server failed at what was asked, or what answers is none."""
+    """A server failed to handle a request, or is not a wattune server."""
 
 
-class ServerAway(ServerError):
-    """A server cannot be reached, or is too busy. ``retry_after_s``: when it asks to be asked again; 0: unknown."""
+class ServerUnavailable(ServerError):
+    """A server is unreachable or busy. ``retry_after_s``: its Retry-After in seconds; 0 if unknown."""
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0):
         super().__init__(message)
@@ -127,19 +127,19 @@ class ServerAway(ServerError):
 
 
 class TargetNotReached(WattuneError):
-    """Training ended before the target; the record is kept and says so."""
+    """Training ended before the target; the record is saved and says so."""
 
     exit_code = 3
 
 
 class SafetyStop(WattuneError):
-    """Training was stopped because the cap could not be kept; the record is kept and says so."""
+    """Training was stopped because the cap could not be enforced; the record is saved and says so."""
 
     exit_code = 4
 
 
 class Interrupted(WattuneError):
-    """Stopped by the user; what was done is kept and can be resumed."""
+    """Stopped by the user; progress is saved and can be resumed."""
 
     exit_code = 130
 

@@ -9,4 +9,4 @@ from wattune_agent.errors import AgentError
 __all__ = ["PROTOCOL", "AgentError"]
 
 PROTOCOL = 1
-"""Version of what is said over the socket."""
+"""Version of the protocol on the socket."""

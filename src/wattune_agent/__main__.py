@@ -1,7 +1,7 @@
-"""The ``wattune-agent`` command: ``python3 -m wattune_agent`` where only this folder was copied to the board.
+"""The ``wattune-agent`` command: ``python3 -m wattune_agent`` if only this folder was copied to the board.
 
-Exit codes: 0 done, 2 what was asked for has to be changed, 4 stopped for safety, 130 interrupted, 1 anything else;
-``guard`` ends with the exit code of its program.
+Exit codes: 0 success, 2 the request is invalid or cannot be met, 4 stopped for safety, 130 interrupted, 1 any other
+error; ``guard`` exits with the exit code of its program.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from wattune_agent.client import Client
 from wattune_agent.controller import Controller, restore_left_behind
 from wattune_agent.discovery import families, find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, Gone, NotKept, NotThere
-from wattune_agent.guarding import add_options, guard
-from wattune_agent.keeper import LEASE_S
+from wattune_agent.guard_command import add_options, guard
+from wattune_agent.lease import LEASE_S
 from wattune_agent.protocol import SOCKET
 from wattune_agent.quantities import SECONDS, quantity
 from wattune_agent.server import serve
@@ -41,7 +41,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read our output has gone, as `head` does; Python would complain about it again while it exits.
+        # The reader of our output has exited, as `head` does; Python would complain about it again while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (BadRequest, NotThere, Forbidden, Busy, Full, NotKept, Gone) as error:
@@ -55,7 +55,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def _split(given: List[str]) -> Tuple[List[str], Optional[List[str]]]:
-    """Options, and the program behind ``--``: its options are none of ours."""
+    """Split the options from the program after ``--``, whose options are not ours."""
     if "--" not in given:
         return given, None
     place = given.index("--")
@@ -74,19 +74,19 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--sysfs-root", metavar="DIR", default="/", help="a folder with sys/... in it")
         return command
 
-    serving = add("serve", _serve, "Hold the board for others, over a Unix socket, until SIGTERM.")
-    serving.add_argument("--device", choices=["jetson", "cpu"], help="the board; without it, what is found")
+    serving = add("serve", _serve, "Control the board for other processes, over a Unix socket, until SIGTERM.")
+    serving.add_argument("--device", choices=["jetson", "cpu"], help="the board; default: the one that is found")
     serving.add_argument("--socket", metavar="PATH", default=SOCKET)
     serving.add_argument(
         "--group",
-        help="members of this group may connect; without it those of {}, if root runs this and there is such a group, "
-        "else only this user".format(GROUP),
+        help="members of this group may connect; default: {}, if root runs this and the group exists, otherwise only "
+        "this user".format(GROUP),
     )
     serving.add_argument("--lease", type=_seconds, default=LEASE_S, help="silence after which a client loses the board")
 
-    add_options(add("guard", _guard, "Run a program: pin, meter, guard, restore. It stands after --."))
-    add("restore", _restore, "Bring a board back that a killed process left changed.")
-    listing = add("devices", _devices, "What is there: clocks, power, mode and problems.")
+    add_options(add("guard", _guard, "Run a program: pin, meter, guard, restore. The program follows --."))
+    add("restore", _restore, "Restore a board that a killed process left changed.")
+    listing = add("devices", _devices, "List the boards: clocks, power, mode and problems.")
     listing.add_argument("--json", action="store_true")
     return parser
 
@@ -183,7 +183,7 @@ def _controller(options: Any) -> Any:
 
 
 def _tree(options: Any, needed: str = "") -> Tree:
-    """The board's files. Raises: BadRequest where there is no such folder, or not what is ``needed`` in it."""
+    """The board's files. Raises: BadRequest if the folder, or the folder ``needed`` inside it, does not exist."""
     if not os.path.isdir(os.path.join(options.sysfs_root, needed)):
         raise BadRequest("--sysfs-root: {}; allowed: a folder with sys/... in it".format(options.sysfs_root))
     return Tree(options.sysfs_root)

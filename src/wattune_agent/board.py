@@ -1,4 +1,4 @@
-"""What a board consists of for us: a clock, a power sensor, and what else it says of itself."""
+"""The parts of a board that this package uses: a clock, a power sensor, and the board's conditions."""
 
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
@@ -7,52 +7,54 @@ from wattune_agent.tree import Tree
 __all__ = ["Board", "Clock", "Conditions", "PowerSensor", "Reading"]
 
 Reading = NamedTuple("Reading", [("power_w", float), ("rails_w", Dict[str, float])])
-Reading.__doc__ = """One reading: the whole board (or what stands for it, see ``PowerSensor.rail``), and each rail."""
+Reading.__doc__ = (
+    """One reading: the whole board (or the rail that represents it, see ``PowerSensor.rail``), and each rail."""
+)
 
 Conditions = NamedTuple(
     "Conditions",
     [("temperature_c", Optional[float]), ("throttled", Tuple[str, ...]), ("over_current", Optional[int])],
 )
-Conditions.__doc__ = """How the board is: its hottest zone, what clamps it now (empty: nothing), over-current events
-since it booted. None where the board does not tell."""
+Conditions.__doc__ = """The board's state: its hottest zone, what throttles it now (empty: nothing), over-current events
+since it booted. None if the board does not report it."""
 
 
 class Clock:
     """A clock that can be pinned to one of its frequencies. Implementations: devfreq's (GPU), cpufreq's (CPU)."""
 
     unit = ""
-    """What it is the clock of: "gpu" or "cpu"."""
+    """The unit that the clock drives: "gpu" or "cpu"."""
 
     settings_mhz: Tuple[float, ...] = ()
     """The frequencies that can be pinned, ascending, as listed by the kernel."""
 
     def files(self) -> List[str]:
-        """Every file that ``pin`` may write, in the order in which a snapshot is brought back."""
+        """Every file that ``pin`` may write, in the order in which a snapshot is restored."""
         raise NotImplementedError
 
     def pin(self, mhz: float) -> Dict[str, str]:
-        """Write limits so that the clock is this, in the order that every kernel takes, and switch off what would undo
-        it. Files that something holds below that, such as heat, with what was written; else nothing.
+        """Write the limits that pin the clock to ``mhz``, in an order that every kernel accepts, and switch off what
+        would undo them. Returns the files that throttling holds lower, each with the text written; usually empty.
 
         Raises: BadRequest for a value that is not listed, NotTaken, Forbidden, FileFailed.
         """
         raise NotImplementedError
 
     def pinned_mhz(self) -> Optional[float]:
-        """The frequency that the limits pin now; None where they leave room. Raises: Forbidden, FileFailed."""
+        """The frequency that the limits pin now; None if they allow a range. Raises: Forbidden, FileFailed."""
         raise NotImplementedError
 
     def now_mhz(self) -> Optional[float]:
-        """The frequency at this moment; None where the board does not tell. Raises: Forbidden, FileFailed."""
+        """The current frequency; None if the board does not report it. Raises: Forbidden, FileFailed."""
         raise NotImplementedError
 
     def restore(self, saved: Dict[str, str]) -> None:
-        """Bring back the text of each file, in an order that every kernel takes. Raises: NotRestored."""
+        """Restore the text of each file, in an order that every kernel accepts. Raises: NotRestored."""
         raise NotImplementedError
 
 
 class PowerSensor:
-    """Power in watts. Attributes as in ``wattune.devices.Sensor``; ``covers`` says in words what is measured."""
+    """Power in watts. Attributes as in ``wattune.devices.Sensor``; ``covers`` describes in words what is measured."""
 
     rail = ""
     covers = "the module"
@@ -62,13 +64,13 @@ class PowerSensor:
     lag_s = 0.0
 
     def read(self) -> Reading:
-        """Raises: NoReading, Forbidden."""
+        """Read the sensor. Raises: NoReading, Forbidden."""
         raise NotImplementedError
 
 
 class Board:
-    """A board that was found in a tree. ``clock`` is None where none can be set, ``sensor`` None where none was found;
-    ``problems`` then say why, and what would help."""
+    """A board found in a tree. ``clock`` is None if no clock can be set, ``sensor`` is None if no sensor was found;
+    ``problems`` then give the reason and a remedy."""
 
     def __init__(
         self,

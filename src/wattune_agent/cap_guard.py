@@ -1,4 +1,8 @@
-"""The rule by which a clock follows a cap: one setting down at a reading above it, carefully up again."""
+"""The rule that keeps a clock under a cap: one setting down at a reading above the cap, cautiously up again.
+
+Everything that keeps a board below a limit, in wattune and in the agent, asks ``is_above`` and ``is_too_hot``, and
+changes settings as ``CapGuard`` decides.
+"""
 
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -11,6 +15,8 @@ __all__ = [
     "UP_AFTER_S",
     "UP_BELOW",
     "CapGuard",
+    "is_above",
+    "is_too_hot",
     "told",
 ]
 
@@ -21,115 +27,157 @@ UP_BELOW = 0.97
 """Share of the cap that readings must stay below before the guard goes up again."""
 
 PATIENCE_S = 10.0
-"""At the lowest setting: net time above the cap (time above less time not above) after which the work must stop."""
+"""At the lowest setting: net time above the cap (time above minus time not above) after which the work must stop."""
 
 HEAT_WAIT_S = 10.0
-"""Time after a change before a temperature above its limit is answered again: a board cools in tens of seconds."""
+"""Time after a change before the guard reacts to a high temperature again: a board cools in tens of seconds."""
 
 HEAT_PATIENCE_S = 60.0
-"""As ``PATIENCE_S``, for a board that is too hot while its power is below the cap."""
+"""The same as ``PATIENCE_S``, for a board that is too hot while its power is below the cap."""
 
 GAP_S = 2.0
-"""A reading stands for so long at most, or for as long as its sensor needs; what came after it nobody has seen."""
+"""Longest time that one reading counts for, unless its sensor needs longer; anything after that went unobserved."""
 
 COOL_BY_C = 3.0
 """Kelvin below the limit that the temperature must stay before the guard goes up again."""
 
 
+def is_above(power_w: float, cap_w: Optional[float]) -> bool:
+    """True if a reading exceeds the cap. A reading at the cap does not; without a cap (None), none does."""
+    return cap_w is not None and power_w > cap_w
+
+
+def is_too_hot(temperature_c: Optional[float], max_temp_c: Optional[float]) -> bool:
+    """True if a temperature exceeds its limit. An unknown one (None) does not; without a limit (None), none does."""
+    return max_temp_c is not None and temperature_c is not None and temperature_c > max_temp_c
+
+
+class _Patience:
+    """Net time above a limit at the lowest setting, over all guards of one run."""
+
+    def __init__(self) -> None:
+        self.last_s: Optional[float] = None
+        self.over_s = 0.0
+        self.stopped = False
+
+    def elapsed_s(self, time_s: float, longest_s: float) -> float:
+        """Seconds that a reading at ``time_s`` accounts for."""
+        elapsed_s = 0.0 if self.last_s is None else min(time_s - self.last_s, longest_s)
+        self.last_s = time_s
+        return elapsed_s
+
+    def lose(self, seconds: float) -> None:
+        """Count time above a limit."""
+        self.over_s += seconds
+        self.stopped = self.stopped or self.over_s >= PATIENCE_S
+
+    def regain(self, seconds: float) -> None:
+        """Count time that was not above a limit."""
+        self.over_s = max(0.0, self.over_s - seconds)
+
+
 class CapGuard:
-    """One setting down at a reading above the cap, again while it lasts, and up again when it is over.
+    """One setting down at a reading above the cap, further down while that lasts, and up again when it is over.
 
     Call it with each reading: ``guard(time_s, power_w)``. It decides by these rules:
 
-    - A reading above the cap is answered at once by the next lower setting. For ``settle_s`` after that, readings may
-      still hold power from before the change: what they say is answered already. The first reading above the cap
-      after that time is answered again. So one noisy reading costs one step, and what lasts costs one step each
-      ``settle_s``.
+    - A reading above the cap lowers the setting by one at once. For ``settle_s`` after that, readings may still
+      include power from before the change and are ignored. The first reading above the cap after that time lowers
+      the setting again. So one noisy reading costs one step, and a lasting excess costs one step each ``settle_s``.
     - One setting up, never beyond the first one, once all readings of the last ``UP_AFTER_S`` seconds were below
       ``UP_BELOW`` of the cap.
-    - Back-off: a setting that the guard was pushed down from is tried again ``UP_AFTER_S`` after the change at the
-      earliest, and twice as late each further time. Its number of changes therefore grows with the logarithm of the
-      time only, whatever the sensor says.
-    - At the lowest setting nothing is left to be done. The event is recorded, and after ``PATIENCE_S`` of net time
+    - Back-off: a setting that the guard had to leave is tried again ``UP_AFTER_S`` after the change at the
+      earliest, and after twice that time on each further attempt. The number of changes therefore grows only with
+      the logarithm of time, whatever the sensor reads.
+    - At the lowest setting the guard cannot go lower. It records the event, and after ``PATIENCE_S`` of net time
       above the cap ``stopped`` becomes true: the work then has to end.
-    - Too hot counts as above the cap, with the slower times that heat needs: it is answered again after
+    - Too hot counts as above the cap, with the longer times that heat needs: the guard reacts again after
       ``HEAT_WAIT_S``, and the patience at the lowest setting is ``HEAT_PATIENCE_S``. The way up needs ``COOL_BY_C``.
 
-    ``settings`` ascend; those above ``value``, the first one, are never used. ``change`` brings the board to a
-    setting; what it raises is kept as ``failure`` and raised again. A guard may be called from a sampling thread.
-    Without a cap and a limit (None) it does nothing.
+    ``ladder``: the settings that may be used, from the lowest to the one that the board is at; empty if it has none.
+    ``change`` applies a setting to the board; an exception that it raises is stored as ``failure`` and raised again.
+    ``after`` is an earlier guard of the same run, whose events and patience this one continues. A guard may be called
+    from a sampling thread. Without a cap and without a temperature limit (both None) it does nothing.
     """
 
     def __init__(
         self,
-        settings: Sequence[float],
-        value: Optional[float],
-        change: Callable[[float], None],
+        ladder: Sequence[Any],
+        change: Callable[[Any], None],
         cap_w: Optional[float],
         settle_s: float,
         max_temp_c: Optional[float] = None,
+        after: Optional["CapGuard"] = None,
     ) -> None:
         self.cap_w = cap_w
         self.max_temp_c = max_temp_c
         self.settle_s = settle_s
         self.failure: Optional[Exception] = None
-        """What ``change`` raised."""
-        self._settings = tuple(s for s in settings if value is not None and s <= value)
-        self._value = value
+        """The exception that ``change`` raised."""
+        self.pushed = 0
+        """Number of times that the guard went down from its first setting."""
+        self._ladder = tuple(ladder)
+        self._value = self._ladder[-1] if self._ladder else None
         self._set = change
         self._lock = threading.RLock()
-        self._events: List[Dict[str, Any]] = []
-        self._stopped = False
+        self._events: List[Dict[str, Any]] = [] if after is None else after._events
+        self._patience: _Patience = _Patience() if after is None else after._patience
         self._changed_s: Optional[float] = None
         self._went_down = False
         self._below_since_s: Optional[float] = None
-        self._waits_s: Dict[float, float] = {}
-        self._last_s: Optional[float] = None
-        self._over_s = 0.0
+        self._waits_s: Dict[Any, float] = {}
         self._told_lowest = False
 
     @property
-    def value(self) -> Optional[float]:
-        """The present setting; None where the board has none."""
+    def value(self) -> Any:
+        """The current setting; None if the board has none."""
         return self._value
 
     @property
     def events(self) -> List[Dict[str, Any]]:
-        """What the guard did so far: ``time_s``, ``power_w``, ``action`` ("down", "up" or "at lowest"), ``setting``,
-        and ``temperature_c`` where there is a limit on it."""
+        """The guard's actions so far: ``time_s``, ``power_w``, ``action`` ("down", "up" or "at lowest"), ``setting``,
+        and ``temperature_c`` if there is a limit on it."""
         with self._lock:
             return [dict(event) for event in self._events]
 
     @property
     def has_read(self) -> bool:
-        """Whether there was a reading."""
-        return self._last_s is not None
+        """True after the first reading."""
+        return self._patience.last_s is not None
 
     @property
     def stopped(self) -> bool:
-        """Whether the cap cannot be kept at the lowest setting, so that the work has to end."""
-        return self._stopped
+        """True once power or temperature stays above its limit at the lowest setting: the work has to end."""
+        return self._patience.stopped
 
-    def __call__(self, time_s: float, power_w: float, temperature_c: Optional[float] = None) -> None:
-        """Answer one reading of ``power_w`` watts at ``time_s`` seconds. Raises: what ``change`` raises."""
+    def __call__(
+        self, time_s: float, power_w: float, temperature_c: Optional[float] = None, *, is_old: bool = False
+    ) -> None:
+        """React to a reading of ``power_w`` watts at ``time_s`` seconds. Raises: any exception of ``change``.
+
+        ``is_old``: the reading still includes power from before this guard began. Above a limit it changes nothing, but
+        the patience at the lowest setting counts it.
+        """
         with self._lock:
-            elapsed_s = 0.0 if self._last_s is None else min(time_s - self._last_s, max(GAP_S, self.settle_s))
-            self._last_s = time_s
+            elapsed_s = self._patience.elapsed_s(time_s, max(GAP_S, self.settle_s))
             if self.cap_w is None and self.max_temp_c is None:
                 return
             event = {"time_s": time_s, "power_w": power_w}
             if self.max_temp_c is not None and temperature_c is not None:
                 event["temperature_c"] = temperature_c
-            too_much = self.cap_w is not None and power_w > self.cap_w
-            too_hot = self.max_temp_c is not None and temperature_c is not None and temperature_c > self.max_temp_c
+            too_much, too_hot = is_above(power_w, self.cap_w), is_too_hot(temperature_c, self.max_temp_c)
             if too_much or too_hot:
                 self._below_since_s = None
+                over_s = elapsed_s if too_much else elapsed_s * PATIENCE_S / HEAT_PATIENCE_S
                 settle_s = self.settle_s if too_much else max(self.settle_s, HEAT_WAIT_S)
-                # After a step up, older power in the reading is lower: above the cap is above the cap.
-                if self._is_settled(time_s, settle_s) or not self._went_down:
-                    self._above(event, elapsed_s if too_much else elapsed_s * PATIENCE_S / HEAT_PATIENCE_S)
+                if is_old:
+                    if self._is_lowest:
+                        self._patience.lose(over_s)
+                # After a step up, power from before it is lower, so a reading above the cap is real.
+                elif self._is_settled(time_s, settle_s) or not self._went_down:
+                    self._above(event, over_s)
                 return
-            self._over_s = max(0.0, self._over_s - elapsed_s)
+            self._patience.regain(elapsed_s)
             if not self._is_settled(time_s, self.settle_s):
                 return
             if self._is_well_below(power_w, temperature_c):
@@ -137,11 +185,27 @@ class CapGuard:
             else:
                 self._below_since_s = None
 
-    def follow(self, value: Optional[float]) -> None:
-        """Go on from ``value``, one of the settings, to which somebody else brought the board."""
+    def drop(self, time_s: float, power_w: float) -> None:
+        """React to a reading by the lowest setting at once, and stay there. Raises: any exception of ``change``."""
+        with self._lock:
+            elapsed_s = self._patience.elapsed_s(time_s, max(GAP_S, self.settle_s))
+            event = {"time_s": time_s, "power_w": power_w}
+            if self._is_lowest:
+                self._told_lowest = False
+                self._above(event, elapsed_s)
+            else:
+                self._change(self._ladder[0], event, down=True)
+            self._ladder = self._ladder[:1]
+
+    def follow(self, value: Any) -> None:
+        """Continue from ``value``, one of the settings, which another controller applied to the board."""
         with self._lock:
             if value != self._value:
                 self._value, self._told_lowest = value, False
+
+    @property
+    def _is_lowest(self) -> bool:
+        return self._value is None or self._value == self._ladder[0]
 
     def _is_settled(self, time_s: float, settle_s: float) -> bool:
         return self._changed_s is None or time_s >= self._changed_s + settle_s
@@ -155,84 +219,84 @@ class CapGuard:
 
     def _above(self, event: Dict[str, Any], elapsed_s: float) -> None:
         value = self._value
-        if value is not None and value > self._settings[0]:
+        if not self._is_lowest:
             # Doubled before the change: a board that fails to change leaves the guard as careful as can be.
             self._waits_s[value] = 2 * self._waits_s[value] if value in self._waits_s else UP_AFTER_S
-            self._change(self._settings[self._settings.index(value) - 1], event, down=True)
+            self._change(self._ladder[self._ladder.index(value) - 1], event, down=True)
             return
         if not self._told_lowest:
             self._told_lowest = True
             self._events.append(dict(event, action="at lowest", setting=value))
-        self._over_s += elapsed_s
-        self._stopped = self._stopped or self._over_s >= PATIENCE_S
+        self._patience.lose(elapsed_s)
 
     def _below(self, event: Dict[str, Any]) -> None:
         time_s = event["time_s"]
         if self._below_since_s is None:
             self._below_since_s = time_s
         value = self._value
-        if value is None or value == self._settings[-1] or self._changed_s is None:
+        if value is None or value == self._ladder[-1] or self._changed_s is None:
             return
-        target = self._settings[self._settings.index(value) + 1]
+        target = self._ladder[self._ladder.index(value) + 1]
         wait_s = self._waits_s.get(target, UP_AFTER_S)
         if time_s - self._below_since_s >= UP_AFTER_S and time_s - self._changed_s >= wait_s:
             self._change(target, event, down=False)
 
-    def _change(self, value: float, event: Dict[str, Any], *, down: bool) -> None:
+    def _change(self, value: Any, event: Dict[str, Any], *, down: bool) -> None:
         try:
             self._set(value)
         except Exception as error:
             self.failure = error
             raise
+        self.pushed += down and self._value == self._ladder[-1]
         self._value = value
         self._changed_s, self._went_down = event["time_s"], down
-        self._below_since_s, self._over_s, self._told_lowest = None, 0.0, False
+        self._below_since_s, self._told_lowest = None, False
         self._events.append(dict(event, action="down" if down else "up", setting=value))
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a later guard needs to go on from here, as JSON values."""
+        """The state from which a later guard continues, as JSON values."""
         with self._lock:
             return {
                 "setting": self._value,
                 "events": [dict(event) for event in self._events],
-                "stopped": self._stopped,
+                "stopped": self._patience.stopped,
                 "changed_s": self._changed_s,
                 "went_down": self._went_down,
                 "below_since_s": self._below_since_s,
-                "waits_s": [[value, wait_s] for value, wait_s in sorted(self._waits_s.items())],
-                "last_s": self._last_s,
-                "over_s": self._over_s,
+                "waits_s": [[value, self._waits_s[value]] for value in self._ladder if value in self._waits_s],
+                "last_s": self._patience.last_s,
+                "over_s": self._patience.over_s,
                 "told_lowest": self._told_lowest,
             }
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Go on from ``state_dict``; brings the board to the setting of then. Raises: what ``change`` raises."""
+        """Continue from ``state_dict``, after applying its setting to the board. Raises: as ``change`` does."""
         with self._lock:
             if state["setting"] is not None and state["setting"] != self._value:
                 self._set(state["setting"])
                 self._value = state["setting"]
-            self._events = [dict(event) for event in state["events"]]
-            self._stopped = state["stopped"]
+            self._events[:] = [dict(event) for event in state["events"]]
+            self._patience.stopped = state["stopped"]
+            self._patience.last_s = state["last_s"]
+            self._patience.over_s = state["over_s"]
             self._changed_s = state["changed_s"]
             self._went_down = state["went_down"]
             self._below_since_s = state["below_since_s"]
             self._waits_s = dict(state["waits_s"])
-            self._last_s = state["last_s"]
-            self._over_s = state["over_s"]
             self._told_lowest = state["told_lowest"]
 
 
 def told(
     event: Dict[str, Any], cap_w: Optional[float] = None, max_temp_c: Optional[float] = None, unit: str = "MHz"
 ) -> str:
-    """One of the guard's events in words, with the limits that it is about where they are given."""
-    said = "{:.2f} W".format(event["power_w"])
+    """One of the guard's events in words, with the limits that it concerns if they are given."""
+    text = "{:.2f} W".format(event["power_w"])
     if cap_w is not None:
-        said += " under a cap of {:g} W".format(cap_w)
+        text += " with a cap of {:g} W".format(cap_w)
     if "temperature_c" in event:
-        said += ", {:.1f} C".format(event["temperature_c"])
+        text += ", {:.1f} C".format(event["temperature_c"])
         if max_temp_c is not None:
-            said += " with a limit of {:g} C".format(max_temp_c)
+            text += " with a limit of {:g} C".format(max_temp_c)
     if event["action"] == "at lowest":
-        return said + " at the lowest clock"
-    return "{}: {} to {:g} {}".format(said, event["action"], event["setting"], unit)
+        return text + " at the lowest clock"
+    return "{}: {} to {:g} {}".format(text, event["action"], event["setting"], unit)

@@ -1,10 +1,10 @@
-"""A board record: the few files of a board that this package reads, as one JSON object that a stranger can share.
+"""A board record: the few files of a board that this package reads, as one JSON object that any user can share.
 
 ``{"record": "board", "version": 1, "name", "source", "l4t", "kernel", "files": {path: text}, "links": {path: target},
 "modes": {path: octal}, "outputs": {"program arguments": text}, "unread": {path: why}, "note"}``; ``source`` is a list.
-Every path is as the board names it and holds no link itself; ``modes`` has the files that are neither 0644 nor 0444. A
-program's answer is kept as text, and ``materialise`` writes it as text, for ``Tree.answer``: nothing of somebody else's
-record is ever run. Only listed files are read; none has a serial number, a hardware address or a host name in it.
+Every path is as the board names it and contains no link; ``modes`` lists the files that are neither 0644 nor 0444. A
+program's output is stored as text, and ``materialise`` writes it as text, for ``Tree.answer``: nothing in another
+user's record is ever run. Only listed files are read; none contains a serial number, hardware address or host name.
 """
 
 import os
@@ -70,7 +70,7 @@ PATTERNS = (
     "/sys/kernel/debug/tegra_bwmgr/emc_{min,max}_rate",
     "/sys/kernel/debug/clk/override.emc/{clk_rate,clk_state}",
 )
-"""Everything that is ever read, as patterns of the shell."""
+"""Every file that is ever read, as shell patterns."""
 
 _KEPT_LINES = {
     "/proc/cpuinfo": r"(model name|Model|Hardware)\s*:",
@@ -78,14 +78,14 @@ _KEPT_LINES = {
     "/proc/vmstat": r"(pswpin|pswpout) ",
     "/etc/nvpmodel.conf": r"\s*<\s*(POWER_MODEL|PM_CONFIG)\b",
 }
-"""Files of which only these lines are kept: what else stands there is not needed, and /proc/cpuinfo has serials."""
+"""Files of which only these lines are stored: the rest is not needed, and /proc/cpuinfo contains serial numbers."""
 
 _QUESTIONS = ("vcgencmd pmic_read_adc", "vcgencmd get_throttled")
 _LINKS_AT_MOST = 40
 
 
 def capture(tree: Tree, source: str = "", note: str = "") -> Dict[str, Any]:
-    """The record of the board. It only reads; what may not or cannot be read is named under ``unread``."""
+    """Record the board, without writing to it; files that cannot be read are listed under ``unread``."""
     files: Dict[str, str] = {}
     links: Dict[str, str] = {}
     modes: Dict[str, str] = {}
@@ -117,10 +117,10 @@ def capture(tree: Tree, source: str = "", note: str = "") -> Dict[str, Any]:
 
 
 def materialise(record: Dict[str, Any], folder: str) -> str:
-    """Write the record as a tree into a new or empty folder; its path. Raises: BadRequest for what is no board record,
-    or names a place outside the folder."""
+    """Write the record as a tree into a new or empty folder; returns its path. Raises: BadRequest if it is not a board
+    record, or names a path outside the folder."""
     if not isinstance(record, dict) or record.get("record") != "board" or record.get("version") != 1:
-        raise BadRequest('this is no board record of version 1: it needs "record": "board" and "version": 1')
+        raise BadRequest('this is not a board record of version 1: it needs "record": "board" and "version": 1')
     if os.path.isdir(folder) and os.listdir(folder):
         raise BadRequest("{} is not empty: a board record is written into a folder of its own".format(folder))
     parts = [_texts(record, key) for key in ("files", "links", "modes", "outputs")]
@@ -134,7 +134,7 @@ def materialise(record: Dict[str, Any], folder: str) -> str:
 def _texts(record: Dict[str, Any], key: str) -> Dict[str, str]:
     found = record.get(key, None if key == "files" else {})
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        raise BadRequest('"{}" of a board record is an object of texts'.format(key))
+        raise BadRequest('"{}" of a board record must be an object of texts'.format(key))
     return found
 
 
@@ -154,14 +154,14 @@ def _write(
         os.symlink(os.path.relpath(_placed(folder, target), os.path.dirname(place)), place)
     for question, text in outputs.items():
         if question not in _QUESTIONS:
-            raise BadRequest("{!r} is no question that a board record holds the answer to".format(question))
+            raise BadRequest("{!r} is not a command whose output a board record may contain".format(question))
         place = _placed(folder, ANSWERS + "/" + question.replace(" ", "/"))
         os.makedirs(os.path.dirname(place), exist_ok=True)
         with open(place, "x", encoding="utf-8", newline="") as file:
             file.write(text)
     for path, octal in modes.items():
         if path not in files:
-            raise BadRequest("{} has a mode, but is no file of this record".format(path))
+            raise BadRequest("{} has a mode, but is not a file of this record".format(path))
         os.chmod(_placed(folder, path), int(octal, 8) & 0o666)
 
 
@@ -175,7 +175,7 @@ def _matching(tree: Tree, pattern: str) -> Tuple[str, ...]:
 
 
 def _followed(tree: Tree, path: str) -> Tuple[str, Dict[str, str]]:
-    """Where the path leads on the board, and the links on the way."""
+    """Resolve the path on the board; returns its target and the links on the way."""
     links: Dict[str, str] = {}
     done, parts = "", path.strip("/").split("/")
     while parts:
@@ -200,10 +200,10 @@ def _text(tree: Tree, path: str, unread: Dict[str, str]) -> str:
         return ""
     wanted = _KEPT_LINES.get(path)
     if wanted:
-        # One of each: a processor line repeats for every core.
+        # Each line once: a processor line repeats for every core.
         lines = [line for line in text.splitlines() if re.match(wanted, line)]
         text = "\n".join(sorted(set(lines), key=lines.index))
-    # What a file of the kernel ends with was cut off by the reading; a device tree's text ends with a NUL.
+    # Reading strips the end of a kernel file; a device tree's text ends with a NUL.
     return text + ("\0" if "/of_node/" in path or "/devicetree/" in path else "\n")
 
 
@@ -245,5 +245,5 @@ def _outputs(tree: Tree) -> Dict[str, str]:
 
 def _placed(folder: str, path: str) -> str:
     if not isinstance(path, str) or not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
-        raise BadRequest("{!r} is no path of a board".format(path))
+        raise BadRequest("{!r} is not a path of a board".format(path))
     return folder.rstrip("/") + path

@@ -9,11 +9,12 @@ from typing import Any, Dict, List, Optional
 from wattune_agent import PROTOCOL
 from wattune_agent.errors import AgentError, BadRequest, Busy, FileFailed, Forbidden, Gone, NotThere
 from wattune_agent.protocol import ANSWER_LIMIT, SOCKET, Lines, read_answer
+from wattune_agent.time_source import TimeSource
 
 __all__ = ["Client"]
 
 TIMEOUT_S = 15.0
-"""Time that the agent has for an answer; it waits a few seconds itself for a clock to follow."""
+"""Time that the agent has for an answer; it may itself wait a few seconds for a clock to settle."""
 
 RENEWALS = 4
 """Renewals within one lease."""
@@ -22,15 +23,16 @@ RENEWALS = 4
 class Client:
     """One connection to an agent. May be used from several threads, but not from a fork of this process.
 
-    Once it has pinned or guarded, a thread tells the agent that this process is still there. When the process ends,
-    whatever its end, the connection ends with it and the agent brings the board back. Where it holds nothing, and the
-    agent has closed the connection or was started anew, the next request makes a new one.
+    After the first ``pin`` or ``guard``, a thread tells the agent that this process is still alive. When the process
+    ends, for any reason, the connection closes and the agent restores the board. If the client holds nothing, and the
+    agent has closed the connection or restarted, the next request connects again.
     """
 
-    def __init__(self, path: str = SOCKET, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, path: str = SOCKET, timeout_s: float = TIMEOUT_S, time: Optional[TimeSource] = None) -> None:
         """Connect. Raises: NotThere, Forbidden, Gone, Full."""
         self._path = path
         self._timeout_s = timeout_s
+        self._time = time or TimeSource()
         self._lock = threading.RLock()
         self._events: List[Dict[str, Any]] = []
         self._mhz: Optional[float] = None
@@ -69,16 +71,16 @@ class Client:
         return self._ask("read")
 
     def pin(self, mhz: float) -> Dict[str, Any]:
-        """Hold the clock there. ``mhz`` in the answer is lower where the agent's guard does not allow more.
+        """Hold the clock at ``mhz``. The ``mhz`` in the answer is lower if the agent's guard does not allow more.
 
-        Raises: Busy, BadRequest, Gone, and what the board raises.
+        Raises: Busy, BadRequest, Gone, and the board's errors.
         """
         said = self._ask("pin", mhz=mhz)
         self._keep_renewing()
         return said
 
     def guard(self, cap_w: Optional[float], max_temp_c: Optional[float] = None) -> None:
-        """Let the agent hold the cap as well, for when this process does not; two None end that.
+        """Have the agent enforce the limits too, in case this process does not; two None end that.
 
         Raises: Busy, NotThere, NoReading, Gone.
         """
@@ -86,15 +88,14 @@ class Client:
         self._keep_renewing()
 
     def check(self) -> List[Dict[str, Any]]:
-        """What the agent did or noticed since the last call. Raises: Gone."""
+        """The agent's events since the last call. Raises: Gone."""
         self._ask("renew")
         with self._lock:
             events, self._events = self._events, []
         return events
 
     def restore(self) -> None:
-        """Bring the board back; nothing where this client does not hold it. Where the agent went away meanwhile, the
-        one that follows it is asked.
+        """Restore the board; do nothing if this client does not hold it. If the agent has stopped, ask its successor.
 
         Raises: NotRestored, Gone.
         """
@@ -102,7 +103,7 @@ class Client:
             return
         try:
             self._ask("restore")
-        except Busy:  # somebody else holds the board by now: the agent has restored ours before that
+        except Busy:  # another client holds the board by now: the agent restored ours before that
             pass
         except Gone:
             with self._lock:
@@ -113,7 +114,7 @@ class Client:
                 except Busy:
                     pass
                 except AgentError as error:
-                    text = "{}; when it starts again, or with `wattune restore`, the board is restored"
+                    text = "{}; the board is restored when the agent starts again, or by `wattune restore`"
                     raise Gone(text.format(error)) from error
         self._holds = False
         self._stop_renewing()
@@ -130,7 +131,7 @@ class Client:
 
     @property
     def mhz(self) -> Optional[float]:
-        """What the agent held the clock at when it last answered; None: nothing."""
+        """The clock that the agent held when it last answered; None if it held none."""
         return self._mhz
 
     # ------------------------------------------------------------------------------------------------------ the socket
@@ -151,16 +152,16 @@ class Client:
         self._socket = connection
 
     def _ask(self, request: str, **fields: Optional[float]) -> Dict[str, Any]:
-        if self._is_forked:  # looked at first: another thread may have held the lock when this process began
+        if self._is_forked:  # checked first: another thread may have held the lock when this process was forked
             raise Gone("the connection to the agent belongs to process {}".format(self._pid))
         with self._lock:
             held = self._holds
-            self._holds = held or request in ("pin", "guard")  # also where the answer is lost
+            self._holds = held or request in ("pin", "guard")  # even if the answer is lost
             try:
                 try:
                     return self._ask_here(request, **fields)
                 except _Closed as error:
-                    if held or self._closed:  # what it held is lost, and whoever asks has to know
+                    if held or self._closed:  # its hold is lost, and the caller has to know
                         raise
                     self._reconnect(error)
                     return self._ask_here(request, **fields)
@@ -176,7 +177,7 @@ class Client:
             raise error from None
 
     def _ask_here(self, request: str, **fields: Optional[float]) -> Dict[str, Any]:
-        """By the present connection."""
+        """Send the request on the current connection and return the answer."""
         with self._lock:
             if self._socket is None:
                 raise _Closed("no connection to the agent at {}".format(self._path))
@@ -189,12 +190,16 @@ class Client:
                 raise Gone("no answer from the agent within {:g} s".format(self._timeout_s)) from error
             except OSError as error:
                 self._hang_up()
-                raise _Closed("the agent at {} went away: {}".format(self._path, error.strerror or error)) from error
-            except FileFailed:  # what was asked for is no number: nothing was sent
+                raise _Closed(
+                    "lost the connection to the agent at {}: {}".format(self._path, error.strerror or error)
+                ) from error
+            except FileFailed:  # a value is not finite: nothing was sent
                 raise BadRequest("{} needs finite numbers".format(request)) from None
             except BadRequest as error:
                 self._hang_up()
-                raise Gone("what listens at {} is no wattune-agent: {}".format(self._path, error)) from error
+                raise Gone(
+                    "the process that listens at {} is not a wattune-agent: {}".format(self._path, error)
+                ) from error
             self._mhz = reply.get("mhz")
             self._events.extend(reply.get("events") or [])
             del self._events[:-1000]
@@ -208,12 +213,12 @@ class Client:
             while True:
                 reply = self._lines.receive(self._timeout_s)
                 if reply is None:
-                    raise ConnectionResetError("it closed the connection")
-                # An answer to a request that was interrupted here, by Ctrl-C say, is passed over.
+                    raise ConnectionResetError("the agent closed it")
+                # Skip the answer to a request that was interrupted here, for example by Ctrl-C.
                 if reply.get("id") in (message["id"], None):
                     return reply
         except KeyboardInterrupt:
-            if not sent:  # perhaps half a line: the other side could not make sense of the next one
+            if not sent:  # perhaps half a line, after which the next one could not be parsed
                 self._hang_up()
             raise
 
@@ -235,10 +240,10 @@ class Client:
                 self._renewing.start()
 
     def _renew(self, ended: threading.Event, period_s: float) -> None:
-        while not ended.wait(period_s):
+        while not self._time.wait(ended, period_s):
             try:
                 self._ask("renew")
-            except AgentError:  # the next request of somebody who waits for its answer says so
+            except AgentError:  # the next request that waits for its answer reports it
                 pass
 
     def _stop_renewing(self) -> None:
@@ -247,7 +252,7 @@ class Client:
 
 
 class _Closed(Gone):
-    """There is no connection any more."""
+    """A connection that no longer exists."""
 
 
 _open: "weakref.WeakSet[Client]" = weakref.WeakSet()
@@ -256,13 +261,13 @@ _open: "weakref.WeakSet[Client]" = weakref.WeakSet()
 def _unreachable(error: OSError, path: str) -> AgentError:
     if isinstance(error, PermissionError):
         return Forbidden(
-            "{} may not be used by this user; join its group (sudo usermod -aG wattune $USER, then log in again), or "
+            "this user may not use {}; join its group (sudo usermod -aG wattune $USER, then log in again), or "
             "run as root".format(path)
         )
     why = {
         FileNotFoundError: "there is no such socket",
-        ConnectionRefusedError: "nobody listens there",
-        socket.timeout: "it does not answer",
+        ConnectionRefusedError: "no process listens there",
+        socket.timeout: "it does not respond",
     }.get(type(error), str(error.strerror or error))
     return NotThere(
         "no wattune-agent at {}: {}; start it: sudo wattune-agent serve, or sudo systemctl start wattune-agent; in a "
@@ -271,12 +276,12 @@ def _unreachable(error: OSError, path: str) -> AgentError:
 
 
 def _close_in_child() -> None:
-    """A fork, such as a data loader's worker, must not keep its parent's connection open."""
+    """Close connections inherited by a fork, such as a data loader's worker, which would keep the parent's open."""
     for client in list(_open):
         if client._socket is not None:
             client._socket.close()
 
 
 _register_at_fork = getattr(os, "register_at_fork", None)
-if _register_at_fork is not None:  # Python 3.7; before that, the agent looks whether the process is there
+if _register_at_fork is not None:  # Python 3.7; before that, the agent checks that the process is alive
     _register_at_fork(after_in_child=_close_in_child)

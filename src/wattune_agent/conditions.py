@@ -1,4 +1,4 @@
-"""How a board is: its hottest zone, what clamps its clocks now, and how often its supply's limits were met.
+"""The state of a board: its hottest zone, what throttles its clocks now, and how often its supply reached a limit.
 
 Zones and cooling devices are found by their type, never by their number, which differs from boot to boot.
 Sources: kernel Documentation/driver-api/thermal/sysfs-api.rst; L4T drivers/thermal (the "...-throttle-alert" devices)
@@ -21,7 +21,7 @@ __all__ = ["conditions"]
 
 COLDEST_C = -40.0
 HOTTEST_C = 130.0
-"""Outside of these a zone is switched off (-256 C on a Jetson) or broken."""
+"""Outside this range a zone is switched off (-256 C on a Jetson) or broken."""
 
 # Not the chip: a constant (PMIC-Die says 100 C on a Nano), a mean made for the fan, radios, disks, batteries.
 _NOT_THE_CHIP = re.compile(r"pmic|fan|wifi|nvme|bat|charg|int34|pch|b0d4|tskn", re.I)
@@ -65,10 +65,10 @@ _WATCHES_LOCK = threading.Lock()
 
 
 def conditions(tree: Tree) -> Conditions:
-    """How the board is now. What it does not tell is None or empty; nothing here raises.
+    """The board's current state. A value that it does not report is None or empty; nothing here raises.
 
-    ``throttled`` names each thing that clamps: a cooling device above where it rests, a processor's own counter that
-    rose since the call before, a Raspberry Pi's firmware. ``over_current``: the supply's events since the board
+    ``throttled`` names each cause of throttling: a cooling device above its resting state, a processor's counter that
+    rose since the previous call, a Raspberry Pi's firmware. ``over_current``: the supply's events since the board
     booted, and alarms of the power monitors since the first call.
     """
     with _WATCHES_LOCK:
@@ -79,7 +79,7 @@ def conditions(tree: Tree) -> Conditions:
         throttled = _clamped(tree, watch) + _counted(tree, watch) + _pi_throttled(tree, watch)
         hottest_c = _hottest_c(tree, watch)
         if hottest_c is None and watch.temperatures:
-            _WATCHES.pop(tree, None)  # a driver was loaded anew and its files have other numbers: look again
+            _WATCHES.pop(tree, None)  # a driver was reloaded and its files have other numbers: look again
         return Conditions(hottest_c, tuple(throttled), _over_current(tree, watch))
 
 
@@ -99,7 +99,7 @@ def _clamped(tree: Tree, watch: _Watch) -> List[str]:
     found: List[str] = []
     for kind, path in watch.cooling:
         state = number(tree, path)
-        if state is None or state <= 0.0:  # intel_powerclamp says -1 where it does nothing
+        if state is None or state <= 0.0:  # intel_powerclamp reads -1 while it is inactive
             state = 0.0
         if path in watch.rest:
             if state > watch.rest[path]:
@@ -166,7 +166,7 @@ def _cooling(tree: Tree) -> List[Tuple[str, str]]:
 
 
 def _thermal(tree: Tree, name: str) -> List[Tuple[str, str]]:
-    """(type, folder) of each, once, wherever it shows itself."""
+    """(type, folder) of each, once, even if it appears in several places."""
     folders: Dict[str, str] = {}
     for base in ("/sys/class/thermal", "/sys/devices/virtual/thermal"):
         for path in tree.glob("{}/{}[0-9]*/type".format(base, name)):

@@ -1,9 +1,9 @@
 """The controller of one board in this process: it pins the clock, reads, and leaves the board as it was found.
 
-The order of things is what keeps that promise. Before the first write: the lock, then what a killed process left
-behind is brought back, then the snapshot goes to the disk, then the signals are taken over. After the last: every file
-is compared with the snapshot, which only then is deleted, and only then the lock is let go. So a process can be killed
-at any moment: either nothing is changed yet, or the snapshot is there.
+The order of the steps guarantees that. Before the first write: take the lock, restore what a killed process left
+behind, write the snapshot to disk, install the signal handlers. After the last: compare every file with the snapshot,
+only then delete the snapshot, and only then release the lock. So a process can be killed at any moment: either nothing
+has changed yet, or the snapshot exists.
 """
 
 import os
@@ -23,21 +23,21 @@ from wattune_agent.mode import mode, mode_files, mode_id, switch_mode
 from wattune_agent.settling import now_of, settle
 from wattune_agent.signals import call_before_end, ending, forget, held
 from wattune_agent.snapshot import Snapshot
-from wattune_agent.watch import ANSWERS, Watch, event
+from wattune_agent.watch import ANSWERS, ClockWatch, event
 
 __all__ = ["Controller", "left_behind", "restore_left_behind"]
 
 CONDITIONS_S = 1.0
-"""Time between two looks at temperatures, counters and the mode, which change slowly and are many files."""
+"""Time between two reads of temperatures, counters and the mode, which change slowly and take many files."""
 
 AS_FOUND = (
-    "{} clamps the board as it is found: the limits that come back in the end may be the clamp's, lower than the "
-    "board's own; let it cool down before, or set the power mode again afterwards"
+    "{} throttles the board already: the limits restored at the end may be the throttled ones, lower than the board's "
+    "own; let the board cool down first, or set the power mode again afterwards"
 )
-"""A clamp's limit and one that somebody has written look the same."""
+"""A limit set by throttling and one written by another program look the same."""
 
 PATIENCE_S = 10.0
-"""Time that a signal waits for another thread to be done with the board."""
+"""Time that a signal handler waits for another thread to finish with the board."""
 
 
 class Controller:
@@ -49,7 +49,7 @@ class Controller:
         self._turn = threading.RLock()
         self._lock: Optional[Lock] = None
         self._snapshot: Optional[Snapshot] = None
-        self._watch: Optional[Watch] = None
+        self._watch: Optional[ClockWatch] = None
         self._mhz: Optional[float] = None
         self._answers = ANSWERS
         self._pid = os.getpid()
@@ -72,7 +72,7 @@ class Controller:
     # --------------------------------------------------------------------------------------------------------- reading
 
     def describe(self) -> Dict[str, Any]:
-        """What the board is; without a sensor ``rail`` is empty, without a clock ``settings_mhz`` is."""
+        """The board's properties; ``rail`` is empty without a sensor, ``settings_mhz`` without a clock."""
         board, clock, sensor = self.board, self.board.clock, self.board.sensor
         board.mode = self._now_mode()
         return {
@@ -92,7 +92,7 @@ class Controller:
         }
 
     def read(self) -> Dict[str, Any]:
-        """Power, temperature, what throttles, and the clock of this moment (None where it cannot be read).
+        """Power, temperature, causes of throttling, and the current clock (None if it cannot be read).
 
         Raises: NotThere without a sensor, NoReading, Forbidden.
         """
@@ -114,9 +114,9 @@ class Controller:
         }
 
     def check(self) -> List[Dict[str, Any]]:
-        """What happened to the board since the last call; meant for about once a second while it is pinned.
+        """The board's events since the last call; call it about once a second while the board is pinned.
 
-        Limits that another writer changed are written again, a few times.
+        Limits that another program changed are written again, up to a few times.
         """
         with self._alone():
             if self._watch is not None and self._is_ours():
@@ -129,10 +129,10 @@ class Controller:
     # --------------------------------------------------------------------------------------------------------- changes
 
     def claim(self) -> None:
-        """Become the one who controls the board, without changing it, until ``restore``; what a killed process left is
-        brought back. A later ``pin`` then fails by nothing that could be known now.
+        """Take control of the board until ``restore``, without changing it; restore what a killed process left. A later
+        ``pin`` then fails only for reasons that cannot be known now.
 
-        Raises: NotThere without a clock, Forbidden, Busy, NotKept, NotRestored; the board is then nobody's.
+        Raises: NotThere without a clock, Forbidden, Busy, NotKept, NotRestored; control is then released.
         """
         clock = self._clock()
         with self._alone():
@@ -143,18 +143,18 @@ class Controller:
             self._take_lock(clock)
             try:
                 snapshot = self._of_now(clock)
-                snapshot.save()  # only to see that it can be: how the board is found is kept when it is changed
+                snapshot.save()  # only to check that it can be written: the first change saves it again
                 snapshot.remove()
             except BaseException:
                 self._let_go()
                 raise
 
     def pin(self, mhz: float) -> Dict[str, Any]:
-        """Put the clock at one of its settings and see that it is there.
+        """Set the clock to one of its settings and verify it.
 
-        Raises: BadRequest, NotThere without a clock, Busy, NotKept, NotTaken, Forbidden, FileFailed. Where the first
-        pin fails, the board is brought back first; NotRestored where that failed too. A pinned clock whose change fails
-        stays pinned: where it was, or lower.
+        Raises: BadRequest, NotThere without a clock, Busy, NotKept, NotTaken, Forbidden, FileFailed. If the first pin
+        fails, the board is restored first; NotRestored if that fails too. If a change of a pinned clock fails, the
+        clock stays pinned where it was, or lower.
         """
         clock = self._clock()
         if mhz not in clock.settings_mhz:
@@ -167,7 +167,7 @@ class Controller:
         return {"mhz": mhz}
 
     def switch_mode(self, number: int) -> None:
-        """Switch to another power mode until ``restore``. A pin is lost by it: pin again.
+        """Switch to another power mode until ``restore``. The switch ends a pin: pin again.
 
         Raises: NotThere, BadRequest, Forbidden, NotTaken; Busy, NotKept, NotRestored as ``pin``.
         """
@@ -175,7 +175,7 @@ class Controller:
         if before == number:
             return
         if before is None:
-            raise NotThere("the mode that the board is in is not known, so it could not be brought back: not switched")
+            raise NotThere("the current power mode is unknown and could not be restored, so it was not switched")
         with self._alone():
             self._take()
             with self._or_back():
@@ -185,9 +185,9 @@ class Controller:
                 self._mode_id = number
 
     def restore(self) -> None:
-        """Bring the board back to how it was found; nothing where nothing is changed.
+        """Restore the board to its original state; do nothing if nothing has changed.
 
-        Raises: NotRestored; what could be brought back is, the snapshot stays, and it can be tried again.
+        Raises: NotRestored, after restoring as much as possible; the snapshot stays and the restore can be retried.
         """
         if self._lock is None or not self._is_ours():
             return
@@ -205,8 +205,8 @@ class Controller:
             self._events += [event(self._tree, "clamped", text) for text in said]
 
     def close(self) -> None:
-        """Restore, and let go of the board whatever comes of it. Raises: NotRestored; ``restore_left_behind`` then has
-        what is needed to try again."""
+        """Restore the board and give up control, even if that fails. Raises: NotRestored; ``restore_left_behind`` can
+        then try again from the snapshot."""
         if not self._is_ours():
             return
         with self._alone():
@@ -215,7 +215,9 @@ class Controller:
             finally:
                 if self._snapshot is not None:
                     try:
-                        self._snapshot._replace(pid=0).save()  # nobody's any more: others need not wait for our end
+                        self._snapshot._replace(
+                            pid=0
+                        ).save()  # without an owner: others need not wait for this process to end
                     except NotKept:
                         pass
                 self._let_go()
@@ -228,13 +230,13 @@ class Controller:
         return self.board.clock
 
     def _take(self) -> None:
-        """Everything that has to be so before the first write. What fails here leaves nothing behind."""
+        """Prepare the first write: lock, snapshot, signals. A failure here leaves nothing behind."""
         if self._snapshot is not None:
             if not self._is_ours():
                 raise Busy("process {} controls the board; a forked child of it cannot".format(self._pid))
             return
         if ending():
-            raise NotTaken("the process is at its end: the board is not changed any more")
+            raise NotTaken("the process is ending: the board is no longer changed")
         clock = self._clock()
         self._take_lock(clock)
         try:
@@ -250,7 +252,7 @@ class Controller:
         call_before_end(self._end)
 
     def _take_lock(self, clock: Clock) -> None:
-        """Be the only one, and bring back what a killed process left."""
+        """Take the lock, and restore what a killed process left."""
         family = self.board.family
         lock = self._lock or Lock(self._tree, lock_path(clock.files()))
         if not lock.acquire():
@@ -275,20 +277,20 @@ class Controller:
             self._lock = None
 
     def _put(self, clock: Clock, mhz: float) -> None:
-        """Write the limits, wait for the clock, and watch both from now on."""
+        """Write the limits, wait for the clock to settle, and watch both from now on."""
         self._note(clock.files())
         was_mhz = now_of(clock)
         clamped = clock.pin(mhz)
         settle(self._tree, clock, mhz, was_mhz)
-        self._watch = Watch(self._tree, clock, mhz, self._answers, clamped)
+        self._watch = ClockWatch(self._tree, clock, mhz, self._answers, clamped)
         self._mhz = mhz
         if clamped:
-            text = "{}: heat, or another limit of the board's, holds the clock lower than the pin"
+            text = "{}: heat, or another limit of the board, throttles the clock below the pin"
             self._events.append(event(self._tree, "clamped", text.format(self._watch.told)))
 
     def _keep(self, clock: Clock, before_mhz: float) -> float:
-        """After a change that failed: the limits stay where they are if they pin the clock no higher than before; else
-        they go back there, or lower. Where they are now; nothing is raised."""
+        """After a failed change, leave the limits if they pin the clock no higher than before; otherwise move them back
+        there, or lower. Returns the pinned clock; raises nothing."""
         try:
             now_mhz = clock.pinned_mhz()
         except AgentError:
@@ -306,11 +308,11 @@ class Controller:
                 continue
             if self._watched(clock, mhz, clamped):
                 return mhz
-        return before_mhz  # what can be written was; the watch goes on trying the rest
+        return before_mhz  # everything that can be written was; the watch retries the rest
 
     def _watched(self, clock: Clock, mhz: float, clamped: Dict[str, str]) -> bool:
         try:
-            self._watch = Watch(self._tree, clock, mhz, self._answers, clamped)
+            self._watch = ClockWatch(self._tree, clock, mhz, self._answers, clamped)
         except AgentError:
             return False
         text = "a change of the clock failed; it is held at {:g} MHz, lower than before".format(mhz)
@@ -318,9 +320,9 @@ class Controller:
         return True
 
     def _note(self, paths: List[str], mode_number: Optional[int] = None) -> None:
-        """Have the snapshot hold these files too, and the mode to go back to, before any of them is changed.
+        """Add these files, and the mode to return to, to the snapshot before any of them is changed.
 
-        Raises: NotKept, and what reading a file of the clock raises; those of a mode are kept where that can be done.
+        Raises: NotKept, and errors of reading the clock's files; a mode's files are saved as far as possible.
         """
         assert self._snapshot is not None
         if mode_number is not None and self._snapshot.mode_id is not None:
@@ -331,13 +333,13 @@ class Controller:
             self._snapshot = noted
 
     def _look_at_mode(self) -> None:
-        """Another program's switch of the power mode is not undone, but it is said what the limits then are."""
+        """Report, but do not undo, another program's switch of the power mode."""
         now = mode_id(self._tree)
         if now is None or now == self._mode_id:
             return
         text = (
-            "another program switched the power mode from {} to {}: the limits that come back are those of before it; "
-            "set the mode again when nothing is pinned any more"
+            "another program switched the power mode from {} to {}: the limits of the previous mode will be restored; "
+            "set the mode again after the pin has ended"
         ).format(self._mode_id, now)
         self._events.append(event(self._tree, "mode switched", text))
         self._mode_id = now
@@ -358,11 +360,11 @@ class Controller:
         return self._pid == os.getpid()
 
     def _end(self) -> None:
-        """A signal, or the end of the process. There is nobody to raise to."""
+        """Restore the board at a signal or at exit. Errors go to stderr, since there is no caller to raise to."""
         if not self._is_ours():
             return
         if not self._turn.acquire(timeout=PATIENCE_S):
-            sys.stderr.write("wattune: the board could not be brought back; its snapshot stays\n")
+            sys.stderr.write("wattune: the board could not be restored; its snapshot remains: run wattune restore\n")
             return
         try:
             self.restore()
@@ -373,14 +375,14 @@ class Controller:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One thread at a time, and no signal half-way."""
+        """Admit one thread at a time, and hold back signals."""
         with held():
             with self._turn:
                 yield
 
     @contextmanager
     def _or_back(self) -> Iterator[None]:
-        """Whatever fails inside: the board is brought back before it is raised."""
+        """Restore the board before re-raising any exception from inside."""
         try:
             yield
         except BaseException as error:
@@ -392,7 +394,7 @@ class Controller:
 
     @contextmanager
     def _or_kept(self, clock: Clock, before_mhz: float) -> Iterator[None]:
-        """Whatever fails inside: the clock is not let go, for it may be the one thing that keeps a cap."""
+        """Keep the clock pinned before re-raising any exception from inside: only the pin may hold the cap."""
         try:
             yield
         except BaseException:

@@ -1,7 +1,7 @@
-"""The clock of the CPU, by the kernel's cpufreq: one or several policies, and boost off while they are pinned.
+"""The CPU clock, through the kernel's cpufreq: one or several policies, with boost off while they are pinned.
 
-Frequencies are in kHz here and become MHz on reading the list. On a chip with several kinds of cores the settings are
-those of the policy that goes highest; the others follow at their highest listed value that is not above.
+Frequencies are in kHz here and become MHz when the list is read. On a chip with several kinds of cores the settings
+are those of the fastest policy; the others follow at their highest listed value that does not exceed it.
 
 Sources: kernel ``Documentation/admin-guide/pm/cpufreq.rst``, ``intel_pstate.rst``, ``amd-pstate.rst``;
 ``Documentation/ABI/testing/sysfs-devices-system-cpu``.
@@ -11,7 +11,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from wattune_agent.board import Clock
 from wattune_agent.errors import AgentError, BadRequest, FileFailed, NotRestored, NotTaken
-from wattune_agent.limits import Limits, bring_back, whole
+from wattune_agent.limits import FrequencyLimits, bring_back, whole
 from wattune_agent.tree import Tree
 
 __all__ = ["CpuClock", "find_cpu_clock", "has_cores"]
@@ -19,14 +19,14 @@ __all__ = ["CpuClock", "find_cpu_clock", "has_cores"]
 KHZ_PER_MHZ = 1000
 
 STEP_KHZ = 100000
-"""Between two settings where the driver lists none: intel_pstate and amd_pstate count in steps of 100 MHz or less."""
+"""Step between settings if the driver lists none: intel_pstate and amd_pstate use steps of 100 MHz or less."""
 
 BASE = "/sys/devices/system/cpu"
 
 _BOOSTS = ((BASE + "/intel_pstate/no_turbo", "1"), (BASE + "/cpufreq/boost", "0"))
-"""The switch of boost, and the text that means off. With boost on, the clock goes where it likes above the base."""
+"""The boost switches, and the text that means off. With boost on, the clock is not controlled above the base."""
 
-Policy = NamedTuple("Policy", [("folder", str), ("limits", Limits), ("listed_khz", Tuple[int, ...])])
+Policy = NamedTuple("Policy", [("folder", str), ("limits", FrequencyLimits), ("listed_khz", Tuple[int, ...])])
 Policy.__doc__ = """Cores that share a clock."""
 
 
@@ -44,14 +44,14 @@ class CpuClock(Clock):
         self._boosts = _boosts(tree, [policy.folder for policy in policies])
 
     def files(self) -> List[str]:
-        """Boost first: limits above the base are taken only while it is on. Then both limits of each policy."""
+        """Boost first, since limits above the base are accepted only while it is on; then both limits per policy."""
         paths = [path for path, _ in self._switches()]
         for policy in self._online():
             paths += [policy.limits.low_path, policy.limits.high_path]
         return paths
 
     def pin(self, mhz: float) -> Dict[str, str]:
-        """Boost off, then each policy at this; what a clamp holds below it, as ``Limits.pin``.
+        """Switch boost off, then pin each policy; returns throttled files, as ``FrequencyLimits.pin``.
 
         Raises: BadRequest, NotTaken, Forbidden, FileFailed.
         """
@@ -70,7 +70,7 @@ class CpuClock(Clock):
         return held
 
     def pinned_mhz(self) -> Optional[float]:
-        """The lowest setting that every policy is at; None where one leaves room. Raises: Forbidden, FileFailed."""
+        """The lowest setting that every policy is at; None if one allows a range. Raises: Forbidden, FileFailed."""
         now = [(policy, policy.limits.pinned()) for policy in self._online()]
         for mhz, listed in sorted(self._khz.items()):
             wanted = [_not_above(policy.listed_khz, listed) for policy, _ in now]
@@ -82,14 +82,14 @@ class CpuClock(Clock):
         return None
 
     def now_mhz(self) -> Optional[float]:
-        """The clock of the policy that goes highest; None where the driver does not tell."""
+        """The clock of the fastest policy; None if the driver does not report it."""
         path = self.folder + "/scaling_cur_freq"
         if not self._tree.exists(path) or self._tree.read(path).startswith("<"):  # "<unknown>" while it sleeps
             return None
         return whole(self._tree, path) / KHZ_PER_MHZ
 
     def _online(self) -> List[Policy]:
-        """The policies that have cores now: a core that was switched off has no clock."""
+        """The policies with cores that are online: a core that is switched off has no clock."""
         return [policy for policy in self._policies if has_cores(self._tree, policy.folder)] or self._policies
 
     def _switches(self) -> List[Tuple[str, str]]:
@@ -97,14 +97,14 @@ class CpuClock(Clock):
         return [(path, text) for path, text in self._boosts if path.rpartition("/")[0] not in off]
 
     def restore(self, saved: Dict[str, str]) -> None:
-        """Bring back boost, then the limits. Raises: NotRestored, after all that can be brought back is."""
+        """Restore boost, then the limits. Raises: NotRestored, after restoring as much as possible."""
         failures = bring_back(self._tree, saved)
         if failures:
             raise NotRestored("; ".join(failure.text for failure in failures))
 
 
 def find_cpu_clock(tree: Tree) -> Tuple[Optional[CpuClock], List[str]]:
-    """The CPU's clock in this tree and what is wrong with it; None where there is none that can be used."""
+    """The CPU's clock in this tree and its problems; None if no clock can be used."""
     policies: List[Policy] = []
     problems: List[str] = []
     for folder in _folders(tree):
@@ -136,7 +136,7 @@ def _folders(tree: Tree) -> List[str]:
 
 
 def has_cores(tree: Tree, folder: str) -> bool:
-    """Whether any core of this policy is on; yes where that cannot be read."""
+    """True if any core of this policy is online, or if that cannot be read."""
     try:
         return _is_online(tree, folder)
     except AgentError:
@@ -144,7 +144,7 @@ def has_cores(tree: Tree, folder: str) -> bool:
 
 
 def _is_online(tree: Tree, folder: str) -> bool:
-    """A policy without cores stays in the tree on some kernels, and refuses everything."""
+    """True if any core is online: on some kernels a policy without cores stays in the tree, but refuses every write."""
     path = folder + "/affected_cpus"
     cores = tree.read(path).replace(",", " ").split() if tree.exists(path) else None
     if cores is None:
@@ -158,7 +158,7 @@ def _is_online(tree: Tree, folder: str) -> bool:
 
 
 def _policy(tree: Tree, folder: str) -> Policy:
-    limits = Limits(tree, folder + "/scaling_min_freq", folder + "/scaling_max_freq", KHZ_PER_MHZ)
+    limits = FrequencyLimits(tree, folder + "/scaling_min_freq", folder + "/scaling_max_freq", KHZ_PER_MHZ)
     for needed in (limits.low_path, limits.high_path):
         if not tree.exists(needed):
             raise FileFailed("there is no {}".format(needed))
@@ -169,17 +169,17 @@ def _policy(tree: Tree, folder: str) -> Policy:
 
 
 def _steps(tree: Tree, folder: str) -> List[int]:
-    """Steps for a driver that takes any frequency: from its lowest to the highest that needs no boost."""
+    """Settings for a driver that accepts any frequency: from its lowest to the highest that needs no boost."""
     low = whole(tree, folder + "/cpuinfo_min_freq")
     high = min(_base(tree, folder), whole(tree, folder + "/cpuinfo_max_freq"))
     if not 0 < low <= high:
-        raise FileFailed("{} says that it goes from {} to {} kHz".format(folder, low, high))
+        raise FileFailed("{} reports a range from {} to {} kHz".format(folder, low, high))
     between = range((low // STEP_KHZ + 1) * STEP_KHZ, high, STEP_KHZ)
     return sorted({low, high, *between})
 
 
 def _base(tree: Tree, folder: str) -> int:
-    """The highest frequency without boost: intel_pstate's own file, else what the firmware calls nominal (in MHz)."""
+    """The highest frequency without boost: intel_pstate's own file, otherwise the firmware's nominal one (in MHz)."""
     if tree.exists(folder + "/base_frequency"):
         return whole(tree, folder + "/base_frequency")
     core = folder.rpartition("policy")[2]
@@ -192,7 +192,7 @@ def _base(tree: Tree, folder: str) -> int:
 
 
 def _boosts(tree: Tree, folders: List[str]) -> List[Tuple[str, str]]:
-    """The switch for all cores; the policies' own where there is none for all."""
+    """The switch for all cores, or each policy's own if there is no common one."""
     found = [(path, off) for path, off in _BOOSTS if tree.exists(path)]
     return found or [(folder + "/boost", "0") for folder in folders if tree.exists(folder + "/boost")]
 

@@ -1,7 +1,7 @@
-"""The clock of a Jetson's GPU, by the kernel's devfreq.
+"""The clock of a Jetson's GPU, through the kernel's devfreq.
 
 It is found by the name of its node in the device tree, never by its address: the address, the folder and the links to
-it differ from one JetPack to the next. Frequencies are in Hz here and become MHz on reading the list.
+it differ from one JetPack to the next. Frequencies are in Hz here and become MHz when the list is read.
 
 Sources: rbonghi/jetson_stats ``jtop/core/gpu.py``, KernelTuner/kernel_tuner ``observers/tegra.py`` (names, railgating),
 kernel ``Documentation/ABI/testing/sysfs-class-devfreq``.
@@ -11,7 +11,7 @@ from typing import Dict, List, Optional, Tuple
 
 from wattune_agent.board import Clock
 from wattune_agent.errors import AgentError, BadRequest, NotRestored, NotTaken
-from wattune_agent.limits import Limits, bring_back, whole
+from wattune_agent.limits import FrequencyLimits, bring_back, whole
 from wattune_agent.tree import Tree
 
 __all__ = ["GpuClock", "find_gpu_clock"]
@@ -22,7 +22,7 @@ NAMES = ("gv11b", "gp10b", "ga10b", "gb10b", "gpu")
 """Names of the GPU's node: Xavier, TX2, Orin, Thor; Nano and TX1, and Orin since JetPack 6."""
 
 DEPTH = 5
-"""Folders below /sys/devices down to which a tree without class links is searched."""
+"""Depth below /sys/devices to which a tree without class links is searched."""
 
 
 class GpuClock(Clock):
@@ -31,10 +31,10 @@ class GpuClock(Clock):
     unit = "gpu"
 
     def __init__(self, tree: Tree, folder: str) -> None:
-        """``folder``: the devfreq folder. Raises: Forbidden, FileFailed, BadRequest where it lists no frequency."""
+        """``folder``: the devfreq folder. Raises: Forbidden, FileFailed, BadRequest if it lists no frequency."""
         self.folder = folder
         self._tree = tree
-        self._limits = Limits(tree, folder + "/min_freq", folder + "/max_freq", HZ_PER_MHZ)
+        self._limits = FrequencyLimits(tree, folder + "/min_freq", folder + "/max_freq", HZ_PER_MHZ)
         listed = sorted({int(text) for text in tree.read(folder + "/available_frequencies").split() if text.isdigit()})
         self._hz: Dict[float, int] = {hz / HZ_PER_MHZ: hz for hz in listed if hz > 0}
         if not self._hz:
@@ -44,12 +44,12 @@ class GpuClock(Clock):
         self._railgate = railgate if tree.exists(railgate) else None
 
     def files(self) -> List[str]:
-        """Both limits, and the switch of railgating where there is one."""
+        """Both limits, and the railgating switch if there is one."""
         limits = [self._limits.low_path, self._limits.high_path]
         return limits + ([self._railgate] if self._railgate is not None else [])
 
     def pin(self, mhz: float) -> Dict[str, str]:
-        """Railgating off, then both limits at this; what a clamp holds below it, as ``Limits.pin``.
+        """Switch railgating off, then pin both limits; returns throttled files, as ``FrequencyLimits.pin``.
 
         Raises: BadRequest, NotTaken, Forbidden, FileFailed.
         """
@@ -64,7 +64,7 @@ class GpuClock(Clock):
         return self._limits.pin(self._hz[mhz])
 
     def pinned_mhz(self) -> Optional[float]:
-        """The listed frequency that both limits are at; None where they leave room or are at none that is listed."""
+        """The listed frequency that both limits are at; None if they allow a range or match no listed frequency."""
         hz = self._limits.pinned()
         if hz is None:
             return None
@@ -72,18 +72,18 @@ class GpuClock(Clock):
         return near if abs(self._hz[near] - hz) <= self._limits.tolerance else None
 
     def now_mhz(self) -> Optional[float]:
-        """The clock at this moment, as the driver says."""
+        """The current clock, as the driver reports it."""
         return whole(self._tree, self.folder + "/cur_freq") / HZ_PER_MHZ
 
     def restore(self, saved: Dict[str, str]) -> None:
-        """Bring back the limits, then railgating. Raises: NotRestored, after all that can be brought back is."""
+        """Restore the limits, then railgating. Raises: NotRestored, after restoring as much as possible."""
         failures = bring_back(self._tree, saved)
         if failures:
             raise NotRestored("; ".join(failure.text for failure in failures))
 
 
 def find_gpu_clock(tree: Tree) -> Tuple[Optional[GpuClock], List[str]]:
-    """The clock of the GPU in this tree and what is wrong with it; None where there is none that can be used."""
+    """The GPU's clock in this tree and its problems; None if no clock can be used."""
     folders = [path for path in tree.glob("/sys/class/devfreq/*") if _is_gpu(tree, path)]
     if not folders:
         patterns = ["/sys/devices/" + "*/" * depth + "devfreq/*" for depth in range(1, DEPTH)]
@@ -118,7 +118,7 @@ def _is_gpu(tree: Tree, folder: str) -> bool:
 
 
 def _device(tree: Tree, folder: str) -> str:
-    """The folder of the device that this clock belongs to: a link in it, or two folders up where links are missing."""
+    """The folder of the device that this clock belongs to: a link in it, or two folders up if links are missing."""
     if tree.exists(folder + "/device"):
         return folder + "/device"
     return folder.rsplit("/", 2)[0]

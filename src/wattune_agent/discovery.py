@@ -1,4 +1,4 @@
-"""Which boards there are in a tree, and what each has: a clock, a power sensor, a name, a mode."""
+"""The boards in a tree, and the parts of each: a clock, a power sensor, a name, a mode."""
 
 import re
 from typing import List, Optional, Tuple
@@ -17,7 +17,7 @@ from wattune_agent.tree import Tree
 __all__ = ["FAMILIES", "board_name", "families", "find_board", "is_tegra"]
 
 FAMILIES = ("jetson", "cpu")
-"""What can be asked for: a Jetson by its GPU, or any computer by its CPU."""
+"""The supported families: a Jetson by its GPU, or any computer by its CPU."""
 
 _DEVICE_TREES = ("/proc/device-tree", "/sys/firmware/devicetree/base")
 _DMI = "/sys/class/dmi/id/"
@@ -25,12 +25,12 @@ _NOTHING = re.compile(r"^(?:|none|default string|to be filled by o\.e\.m\.|syste
 
 
 def find_board(tree: Tree, family: str) -> Board:
-    """The board of this family. What it lacks is None, and ``problems`` say what was looked for and what would help.
+    """The board of this family. Missing parts are None, and ``problems`` say what was looked for and what would help.
 
-    Raises: BadRequest for a family that does not exist, NotThere where nothing of it is in the tree.
+    Raises: BadRequest for a family that does not exist, NotThere if the tree has no board of it.
     """
     if family not in FAMILIES:
-        raise BadRequest("no such family of boards: {!r}; there are {}".format(family, ", ".join(FAMILIES)))
+        raise BadRequest("unknown family of boards: {!r}; allowed: {}".format(family, ", ".join(FAMILIES)))
     clock, problems = find_gpu_clock(tree) if family == "jetson" else find_cpu_clock(tree)
     sensor, more = find_rails(tree) if family == "jetson" else _cpu_sensor(tree)
     if clock is None and sensor is None and not _is_there(tree, family):
@@ -47,7 +47,7 @@ def find_board(tree: Tree, family: str) -> Board:
 
 
 def families(tree: Tree) -> List[str]:
-    """The families of which there is anything in the tree."""
+    """The families present in the tree."""
     found: List[str] = []
     if is_tegra(tree) or (not _other_vendor(tree) and _has_jetson_parts(tree)):
         found.append("jetson")
@@ -71,7 +71,7 @@ def board_name(tree: Tree) -> str:
 
 
 def is_tegra(tree: Tree) -> bool:
-    """Whether the tree says that it is one of NVIDIA's boards."""
+    """True if the tree identifies itself as one of NVIDIA's boards."""
     said = " ".join(text(tree, base + "/" + name) for base in _DEVICE_TREES for name in ("compatible", "model"))
     if re.search(r"nvidia|tegra|jetson", said, re.I) or tree.exists("/etc/nv_tegra_release"):
         return True
@@ -82,7 +82,7 @@ def is_tegra(tree: Tree) -> bool:
 
 
 def _cpu_sensor(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
-    """The nearest to the whole board first: its own monitors, the regulators of a Raspberry Pi 5, then the package."""
+    """The sensor that covers most of the board: its own monitors, a Raspberry Pi 5's regulators, then the package."""
     if is_raspberry(tree):
         return find_pmic(tree)
     rails, why_not = find_rails(tree)
@@ -104,7 +104,7 @@ def _has_jetson_parts(tree: Tree) -> bool:
 
 
 def _other_vendor(tree: Tree) -> bool:
-    """Other vendors' boards have a GPU in devfreq too: those say whose they are."""
+    """True for a board that names its vendor: other vendors' boards have a GPU in devfreq too."""
     said = first_text(tree, [base + "/compatible" for base in _DEVICE_TREES])
     return bool(said) or tree.exists(_DMI + "product_name")
 

@@ -1,17 +1,17 @@
 """Every error that the agent raises on purpose.
 
 AgentError              ``code`` is its name on the socket
-|-- BadRequest          what was asked for cannot be asked for, or not with this value
+|-- BadRequest          the request does not exist, or its value is not allowed
 |-- NotThere            no such board, clock or sensor here: says what was looked for, and what would help
-|-- Forbidden           a file may not be read or written: names it, and the ways out
-|-- FileFailed          a file that was there vanished, gave an error or nonsense
-|   `-- NoReading       ... and it was the power sensor's
-|-- NotTaken            the board did not go to the clock that was written, in time
+|-- Forbidden           a file may not be read or written: names it, and the remedies
+|-- FileFailed          a file vanished, gave an error or contains garbage
+|   `-- NoReading       ... and it belongs to the power sensor
+|-- NotTaken            the board did not reach the requested clock in time
 |-- Busy                another process controls the board
-|-- Full                the agent takes no more connections
+|-- Full                the agent accepts no more connections
 |-- NotKept             a snapshot could not be written or read; nothing was changed on the board
-|-- NotRestored         a file could not be brought back; the snapshot stays, ``restore`` tries again
-`-- Gone                the agent went away, or does not speak this protocol
+|-- NotRestored         a file could not be restored; the snapshot stays, ``restore`` tries again
+`-- Gone                the agent stopped, or does not speak this protocol
 """
 
 from typing import Dict, Type
@@ -40,25 +40,25 @@ class AgentError(Exception):
 
 
 class BadRequest(AgentError):
-    """Something was asked for that does not exist, or with a value that is not allowed."""
+    """A request that does not exist, or a value that is not allowed."""
 
     code = "bad-request"
 
 
 class NotThere(AgentError):
-    """No such board, clock or sensor: what was looked for, and what would help."""
+    """No such board, clock or sensor: says what was looked for, and what would help."""
 
     code = "not-there"
 
 
 class Forbidden(AgentError):
-    """A file may not be read or written by this user: which one, and the ways out."""
+    """A file may not be read or written by this user: names it, and the remedies."""
 
     code = "forbidden"
 
 
 class FileFailed(AgentError):
-    """A file that was there vanished, gave an error, or holds nonsense."""
+    """A file vanished, gave an error, or contains garbage."""
 
     code = "file-failed"
 
@@ -70,19 +70,19 @@ class NoReading(FileFailed):
 
 
 class NotTaken(AgentError):
-    """The board did not go to the setting in time."""
+    """The board did not reach the setting in time."""
 
     code = "not-taken"
 
 
 class Busy(AgentError):
-    """Another process controls the board: which one."""
+    """Another process controls the board: names it."""
 
     code = "busy"
 
 
 class Full(AgentError):
-    """The agent takes no more connections; it says nothing of who controls the board."""
+    """The agent accepts no more connections; says nothing about which process controls the board."""
 
     code = "full"
 
@@ -94,13 +94,13 @@ class NotKept(AgentError):
 
 
 class NotRestored(AgentError):
-    """Something could not be brought back; the snapshot stays where it is."""
+    """A file or mode could not be restored; the snapshot stays where it is."""
 
     code = "not-restored"
 
 
 class Gone(AgentError):
-    """The agent went away, or speaks another protocol."""
+    """The agent stopped, or speaks another protocol."""
 
     code = "gone"
 
@@ -125,5 +125,5 @@ _BY_CODE: Dict[str, Type[AgentError]] = {
 
 
 def error_of(code: str, message: str) -> AgentError:
-    """The error that travelled as ``code`` and ``message``; an unknown code is an AgentError."""
+    """The error sent as ``code`` and ``message``; an unknown code becomes an AgentError."""
     return _BY_CODE.get(code, AgentError)(message)

@@ -1,7 +1,7 @@
-"""Where snapshots are kept: one folder for all users where they may write there, else each user's own.
+"""The folders for snapshots: one for all users if they may write there, otherwise each user's own.
 
-A program that root runs looks at the folders of all users: what was left changed by one of them is not how the board
-was found. A user looks at his own folder and at the one for all.
+A program that root runs looks in the folders of all users, because a change that one of them left is not the board's
+original state. A user looks in their own folder and in the common one.
 """
 
 import os
@@ -13,13 +13,13 @@ from wattune_agent.tree import Tree
 __all__ = ["SYSTEM_FOLDER", "folders", "state_folder"]
 
 SYSTEM_FOLDER = "/var/lib/wattune"
-"""What must outlive a process: root's, and that of the users who may write there (the group wattune)."""
+"""The folder for state that outlives a process: root's, and that of users who may write there (the group wattune)."""
 
 _OWN = ".local/state"
 
 
 def state_folder(tree: Tree) -> str:
-    """The folder for what must outlive this process, on this machine; it is made when something is first kept."""
+    """The folder for state that outlives this process, on this machine; it is created when first needed."""
     if tree.root != "/":
         return tree.inside(SYSTEM_FOLDER)
     if os.geteuid() == 0 or os.access(SYSTEM_FOLDER, os.W_OK | os.X_OK):
@@ -28,7 +28,7 @@ def state_folder(tree: Tree) -> str:
 
 
 def folders(tree: Tree) -> List[str]:
-    """The folders in which this user finds snapshots, each once; some may not be there."""
+    """The folders in which this user finds snapshots, each once; some may not exist."""
     found = [state_folder(tree)]
     if tree.root == "/":
         found += [SYSTEM_FOLDER, _own()]

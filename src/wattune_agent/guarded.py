@@ -1,32 +1,31 @@
-"""Any program under a pinned clock, a cap and a meter; the board as it was found afterwards."""
+"""Run any program under a pinned clock, a cap and a meter, and restore the board afterwards."""
 
 import shutil
 import threading
-import time
 from typing import Any, Callable, Dict, List, Optional
 
-from wattune_agent.cap_guard import CapGuard, told
+from wattune_agent.cap_guard import CapGuard, is_above, is_too_hot, told
 from wattune_agent.errors import AgentError, BadRequest, NotThere
 from wattune_agent.joules import Joules
 from wattune_agent.outcome import Report, missed
-from wattune_agent.program import DEAD_S, Program
+from wattune_agent.program import DEAD_S, GuardedProgram
 from wattune_agent.pulse import Pulse
 from wattune_agent.settings import at_most
 from wattune_agent.stuck import Stuck
 
-__all__ = ["BLIND_S", "SAFETY_EXIT", "run_guarded"]
+__all__ = ["BLIND_S", "SAFETY_EXIT", "guard_program", "run_guarded"]
 
 PERIOD_S = 0.1
 CHECK_S = 1.0
 
 BLIND_S = 2.0
-"""Time without a reading, or under a limit on it without a temperature, after which the program is stopped."""
+"""Time without a reading (or without a temperature, if that is limited) after which the program is stopped."""
 
 HANG_S = 5.0
-"""Time after which a sensor that does not even fail counts as gone; a change of the clock may take two seconds."""
+"""Time after which a sensor that hangs counts as lost; a change of the clock may take two seconds."""
 
 SAFETY_EXIT = 4
-"""Exit code of a program that was stopped for safety, whatever it ended with itself."""
+"""Exit code if the program was stopped for safety, whatever its own exit code."""
 
 
 def run_guarded(
@@ -38,27 +37,42 @@ def run_guarded(
     max_temp_c: Optional[float] = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Run a program, pinned, metered and guarded; restore the board, whatever happens.
+    """Run a program, pinned, metered and guarded; restore the board in any case.
 
     ``controller`` has ``describe``, ``read``, ``claim``, ``pin``, ``check`` and ``restore``, and may have ``guard``.
-    Without ``clock_mhz`` the clock is left alone until a reading is above the cap. The program gets SIGINT, SIGTERM,
+    Without ``clock_mhz`` the clock is left alone until a reading exceeds the cap. The program receives SIGINT, SIGTERM,
     SIGHUP, SIGQUIT and Ctrl-Z of this process, which ends when the program does. SIGTERM, and SIGKILL
-    ``program.KILL_S`` later, end it where the cap is not kept at the lowest clock, the clock cannot be changed, the
-    sensor is gone for ``BLIND_S``, or this process is killed. ``say`` is called with a line for each event, from
-    another thread.
+    ``program.KILL_S`` later, stop it if power exceeds the cap at the lowest clock, the clock cannot be changed, the
+    sensor gives no reading for ``BLIND_S``, or this process is killed. ``say`` is called with a line for each event,
+    from another thread.
 
-    Raises, before the program runs: BadRequest, NotThere, NoReading, Busy, Forbidden and what else the board raises
-    where it could not be guarded.
+    Raises, before the program runs: BadRequest, NotThere, NoReading, Busy, Forbidden and the board's other errors if
+    it cannot be guarded.
     """
     if not command:
         raise BadRequest("no program to run")
     if shutil.which(command[0]) is None:
-        raise BadRequest("there is no program {}".format(command[0]))
+        raise BadRequest("program not found: {}".format(command[0]))
+    return guard_program(
+        controller, GuardedProgram(command), clock_mhz=clock_mhz, cap_w=cap_w, max_temp_c=max_temp_c, say=say
+    )
+
+
+def guard_program(
+    controller: Any,
+    program: GuardedProgram,
+    *,
+    clock_mhz: Optional[float] = None,
+    cap_w: Optional[float] = None,
+    max_temp_c: Optional[float] = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Do as ``run_guarded`` for a program that has not started yet, on that program's time."""
     board = controller.describe()
     reading = controller.read()
     if max_temp_c is not None and reading.get("temperature_c") is None:
-        raise NotThere("{}: no temperature to hold a limit on".format(board["name"]))
-    run = _Run(controller, board, reading["power_w"], Program(command), clock_mhz, cap_w, max_temp_c, say)
+        raise NotThere("{}: no temperature is available, so it cannot be limited".format(board["name"]))
+    run = _Run(controller, board, reading["power_w"], program, clock_mhz, cap_w, max_temp_c, say)
     try:
         run.prepare()
         run.run()
@@ -73,13 +87,13 @@ class _Run:
         controller: Any,
         board: Dict[str, Any],
         power_w: float,
-        program: Program,
+        program: GuardedProgram,
         clock_mhz: Optional[float],
         cap_w: Optional[float],
         max_temp_c: Optional[float],
         say: Callable[[str], None],
     ) -> None:
-        self._controller, self._board, self._program = controller, board, program
+        self._controller, self._board, self._program, self._time = controller, board, program, program.time
         self._settings = list(board["settings_mhz"])
         self._clock_mhz, self._cap_w, self._max_temp_c, self._say = clock_mhz, cap_w, max_temp_c, say
         self._settle_s = board["window_s"] + board["lag_s"] + board["period_s"]
@@ -96,28 +110,29 @@ class _Run:
         self._events: List[Dict[str, Any]] = []
         self._pinning = threading.Lock()
         self._over = False
+        self._watch_ended = threading.Event()
         self._why = ""
         self._is_restored: Optional[bool] = None
         # In the program's time: when there last was a reading, a sign of life of the guard, a look at the board.
         self._read_s = self._alive_s = self._checked_s = 0.0
 
     def prepare(self) -> None:
-        """Pin, and let the sensor forget what was before; tell the limits to whoever can guard them as well."""
+        """Pin the clock, wait until readings show it, and pass the limits to a controller that can guard them too."""
         if self._clock_mhz is not None:
             self._controller.pin(self._clock_mhz)
-            time.sleep(self._settle_s)
+            self._time.sleep(self._settle_s)
             self._first_w = self._controller.read()["power_w"]
         if self._cap_w is None and self._max_temp_c is None:
             return
         if not self._settings:
-            self._tell("no clock", "none can be lowered here: above a limit the program is ended, after a while")
+            self._tell("no clock", "the board has no clock to lower: a program that stays above a limit is stopped")
         elif hasattr(self._controller, "guard"):
             self._controller.guard(self._cap_w, self._max_temp_c)
         elif self._clock_mhz is None:
             self._controller.claim()
 
     def run(self) -> None:
-        """Start the program, guard it until it has ended, and restore the board before signals are heard again."""
+        """Start the program, guard it until it ends, and restore the board before signals are handled again."""
         program = self._program
         with program.signals():
             try:
@@ -126,17 +141,16 @@ class _Run:
                 program.start()
                 self._pulse = Pulse(program.now_s)
                 if not program.is_watched:
-                    self._tell("unwatched", "no shell that could end the program if this process was killed")
-                watching = threading.Thread(target=self._watch, name="guard", daemon=True)
-                watching.start()
-                while not program.ended.wait(0.5):
+                    self._tell("unwatched", "no shell is available to stop the program if this process is killed")
+                threading.Thread(target=self._watch, name="guard", daemon=True).start()
+                while not self._time.wait(program.ended, 0.5):
                     self._beat()
                     if self._silent_s(self._alive_s) > HANG_S:
-                        self._stop("the sensor, or the clock, hangs for {:g} s".format(HANG_S))
+                        self._stop("the sensor or the clock has not responded for {:g} s".format(HANG_S))
                     program.kill_late()
-                watching.join(HANG_S)
+                self._time.wait(self._watch_ended, HANG_S)
                 if not program.end_group():
-                    text = "what the program started is still there {:g} s after it was killed"
+                    text = "processes that the program started are still running {:g} s after SIGKILL"
                     self._tell("not ended", text.format(DEAD_S))
                 self._tell_missed()
             finally:
@@ -144,10 +158,10 @@ class _Run:
                 self.restore()
 
     def restore(self) -> None:
-        """Bring the board back, once, and keep what there is to be said of that."""
+        """Restore the board, once, and record the events of that."""
         if self._is_restored is not None:
             return
-        # A thread that comes late must not pin it again.
+        # A late thread must not pin it again.
         free = self._pinning.acquire(timeout=HANG_S)
         self._over = True
         if free:
@@ -163,17 +177,23 @@ class _Run:
     # ----------------------------------------------------------------------------------------------------- the guard
 
     def _watch(self) -> None:
+        try:
+            self._watch_program()
+        finally:
+            self._watch_ended.set()
+
+    def _watch_program(self) -> None:
         program = self._program
         due_s = program.now_s()
         while True:
             try:
                 self._look()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the program must not go on without its guard
+            except Exception as error:  # noqa: BLE001 - after any error, the program must not run without its guard
                 self._stop("the guard failed: {}: {}".format(type(error).__name__, error))
             self._beat()
             self._alive_s = program.now_s()
             due_s = max(due_s + PERIOD_S, self._alive_s)
-            if program.ended.wait(due_s - self._alive_s):
+            if self._time.wait(program.ended, due_s - self._alive_s):
                 return
 
     def _look(self) -> None:
@@ -185,7 +205,7 @@ class _Run:
             why = str(error)
         else:
             time_s = program.now_s()
-            if program.ended.is_set():  # what comes later is not the program's
+            if program.ended.is_set():  # later readings are not the program's
                 time_s = min(time_s, program.end_s)
             self._joules.add(time_s, reading["power_w"])
             if self._max_temp_c is None or reading.get("temperature_c") is not None:
@@ -209,10 +229,9 @@ class _Run:
         if self._why:
             return
         if self._guard is None:
-            hot = self._max_temp_c is not None and temperature_c is not None and temperature_c > self._max_temp_c
-            if not hot and (self._cap_w is None or power_w <= self._cap_w):
+            if not (is_above(power_w, self._cap_w) or is_too_hot(temperature_c, self._max_temp_c)):
                 return
-            # Down from the clock that the board has chosen itself: a mode's own limit stays below it.
+            # Step down from the clock that the board chose, since a power mode may limit it already.
             self._guard = self._guard_from(at_most(self._settings, reading.get("clock_mhz")))
         try:
             self._guard(time_s, power_w, temperature_c)
@@ -223,25 +242,28 @@ class _Run:
         for event in events:
             self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
         if self._guard.stopped:
-            self._stop("the limit is not kept at the lowest clock")
+            self._stop("the limit is exceeded even at the lowest clock")
 
     def _guard_from(self, mhz: Optional[float]) -> CapGuard:
-        return CapGuard(self._settings, mhz, self._pin, self._cap_w, self._settle_s, self._max_temp_c)
+        ladder = [setting for setting in self._settings if mhz is not None and setting <= mhz]
+        return CapGuard(ladder, self._pin, self._cap_w, self._settle_s, self._max_temp_c)
 
     def _beat(self) -> None:
-        """Where this process was stopped itself, all waiting begins anew: that there was nothing says nothing."""
+        """Restart every timeout after this process was itself stopped: a gap in its readings then proves nothing."""
         still_s = self._pulse.beat()
         if still_s:
             text = (
-                "the guard itself did not run for {:.1f} s (SIGSTOP, or the machine): nothing was guarded meanwhile, "
+                "the guard itself did not run for {:.1f} s (SIGSTOP, or a frozen machine); the program was unguarded, "
             )
-            self._tell("stood still", text.format(still_s) + "and the reading before stands for that time's energy")
+            self._tell(
+                "stood still", text.format(still_s) + "and the energy of that time is taken from the previous reading"
+            )
 
     def _silent_s(self, since_s: float) -> float:
         return self._program.now_s() - max(since_s, self._pulse.since_s)
 
     def _check(self) -> None:
-        """What the board noticed."""
+        """Collect the board's events."""
         try:
             events = self._controller.check()
         except AgentError as error:
@@ -257,7 +279,7 @@ class _Run:
         self._tell("stopped for safety", why)
         self._program.stop()
         if self._settings:
-            # In a thread: what hangs here must not keep the program from being killed.
+            # In a thread: a hang here must not prevent the program from being killed.
             threading.Thread(target=self._lower, name="lowest", daemon=True).start()
 
     def _lower(self) -> None:
@@ -275,8 +297,8 @@ class _Run:
     # ----------------------------------------------------------------------------------------------------- the report
 
     def _tell_missed(self) -> None:
-        """A program that ends before the guard loses its patience has not kept its limits all the same."""
-        if not self._joules.readings:  # over before there was one: that of the moment before stands for it
+        """Report exceeded limits of a program that ended before the guard's patience did."""
+        if not self._joules.readings:  # it ended before the first reading: use the one from before its start
             self._joules.add(0.0, self._first_w)
         events = self._guard.events if self._guard is not None else []
         text = missed(events, self._joules.above_s(self._program.end_s), self._joules.is_above, self._cap_w)
@@ -291,10 +313,10 @@ class _Run:
         try:
             self._say("{:.1f} s: {}: {}".format(event["time_s"], event["kind"], event["text"]))
         except OSError:
-            pass  # whoever listened has gone, as `head` does: the program keeps its guard
+            pass  # the reader has exited, as `head` does: the program keeps its guard
 
     def report(self) -> Report:
-        """What the run was, after it ended."""
+        """The report of the run, after its end."""
         time_s, code = self._program.end_s, self._program.exit_code
         if self._why:
             code, ended = SAFETY_EXIT, "stopped for safety"

@@ -22,7 +22,7 @@ SHUNT_STEP_V = 40e-6
 """One step of the shunt's converter (datasheet of the INA3221)."""
 
 USUAL_SHUNT_OHM = 0.005
-"""Where the driver does not tell: on the Jetson Nano, power moves in steps of 40 mW at 5 V."""
+"""The shunt if the driver does not report it: on the Jetson Nano, power moves in steps of 40 mW at 5 V."""
 
 USUAL_V = 5.0
 
@@ -33,7 +33,7 @@ TRIGGERED_S = 0.001
 """... and its triggered mode: one conversion of 140 us for each voltage on each reading."""
 
 HWMON_S = 0.0066
-"""The hwmon driver where it does not tell its interval: one sample, three channels of 1.1 ms for each voltage."""
+"""The hwmon driver if it does not report its interval: one sample, three channels of 1.1 ms for each voltage."""
 
 _I2C_ID = re.compile(r"^\d+-00[0-9a-f]{2}$")
 _SINGLE = re.compile(r"^ina2(?:09|19|20|26|28|30|31|37|38|60)$")
@@ -43,7 +43,7 @@ _Channel = Tuple[int, str]
 
 
 def find_rails(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
-    """The board's rails as one sensor, and what is wrong; without any rail, what was looked for and what would help."""
+    """The board's rails as one sensor, and its problems; without any rail, what was looked for and what would help."""
     rails: List[Rail] = []
     problems: List[str] = []
     seen = False
@@ -83,8 +83,8 @@ def _missing(seen: bool) -> str:
 
 
 def _folders(tree: Tree) -> Dict[str, str]:
-    """Chip -> the folder with its channels. A chip that shows itself in several places is taken once; where both
-    drivers' files are there, the folder with more channels, and iio's of two equal ones as it holds the power."""
+    """Chip -> the folder with its channels. A chip that appears in several places is used once; if both drivers' files
+    exist, the folder with more channels wins, and iio's if they are equal, as it reports power."""
     found: Dict[str, Dict[str, None]] = {}
     ids: Dict[str, str] = {}
     for folder in _candidates(tree):
@@ -93,7 +93,7 @@ def _folders(tree: Tree) -> Dict[str, str]:
         chip = _i2c_id(path) or _i2c_id(folder) or _i2c_id(real(tree, folder + "/device"))
         if chip:
             ids.setdefault(leaf, chip)
-        # A copy of a tree without links holds a chip twice: the kernel gives each hwmonN and iio:deviceN only once.
+        # A copy of a tree without links contains a chip twice: the kernel assigns each hwmonN and iio:deviceN once.
         found.setdefault(chip or ids.get(leaf, leaf), {}).setdefault(path, None)
     best: Dict[str, str] = {}
     for chip, folders in found.items():
@@ -132,7 +132,7 @@ def _leaves(tree: Tree, chip: str) -> List[str]:
 
 
 def _is_monitor(tree: Tree, folder: str) -> bool:
-    """By the chip's name; in a copy of a tree without it, by what only a power monitor has."""
+    """Recognize a power monitor by the chip's name; in a copy of a tree without it, by files unique to monitors."""
     name = text(tree, folder + "/name").lower()
     if name:
         return "ina3221" in name or bool(_SINGLE.match(name))
@@ -185,7 +185,7 @@ def _rails(tree: Tree, chip: str, folder: str) -> Tuple[List[Rail], List[str]]:
         if text(tree, "{}/in{}_enable".format(folder, number)) == "0":
             continue  # a channel that is switched off answers with an error
         if not name and kind == "single":
-            continue  # nobody knows what it measures
+            continue  # it is not known what it measures
         unnamed = unnamed or not name
         rails.append(_rail(tree, name or "{} channel {}".format(chip, number), folder, number, kind))
     if not unnamed:
@@ -223,7 +223,7 @@ def _label(tree: Tree, folder: str, number: int, kind: str) -> str:
 
 
 def _window_s(tree: Tree, folder: str) -> float:
-    """Over how long the chip averages, which is also how often it has a fresh value."""
+    """The chip's averaging time, which is also the period of its values."""
     if "/iio" in folder or tree.exists(folder + "/rail_name_0"):
         return TRIGGERED_S if text(tree, folder + "/running_mode") == "0" else CONTINUOUS_S
     interval_ms = number_in(tree, folder + "/update_interval") or 0.0

@@ -1,16 +1,18 @@
-"""Readings of a power sensor, added up to an energy."""
+"""Energy summed from readings of a power sensor."""
 
 from typing import Optional
+
+from wattune_agent import cap_guard
 
 __all__ = ["Joules"]
 
 
 class Joules:
-    """Energy, peak and time above a cap of a stretch of time that begins at 0.
+    """Energy, peak and time above a cap over a period that begins at 0.
 
-    A reading says what the power was ``delay_s`` ago (the sensor's lag, and half of its window and of its period). So
-    the readings of that much time at the beginning belong to what was before and are left out, and the last one stands
-    for that much time at the end.
+    A reading gives the power ``delay_s`` ago (the sensor's lag plus half of its window and of its period). So the
+    first ``delay_s`` of readings belong to the time before and are left out, and the last reading covers ``delay_s``
+    at the end.
     """
 
     def __init__(self, cap_w: Optional[float], delay_s: float) -> None:
@@ -24,8 +26,8 @@ class Joules:
         self._last_w = 0.0
 
     def add(self, time_s: float, power_w: float) -> None:
-        """Take in one reading: the one before it held until now, and the first one since the beginning."""
-        time_s = max(time_s, self._last_s)  # no stretch counts twice where the clock was set back a little by a pause
+        """Add a reading: the previous one applies until now, and the first one from the beginning."""
+        time_s = max(time_s, self._last_s)  # no time counts twice if a pause set the clock back a little
         held_w = self._last_w if self.readings else power_w
         self._energy_j += held_w * self._counted_s(time_s)
         self._above_s += self._over_s(time_s) if self.readings else 0.0
@@ -38,13 +40,13 @@ class Joules:
         return self._energy_j + self._last_w * (self._counted_s(end_s) + min(self._delay_s, end_s))
 
     def above_s(self, end_s: float) -> float:
-        """Seconds of it during which the latest reading was above the cap."""
+        """Seconds up to ``end_s`` during which the latest reading was above the cap."""
         return self._above_s + self._over_s(end_s)
 
     @property
     def is_above(self) -> bool:
-        """Whether the latest reading is above the cap."""
-        return self._cap_w is not None and self._last_w > self._cap_w
+        """True if the latest reading is above the cap."""
+        return cap_guard.is_above(self._last_w, self._cap_w)
 
     def _counted_s(self, time_s: float) -> float:
         return max(0.0, time_s - max(self._last_s, self._delay_s))

@@ -1,4 +1,4 @@
-"""Bring a board back from its snapshot, also from one that a process left behind when it was killed."""
+"""Restore a board from its snapshot, including one that a killed process left behind."""
 
 import os
 from typing import List, Optional
@@ -15,9 +15,9 @@ __all__ = ["busy_with", "give_back", "left_behind", "lock_path", "restore_left_b
 
 
 def left_behind(tree: Tree) -> Optional[Snapshot]:
-    """A snapshot that nobody answers for: its process is gone. None where there is none.
+    """A snapshot whose process has ended; None if there is none.
 
-    Raises: NotKept for a file that is no snapshot, where nothing but such files is left.
+    Raises: NotKept for an invalid snapshot file, if there are only such files.
     """
     broken: List[NotKept] = []
     for path in snapshots(tree):
@@ -39,11 +39,11 @@ def left_behind(tree: Tree) -> Optional[Snapshot]:
 
 
 def restore_left_behind(tree: Tree, held: Optional[Lock] = None, family: str = "") -> List[str]:
-    """Bring back every board that a process left changed; a line for each says what came back.
+    """Restore every board that a process left changed; returns a line for each.
 
-    ``held``: the lock that the caller holds already. ``family``: whose boards the caller is about; what is wrong with
-    those of other families is then a line too, and those that somebody controls are left to him. Raises, after all that
-    can be done is: Busy where a living process controls the board, NotKept for a file that is no snapshot, NotRestored.
+    ``held``: the lock that the caller holds already. ``family``: the family of boards that the caller uses; errors of
+    other families then become lines too, and boards that another process controls are left to it. Raises, after doing
+    as much as possible: Busy if a running process controls the board, NotKept for an invalid snapshot, NotRestored.
     """
     said: List[str] = []
     failures: List[AgentError] = []
@@ -63,32 +63,32 @@ def restore_left_behind(tree: Tree, held: Optional[Lock] = None, family: str = "
 
 
 def give_back(tree: Tree, snapshot: Snapshot) -> List[str]:
-    """Bring back the power mode and every file, see that they are, and delete the snapshot; what is worth saying.
+    """Restore the power mode and every file, verify them, and delete the snapshot; returns remarks for the user.
 
-    Raises: NotRestored after all that can be brought back is; the snapshot then stays. NotKept where only the deletion
+    Raises: NotRestored after restoring as much as possible; the snapshot then stays. NotKept if only the deletion
     failed.
     """
     why: List[str] = []
     if snapshot.mode_id is not None:
         try:
-            # Also where it is the mode of now: a switch that was stopped half-way changed files, but not yet its note.
+            # Even if it is the current mode: an interrupted switch changed files, but not yet nvpmodel's status.
             switch_mode(tree, snapshot.mode_id, always=True)
         except AgentError as error:
             if mode_id(tree) != snapshot.mode_id:
                 why.append("the power mode is not {} again: {}".format(snapshot.mode_id, error))
-    # After a power cut the kernel begins anew: nothing that was written is left, and its limits are the mode's of now.
+    # After a power cut the kernel starts afresh: nothing written is left, and its limits are the current mode's.
     began_anew = tree.is_real and bool(snapshot.boot) and snapshot.boot != boot_id()
     failures = [] if began_anew else bring_back(tree, snapshot.files)
     said: List[str] = []
     if failures and all(failure.clamped for failure in failures):
         clamps = conditions(tree).throttled
         if clamps:
-            said = ["{}; {} clamps it now, and it was written".format(failures[0].text, ", ".join(clamps))]
+            said = ["{}; {} throttles it now, but it was written".format(failures[0].text, ", ".join(clamps))]
             failures = []
     why += [failure.text for failure in failures]
     if why:
         raise NotRestored(
-            "{} (all else is as it was; {} keeps what the board was, and the restore can be tried again)".format(
+            "{} (everything else is restored; {} keeps the original state, and the restore can be tried again)".format(
                 "; ".join(why), snapshot.path
             )
         )
@@ -97,7 +97,7 @@ def give_back(tree: Tree, snapshot: Snapshot) -> List[str]:
 
 
 def busy_with(tree: Tree, family: str, path: str = "") -> Busy:
-    """The error for a board whose lock is taken, with who has it as far as that is known. ``path``: the lock's file."""
+    """The error for a board whose lock is taken, with its holder if known. ``path``: the lock's file."""
     lockers = holders(tree, path) if path else []
     for kept in snapshots(tree):
         try:
@@ -107,7 +107,7 @@ def busy_with(tree: Tree, family: str, path: str = "") -> Busy:
         if snapshot.family == family:
             who = snapshot.owner
             if started_at(snapshot.pid) != snapshot.started:
-                who += ", or a child of it, for it is gone itself"
+                who += ", or a child of it, since it has ended itself"
             others = [locker for locker in lockers if not locker.startswith("process {} ".format(snapshot.pid))]
             if others:
                 who += "; the lock is held by " + ", ".join(others)
@@ -117,7 +117,7 @@ def busy_with(tree: Tree, family: str, path: str = "") -> Busy:
 
 
 def lock_path(files: List[str]) -> str:
-    """The file whose lock stands for the board: the first upper limit."""
+    """The file whose lock represents the board: the first upper limit."""
     return ([path for path in files if path.endswith("max_freq")] or files)[0]
 
 
@@ -137,7 +137,7 @@ def _restore(tree: Tree, snapshot: Snapshot, held: Optional[Lock]) -> List[str]:
 
 
 def _lock(tree: Tree, snapshot: Snapshot) -> Optional[Lock]:
-    """None where the file is gone or may not be read: then the rest is brought back all the same."""
+    """The snapshot's lock; None if its file is missing or unreadable, and the rest is then restored without it."""
     if not snapshot.files:
         return None
     path = lock_path(list(snapshot.files))
@@ -149,12 +149,12 @@ def _lock(tree: Tree, snapshot: Snapshot) -> Optional[Lock]:
 
 
 def _is_nonsense(path: str, error: AgentError) -> bool:
-    """Whether it is no snapshot, and another user's: nobody keeps the rest from the board by leaving such a file."""
+    """True for another user's invalid snapshot: leaving such a file must not block the board for others."""
     return isinstance(error, NotKept) and is_strangers(path)
 
 
 def _is_elsewhere(snapshot: Snapshot) -> bool:
-    """Whether another process that lives answers for it, although its lock is not seen from here."""
+    """True if another running process owns it, although its lock is not visible from here."""
     if snapshot.pid in (0, os.getpid()):
         return False
     if snapshot.boot and snapshot.boot != boot_id():

@@ -1,9 +1,9 @@
-"""The two files that bound a frequency, and how files are brought back.
+"""The two files that bound a frequency, and the restore of files.
 
-Two kinds of kernels stand behind these files. Older ones refuse (EINVAL) a minimum above the maximum, newer ones take
-it and let the maximum win without a word. Both take the order that is used here: at no instant is the minimum above
-the maximum. Newer kernels keep the limits in kHz, and show the tightest of all that is asked for, so that a thermal
-clamp reads like a lower maximum: whatever is written is read back.
+Kernels treat these files in two ways. Older ones refuse (EINVAL) a minimum above the maximum, newer ones accept it and
+silently let the maximum win. Both accept the order used here: the minimum is never above the maximum. Newer kernels
+store the limits in kHz, and show the tightest of all requests, so that thermal throttling reads like a lower maximum:
+everything written is therefore read back.
 
 Sources: Linux ``drivers/devfreq/devfreq.c`` (``min_freq_store``, ``get_freq_range``), ``drivers/cpufreq/cpufreq.c``;
 KernelTuner/kernel_tuner ``observers/tegra.py`` for the order.
@@ -14,28 +14,28 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NotTaken
 from wattune_agent.tree import Tree
 
-__all__ = ["HIGHEST_MHZ", "Failure", "Limits", "bring_back", "same_text", "tolerance_of", "whole"]
+__all__ = ["HIGHEST_MHZ", "Failure", "FrequencyLimits", "bring_back", "same_text", "tolerance_of", "whole"]
 
 TRIES = 3
-"""So often limits are written before it is said that they do not take; between two tries another writer may be done."""
+"""Attempts to write limits before reporting a failure; another writer may finish between two of them."""
 
 PAUSE_S = 0.02
 """Time between two tries."""
 
 HIGHEST_MHZ = 10000
-"""A limit above this is no limit that was found: an unlimited one reads as the top clock, or as 2147483647 Hz."""
+"""A limit above this is not plausible: an unlimited one reads as the top clock, or as 2147483647 Hz."""
 
 _PAIRS = {"max_freq": ("min_freq", 1000000), "scaling_max_freq": ("scaling_min_freq", 1000)}
 
 Failure = NamedTuple("Failure", [("path", str), ("text", str), ("clamped", bool)])
-Failure.__doc__ = """A file that was not brought back, and why. ``clamped``: it was written without an error, but reads
-lower than that, as it does while the kernel holds the clock down for a reason of its own."""
+Failure.__doc__ = """A file that was not restored, and why. ``clamped``: the write succeeded, but the file reads lower,
+as it does while the kernel throttles the clock."""
 
 
-class Limits:
-    """The smallest and the largest frequency that are allowed, each a file with a whole number in it.
+class FrequencyLimits:
+    """The smallest and the largest allowed frequency, each a file with a whole number in it.
 
-    ``per_mhz``: how many of the files' units make a MHz (1000000 in devfreq, 1000 in cpufreq).
+    ``per_mhz``: the files' units per MHz (1000000 in devfreq, 1000 in cpufreq).
     """
 
     def __init__(self, tree: Tree, low_path: str, high_path: str, per_mhz: int) -> None:
@@ -49,11 +49,11 @@ class Limits:
         return whole(self._tree, self.low_path), whole(self._tree, self.high_path)
 
     def pin(self, value: int) -> Dict[str, str]:
-        """Let both limits be this, and see that they are.
+        """Set both limits to ``value`` and verify them.
 
-        Where both read the same, but lower, the kernel holds the clock down for a reason of its own, such as heat, and
-        what was written counts again when that is over. It is enough for a pin, for the clock is not above: then both
-        files, with what was written; else nothing. Raises: NotTaken, Forbidden, FileFailed.
+        If both read the same, but lower, the kernel is throttling the clock, for example because of heat, and the
+        written limits apply again when that ends. That is enough for a pin, since the clock is not above it: the result
+        is then both files with the text written, otherwise empty. Raises: NotTaken, Forbidden, FileFailed.
         """
         clamped = False
         failure: Optional[AgentError] = None
@@ -67,14 +67,14 @@ class Limits:
                 low, high = self.read()
             except Forbidden:
                 raise
-            except FileFailed as error:  # refused, or another writer came between: look again, then try again
+            except FileFailed as error:  # refused, or another writer interfered: read again, then try again
                 failure = error
                 continue
             if abs(low - value) <= self.tolerance and abs(high - value) <= self.tolerance:
                 return {}
             clamped = high < value and abs(low - high) <= self.tolerance
             failure = NotTaken(
-                "{} and {} were written {}, but read {} and {}: another limit of the board's (its power mode, heat) or "
+                "{} and {} were written {}, but read {} and {}: another limit of the board (its power mode, heat) or "
                 "another program holds them".format(self.low_path, self.high_path, value, low, high)
             )
         if clamped:
@@ -83,12 +83,12 @@ class Limits:
         raise failure
 
     def pinned(self) -> Optional[int]:
-        """What both limits are, in the files' unit; None where they leave room. Raises: Forbidden, FileFailed."""
+        """The value of both limits, in the files' unit; None if they allow a range. Raises: Forbidden, FileFailed."""
         low, high = self.read()
         return high if abs(low - high) <= self.tolerance else None
 
     def restore(self, low_text: str, high_text: str) -> List[Failure]:
-        """Bring back both texts; what does not come back, and why. One file that fails does not keep the other."""
+        """Restore both texts and return the failures. A failure of one file does not prevent the other."""
         texts = {self.low_path: low_text, self.high_path: high_text}
         failures: List[Failure] = []
         for attempt in range(TRIES):
@@ -110,8 +110,8 @@ class Limits:
         return failures
 
     def _order(self, high: int, high_now: int, attempt: int) -> List[str]:
-        """Raising: the maximum first; lowering: the minimum first. The last attempt is the other way round, for limits
-        that are not what they read (a clamp hides them)."""
+        """The order of writes: the maximum first to raise, the minimum first to lower. The last attempt reverses it,
+        for limits hidden by throttling, which differ from what they read."""
         raising = high >= high_now
         if attempt == TRIES - 1:
             raising = not raising
@@ -119,9 +119,9 @@ class Limits:
 
 
 def bring_back(tree: Tree, saved: Dict[str, str]) -> List[Failure]:
-    """Write each file's text as it was, in this order but limits in pairs; what does not come back, and why.
+    """Write back each file's text, in this order but limits in pairs; returns the failures.
 
-    All that can be brought back is, whatever happens to the others.
+    Every file that can be restored is, even if others fail.
     """
     failures: List[Failure] = []
     done = set()
@@ -134,7 +134,7 @@ def bring_back(tree: Tree, saved: Dict[str, str]) -> List[Failure]:
             continue
         low_path, high_path, per_mhz = pair
         done |= {low_path, high_path}
-        failures += Limits(tree, low_path, high_path, per_mhz).restore(saved[low_path], saved[high_path])
+        failures += FrequencyLimits(tree, low_path, high_path, per_mhz).restore(saved[low_path], saved[high_path])
     return failures
 
 
@@ -144,11 +144,11 @@ def whole(tree: Tree, path: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise FileFailed("{} holds no whole number but {!r}".format(path, text[:40])) from None
+        raise FileFailed("{} contains no whole number but {!r}".format(path, text[:40])) from None
 
 
 def same_text(one: str, other: str, tolerance: int = 0) -> bool:
-    """Whether two texts say the same, numbers within a tolerance."""
+    """True if two texts are equal, numbers within a tolerance."""
     if one.strip() == other.strip():
         return True
     try:
@@ -158,7 +158,7 @@ def same_text(one: str, other: str, tolerance: int = 0) -> bool:
 
 
 def tolerance_of(path: str) -> int:
-    """How far a number in this file may be from what was written: 1 kHz in the file's unit; 0 where it is no limit."""
+    """The allowed difference between a written and a read limit: 1 kHz in the file's unit; 0 for any other file."""
     name = path.rsplit("/", 1)[-1]
     for high, (low, per_mhz) in _PAIRS.items():
         if name in (low, high):
@@ -192,7 +192,7 @@ def _write(tree: Tree, path: str, text: str) -> List[Failure]:
 
 
 def _compared(tree: Tree, texts: Dict[str, str], refused: Dict[str, str], tolerance: int) -> List[Failure]:
-    """What a write said does not count where the file holds the text all the same."""
+    """Compare the files with the texts; an error of a write does not count if the file contains the text anyway."""
     failures = []
     for path, text in texts.items():
         try:
@@ -201,7 +201,7 @@ def _compared(tree: Tree, texts: Dict[str, str], refused: Dict[str, str], tolera
             failures.append(Failure(path, refused.get(path, str(error)), False))
             continue
         if not same_text(now, text, tolerance):
-            why = refused.get(path, "{} reads {} where {} was found".format(path, now[:40], text.strip()[:40]))
+            why = refused.get(path, "{} reads {}, but {} was found".format(path, now[:40], text.strip()[:40]))
             failures.append(Failure(path, why, path not in refused and _below(now, text)))
     return failures
 

@@ -1,8 +1,8 @@
-"""One controller a board: a lock on the file of the clock's upper limit.
+"""One controller per board: a lock on the file of the clock's upper limit.
 
-The kernel drops it when the process ends, however it ends, and it is one for all users and for containers that see the
-same ``/sys``. A container with a ``/sys`` of its own network namespace has other files in the kernel's eyes: there the
-process in the snapshot is looked at as well (see ``leftover``).
+The kernel releases it when the process ends, for any reason, and it holds for all users and for containers that see the
+same ``/sys``. For a container with a ``/sys`` of its own network namespace these are different files to the kernel:
+there the process in the snapshot is checked as well (see ``leftover``).
 """
 
 import fcntl
@@ -15,10 +15,10 @@ from wattune_agent.tree import Tree
 __all__ = ["Lock", "holders"]
 
 LOCKS = "/proc/locks"
-"""Every lock on a file, as far as this user, or this container, is shown them. Source: proc(5)."""
+"""Every file lock that this user, or this container, can see. Source: proc(5)."""
 
 TRIES = 10
-"""So often the lock is asked for before it counts as held: somebody may only be looking whether it is."""
+"""Attempts to take the lock before it counts as held: another process may only be testing it."""
 
 PAUSE_S = 0.02
 
@@ -26,7 +26,7 @@ _held: List["Lock"] = []
 
 
 class Lock:
-    """An exclusive lock on a file, which is only opened for reading."""
+    """An exclusive lock on a file that is only opened for reading."""
 
     def __init__(self, tree: Tree, path: str) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Lock:
         self._descriptor: Optional[int] = None
 
     def acquire(self) -> bool:
-        """Take the lock; False where somebody else has it. Raises: Forbidden, FileFailed."""
+        """Take the lock; False if another process holds it. Raises: Forbidden, FileFailed."""
         if self._descriptor is not None:
             return True
         for attempt in range(TRIES):
@@ -56,7 +56,7 @@ class Lock:
         return False
 
     def release(self) -> None:
-        """Let the lock go; nothing where it is not held."""
+        """Release the lock; do nothing if it is not held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -72,9 +72,9 @@ class Lock:
 
 
 def holders(tree: Tree, path: str) -> List[str]:
-    """Who has locked the file: "process 12 (python3 train.py)"; empty where the kernel does not say.
+    """The processes that lock the file: "process 12 (python3 train.py)"; empty if the kernel does not list them.
 
-    A line is "2: FLOCK  ADVISORY  WRITE 4242 00:15:1234 0 EOF"; one with "->" is of a process that waits.
+    A line is "2: FLOCK  ADVISORY  WRITE 4242 00:15:1234 0 EOF"; one with "->" belongs to a waiting process.
     """
     try:
         status = os.stat(tree.inside(path))
@@ -99,9 +99,9 @@ _watching = False
 
 
 def _let_children_go() -> None:
-    """A forked child shares the lock, and would hold it on after the death of its parent: it closes it at once.
+    """Close the lock in forked children at once: a child shares it, and would hold it after its parent's death.
 
-    Python 3.6 cannot ask for that; there the lock of a killed process lasts as long as its forked children.
+    Python 3.6 has no hook for that; there the lock of a killed process lasts as long as its forked children.
     """
     global _watching
     register: Any = getattr(os, "register_at_fork", None)

@@ -1,4 +1,4 @@
-"""The memory that training and the rest of the system share on a board."""
+"""Memory that training shares with the rest of the system on a board."""
 
 import os
 
@@ -10,14 +10,14 @@ __all__ = ["free_bytes", "swapped_bytes"]
 
 MARGIN_BYTES = 256 << 20
 MARGIN = 0.05
-"""Left to the system: this much, or this share of all memory where that is more. What the kernel calls available
-includes caches that it needs itself, and a board that runs out stops answering before it kills."""
+"""Reserve for the system: this much, or this share of all memory if that is more. The kernel's figure of available
+memory includes caches that it needs itself, and a board that runs out stops responding before it kills a process."""
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def free_bytes(tree: Tree) -> float:
-    """Memory that a process can still take, less a margin for the system; never below 0.
+    """Memory that a process can still allocate, minus a margin for the system; never below 0.
 
     Raises: Forbidden, FileFailed.
     """
@@ -36,9 +36,9 @@ def free_bytes(tree: Tree) -> float:
 
 
 def swapped_bytes(tree: Tree) -> float:
-    """What was swapped in and out since the board booted; 0 where the kernel does not tell.
+    """Bytes swapped in and out since the board booted; 0 if the kernel does not report them.
 
-    A difference of two calls is what was swapped between them.
+    The difference between two calls is the amount swapped between them.
     """
     pages = 0.0
     for line in text(tree, "/proc/vmstat").splitlines():

@@ -1,6 +1,6 @@
-"""The mode a board is in: what a measured table depends on and what training does not set itself.
+"""The mode of a board: the state that a measured table depends on and that training does not set itself.
 
-Read from files that every user may read, so that the agent and a plain user see the same. Sources: NVIDIA Jetson Linux
+Read from files that every user may read, so that the agent and other users see the same. Sources: NVIDIA Jetson Linux
 Developer Guide, "Supported Modes and Power Efficiency" and nvpmodel.conf; rbonghi/jetson_stats jtop/core/nvpmodel.py.
 """
 
@@ -17,7 +17,7 @@ from wattune_agent.tree import Tree
 __all__ = ["mode", "mode_files", "mode_id", "modes", "switch_mode"]
 
 PATIENCE_S = 30.0
-"""A switch stops and starts cores and services; it takes seconds."""
+"""Time that a switch may take: it stops and starts cores and services, which takes seconds."""
 
 _CONF = "/etc/nvpmodel.conf"
 _STATUS = "/var/lib/nvpmodel/status"
@@ -26,9 +26,9 @@ _CPU = "/sys/devices/system/cpu"
 
 
 def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
-    """What the mode consists of, in words, in an order that stays. What the board does not tell is left out.
+    """The parts of the mode, in words, in a fixed order. Parts that the board does not report are left out.
 
-    The clock that is pinned is not part of it: the GPU's on a Jetson, the CPU's on a board that trains on its CPU.
+    The pinned clock is not part of it: the GPU's on a Jetson, the CPU's on a board that trains on its CPU.
     """
     found: Dict[str, str] = {}
     number_now = mode_id(tree)
@@ -51,7 +51,7 @@ def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
 
 
 def mode_id(tree: Tree) -> Optional[int]:
-    """The power mode as nvpmodel numbers it: the one it keeps, else the one that it starts with; None without any."""
+    """The power mode by nvpmodel's number: the one in its status, otherwise its default; None if there is neither."""
     match = re.search(r"pmode:\s*(\d+)", text(tree, _STATUS))
     if match is None:
         match = re.search(r"^\s*<\s*PM_CONFIG\s+DEFAULT=(\d+)", text(tree, _CONF), re.M)
@@ -59,7 +59,7 @@ def mode_id(tree: Tree) -> Optional[int]:
 
 
 def modes(tree: Tree) -> Dict[int, str]:
-    """The power modes that the board has, by nvpmodel's numbers."""
+    """The board's power modes, by nvpmodel's numbers."""
     found: Dict[int, str] = {}
     for line in re.findall(r"^\s*<\s*POWER_MODEL\s+([^>]*)>", text(tree, _CONF), re.M):
         fields = dict(field.partition("=")[::2] for field in line.split())
@@ -69,8 +69,8 @@ def modes(tree: Tree) -> Dict[int, str]:
 
 
 def mode_files(tree: Tree) -> List[str]:
-    """The files that a mode changes beside the GPU's clock, as far as this user may read and write them: the switches
-    of the cores first, then the limits of their clocks, then the cap of the memory's clock."""
+    """The files that a mode changes besides the GPU's clock, if this user may read and write them: the cores' switches
+    first, then the limits of their clocks, then the cap on the memory clock."""
     paths = tree.glob(_CPU + "/cpu[0-9]*/online")
     for folder in _policies(tree):
         place = real(tree, folder)
@@ -81,29 +81,31 @@ def mode_files(tree: Tree) -> List[str]:
 
 
 def switch_mode(tree: Tree, wanted: Union[int, str], always: bool = False) -> int:
-    """Have nvpmodel switch to this mode, by number or name, and see that it did; the number of the mode before.
+    """Have nvpmodel switch to this mode, by number or name, and verify it; returns the previous mode's number.
 
-    ``always``: also where it is that mode already, as far as nvpmodel's note says.
+    ``always``: even if that is already the mode in nvpmodel's status.
 
-    Raises: NotThere without nvpmodel, or where the present mode is unknown and could not be brought back; BadRequest
-    for a mode that the board does not have; Forbidden, NotTaken.
+    Raises: NotThere without nvpmodel, or if the current mode is unknown and could not be restored; BadRequest for a
+    mode that the board does not have; Forbidden, NotTaken.
     """
     before = mode_id(tree)
     if before is None:
-        raise NotThere("the mode cannot be switched: {} and {} tell none, to be brought back".format(_STATUS, _CONF))
+        raise NotThere(
+            "the mode cannot be switched: neither {} nor {} gives the current one to restore".format(_STATUS, _CONF)
+        )
     number_wanted = _number_of(tree, wanted)
     if before == number_wanted and not always:
         return before
     program = tree.program("nvpmodel")
     if program is None:
-        where = "looked in /usr/sbin and /usr/bin" if tree.root == "/" else "none of a folder's programs is run"
+        where = "looked in /usr/sbin and /usr/bin" if tree.root == "/" else "programs in a copy of a board are not run"
         raise NotThere("the mode cannot be switched: there is no nvpmodel here ({})".format(where))
     said = _run([program, "-m", str(number_wanted)])
     if re.search(r"permission|must be root|not permitted|root privilege", said, re.I):
         raise Forbidden("nvpmodel needs root to switch the mode: run the agent as root (wattune-agent serve): " + said)
     if mode_id(tree) != number_wanted:
         raise NotTaken(
-            "the board did not go to mode {}: nvpmodel said {!r}; a mode that needs a restart has to be set by hand "
+            "the board did not switch to mode {}: nvpmodel said {!r}; set a mode that needs a restart by hand "
             "(sudo nvpmodel -m {}), and nvpmodel does nothing inside a container".format(
                 number_wanted, said, number_wanted
             )
@@ -123,7 +125,7 @@ def _number_of(tree: Tree, wanted: Union[int, str]) -> int:
 
 
 def _run(command: List[str]) -> str:
-    """What it said, on one line. With its input closed, so that a question about a restart is answered by no one."""
+    """Run the command and return its output on one line. Its input is closed, so that it cannot ask about a restart."""
     try:
         done = subprocess.run(
             command,
@@ -147,7 +149,7 @@ def _add(found: Dict[str, str], name: str, value: str) -> None:
 
 
 def _policies(tree: Tree) -> List[str]:
-    """The folders of the cores' clocks, without those of cores that are off, which keep limits of another time."""
+    """The folders of the cores' clocks, except for cores that are off, whose limits are out of date."""
     found = tree.glob(_CPU + "/cpufreq/policy[0-9]*") or tree.glob(_CPU + "/cpu[0-9]*/cpufreq")
     return [folder for folder in found if has_cores(tree, folder)]
 
@@ -163,7 +165,7 @@ def _cpu_limits(tree: Tree) -> str:
 
 
 def _jetson_clocks(tree: Tree) -> str:
-    """Whether the CPU is held at its highest clock, which is what jetson_clocks does beside the GPU."""
+    """The state of jetson_clocks, "on" if every CPU policy is fixed at one clock, as that tool does besides the GPU."""
     pairs = [
         (number(tree, policy + "/scaling_min_freq"), number(tree, policy + "/scaling_max_freq"))
         for policy in _policies(tree)
@@ -174,7 +176,7 @@ def _jetson_clocks(tree: Tree) -> str:
 
 
 def _online(tree: Tree) -> str:
-    """Which cores run, where the kernel's own list is not there; core 0 often has no switch."""
+    """The cores that are online, if the kernel's own list is missing; core 0 often has no switch."""
     cores = []
     for folder in tree.glob(_CPU + "/cpu[0-9]*"):
         digits = os.path.basename(folder)[3:]
@@ -192,7 +194,7 @@ def _emc_cap(tree: Tree) -> str:
 
 
 def _fan(tree: Tree) -> str:
-    """The profile of NVIDIA's fan service, else whether the fan is on its own; its speed only where it is fixed."""
+    """The profile of NVIDIA's fan service, otherwise the fan's control mode; its speed only if that is fixed."""
     # Written by the service while it runs; the file's other fields move with the temperature.
     match = re.search(r"FAN_PROFILE[:=\s]+([A-Za-z]\w*)", text(tree, "/var/lib/nvfancontrol/status"))
     if match is None:
@@ -206,7 +208,7 @@ def _fan(tree: Tree) -> str:
     for name in tree.glob("/sys/class/hwmon/*/name"):
         if text(tree, name) in ("pwmfan", "pwm-fan", "cooling_fan"):
             folder = os.path.dirname(name)
-            # Not its speed: under "1" a service of the system's sets that as it gets warmer.
+            # Not its speed: under "1" a system service raises that as the board gets warmer.
             switch = text(tree, folder + "/pwm1_enable")
             return "pwm1_enable " + switch if switch else ""
     return ""

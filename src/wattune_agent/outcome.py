@@ -1,15 +1,15 @@
-"""What a guarded run was: its report, as a record and in words."""
+"""The outcome of a guarded run: its report, as a record and in words."""
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from wattune_agent.cap_guard import HEAT_PATIENCE_S, PATIENCE_S
+from wattune_agent.cap_guard import HEAT_PATIENCE_S, PATIENCE_S, is_above
 
 __all__ = ["Asked", "Report", "as_record", "in_words", "missed"]
 
 
 class Asked(NamedTuple):
-    """What ``guard`` was asked for. ``cap_w`` is what the board's own sensor may read; ``supply_cap_w`` what was asked
-    for at the supply, where it was asked for there."""
+    """The request to ``guard``. ``cap_w`` is the limit at the board's own sensor; ``supply_cap_w`` is the cap requested
+    at the supply, if it was requested there."""
 
     command: List[str]
     clock_mhz: Optional[float]
@@ -19,14 +19,14 @@ class Asked(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a guarded run was. Energy, mean and peak are those of the sensor's readings, taken ten times a second.
+    """The results of a guarded run. Energy, mean and peak come from the sensor's readings, ten times a second.
 
-    Time is the program's: it stands still while that is paused by Ctrl-Z. ``above_cap_s``: time during which the latest
+    Time is the program's: it stops while the program is paused by Ctrl-Z. ``above_cap_s``: time during which the latest
     reading was above the cap. ``hottest_c``: the highest temperature, None without any. ``events``: ``{"time_s",
     "kind", "text"}`` in seconds since the program began; those of the guard also have ``power_w``, ``action``,
-    ``setting``. One of kind "not kept" says that a limit was not kept, one of kind "not restored" that the board is not
-    as it was found; ``restore_left_behind`` then has what is needed. ``exit_code``: the program's (128 + n where signal
-    n ended it), or 4. ``ended``: "finished", "interrupted" or "stopped for safety".
+    ``setting``. An event of kind "not kept" means that a limit was exceeded, one of kind "not restored" that the board
+    is not in its original state; ``restore_left_behind`` can then restore it. ``exit_code``: the program's (128 + n if
+    signal n ended it), or 4. ``ended``: "finished", "interrupted" or "stopped for safety".
     """
 
     time_s: float
@@ -41,25 +41,27 @@ class Report(NamedTuple):
     ended: str
 
 
-def missed(events: List[Dict[str, Any]], above_s: float, is_above: bool, cap_w: Optional[float]) -> str:
-    """Which limit was not kept, in words; empty where the guard could do what it had to.
+def missed(events: List[Dict[str, Any]], above_s: float, ends_above: bool, cap_w: Optional[float]) -> str:
+    """The limit that was exceeded, in words; empty if the guard could enforce its limits.
 
-    ``events``: those of the guard; ``above_s``, ``is_above``: how long readings were above the cap, and the last one.
+    ``events``: the guard's; ``above_s``: seconds of readings above the cap; ``ends_above``: true if the last one was.
     """
     lowest = [event for event in events if event["action"] == "at lowest"]
-    if cap_w is not None and (is_above or any(event["power_w"] > cap_w for event in lowest)):
+    if cap_w is not None and (ends_above or any(is_above(event["power_w"], cap_w) for event in lowest)):
         text = "above the cap of {:g} W for {:.1f} s, ".format(cap_w, above_s)
         if not lowest:
             return text + "and still when the program ended"
-        return text + "also at the lowest clock; a program that goes on so is ended after {:g} s".format(PATIENCE_S)
+        return text + "even at the lowest clock; a program that stays above it is stopped after {:g} s".format(
+            PATIENCE_S
+        )
     if not lowest:
         return ""
-    text = "too hot at {:.1f} C, also at the lowest clock; a program that goes on so is ended after {:g} s"
+    text = "too hot at {:.1f} C, even at the lowest clock; a program that stays so hot is stopped after {:g} s"
     return text.format(lowest[-1]["temperature_c"], HEAT_PATIENCE_S)
 
 
 def as_record(report: Report, asked: Asked, *, device: str, mode: str, kind: str) -> Dict[str, Any]:
-    """The report as JSON values; ``kind`` is that of its provenance, "measured" or "simulated"."""
+    """The report as JSON values; ``kind`` is its provenance, "measured" or "simulated"."""
     record = {
         "record": "guard",
         "version": 1,
@@ -95,7 +97,7 @@ def in_words(report: Report, asked: Asked, board: Dict[str, Any], kind: str) -> 
     if asked.max_temp_c is not None:
         hottest = "not known" if report.hottest_c is None else "{:.1f} C".format(report.hottest_c)
         lines.append("hottest {}, with a limit of {:g} C".format(hottest, asked.max_temp_c))
-    # Each was said when it happened as well, perhaps hours ago.
+    # Each was also printed when it happened, perhaps hours ago.
     for event in report.events:
         if event["kind"] in ("not kept", "stuck sensor", "stood still", "not restored"):
             lines.append("{}: {}".format(event["kind"], event["text"]))

@@ -1,4 +1,4 @@
-"""Who asks things of the agent, and what they and its log are told."""
+"""The parties that send requests to the agent, and the events for them and for its log."""
 
 import math
 import sys
@@ -8,11 +8,11 @@ from typing import Any, Callable, Deque, Dict, Optional
 __all__ = ["Party", "Teller", "say"]
 
 SAY_S = 60.0
-"""Time after which a failure that lasts is told again."""
+"""Time after which a lasting failure is reported again."""
 
 
 def say(text: str) -> None:
-    """One line for whoever looks after the agent; nobody may be there to read it."""
+    """Print one line for the agent's operator; stderr may be closed."""
     try:
         print("wattune-agent: " + text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -20,26 +20,26 @@ def say(text: str) -> None:
 
 
 class Party:
-    """Somebody who asks things of the agent. ``events`` wait here until the next answer takes them."""
+    """A sender of requests to the agent. ``events`` wait here for the next answer."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.events: Deque[Dict[str, Any]] = deque(maxlen=1000)
 
     def is_gone(self) -> bool:
-        """Whether it can be told that nobody is there any more, although the connection is open."""
+        """True if the process is known to have ended, although its connection is open."""
         return False
 
 
 class Teller:
-    """Writes events down for the party that they are about, and for the agent's log."""
+    """Deliver events to the party that they concern, and to the agent's log."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._said: Dict[str, float] = {}
 
     def event(self, kind: str, text: str) -> Dict[str, Any]:
-        """Something that happens now."""
+        """An event that happens now."""
         return {"time_s": self._now_s(), "kind": kind, "text": text}
 
     def tell(self, party: Optional[Party], event: Dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Teller:
         say("{}: {}".format(event["kind"], event["text"]))
 
     def is_new(self, text: str) -> bool:
-        """What fails ten times a second is said once a minute."""
+        """True unless the text was reported in the last minute: some failures repeat ten times a second."""
         now_s = self._now_s()
         if now_s - self._said.get(text, -math.inf) < SAY_S:
             return False

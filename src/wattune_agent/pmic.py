@@ -48,7 +48,7 @@ class PmicSensor(PowerSensor):
             try:
                 values.setdefault(name, {})[unit] = float(digits)
             except ValueError:
-                raise NoReading("vcgencmd pmic_read_adc: {} holds no number: {!r}".format(name, digits)) from None
+                raise NoReading("vcgencmd pmic_read_adc: {} contains no number: {!r}".format(name, digits)) from None
         rails_w = {name: pair["A"] * pair["V"] for name, pair in values.items() if len(pair) == 2}
         if not rails_w:
             said = " ".join(answer.split())[:80]
@@ -73,25 +73,25 @@ def find_pmic(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
         return sensor, [str(error)]
     except AgentError as error:
         return None, [
-            "no power sensor: {}; only a Raspberry Pi 5 tells its regulators' currents: use external:... with a meter "
-            "on others".format(error)
+            "no power sensor: {}; only a Raspberry Pi 5 reports the currents of its regulators: use external:... "
+            "with a meter on others".format(error)
         ]
     return sensor, []
 
 
 def is_raspberry(tree: Tree) -> bool:
-    """Whether the tree is of a Raspberry Pi."""
+    """True if the tree is that of a Raspberry Pi."""
     model = first_text(tree, ["/proc/device-tree/model", "/sys/firmware/devicetree/base/model"])
     return "raspberry pi" in model.lower()
 
 
 def can_be_asked(tree: Tree) -> bool:
-    """Whether there is vcgencmd here, or, in a board's record, an answer of it."""
+    """True if vcgencmd exists here, or a board's record contains an answer of it."""
     return tree.program(_PROGRAM) is not None or (tree.root != "/" and tree.exists(ANSWERS + "/" + _PROGRAM))
 
 
 def ask(tree: Tree, question: str) -> str:
-    """What vcgencmd answers, or answered when the board was recorded. Raises: NoReading, Forbidden."""
+    """The answer of vcgencmd, now or when the board was recorded. Raises: NoReading, Forbidden."""
     try:
         answer = tree.answer(_PROGRAM + " " + question)
     except FileFailed as error:

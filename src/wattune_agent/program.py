@@ -1,23 +1,23 @@
-"""A program and all that it starts: signalled, paused and ended as one, and never left behind by whoever guards it."""
+"""A program and all that it starts: signalled, paused and ended as one, and never left running without its guard."""
 
 import os
 import signal
 import subprocess
 import threading
-import time
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from wattune_agent.errors import BadRequest
 from wattune_agent.signals import tidy
+from wattune_agent.time_source import TimeSource
 
-__all__ = ["KILL_S", "Program"]
+__all__ = ["KILL_S", "GuardedProgram"]
 
 KILL_S = 10.0
-"""Time that a program has to end by itself when it is stopped."""
+"""Time that a program has to exit after SIGTERM."""
 
 DEAD_S = 5.0
-"""Time after SIGKILL after which nobody waits any longer for what a program started."""
+"""Time after SIGKILL for which to wait for the program's children."""
 
 SHELL = "sh"
 
@@ -32,27 +32,28 @@ n=0
 while [ "$n" -lt {:d} ] && kill -s 0 -- "-$group"; do sleep 1; n=$((n + 1)); done
 kill -s KILL -- "-$group"
 """
-"""Reads the program's group from a pipe, which the program's process says itself before it becomes the program; then
-that all is over. Where the pipe ends without that, whoever held it was killed, and the program goes with him."""
+"""A watcher that reads the program's process group from a pipe, written by the program's process before exec, and then
+"over". If the pipe closes without that, the guard was killed, and the watcher stops the program too."""
 
 
-class Program:
+class GuardedProgram:
     """A program in a process group of its own.
 
-    Its time, in seconds since it began, stands still while it is paused by Ctrl-Z.
+    Its time, in seconds since it began, stops while it is paused by Ctrl-Z.
     """
 
-    def __init__(self, command: List[str]) -> None:
+    def __init__(self, command: List[str], time: Optional[TimeSource] = None) -> None:
+        self.time = time or TimeSource()
         self.ended = threading.Event()
         self.end_s = 0.0
-        """When it ended."""
+        """Time at which it ended."""
         self.was_signalled = False
-        """Whether a signal was passed on to it."""
+        """True after a signal was passed on to it."""
         self._command = command
         self._process: Optional["subprocess.Popen[bytes]"] = None
         self._watcher: Optional["subprocess.Popen[bytes]"] = None
         self._guard_pid = os.getpid()
-        self._began_s = time.monotonic()
+        self._began_s = self.time.now_s()
         self._pauses: Tuple[float, Optional[float]] = (0.0, None)  # their length so far, and when one began
         self._pending: List[int] = []
         self._kill_s: Optional[float] = None
@@ -60,9 +61,9 @@ class Program:
     # ------------------------------------------------------------------------------------------------ start and end
 
     def start(self) -> None:
-        """Raises: BadRequest where it cannot be run."""
+        """Start the program. Raises: BadRequest if it cannot be run."""
         self._watch()
-        self._began_s = time.monotonic()
+        self._began_s = self.time.now_s()
         try:
             # A session of its own: its whole group can be stopped, and Ctrl-C reaches it through us alone.
             process = subprocess.Popen(
@@ -80,24 +81,24 @@ class Program:
         """Ask it to end; ``kill_late`` then sees to it that it does."""
         self._kill_s = self.now_s() + KILL_S
         self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)  # one that is stopped would not hear of it
+        self._signal(signal.SIGCONT)  # a stopped program would not receive SIGTERM
 
     def kill_late(self) -> None:
-        """Kill it where it was asked to end ``KILL_S`` ago."""
+        """Kill it if it was asked to end ``KILL_S`` ago."""
         if self._kill_s is not None and self.now_s() >= self._kill_s:
             self._signal(signal.SIGKILL)
 
     def end_group(self) -> bool:
-        """Where it was stopped, nothing that it started goes on either; whether all of that has ended."""
+        """After ``stop``, end the processes that it started too; returns true if all have ended."""
         while self._kill_s is not None and self._has_members():
             if self.now_s() >= self._kill_s + DEAD_S:
                 return False
             self.kill_late()
-            time.sleep(0.02)
+            self.time.sleep(0.02)
         return True
 
     def let_go(self) -> None:
-        """It is over: nobody has to watch over it any more. Without its end, it is stopped."""
+        """Release the watcher, which stops the program if it has not ended."""
         watcher, self._watcher = self._watcher, None
         if watcher is None or watcher.stdin is None:
             return
@@ -112,13 +113,13 @@ class Program:
 
     @property
     def exit_code(self) -> int:
-        """The program's own; 128 + n where signal n ended it."""
+        """The program's own exit code; 128 + n if signal n ended it."""
         code = 0 if self._process is None or self._process.returncode is None else self._process.returncode
         return 128 - code if code < 0 else int(code)
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody would end it if this process was killed."""
+        """True if a watcher would stop it if this process were killed."""
         return self._watcher is not None
 
     def _await(self, process: "subprocess.Popen[bytes]") -> None:
@@ -129,7 +130,7 @@ class Program:
     def _watch(self) -> None:
         script = _WATCHER.format(int(KILL_S))
         try:
-            # With none of our files open: whoever waits for the end of our output need not wait for this.
+            # With none of our files open: a reader that waits for the end of our output need not wait for this.
             self._watcher = subprocess.Popen(
                 [SHELL, "-c", script],
                 stdin=subprocess.PIPE,
@@ -143,10 +144,10 @@ class Program:
             self._watcher = None
 
     def _tell_group(self) -> None:
-        """In the program's process, before it is the program: from its first moment on somebody watches over it.
+        """Announce the process group from the program's process before exec, so that it is watched from the start.
 
-        The process holds the pipe until it runs the program, so that the watcher hears this first, whenever the guard
-        is killed. Nothing here may wait for another thread: there is none on this side of the fork.
+        The process holds the pipe until exec, so that the watcher reads this first, whenever the guard is killed.
+        Nothing here may wait for another thread: there is none on this side of the fork.
         """
         assert self._watcher is not None
         assert self._watcher.stdin is not None
@@ -161,7 +162,7 @@ class Program:
         if self._process is None:
             return False
         try:
-            # Where we are the one whom orphans come to, as PID 1 of a container is, they stay until we wait for them.
+            # If orphans are reparented to us, as to PID 1 of a container, they stay until we wait for them.
             while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
@@ -171,19 +172,19 @@ class Program:
     # --------------------------------------------------------------------------------------------------------- time
 
     def now_s(self) -> float:
-        """Seconds since it began, pauses left out."""
+        """Seconds since it began, without pauses."""
         paused_s, since_s = self._pauses
-        return (time.monotonic() if since_s is None else since_s) - self._began_s - paused_s
+        return (self.time.now_s() if since_s is None else since_s) - self._began_s - paused_s
 
-    def at_s(self, monotonic_s: float) -> float:
-        """The same for a moment of the machine's monotonic clock, after the latest pause."""
-        return monotonic_s - self._began_s - self._pauses[0]
+    def at_s(self, time_s: float) -> float:
+        """Convert a moment of ``time``, after the latest pause, to seconds since it began."""
+        return time_s - self._began_s - self._pauses[0]
 
     # ------------------------------------------------------------------------------------------------------ signals
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Inside, SIGINT, SIGTERM, SIGHUP, SIGQUIT and Ctrl-Z of this process are the program's; in the main thread."""
+        """Pass this process's SIGINT, SIGTERM, SIGHUP, SIGQUIT and Ctrl-Z on to the program; in the main thread."""
         before: Dict[int, Any] = {}
         try:
             if threading.current_thread() is threading.main_thread():
@@ -195,7 +196,7 @@ class Program:
         finally:
             for taken in before:
                 signal.signal(taken, before[taken])
-            tidy()  # what stood there before may be that of a pin which is over
+            tidy()  # the previous handler may belong to a pin that has ended
 
     def _on_signal(self, number: int, _: Any) -> None:
         if os.getpid() != self._guard_pid:  # the program's process, before it is the program: the guard passes it on
@@ -211,16 +212,16 @@ class Program:
     def _on_pause(self, *_: Any) -> None:
         if os.getpid() != self._guard_pid:
             return
-        # The program stands still while nobody guards it.
+        # The program is paused while it is not guarded.
         self._signal(signal.SIGSTOP)
-        paused_s, since_s = self._pauses[0], time.monotonic()
-        self._pauses = (paused_s, since_s)  # before this process stops: other threads go on before this one does
+        paused_s, since_s = self._pauses[0], self.time.now_s()
+        self._pauses = (paused_s, since_s)  # before this process stops: other threads may resume before this one
         os.kill(os.getpid(), signal.SIGSTOP)
-        self._pauses = (paused_s + time.monotonic() - since_s, None)
+        self._pauses = (paused_s + self.time.now_s() - since_s, None)
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> bool:
-        """Send it to the whole group; whether there is one."""
+        """Send the signal to the whole group; returns false if there is none."""
         if self._process is None:
             return False
         try:

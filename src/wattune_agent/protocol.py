@@ -1,4 +1,4 @@
-"""What is said over the socket: one JSON object a line, a few requests, nothing else.
+"""The protocol on the socket: one JSON object per line, a few requests, nothing else.
 
     -> {"wattune": 1, "id": 7, "request": "pin", "mhz": 612.0}
     <- {"wattune": 1, "id": 7, "answer": {"mhz": 612.0}, "mhz": 612.0, "events": []}
@@ -8,13 +8,13 @@
 discover                                         the board: its clock, sensor, mode and problems
 read                                             power, rails, temperature, throttling and the present clock
 pin       ``mhz``                                take control and hold the clock there; a silent client loses it
-guard     ``cap_w`` and ``max_temp_c`` or null   take control; the agent itself lowers the clock where nobody answers
-renew                                            still here
-restore                                          the board as it was found; gives up control
+guard     ``cap_w`` and ``max_temp_c`` or null   take control; the agent lowers the clock if the client does not
+renew                                            renew the lease
+restore                                          restore the board and give up control
 ========  =====================================  ===================================================================
 
-Every answer carries ``mhz``, what the agent holds the clock at now (null: nothing), and the ``events`` that the client
-was not told of yet: ``{"time_s", "kind", "text"}``, in seconds of the machine's monotonic clock.
+Every answer carries ``mhz``, the clock that the agent holds now (null if it holds none), and the ``events`` that the
+client has not received yet: ``{"time_s", "kind", "text"}``, in seconds of the machine's monotonic clock.
 """
 
 import json
@@ -39,13 +39,13 @@ __all__ = [
 ]
 
 SOCKET = "/run/wattune/agent.sock"
-"""Where the agent listens, unless told otherwise."""
+"""The agent's socket by default."""
 
 REQUEST_LIMIT = 4096
-"""Most bytes in the line of a request."""
+"""Longest line of a request, in bytes."""
 
 ANSWER_LIMIT = 1 << 20
-"""Most bytes in the line of an answer."""
+"""Longest line of an answer, in bytes."""
 
 REQUESTS: Dict[str, Dict[str, bool]] = {
     "discover": {},
@@ -55,7 +55,7 @@ REQUESTS: Dict[str, Dict[str, bool]] = {
     "renew": {},
     "restore": {},
 }
-"""Each request with its fields, all of them numbers, and whether a field may be null."""
+"""The fields of each request, all of them numbers, and whether a field may be null."""
 
 
 class Lines:
@@ -67,19 +67,19 @@ class Lines:
         self._rest = b""
 
     def send(self, message: Dict[str, Any], timeout_s: Optional[float] = None) -> None:
-        """Send one message; None waits without end. Raises: OSError (``socket.timeout`` when it is over),
-        FileFailed for a number that JSON has no word for."""
+        """Send one message; None waits without limit. Raises: OSError (``socket.timeout`` after ``timeout_s``),
+        FileFailed for a number that JSON cannot represent."""
         try:
             line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
         except ValueError as error:
-            raise FileFailed("the board's files hold a value that is no number: {}".format(error)) from None
+            raise FileFailed("the board's files contain a value that is not a number: {}".format(error)) from None
         self._socket.settimeout(timeout_s)
         self._socket.sendall(line)
 
     def receive(self, timeout_s: Optional[float] = None) -> Optional[Dict[str, Any]]:
-        """The next message; None where the other side closed. A line that was begun stays for the next call.
+        """Receive the next message; None if the other side closed. A partial line stays for the next call.
 
-        Raises: BadRequest for what is not one JSON object a line; OSError (``socket.timeout`` when it is over).
+        Raises: BadRequest for a line that is not a JSON object; OSError (``socket.timeout`` after ``timeout_s``).
         """
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while b"\n" not in self._rest:
@@ -111,7 +111,7 @@ def check_request(message: Dict[str, Any]) -> Tuple[int, str, Dict[str, Optional
         raise BadRequest("a request needs an id that is a whole number")
     name = message.get("request")
     if not isinstance(name, str) or name not in REQUESTS:
-        raise BadRequest("no such request: {!r:.40}; known are {}".format(name, ", ".join(REQUESTS)))
+        raise BadRequest("unknown request: {!r:.40}; allowed: {}".format(name, ", ".join(REQUESTS)))
     fields = {key: value for key, value in message.items() if key not in ("wattune", "id", "request")}
     if set(fields) != set(REQUESTS[name]):
         wanted = ", ".join(REQUESTS[name]) or "no fields"
@@ -129,13 +129,13 @@ def answer(
 def failure(
     number: Optional[int], error: AgentError, mhz: Optional[float], events: List[Dict[str, Any]]
 ) -> Dict[str, Any]:
-    """The line that says why request ``number`` came to nothing; None where it could not even be read."""
+    """The line that says why request ``number`` failed; None if the number could not be read."""
     said = {"code": error.code, "message": str(error)}
     return {"wattune": PROTOCOL, "id": number, "error": said, "mhz": mhz, "events": events}
 
 
 def read_answer(message: Dict[str, Any]) -> Dict[str, Any]:
-    """What an answer says. Raises: the error that it carries; Gone for what no agent of this version says."""
+    """The content of an answer. Raises: the error that it carries; Gone if it does not follow this protocol."""
     error = message.get("error")
     if isinstance(error, dict):
         raise error_of(str(error.get("code")), str(error.get("message")))
@@ -148,7 +148,7 @@ def read_answer(message: Dict[str, Any]) -> Dict[str, Any]:
 
 def _decoded(line: bytes) -> Dict[str, Any]:
     try:
-        # Deep nesting ends in a RecursionError.
+        # Deep nesting raises RecursionError.
         message = json.loads(line.decode("utf-8"), parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise BadRequest("not a line of JSON: {!r}".format(line[:40])) from None

@@ -1,4 +1,4 @@
-"""Notices that this process itself stood still: a time without a sign of life is then nobody's fault."""
+"""Detection of pauses of this process itself, during which a missing reading is not a fault."""
 
 import threading
 from typing import Callable
@@ -6,14 +6,14 @@ from typing import Callable
 __all__ = ["STILL_S", "Pulse"]
 
 STILL_S = 1.5
-"""Time without any call of ``beat`` after which this process was not running, however busy the machine is."""
+"""Time without any call of ``beat`` that shows that this process was not running, however busy the machine is."""
 
 
 class Pulse:
-    """Several threads call ``beat``, each twice a second or more often: where none did for long, all stood still.
+    """A heartbeat: several threads call ``beat``, each at least twice a second; a long gap means that all stood still.
 
-    SIGSTOP, a frozen container and a machine that is out of memory do that. ``now_s`` is a clock that does not count a
-    pause that is known of.
+    Causes are SIGSTOP, a frozen container or a machine that is out of memory. ``now_s`` is a clock that does not count
+    known pauses.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -21,10 +21,10 @@ class Pulse:
         self._lock = threading.Lock()
         self._last_s = now_s()
         self.since_s = self._last_s
-        """Since when this process has run without standing still."""
+        """Start of the time that this process has run without a pause."""
 
     def beat(self) -> float:
-        """A sign of life; for how long there was none before it, where that was long, else 0."""
+        """Record a sign of life; returns the length of the gap before it if that was long, otherwise 0."""
         with self._lock:
             now_s = self._now_s()
             still_s, self._last_s = now_s - self._last_s, now_s

@@ -1,4 +1,4 @@
-"""Numbers with a unit, as they stand on the command line."""
+"""Numbers with a unit, as written on the command line."""
 
 import argparse
 from typing import Callable, Dict, Optional, Tuple
@@ -12,7 +12,7 @@ SECONDS = {"s": 1.0}
 
 
 def quantity(units: Dict[str, float]) -> Callable[[str], float]:
-    """A parser of numbers above zero in one of the units; without one, in the first."""
+    """A parser of numbers above zero in one of the units; a number without a unit is in the first."""
     first = next(iter(units))
 
     def parse(text: str) -> float:
@@ -33,10 +33,10 @@ def quantity(units: Dict[str, float]) -> Callable[[str], float]:
 
 
 def limit(text: str) -> Tuple[Optional[float], str]:
-    """Watts, and the side on which they hold: "10W", "10W@module", "12W@supply", or "none"."""
+    """Watts, and the side where they apply: "10W", "10W@module", "12W@supply", or "none"."""
     watts, at, side = text.partition("@")
     if text.strip().lower() == "none":
         return None, "module"
     if at and side.strip().lower() not in ("module", "supply"):
-        raise argparse.ArgumentTypeError("{!r}: behind the @ stands module or supply".format(text))
+        raise argparse.ArgumentTypeError("{!r}: only module or supply may follow the @".format(text))
     return quantity(WATTS)(watts), side.strip().lower() or "module"

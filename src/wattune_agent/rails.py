@@ -1,4 +1,4 @@
-"""Power rails, and which of them stands for the whole board."""
+"""Power rails, and the choice of the one that represents the whole board."""
 
 import math
 import re
@@ -11,10 +11,10 @@ from wattune_agent.tree import Tree
 __all__ = ["Rail", "RailSensor", "largest", "whole_rail"]
 
 HIGHEST_W = 1000.0
-"""More than this no board here can draw: such a value is an error of the sensor's."""
+"""Highest plausible power of a supported board: a higher value is a sensor error."""
 
 SHORT = 0.95
-"""The input may read this much less than its parts together: two readings are never of the same moment."""
+"""Share of its parts' sum that the input may read: two readings are never simultaneous."""
 
 # What carries the input of a module or board. "VDD_M2_IN" (one slot of a carrier) and "VIN_SYS_5V0" (one of three
 # inputs of an AGX) are parts. Source: rbonghi/jetson_stats jtop/core/power.py, energymon JetsonPowerRails.md.
@@ -25,10 +25,10 @@ _PARTS = frozenset({"CPU", "GPU", "CV", "SOC", "DDR", "VDDRQ", "DDRQ", "MSS", "S
 
 
 class Rail:
-    """One rail: its name, and the files whose numbers, multiplied and scaled, are its watts.
+    """One rail: its name, and the files whose numbers, multiplied and scaled, give its watts.
 
-    ``module``: whether it is on the module; a carrier board's rail is never summed with the module's. ``window_s``:
-    over how long its chip averages.
+    ``module``: true if it is on the module; a carrier board's rail is never summed with the module's. ``window_s``:
+    averaging time of its chip.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Rail:
         self.module = module
         words = set(re.split(r"[^A-Z0-9]+", name.upper()))
         self.of_processors = bool(words & _PROCESSORS)
-        """Whether it feeds the CPU or the GPU."""
+        """True if it feeds the CPU or the GPU."""
         self.is_part = module and bool(words & _PARTS)
-        """Whether it is fed from the module's input."""
+        """True if it is fed from the module's input."""
 
     def read_w(self, tree: Tree) -> float:
         """Watts. Raises: Forbidden, NoReading."""
@@ -63,10 +63,10 @@ class Rail:
             except Forbidden:
                 raise
             except (FileFailed, ValueError, IndexError) as error:
-                text = str(error) if isinstance(error, FileFailed) else path + " holds no number"
+                text = str(error) if isinstance(error, FileFailed) else path + " contains no number"
                 raise NoReading("no reading of {}: {}".format(self.name, text)) from error
         if not math.isfinite(watts) or abs(watts) > HIGHEST_W:
-            raise NoReading("{}: {} reads {:g} W, which cannot be".format(self.files[0], self.name, watts))
+            raise NoReading("{}: {} reads {:g} W, which is impossible".format(self.files[0], self.name, watts))
         return watts
 
 
@@ -107,22 +107,22 @@ class RailSensor(PowerSensor):
             if self._whole.name in failures:
                 raise failures[self._whole.name]
             if rails_w[self._whole.name] <= 0.0 and self.rail == self._whole.name:
-                # A sensor that has failed, and no label that is wrong: its parts must not stand for it.
-                raise NoReading("{} reads {:g} W on a board that runs".format(self.rail, rails_w[self.rail]))
+                # The sensor has failed, rather than a wrong label: its parts must not replace it.
+                raise NoReading("{} reads {:g} W on a running board".format(self.rail, rails_w[self.rail]))
             power_w = largest(self._whole, self._rails, rails_w)[1]
         if not 0.0 < power_w <= HIGHEST_W:
-            raise NoReading("{} reads {:g} W, which cannot be of a board that runs".format(self.rail, power_w))
+            raise NoReading("{} reads {:g} W, which is impossible on a running board".format(self.rail, power_w))
         return Reading(power_w, rails_w)
 
     def check(self) -> List[str]:
-        """Compare the labels with the readings; what is wrong, if anything: the sensor then names the rail that it goes
-        by. A change of load may fall between two rails' readings, so that only three in a row count."""
+        """Compare the labels with the readings and return any problems; after one, ``rail`` names the rail in use. A
+        change of load may fall between two rails' readings, so that only three contradictions in a row count."""
         if self._whole is None:
             return []
         for _ in range(3):
             rails_w, failures = self._rails_w()
             if self._whole.name in failures or rails_w[self._whole.name] <= 0.0:
-                return []  # a sensor that fails is no wrong label: `read` says so
+                return []  # a failed sensor is not a wrong label: `read` reports it
             name, most_w = largest(self._whole, self._rails, rails_w)
             if name == self._whole.name:
                 return []
@@ -131,7 +131,7 @@ class RailSensor(PowerSensor):
         self.covers = "the module, by its largest rail"
         return [
             "the labels of the power rails contradict each other: {} reads {:.2f} W, less than what it feeds; "
-            "{}, the largest at {:.2f} W, stands for the module: compare it with an external meter".format(
+            "{}, the largest at {:.2f} W, is used for the module: compare it with an external meter".format(
                 self._whole.name, rails_w[self._whole.name], name, most_w
             )
         ]
@@ -148,8 +148,8 @@ class RailSensor(PowerSensor):
 
 
 def whole_rail(rails: Sequence[Rail]) -> Optional[Rail]:
-    """The rail that carries the whole module by its name, else the one that carries the carrier board too, else None
-    (the rails are summed then)."""
+    """The rail that carries the whole module by its name, otherwise the one that also carries the carrier board,
+    otherwise None (the rails are then summed)."""
     for pattern in (_INPUT, _CARRIER_INPUT):
         for rail in rails:
             if pattern.match(re.sub(r"[^A-Z0-9]+", "_", rail.name.upper()).strip("_")):
@@ -158,8 +158,8 @@ def whole_rail(rails: Sequence[Rail]) -> Optional[Rail]:
 
 
 def largest(whole: Rail, rails: Sequence[Rail], rails_w: Dict[str, float]) -> Tuple[str, float]:
-    """Name and watts of what stands for the whole: ``whole``, or the largest of its parts where it reads less than
-    they do."""
+    """Name and watts of the rail that represents the whole: ``whole``, or the largest of its parts if it reads less
+    than they do."""
     parts = [rail for rail in rails if rail is not whole and rail.is_part and rail.name in rails_w]
     whole_w = rails_w[whole.name]
     together_w = sum(rails_w[rail.name] for rail in parts if rail.of_processors)

@@ -1,8 +1,8 @@
 """RAPL: energy counters of x86 processors, as power over the time between two reads.
 
-Zones: packages are summed, with the memory (dram) zones that stand beside them; core and uncore are inside a package;
-psys, the whole platform, counts only where it is not less than the packages (on many laptops it is not wired), which
-the first reading decides for good.
+Zones: packages are summed, with the separate memory (dram) zones; core and uncore are inside a package; psys, the whole
+platform, counts only if it is not less than the packages (on many laptops it is not wired), which the first reading
+decides permanently.
 
 Sources: kernel Documentation/power/powercap/powercap.rst; drivers/powercap/intel_rapl_common.c; since Linux 5.10
 energy_uj is readable by root alone (commit 949dd0104c49, CVE-2020-8694).
@@ -21,16 +21,16 @@ from wattune_agent.tree import Tree
 __all__ = ["RaplSensor", "find_rapl"]
 
 WINDOW_S = 0.1
-"""A reading is the mean over this long or longer, whoever else reads; the first one waits for it."""
+"""A reading is the mean over at least this time, even with several readers; the first one waits for it."""
 
 EARLY = 0.9
-"""A reader that comes every 0.1 s is sometimes a little early: so much of the window is enough for him."""
+"""Share of the window that is enough, since a reader with a period of 0.1 s is sometimes a little early."""
 
 SHORTEST_S = 0.002
 """Two reads closer than this give the same reading: the counter may not have moved."""
 
 LONGEST_S = 2.5
-"""After this long without a look the mean since then says little of now: the read begins anew."""
+"""After this long without a read, the mean since then says little about now: a new window begins."""
 
 PERIOD_S = 0.001
 
@@ -38,12 +38,12 @@ Zone = NamedTuple(
     "Zone", [("name", str), ("energy", str), ("range_uj", float), ("package", bool), ("added", bool), ("psys", bool)]
 )
 Zone.__doc__ = (
-    """One counter. ``range_uj``: where it begins anew; 0 where that is unknown. ``added``: part of the sum."""
+    """One counter. ``range_uj``: the value at which it wraps around; 0 if unknown. ``added``: part of the sum."""
 )
 
 
 class RaplSensor(PowerSensor):
-    """The processor's packages and, where there is a counter for it, the memory."""
+    """The processor's packages and, if there is a counter for it, the memory."""
 
     period_s = PERIOD_S
 
@@ -52,10 +52,10 @@ class RaplSensor(PowerSensor):
         self._zones = zones
         self._lock = threading.Lock()
         self._looks: Deque[Tuple[float, Dict[str, float]]] = deque()
-        """Times and counters: the latest look that is old enough for a window, and what came after it."""
+        """Times and counters: the latest read that is old enough for a window, and all after it."""
         self._latest: Optional[Reading] = None
         self._whole: Optional[List[Zone]] = None
-        """The zones whose sum is the power; None until a reading has decided it."""
+        """The zones whose sum is the power; None until the first reading decides."""
         self._added = [zone for zone in zones if zone.added]
         self.rail = " + ".join(zone.name for zone in self._added)
         self.covers = "the CPU package, not the whole board"
@@ -72,7 +72,7 @@ class RaplSensor(PowerSensor):
                 self._looks.clear()
             if self._latest is not None and self._looks and now_s - self._looks[-1][0] < SHORTEST_S:
                 return self._latest
-            self._latest = None  # a reading that fails is not answered with the one before
+            self._latest = None  # a failed reading must not return the previous one
             if not self._looks:
                 self._look()
             missing_s = EARLY * WINDOW_S - (self._tree.now_s() - self._looks[0][0])
@@ -84,18 +84,20 @@ class RaplSensor(PowerSensor):
                 rails_w = {zone.name: self._power_w(zone, then_uj, now_uj, now_s - then_s) for zone in self._zones}
             except NoReading:
                 while len(self._looks) > 1:
-                    self._looks.popleft()  # a counter that was set back counts on from here
+                    self._looks.popleft()  # a counter that was reset continues from here
                 raise
             power_w = sum(rails_w[zone.name] for zone in self._whole or self._added)
             if not 0.0 < power_w <= HIGHEST_W * sum(zone.package for zone in self._zones):
-                raise NoReading("{} gives {:g} W, which cannot be: its counter stands still".format(self.rail, power_w))
+                raise NoReading(
+                    "{} gives {:g} W, which is impossible: its counter does not move".format(self.rail, power_w)
+                )
             if self._whole is None:
                 power_w = self._decide(rails_w, power_w)
             self._latest = Reading(power_w, rails_w)
             return self._latest
 
     def _decide(self, rails_w: Dict[str, float], packages_w: float) -> float:
-        """What stands for the whole from now on: rail and coverage would not be true of readings of the other kind."""
+        """Choose the zones that represent the whole, permanently, so that rail and coverage fit every reading."""
         self._whole = self._added
         for zone in self._zones:
             if zone.psys and rails_w[zone.name] >= packages_w:
@@ -119,11 +121,11 @@ class RaplSensor(PowerSensor):
     def _power_w(self, zone: Zone, then_uj: Dict[str, float], now_uj: Dict[str, float], seconds: float) -> float:
         gone_uj = now_uj[zone.name] - then_uj[zone.name]
         if gone_uj < 0.0:
-            gone_uj += zone.range_uj  # the counter began anew
+            gone_uj += zone.range_uj  # the counter wrapped around
         power_w = gone_uj * 1e-6 / seconds if seconds > 0.0 else 0.0
         if not 0.0 <= power_w <= HIGHEST_W:
             raise NoReading(
-                "{} jumped by {:g} J in {:g} s, which cannot be".format(zone.energy, gone_uj / 1e6, seconds)
+                "{} jumped by {:g} J in {:g} s, which is impossible".format(zone.energy, gone_uj / 1e6, seconds)
             )
         return power_w
 

@@ -1,4 +1,4 @@
-"""Reads of files that may not be there: nothing where there is nothing, or nothing that this user may see."""
+"""Reads of files that may not exist: empty if the file is missing, or if this user may not read it."""
 
 import math
 from typing import List, Optional
@@ -10,7 +10,7 @@ __all__ = ["first_text", "number", "real", "text"]
 
 
 def text(tree: Tree, path: str) -> str:
-    """The file's text; empty where it cannot be had."""
+    """The file's text; empty if it cannot be read."""
     try:
         return tree.read(path) if tree.exists(path) else ""
     except AgentError:
@@ -18,7 +18,7 @@ def text(tree: Tree, path: str) -> str:
 
 
 def number(tree: Tree, path: str) -> Optional[float]:
-    """The number at the file's beginning; None where there is none."""
+    """The number at the beginning of the file; None if there is no number."""
     try:
         value = float(text(tree, path).split(None, 1)[0])
     except (ValueError, IndexError):
@@ -27,7 +27,7 @@ def number(tree: Tree, path: str) -> Optional[float]:
 
 
 def first_text(tree: Tree, paths: List[str]) -> str:
-    """The text of the first of the files that has any."""
+    """The text of the first file that has any."""
     for path in paths:
         found = text(tree, path)
         if found:
@@ -36,7 +36,7 @@ def first_text(tree: Tree, paths: List[str]) -> str:
 
 
 def real(tree: Tree, path: str) -> str:
-    """The path without links; the path itself where there is no such file, or where it leads out of the tree."""
+    """The path without links; the path itself if the file does not exist, or if it leads out of the tree."""
     try:
         return tree.real(path) if tree.exists(path) else path
     except AgentError:

@@ -1,4 +1,4 @@
-"""The agent's Unix socket: who may connect, and a thread for each who does."""
+"""The agent's Unix socket: its permissions, and a thread for each connection."""
 
 import errno
 import fcntl
@@ -13,45 +13,53 @@ import traceback
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, NotThere
-from wattune_agent.keeper import LEASE_S, Keeper
+from wattune_agent.lease import LEASE_S, BoardLease
 from wattune_agent.party import Party, say
 from wattune_agent.protocol import REQUEST_LIMIT, SOCKET, Lines, answer, check_request, failure
 from wattune_agent.snapshot import started_at
+from wattune_agent.time_source import TimeSource
 
-__all__ = ["Server", "serve"]
+__all__ = ["AgentServer", "serve"]
 
 MOST = 32
 """Most connections at once."""
 
 IDLE_S = 60.0
-"""Silence after which a connection that does not hold the board is closed; a client that needs one makes a new one."""
+"""Silence after which a connection that does not hold the board is closed; the client reconnects if needed."""
 
 EVENTS = 50
-"""Most events in one answer; the others follow with the next."""
+"""Most events in one answer; the rest follow with the next."""
 
 SEND_S = 5.0
-"""Time after which a client that does not take its answer is cut off."""
+"""Time after which a client that does not receive its answer is disconnected."""
 
 TICK_S = 0.2
 SAMPLE_S = 0.1
 
 
-class Server:
-    """Listens on ``path`` and answers for ``keeper``. Members of ``group`` may connect; without one, only this user.
+class AgentServer:
+    """A server on ``path`` for the lease ``keeper``. Members of ``group`` may connect; without one, only this user.
 
-    Raises, when it is made: Busy where another agent listens there; BadRequest for a path that cannot be one;
-    Forbidden; NotThere for an unknown group.
+    Raises, on construction: Busy if another agent listens there; BadRequest for an unusable path; Forbidden; NotThere
+    for an unknown group.
     """
 
-    def __init__(self, keeper: Keeper, path: str = SOCKET, group: Optional[str] = None) -> None:
+    def __init__(
+        self,
+        keeper: BoardLease,
+        path: str = SOCKET,
+        group: Optional[str] = None,
+        time: Optional[TimeSource] = None,
+    ) -> None:
         self._keeper = keeper
         self._path = path
+        self._time = time or TimeSource()
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._peers: Set[_Peer] = set()
         self._claim = _claim(path)
         try:
-            keeper.open()  # before anybody can connect
+            keeper.open()  # before any client can connect
             self._listener = _listen(path, group)
             self._inode = os.stat(path).st_ino
         except BaseException:
@@ -59,11 +67,11 @@ class Server:
             raise
 
     def stop(self) -> None:
-        """Let ``run`` come to its end; may be called from a signal handler."""
+        """Make ``run`` return; may be called from a signal handler."""
         self._stop.set()
 
     def run(self) -> None:
-        """Serve until ``stop``; then bring the board back. Raises: NotRestored."""
+        """Serve until ``stop``, then restore the board. Raises: NotRestored."""
         threads = [
             threading.Thread(target=self._repeat, args=(TICK_S, self._keeper.tick), name="tick", daemon=True),
             threading.Thread(target=self._repeat, args=(SAMPLE_S, self._keeper.sample), name="sample", daemon=True),
@@ -85,7 +93,7 @@ class Server:
             connection, _ = self._listener.accept()
         except socket.timeout:
             return
-        except OSError:  # out of file descriptors, or the client has gone again
+        except OSError:  # out of file descriptors, or the client has disconnected
             self._stop.wait(TICK_S)
             return
         peer = _Peer(connection)
@@ -98,7 +106,7 @@ class Server:
 
     def _refuse(self, peer: "_Peer") -> None:
         try:
-            peer.lines.receive(1.0)  # an answer that comes before the question would be lost
+            peer.lines.receive(1.0)  # an answer before the request would be lost
             peer.tell(failure(None, Full("{} connections are open already".format(MOST)), self._keeper.mhz, []))
         except (AgentError, OSError):
             pass
@@ -121,12 +129,12 @@ class Server:
                     return
                 except AgentError as error:
                     reply = failure(number, error, self._keeper.mhz, peer.take())
-                    if number is None:  # not the protocol: where the next request begins nobody knows
+                    if number is None:  # not the protocol: the start of the next request is unknown
                         peer.tell(reply)
                         return
                 if not peer.tell(reply):
                     return
-        except OSError:  # the connection broke
+        except OSError:  # the connection was lost
             pass
         finally:
             try:
@@ -155,7 +163,7 @@ class Server:
         except AgentError:
             raise
         except Exception as error:
-            # A door: a mistake of ours must not end the guard of a client.
+            # An entry point: a bug here must not end a client's guard.
             say(traceback.format_exc())
             raise AgentError("the agent failed: {}: {}".format(type(error).__name__, error)) from error
         return answer(number, said, keeper.mhz, peer.take())
@@ -163,10 +171,10 @@ class Server:
     # ---------------------------------------------------------------------------------------------------- the rest
 
     def _repeat(self, period_s: float, act: Callable[[], None]) -> None:
-        while not self._stop.wait(period_s):
+        while not self._time.wait(self._stop, period_s):
             try:
                 act()
-            except Exception:  # noqa: BLE001 - a door: the guard goes on
+            except Exception:  # noqa: BLE001 - an entry point: the guard continues
                 say(traceback.format_exc())
 
     def _end(self) -> None:
@@ -193,12 +201,12 @@ def serve(
     lease_s: float = LEASE_S,
     recover: Optional[Callable[[], List[str]]] = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then bring the board back. In the main thread.
+    """Serve until SIGTERM, SIGINT or SIGHUP, then restore the board. Runs in the main thread.
 
-    Raises: as Server, and NotRestored.
+    Raises: as AgentServer, and NotRestored.
     """
-    keeper = Keeper(controller, lease_s=lease_s, recover=recover)
-    server = Server(keeper, path, group)
+    keeper = BoardLease(controller, lease_s=lease_s, recover=recover)
+    server = AgentServer(keeper, path, group)
     before = {}
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -222,7 +230,7 @@ class _Peer(Party):
         self._started = None if pid is None else started_at(pid)
 
     def is_gone(self) -> bool:
-        # A connection outlives its process where a fork of it, such as a data loader's worker, still has it open.
+        # A connection outlives its process if a fork, such as a data loader's worker, still has it open.
         return self._pid is not None and self._started is not None and started_at(self._pid) != self._started
 
     def take(self) -> List[Dict[str, Any]]:
@@ -230,7 +238,7 @@ class _Peer(Party):
         return [self.events.popleft() for _ in range(min(EVENTS, len(self.events)))]
 
     def tell(self, message: Dict[str, Any]) -> bool:
-        """Send an answer; whether the other side took it."""
+        """Send an answer; returns false if the other side did not receive it."""
         try:
             self.lines.send(message, SEND_S)
         except AgentError as error:  # a value that JSON cannot carry
@@ -247,7 +255,7 @@ class _Peer(Party):
             pass
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._socket.close()
 
 
@@ -257,7 +265,7 @@ def _number_of(message: Dict[str, Any]) -> Optional[int]:
 
 
 def _claim(path: str) -> int:
-    """A lock beside the socket that ends with this process, however it ends. Raises: Busy, Forbidden, NotThere."""
+    """Lock a file beside the socket for the life of this process. Raises: Busy, Forbidden, NotThere."""
     folder = os.path.dirname(os.path.abspath(path))
     try:
         if not os.path.isdir(folder):
@@ -274,11 +282,11 @@ def _claim(path: str) -> int:
 
 
 def _listen(path: str, group: Optional[str]) -> socket.socket:
-    """A socket at the path, with its permissions set before anybody can connect."""
+    """Open a socket at the path, with its permissions set before any client can connect."""
     try:
         number = -1 if group is None else grp.getgrnam(group).gr_gid
     except KeyError:
-        raise NotThere("no group {}; make it: sudo groupadd --system {}".format(group, group)) from None
+        raise NotThere("no group {}; create it: sudo groupadd --system {}".format(group, group)) from None
     _clear(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
@@ -296,7 +304,7 @@ def _listen(path: str, group: Optional[str]) -> socket.socket:
 
 
 def _clear(path: str) -> None:
-    """Take away the socket of an agent that ended without a word; nothing else."""
+    """Remove the socket of an agent that was killed; nothing else."""
     try:
         kind = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -304,7 +312,7 @@ def _clear(path: str) -> None:
     except OSError as error:
         raise _mapped(error, path) from error
     if not stat.S_ISSOCK(kind):
-        raise BadRequest("{} is there and is no socket; it is not touched: choose another --socket".format(path))
+        raise BadRequest("{} exists, but is not a socket; it is not touched: choose another --socket".format(path))
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     probe.settimeout(1.0)
     try:
@@ -313,7 +321,7 @@ def _clear(path: str) -> None:
         if error.errno not in (errno.ECONNREFUSED, errno.ENOENT):
             raise _mapped(error, path) from error
     else:
-        raise Busy("somebody listens at {} already; choose another --socket".format(path))
+        raise Busy("another process listens at {} already; choose another --socket".format(path))
     finally:
         probe.close()
     try:
@@ -326,12 +334,12 @@ def _clear(path: str) -> None:
 
 def _mapped(error: OSError, path: str) -> AgentError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return Forbidden("{} may not be made by this user; run the agent as root, or choose a --socket".format(path))
+        return Forbidden("this user may not create {}; run the agent as root, or choose a --socket".format(path))
     return BadRequest("cannot listen at {}: {}".format(path, error.strerror or error))
 
 
 def _credentials(connection: socket.socket) -> Any:
-    """Process and user of the other side, as the kernel saw them connect; None for what it does not say."""
+    """Process and user of the other side, as the kernel saw them connect; None if it does not report them."""
     form = struct.Struct("3i")
     try:
         pid, uid, _ = form.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size))

@@ -1,4 +1,4 @@
-"""Which of a board's listed clocks is meant by another frequency."""
+"""The board's listed clock that matches a given frequency."""
 
 from typing import Optional, Sequence
 
@@ -12,13 +12,13 @@ SLACK_MHZ = 0.5
 
 
 def at_most(settings: Sequence[float], now_mhz: Optional[float]) -> float:
-    """The setting of a board that runs at ``now_mhz`` by itself: the highest that is not above it, else the lowest;
-    the highest of all where the board does not tell. ``settings`` ascend, and there is one at least."""
+    """The setting for a board that runs at ``now_mhz`` unpinned: the highest that is not above it, otherwise the
+    lowest; the highest of all if the board does not report its clock. ``settings`` ascend and are not empty."""
     below = [mhz for mhz in settings if now_mhz is None or mhz <= now_mhz + SLACK_MHZ]
     return below[-1] if below else settings[0]
 
 
 def nearest(settings: Sequence[float], wanted_mhz: float) -> float:
-    """The setting that is meant by a rounded number; the number itself where none is within ``NEAR_MHZ`` of it."""
+    """The setting that a rounded number refers to; the number itself if no setting is within ``NEAR_MHZ`` of it."""
     found = min(settings, key=lambda mhz: abs(mhz - wanted_mhz), default=wanted_mhz)
     return found if abs(found - wanted_mhz) < NEAR_MHZ else wanted_mhz

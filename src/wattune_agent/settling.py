@@ -1,4 +1,4 @@
-"""How long a clock is waited for after its limits were written."""
+"""The wait for a clock to settle after its limits were written."""
 
 from typing import Optional
 
@@ -11,16 +11,16 @@ from wattune_agent.watch import HIGHER
 __all__ = ["now_of", "settle"]
 
 SETTLE_S = 2.0
-"""Time in which a clock comes down to what its limits say; half a second is what was seen on boards."""
+"""Time for a clock to fall to its limits; boards were seen to take half a second."""
 
 RISE_S = 0.5
-"""Time in which it comes up. One that idles, or that has no power, need not: it is waited for no longer."""
+"""Time for it to rise. An idle or unpowered unit need not rise, so the wait ends there."""
 
 POLL_S = 0.005
 
 
 def now_of(clock: Clock) -> Optional[float]:
-    """The clock of this moment; None where it cannot be read."""
+    """The current clock; None if it cannot be read."""
     try:
         return clock.now_mhz()
     except AgentError:
@@ -28,9 +28,9 @@ def now_of(clock: Clock) -> Optional[float]:
 
 
 def settle(tree: Tree, clock: Clock, mhz: float, was_mhz: Optional[float]) -> None:
-    """Wait until a clock that was at ``was_mhz`` is where its limits are.
+    """Wait until a clock that was at ``was_mhz`` has reached its limits.
 
-    Raises: NotTaken where it stays higher; FileFailed, Forbidden where it cannot be read.
+    Raises: NotTaken if it stays higher; FileFailed, Forbidden if it cannot be read.
     """
     begin_s = tree.now_s()
     is_lowered = was_mhz is not None and was_mhz > mhz

@@ -1,8 +1,8 @@
-"""Signals that would end the process while a board is changed: the board comes back first, then they do what they did.
+"""Signals that would end the process while a board is changed: restore the board first, then handle them as before.
 
-Nothing is installed before something is changed, and no handler stays when nothing is changed any more. SIGTERM and
-SIGHUP are taken over where they are not ignored; SIGINT only where nobody handles it, for Python's own answer to it
-(KeyboardInterrupt) unwinds the stack. Inside ``held`` all three wait: one never leaves the board's files half-way.
+No handler is installed before the first change, and none stays after the last one is undone. SIGTERM and SIGHUP are
+handled unless they are ignored; SIGINT only if it has no handler, because Python's own one (KeyboardInterrupt) unwinds
+the stack. Inside ``held`` all three wait, so that a signal never leaves the board's files half-written.
 """
 
 import atexit
@@ -27,31 +27,31 @@ _pid = 0
 
 
 def call_before_end(call: Callable[[], None]) -> None:
-    """Call this before a signal is answered as it was before, and at the end of the interpreter."""
+    """Register a call for before a signal's previous handler, and for the exit of the interpreter."""
     global _pid, _at_end
     _pid = os.getpid()
     _calls.append(call)
     if not _at_end:
         _at_end = True
-        atexit.register(_end)  # once, and for good: what is taken out again leaves its slot behind in the interpreter
+        atexit.register(_end)  # once, and permanently: unregistering would leave its slot behind in the interpreter
     _arrange()
 
 
 def forget(call: Callable[[], None]) -> None:
-    """Do not call it any more."""
+    """Remove a registered call."""
     if call in _calls:
         _calls.remove(call)
     _arrange()
 
 
 def tidy() -> None:
-    """Take away handlers that nothing needs any more: another's clean-up may have put one of ours back."""
+    """Remove handlers that are no longer needed: other code's clean-up may have reinstalled one of ours."""
     _arrange()
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Signals wait until this is left. In another thread than the main one: nothing, for Python runs handlers there."""
+    """Hold back signals until exit. Outside the main thread: nothing, since Python runs handlers in the main thread."""
     global _depth, _pid
     if not _is_main():
         yield
@@ -70,12 +70,12 @@ def held() -> Iterator[None]:
 
 
 def waiting() -> bool:
-    """Whether a signal waits for ``held`` to be left: whoever takes time in there should hurry."""
+    """True if a signal waits for ``held`` to exit: long work inside should finish early."""
     return bool(_waiting)
 
 
 def ending() -> bool:
-    """Whether the process ends for certain: a thread that runs on must not change anything any more."""
+    """True once the process is certain to end: threads that still run must not change the board."""
     return _ending
 
 
@@ -88,7 +88,7 @@ def _end() -> None:
 
 
 def _arrange() -> None:
-    """Install what is needed now, and remove what is not. Only the main thread can; the next call there catches up."""
+    """Install the handlers needed now and remove others. Only the main thread can; its next call catches up."""
     if not _is_main():
         return
     for signum in SIGNALS:
@@ -97,7 +97,7 @@ def _arrange() -> None:
             if not _wanted(signum, _before.get(signum)):
                 signal.signal(signum, _before.pop(signum, signal.SIG_DFL))
         elif signum in _before:
-            continue  # somebody put a handler over this one, and may call it: putting this one on top would be a circle
+            continue  # another handler replaced this one and may call it: replacing that one would make a loop
         elif now not in (signal.SIG_IGN, None) and _wanted(signum, now):
             _before[signum] = now
             signal.signal(signum, _answer)

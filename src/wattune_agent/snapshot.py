@@ -1,7 +1,7 @@
-"""What a board was before its first change, on disk: it outlives the process, whatever ends it.
+"""The state of a board before its first change, on disk: it outlives the process, however that ends.
 
-It is complete or not there at all: written beside its place, brought to the disk, then renamed. It is deleted once
-everything is back.
+It is complete or absent: written to a temporary file, synced to disk, then renamed. It is deleted once everything is
+restored.
 """
 
 import errno
@@ -23,14 +23,14 @@ __all__ = ["Snapshot", "boot_id", "family_of", "found_texts", "is_strangers", "s
 VERSION = 1
 
 LARGEST = 1 << 20
-"""Bytes of a file that are read: what is longer is no snapshot."""
+"""Bytes of a file that are read: a longer file is not a snapshot."""
 
 _PREFIX, _SUFFIX = "board-", ".json"
 
 
 class Snapshot(NamedTuple):
-    """``files``: path and text, in the order in which they are brought back. ``pid``, ``started`` and ``boot``: the
-    process that changes the board (pid 0: nobody any more). ``mode_id``: the power mode to go back to, if it was
+    """The state to restore. ``files``: path and text, in the order of the restore. ``pid``, ``started``, ``boot``: the
+    process that changes the board (pid 0: no process any longer). ``mode_id``: the power mode to return to, if it was
     switched."""
 
     path: str
@@ -50,10 +50,10 @@ class Snapshot(NamedTuple):
         return "process {} ({}), since {}".format(self.pid, self.command or "no command", self.time)
 
     def with_files(self, tree: Tree, paths: List[str], mode_id: Optional[int] = None) -> "Snapshot":
-        """The same with files that it does not hold yet, as they are now; itself where there is nothing new.
+        """The same with the current text of files that it does not contain yet; itself if there are none.
 
-        With the mode to go back to, the files are those that a switch changes: kept where they can be read, and the
-        cores' switches go before all else, for without cores there are no limits. Raises: Forbidden, FileFailed.
+        With the mode to return to, the files are those that a switch changes: saved if they can be read, with the
+        cores' switches first, because without cores there are no limits. Raises: Forbidden, FileFailed.
         """
         found: Dict[str, str] = {}
         for path in paths:
@@ -71,7 +71,7 @@ class Snapshot(NamedTuple):
         )
 
     def save(self) -> None:
-        """Bring it to the disk, in one piece. Raises: NotKept; what was there before is then still there."""
+        """Write it to disk, atomically. Raises: NotKept; the previous file, if any, is then unchanged."""
         folder, beside = os.path.dirname(self.path), self.path + ".part"
         content = self._asdict()
         content.update(record="snapshot", version=VERSION, files=[[path, text] for path, text in self.files.items()])
@@ -84,55 +84,55 @@ class Snapshot(NamedTuple):
         except OSError as error:
             _delete(beside)
             raise NotKept(
-                "what the board is now cannot be kept in {}, so nothing is changed on it: {}".format(
+                "the board's current state cannot be saved in {}, so nothing is changed on it: {}".format(
                     self.path, error.strerror or error
                 )
             ) from error
 
     def remove(self) -> None:
-        """Delete it: everything is as it was. Raises: NotKept where it cannot be deleted."""
+        """Delete it after a complete restore. Raises: NotKept if it cannot be deleted."""
         try:
             os.unlink(self.path)
         except FileNotFoundError:
             pass
         except OSError as error:
             raise NotKept(
-                "the board is as it was, but {} cannot be deleted: {}; delete it, or run the restore as the user who "
+                "the board is restored, but {} cannot be deleted: {}; delete it, or run the restore as the user who "
                 "owns it".format(self.path, error.strerror or error)
             ) from error
         try:
             _sync(os.path.dirname(self.path))
         except OSError:
-            pass  # after a power cut it may be there again; by then the kernel has forgotten all that was written
+            pass  # after a power cut it may reappear; by then the kernel has forgotten everything written
 
     @classmethod
     def load(cls, path: str) -> "Snapshot":
-        """Read one. Raises: NotKept where it is no snapshot, or only a part of one.
+        """Read one. Raises: NotKept if it is not a snapshot, or an incomplete one.
 
-        It names nothing but files that are changed here; that of another user than root nothing of a power mode either.
+        It may name only files that this package changes and, if it belongs to a user other than root, no power mode.
         """
         try:
-            # Others may put there what they like: a pipe would never end.
+            # Other users may put anything there: a pipe would never end.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
-                    raise ValueError("it is no file")
+                    raise ValueError("it is not a regular file")
                 content = os.read(descriptor, LARGEST).decode("utf-8")
             finally:
                 os.close(descriptor)
-            return _checked(path, json.loads(content), _is_anothers(status))
+            return _checked(path, json.loads(content), _is_foreign(status))
         except OSError as error:
             raise NotKept("{} cannot be read: {}".format(path, error.strerror or error)) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise NotKept(
-                "{} is not a whole snapshot ({}), so what the board was is not known: start the board anew, or set its "
+                "{} is not a whole snapshot ({}), so the board's original state is unknown: reboot it, or set its "
                 "clocks yourself, then delete the file".format(path, _why(error))
             ) from error
 
     @classmethod
     def of_now(cls, tree: Tree, family: str, paths: List[str], mode: Dict[str, str]) -> "Snapshot":
-        """The board at this moment, in the hands of this process. Raises: Forbidden, FileFailed."""
+        """The board's current state, owned by this process. Raises: Forbidden, FileFailed."""
         return cls(
             path=os.path.join(state_folder(tree), _PREFIX + family + _SUFFIX),
             family=family,
@@ -160,27 +160,27 @@ def snapshots(tree: Tree) -> List[str]:
 
 
 def family_of(path: str) -> str:
-    """The family of boards whose snapshot a file is, whatever stands in it."""
+    """The family of boards in a snapshot's file name, whatever the content."""
     return os.path.basename(path)[len(_PREFIX) : -len(_SUFFIX)]
 
 
 def is_strangers(path: str) -> bool:
-    """Whether the file belongs to neither root nor this user."""
+    """True if the file belongs to neither root nor this user."""
     try:
-        return _is_anothers(os.lstat(path))
+        return _is_foreign(os.lstat(path))
     except OSError:
         return False
 
 
 def found_texts(tree: Tree, paths: List[str]) -> Dict[str, str]:
-    """The text of each file as it is, white space at its end included. Raises: Forbidden, FileFailed."""
+    """The exact text of each file, including trailing white space. Raises: Forbidden, FileFailed."""
     texts = {}
     for path in paths:
         text = tree.read(path)
         khz = tolerance_of(path)
         if khz and not fits(path, str(whole(tree, path))):
-            # Nothing that a board was: to bring it back later would leave the board at something else.
-            raise FileFailed("{} reads {!r}, which is no frequency; nothing was changed".format(path, text[:40]))
+            # Not a real state of a board: restoring it later would leave the board at something else.
+            raise FileFailed("{} reads {!r}, which is not a frequency; nothing was changed".format(path, text[:40]))
         try:
             with open(tree.inside(path), "rb") as file:
                 exact = file.read().decode("utf-8", "replace")
@@ -188,14 +188,12 @@ def found_texts(tree: Tree, paths: List[str]) -> Dict[str, str]:
             exact = text
         texts[path] = exact if exact.strip(" \t\r\n\0") == text and "\0" not in exact else text
         if not fits(path, texts[path]):
-            raise FileFailed(
-                "{} reads {!r}, which could not be brought back; nothing was changed".format(path, text[:40])
-            )
+            raise FileFailed("{} reads {!r}, which could not be restored; nothing was changed".format(path, text[:40]))
     return texts
 
 
 def boot_id() -> str:
-    """What this start of the machine is called; empty where it has no name."""
+    """The identifier of this boot; empty if there is none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -204,7 +202,7 @@ def boot_id() -> str:
 
 
 def started_at(pid: int) -> Optional[int]:
-    """When a living process began, in ticks since the machine's start; None where there is no such process.
+    """Start time of a running process, in ticks since boot; None if it does not exist.
 
     Source: proc(5), field 22 of ``stat``; the name in field 2 may hold spaces and parentheses.
     """
@@ -222,11 +220,11 @@ def _why(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else "empty"
 
 
-def _is_anothers(status: os.stat_result) -> bool:
+def _is_foreign(status: os.stat_result) -> bool:
     return status.st_uid not in (0, os.geteuid())
 
 
-def _checked(path: str, content: Any, anothers: bool) -> Snapshot:
+def _checked(path: str, content: Any, is_foreign: bool) -> Snapshot:
     if content["record"] != "snapshot" or content["version"] > VERSION:
         raise ValueError("it says it is a {} of version {}".format(content["record"], content["version"]))
     files: Dict[str, str] = {}
@@ -236,8 +234,8 @@ def _checked(path: str, content: Any, anothers: bool) -> Snapshot:
         files[file] = text
     texts: Tuple[str, ...] = tuple(str(content[name]) for name in ("family", "boot", "command", "time"))
     mode_id = content["mode_id"]
-    if anothers and (mode_id is not None or any(map(is_of_mode, files))):
-        raise ValueError("it is of another user, who can have switched no power mode")
+    if is_foreign and (mode_id is not None or any(map(is_of_mode, files))):
+        raise ValueError("it belongs to another user, who cannot have switched the power mode")
     return Snapshot(
         path=path,
         family=texts[0],
@@ -253,10 +251,10 @@ def _checked(path: str, content: Any, anothers: bool) -> Snapshot:
 
 
 def _write(path: str, content: bytes) -> None:
-    _delete(path)  # in a folder of several users it may be somebody's link to elsewhere
+    _delete(path)  # in a folder of several users it may be another user's link to elsewhere
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        os.fchmod(descriptor, 0o644)  # whoever finds the board changed has to be able to read how it was
+        os.fchmod(descriptor, 0o644)  # any user who finds the board changed has to be able to read its original state
         while content:
             content = content[os.write(descriptor, content) :]
         os.fsync(descriptor)

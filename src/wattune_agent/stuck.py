@@ -1,22 +1,22 @@
-"""Notices a power sensor that shows one value for ever."""
+"""Detection of a power sensor that is stuck at one value."""
 
 from typing import Optional
 
 __all__ = ["Stuck"]
 
 READINGS = 20
-"""The same reading so many times in a row ..."""
+"""The same reading this many times in a row ..."""
 
 SECONDS = 10.0
-"""... over at least so long, and over several of the sensor's own periods ..."""
+"""... over at least this time, and over several of the sensor's own periods ..."""
 
 PERIODS = 5.0
-"""... while clock or load changed: then the sensor is stuck. A steady load alone may well read the same for long, since
-sensors round (a Jetson Nano's to 40 mW)."""
+"""... while clock or load changed: then the sensor is stuck. A steady load alone may read the same for a long time,
+since sensors round (a Jetson Nano's to 40 mW)."""
 
 
 class Stuck:
-    """Fed with readings and with changes of clock or load; says once when they do not fit together."""
+    """A check of readings against changes of clock or load, which reports a contradiction once."""
 
     def __init__(self, period_s: float = 0.0) -> None:
         self._least_s = max(SECONDS, PERIODS * period_s)
@@ -27,11 +27,11 @@ class Stuck:
         self._told = False
 
     def change(self) -> None:
-        """Clock or load changed."""
+        """Note that clock or load changed."""
         self._changed = True
 
     def notice(self, time_s: float, power_w: float) -> Optional[str]:
-        """Take in a reading; at the first one that shows the sensor to be stuck, what it does, in words."""
+        """Add a reading; the first one that shows the sensor to be stuck returns a description."""
         if power_w != self._power_w:
             self._power_w, self._since_s, self._readings = power_w, time_s, 1
             self._changed = self._told = False

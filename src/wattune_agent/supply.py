@@ -1,4 +1,4 @@
-"""Power at the supply from that of the module, (module + what else hangs on it) / efficiency: kept in a small file."""
+"""Power at the supply from that of the module, (module + other loads) / efficiency; the figures are in a small file."""
 
 import json
 import os
@@ -13,10 +13,10 @@ SYSTEM_FILE = "/etc/wattune/supply.json"
 
 
 def load_supply(tree: Tree, board_name: str) -> Optional[Tuple[float, float]]:
-    """(watts of what is not the module, efficiency of the supply) of this board, or None where it was never measured.
+    """(watts of the other loads, efficiency of the supply) of this board, or None if they were never measured.
 
-    The user's file goes before the system's. Raises: NotKept where a file holds something else, FileFailed where a
-    tree's leads out of it.
+    The user's file takes precedence over the system's. Raises: NotKept if a file contains something else, FileFailed if
+    a tree's file leads out of it.
     """
     for path in supply_files(tree):
         entry = _entries(path).get(board_name)
@@ -32,9 +32,9 @@ def load_supply(tree: Tree, board_name: str) -> Optional[Tuple[float, float]]:
 
 
 def save_supply(tree: Tree, board_name: str, other_w: float, efficiency: float) -> str:
-    """Keep the figures for this board: where it has some, else in the system's file, else (not root) in the user's.
+    """Save this board's figures: in the file that has some, otherwise the system's, otherwise (not root) the user's.
 
-    Returns the file. Raises: BadRequest for figures that cannot be, NotKept; FileFailed as ``load_supply``.
+    Returns the file. Raises: BadRequest for impossible figures, NotKept; FileFailed as ``load_supply``.
     """
     _check(other_w, efficiency)
     failure: Optional[OSError] = None
@@ -48,11 +48,11 @@ def save_supply(tree: Tree, board_name: str, other_w: float, efficiency: float) 
             failure = error
             continue
         return path
-    raise NotKept("the supply's figures cannot be kept: {}".format(failure)) from failure
+    raise NotKept("the supply's figures cannot be saved: {}".format(failure)) from failure
 
 
 def supply_files(tree: Tree) -> List[str]:
-    """Where figures may be, on this machine, the first that has them counts."""
+    """The files that may contain figures on this machine, in order of precedence."""
     if tree.root != "/":
         return [tree.inside(SYSTEM_FILE)]
     configured = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
@@ -77,9 +77,9 @@ def _entries(path: str) -> Dict[str, Any]:
         raise NotKept("{} cannot be read: {}".format(path, error.strerror or error)) from error
     except (ValueError, RecursionError) as error:
         why = "too deep" if isinstance(error, RecursionError) else error
-        raise NotKept("{} is no whole JSON: {}; delete it, and measure it anew".format(path, why)) from error
+        raise NotKept("{} is not valid JSON: {}; delete it, and measure again".format(path, why)) from error
     if not isinstance(entries, dict):
-        raise NotKept("{} does not hold figures by the board's name".format(path))
+        raise NotKept("{} does not contain figures by board name".format(path))
     return entries
 
 
@@ -87,7 +87,7 @@ def _write(path: str, content: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     fresh = path + ".new"
     try:
-        os.unlink(fresh)  # of a save that was cut off, or somebody's link to elsewhere
+        os.unlink(fresh)  # left by an interrupted save, or another user's link to elsewhere
     except FileNotFoundError:
         pass
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)

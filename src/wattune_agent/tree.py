@@ -1,7 +1,7 @@
-"""The files of a board: plain reads and single writes below a root, and the time that passes there.
+"""The files of a board: plain reads and single writes below a root, and the board's time.
 
-A root other than "/" is a folder with ``sys/...`` in it: a copy of a board for looking at, or a test's. Nothing outside
-it is ever touched. Time belongs to the tree so that a made-up board can run on time of its own.
+A root other than "/" is a folder with ``sys/...`` in it: a copy of a board for inspection, or a test's. Nothing outside
+it is ever touched. Time belongs to the tree so that a simulated board can run on a clock of its own.
 """
 
 import errno
@@ -18,7 +18,7 @@ PROGRAMS = "WATTUNE_RUN_PROGRAMS_BELOW_ROOT"
 """An environment variable: with "1" in it, programs below a root other than "/" are run if they are this user's own."""
 
 ANSWERS = "/outputs"
-"""A folder of a recorded board: what its programs answered, a text file for each question."""
+"""The folder of a recorded board with its programs' outputs, a text file for each command."""
 
 
 class Tree:
@@ -31,11 +31,11 @@ class Tree:
     # ----------------------------------------------------------------------------------------------------------- time
 
     def now_s(self) -> float:
-        """Seconds that never fall, from some beginning."""
+        """Monotonic time in seconds, from an arbitrary start."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let ``seconds`` pass."""
         time.sleep(seconds)
 
     # ---------------------------------------------------------------------------------------------------------- files
@@ -60,10 +60,10 @@ class Tree:
         try:
             return float(text)
         except ValueError:
-            raise FileFailed("{} holds no number but {!r}".format(path, text[:40])) from None
+            raise FileFailed("{} contains no number but {!r}".format(path, text[:40])) from None
 
     def write(self, path: str, text: str) -> None:
-        """Write the text in one call, as the kernel's files want it; a file that is not there is not made.
+        """Write the text in one call, as the kernel's files require; a missing file is not created.
 
         Raises: Forbidden, FileFailed.
         """
@@ -77,19 +77,19 @@ class Tree:
             raise self._mapped(error, path, "written") from error
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """True if the file or folder exists."""
         return os.path.exists(self._joined(path))
 
     def readable(self, path: str) -> bool:
-        """Whether this user may read the file."""
+        """True if this user may read the file."""
         return os.access(self._joined(path), os.R_OK)
 
     def writable(self, path: str) -> bool:
-        """Whether this user may write the file."""
+        """True if this user may write the file."""
         return os.access(self._joined(path), os.W_OK)
 
     def check_writable(self, path: str) -> None:
-        """Raises: Forbidden where this user may not write the file, FileFailed where there is none."""
+        """Check that the file can be written. Raises: Forbidden if this user may not, FileFailed if it is missing."""
         if not self.exists(path):
             raise self._mapped(OSError(errno.ENOENT, os.strerror(errno.ENOENT)), path, "written")
         if not self.writable(path):
@@ -101,14 +101,14 @@ class Tree:
         return sorted(path[len(self.root.rstrip("/")) :] for path in found)
 
     def real(self, path: str) -> str:
-        """The path without links, as the board names it. Raises: FileFailed where a link leads out of the root."""
+        """The path without links, as the board names it. Raises: FileFailed if a link leads out of the root."""
         return self.inside(path)[len(self.root.rstrip("/")) :]
 
     def program(self, name: str) -> Optional[str]:
-        """A program of the board's, as this machine finds it; None where there is none.
+        """The path of a program of the board on this machine; None if there is none.
 
-        Below a root other than "/" there is none either: nothing of a stranger's folder is run by looking at it. Who
-        made the folder himself may ask for it, see ``PROGRAMS``.
+        Below a root other than "/" there is none either: inspecting another user's folder must not run its programs.
+        Users may enable that for folders of their own, see ``PROGRAMS``.
         """
         for folder in ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/vc/bin"):
             path = self._joined(folder + "/" + name)
@@ -117,8 +117,8 @@ class Tree:
         return None
 
     def answer(self, question: str) -> Optional[str]:
-        """What a program answered when this board was recorded, such as to "vcgencmd get_throttled"; None where that is
-        not known, and always on the machine itself. Raises: Forbidden, FileFailed."""
+        """The recorded output of a command such as "vcgencmd get_throttled"; None if it was not recorded, and always on
+        the machine itself. Raises: Forbidden, FileFailed."""
         path = ANSWERS + "/" + question.replace(" ", "/")
         if self.root == "/" or not self.exists(path):
             return None
@@ -136,7 +136,7 @@ class Tree:
 
     @property
     def is_real(self) -> bool:
-        """Whether what lies under ``/sys`` here is a running kernel's, and not a folder of files."""
+        """True if ``/sys`` here belongs to a running kernel, and is not a folder of files."""
         where = self._joined("/sys")
         best, kind = "", ""
         try:
@@ -152,15 +152,15 @@ class Tree:
         return kind == "sysfs"
 
     def inside(self, path: str) -> str:
-        """The path on this machine, links followed. Raises: FileFailed where it leads out of the root."""
+        """The path on this machine, with links followed. Raises: FileFailed if it leads out of the root."""
         real = os.path.realpath(self._joined(path))
         if self.root != "/" and real != self.root and not real.startswith(self.root + "/"):
             raise FileFailed("{} leads out of {}: not touched".format(path, self.root))
         return real
 
     def _opened(self, path: str, flags: int) -> int:
-        # Following every link takes ten times as long as reading a sensor's file, so a place is remembered; where
-        # it is no longer right (a driver was loaded again), it is looked for anew.
+        # Following every link takes ten times as long as reading a sensor's file, so resolved paths are cached; if
+        # one is no longer valid (a driver was reloaded), it is resolved again.
         try:
             if path in self._places:
                 return os.open(self._places[path], flags | os.O_NOFOLLOW)

@@ -1,4 +1,4 @@
-"""Whether a pinned clock stays pinned: other programs and the kernel itself write the same files."""
+"""A watch on a pinned clock, since other programs and the kernel itself write the same files."""
 
 from typing import Any, Dict, List, Optional, Set, Tuple
 
@@ -7,29 +7,29 @@ from wattune_agent.errors import AgentError, NotTaken
 from wattune_agent.limits import same_text, tolerance_of
 from wattune_agent.tree import Tree
 
-__all__ = ["ANSWERS", "HIGHER", "Watch", "event"]
+__all__ = ["ANSWERS", "HIGHER", "ClockWatch", "event"]
 
 ANSWERS = 5
-"""So often limits that somebody changed are written again; two programs that fight over a clock help nobody."""
+"""Most times that limits changed by another program are written again; then that program wins."""
 
 HIGHER = 1.02
-"""A clock up to so many times the pinned one is at it: a CPU's is counted over a short time."""
+"""Ratio to the pinned clock up to which a clock counts as pinned: a CPU's is measured over a short time."""
 
 
 def event(tree: Tree, kind: str, text: str) -> Dict[str, Any]:
-    """Something that happened to the board now, in words."""
+    """An event of the board that happens now, in words."""
     return {"time_s": tree.now_s(), "kind": kind, "text": text}
 
 
-class Watch:
-    """Compares the files with what they held when the clock was pinned. Made after the pin; answers at most
-    ``answers`` times, and goes on looking after that. ``clamped``: files that read lower than what was written, with
-    that; whoever pinned tells it. ``pinned``: each file with what it is to hold."""
+class ClockWatch:
+    """A comparison of the files with their texts when the clock was pinned. Create it after the pin; it rewrites at
+    most ``answers`` times, and only reports after that. ``clamped``: files that read lower than written, each with the
+    text written, as returned by the pin. ``pinned``: each file with its expected text."""
 
     def __init__(
         self, tree: Tree, clock: Clock, mhz: float, answers: int = ANSWERS, clamped: Optional[Dict[str, str]] = None
     ) -> None:
-        """Raises: Forbidden, FileFailed."""
+        """Read the files. Raises: Forbidden, FileFailed."""
         self.answers = answers
         self._tree = tree
         self._clock = clock
@@ -43,23 +43,23 @@ class Watch:
 
     @property
     def told(self) -> str:
-        """What the files read where something else was pinned, as far as that was told."""
+        """The reported differences between the files and the pin, in words."""
         return ", ".join(
-            "{} reads {} where {} was written".format(path, now[:40], self.pinned[path])
+            "{} reads {}, but {} was written".format(path, now[:40], self.pinned[path])
             for path, now in self._told.items()
         )
 
     def look(self) -> List[Dict[str, Any]]:
-        """What is new since the last look; a change of the files is answered by writing them again."""
+        """The events since the last look; changed files are written again."""
         events: List[Dict[str, Any]] = []
         changed = self._changed(events)
         if changed and self._is_clamped and changed == self._told:
-            return events  # to write again what is written already would change nothing
+            return events  # writing the same text again would change nothing
         if changed:
             events += self._answer(changed)
         elif self._told:
             self._told, self._is_clamped = {}, False
-            events.append(event(self._tree, "as pinned", "the limits are as they were pinned again"))
+            events.append(event(self._tree, "as pinned", "the limits match the pin again"))
         else:
             events += self._clock_above()
         return events
@@ -81,9 +81,9 @@ class Watch:
 
     def _answer(self, changed: Dict[str, str]) -> List[Dict[str, Any]]:
         what = ", ".join(
-            "{} reads {} where {} was pinned".format(path, now[:40], self.pinned[path]) for path, now in changed.items()
+            "{} reads {}, but {} was pinned".format(path, now[:40], self.pinned[path]) for path, now in changed.items()
         )
-        kind, more = "another writer", "it was answered {} times and is left now".format(ANSWERS)
+        kind, more = "another writer", "it was written again {} times and is now left alone".format(ANSWERS)
         self._is_clamped = False
         if self.answers > 0:
             kind, more = self._write_again()
@@ -95,22 +95,22 @@ class Watch:
         return [event(self._tree, kind, "{}; {}".format(what, more))]
 
     def _write_again(self) -> Tuple[str, str]:
-        """What came of it. A clamp uses up no answer: there is nobody to fight with."""
+        """Pin again; returns kind and outcome. Throttling uses up no answer: there is no other program to fight."""
         try:
             self._is_clamped = bool(self._clock.pin(self._mhz))
         except NotTaken:
-            kind, more = "clamped", "it stays so when it is written again"
+            kind, more = "clamped", "writing it again does not change it"
         except AgentError as error:
             kind, more = "unanswered", "it cannot be written again: {}".format(error)
         else:
             if self._is_clamped:
-                return "clamped", "it stays so when it is written again"
+                return "clamped", "writing it again does not change it"
             kind, more = "another writer", "it was written again"
         self.answers -= 1
         return kind, more
 
     def _clock_above(self) -> List[Dict[str, Any]]:
-        """The limits are right, but the clock is not: said once, at the second look in a row."""
+        """Report a clock above correct limits: once, at the second look in a row."""
         try:
             now_mhz = self._clock.now_mhz()
         except AgentError:
@@ -118,5 +118,5 @@ class Watch:
         self._above = self._above + 1 if now_mhz is not None and now_mhz > HIGHER * self._mhz else 0
         if self._above != 2:
             return []
-        text = "the clock is at {:g} MHz where {:g} MHz is pinned".format(now_mhz or 0.0, self._mhz)
+        text = "the clock is at {:g} MHz, but {:g} MHz is pinned".format(now_mhz or 0.0, self._mhz)
         return [event(self._tree, "above the pin", text)]

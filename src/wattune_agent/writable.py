@@ -1,7 +1,7 @@
-"""Which files a snapshot may name, and what may stand in them.
+"""The files that a snapshot may name, and the texts that they may contain.
 
-Root brings back what others have written down, so nothing but the files that this package changes is ever taken from a
-snapshot, and no text that could not have been found in them.
+Root restores snapshots that other users wrote, so only files that this package changes are ever accepted from a
+snapshot, and only texts that could have been read from them.
 """
 
 import re
@@ -11,7 +11,7 @@ from wattune_agent.limits import HIGHEST_MHZ, tolerance_of
 __all__ = ["fits", "is_of_mode"]
 
 LONGEST = 100
-"""Characters of a text, with the white space that some drivers end it with."""
+"""Most characters in a text, including the trailing white space of some drivers."""
 
 _CPU = "/sys/devices/system/cpu/"
 _DEVFREQ = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*devfreq/[^/]+/(?:min|max)_freq")
@@ -36,7 +36,7 @@ _KINDS = (
 
 
 def fits(path: str, text: str) -> bool:
-    """Whether this is a file that is changed here, and the text one that can have stood in it."""
+    """True if this package changes the file, and if the file can have contained the text."""
     if ".." in path.split("/") or len(text) > LONGEST:
         return False
     if not any(file.fullmatch(path) and form.fullmatch(text) for file, form in _KINDS):
@@ -46,5 +46,5 @@ def fits(path: str, text: str) -> bool:
 
 
 def is_of_mode(path: str) -> bool:
-    """Whether only a switch of the power mode changes this file: a core's switch, a cap of the memory's clock."""
+    """True if only a switch of the power mode changes this file: a core's switch, a cap on the memory clock."""
     return bool(_CORE.fullmatch(path) or _MEMORY.fullmatch(path))

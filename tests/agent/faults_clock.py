@@ -3,7 +3,7 @@
 from tests.agent.faults_made import AS_FOUND, cell, fault
 
 
-@fault("the clock settles late (0.8 s)", "waits for it")
+@fault("the clock settles late (0.8 s)", "waits")
 def _(bench):
     _settles(bench, 0.8)
     begin_s = bench.tree.now_s()
@@ -12,28 +12,28 @@ def _(bench):
     assert 0.5 < bench.tree.now_s() - begin_s < 2.0
 
 
-@fault("the clock never settles", "gives up after 2 s, brings all back")
+@fault("the clock never settles", "gives up after 2 s and restores the board")
 def _(bench):
     _settles(bench, 1e9)
     bench.pin()
     _settles(bench, 0.05)
 
 
-@fault("the present clock cannot be read, for a moment", "reads again")
+@fault("the current clock cannot be read, briefly", "reads it again")
 def _(bench):
     bench.tree.fault(bench.now, "eio", on="read", until_s=bench.tree.now_s() + 0.5)
     assert bench.pin()
 
 
-@fault("the present clock cannot be read", "gives up after 2 s, brings all back")
+@fault("the current clock cannot be read", "gives up after 2 s and restores the board")
 def _(bench):
     bench.tree.fault(bench.now, "garbage")
     bench.pin()
 
 
 @fault(
-    "a clamp (heat, power budget) holds the clock below the pin, from before it",
-    "tells it; the pin stands, for the clock is not above it",
+    "a clamp (heat, power budget) that began before the pin holds the clock below it",
+    "reports it; the pin remains, because the clock is not above it",
 )
 def _(bench):
     bench.controller.read()
@@ -44,7 +44,7 @@ def _(bench):
     bench.clamp(None)
 
 
-@fault("throttled by heat while pinned, for a while", "tells it, and its end; the pin holds again after it")
+@fault("throttled by heat while pinned, for a while", "reports it and its end; then the pin holds again")
 def _(bench):
     bench.controller.read()
     assert bench.pin(bench.settings[-2])
@@ -56,7 +56,7 @@ def _(bench):
     assert bench.is_at(bench.settings[-2])
 
 
-@fault("throttled by heat at the moment of the restore", "writes the limits; they show when the clamp ends")
+@fault("throttled by heat during the restore", "writes the limits; they take effect when the clamp ends")
 def _(bench):
     bench.controller.read()
     assert bench.pin(bench.settings[-2])
@@ -66,7 +66,10 @@ def _(bench):
     bench.clamp(None)
 
 
-@fault("throttled by heat as it is found", "says that the limits that come back may be the clamp's, and what helps")
+@fault(
+    "already throttled by heat when the board is opened",
+    "warns that the restored limits may be the clamp's, and says what helps",
+)
 def _(bench):
     bench.controller.read()
     bench.clamp(bench.settings[-2])
@@ -85,19 +88,19 @@ def _(bench):
     return cell(bench.told, ending)
 
 
-@fault("the switch of railgating, or of boost, refuses", "says so, brings all back")
+@fault("the switch of railgating or boost refuses", "says so and restores the board")
 def _(bench):
     bench.tree.fault(bench.switch, "refused")
     bench.pin()
 
 
-@fault("the switch of railgating, or of boost, ignores what is written", "reads back, sees it, brings all back")
+@fault("the switch of railgating or boost ignores what is written", "notices on reading back, restores the board")
 def _(bench):
     bench.tree.fault(bench.switch, "ignored")
     bench.pin()
 
 
-@fault("the clock goes above its limits while pinned", "tells it, once")
+@fault("the clock goes above its limits while pinned", "reports it, once")
 def _(bench):
     assert bench.pin()
     bench.tree.board.clocks[0].now = bench.tree.board.clocks[0].listed[-1]

@@ -15,10 +15,10 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.agent.agent_socket_made import ENVIRONMENT, REPOSITORY, Holder, wait_for
-from tests.agent.agent_trees_made import Ending
 from tests.agent.faults_made import AS_FOUND, BY_RESTORE, Bench, cell, fault
-from tests.devices.devices_live import virtual
+from tests.support.agent_socket import ENVIRONMENT, REPOSITORY, Holder, wait_for
+from tests.support.agent_trees import Ending
+from tests.support.live_devices import virtual
 
 from wattune.devices import open_device
 from wattune_agent.client import Client
@@ -34,7 +34,7 @@ from wattune_agent.tree import Tree
 
 @fault(
     "SIGKILL at each step of pinning and restoring",
-    "nothing can be done; `restore`, or the next pin, brings all back",
+    "nothing can be done; `restore` or the next pin restores the board",
     slow=True,
 )
 def _(bench):
@@ -43,7 +43,7 @@ def _(bench):
     return cell(["left behind"], BY_RESTORE)
 
 
-@fault("SIGTERM at each step of pinning and restoring", "brings all back, then ends by it", slow=True)
+@fault("SIGTERM at each step of pinning and restoring", "restores the board, then exits by the signal", slow=True)
 def _(bench):
     said = at_each_step(bench, signal.SIGTERM)
     assert (said["changed"], said["left"]) == (0, 0)
@@ -52,7 +52,7 @@ def _(bench):
 
 @fault(
     "SIGINT (Ctrl-C) at each step of pinning and restoring",
-    "finishes the step, then KeyboardInterrupt brings all back",
+    "finishes the step, then restores the board on KeyboardInterrupt",
     slow=True,
 )
 def _(bench):
@@ -61,7 +61,7 @@ def _(bench):
     return cell(["KeyboardInterrupt"], AS_FOUND)
 
 
-@fault("an exception in the training", "brings all back, then raises it")
+@fault("an exception in the training loop", "restores the board, then raises it")
 def _(bench):
     device = virtual(bench.tree)
     try:
@@ -210,8 +210,8 @@ class Served:
         assert snapshots(self.tree) == []
         with Controller(find_board(self.tree, "cpu" if self.bench.is_cpu else "jetson")) as following:
             following.pin(self.bench.other_mhz)
-            assert wait_for(lambda: self.is_at(self.bench.other_mhz), 1.0)
-        assert wait_for(self.is_back, 1.0)
+            assert wait_for(lambda: self.is_at(self.bench.other_mhz))
+        assert wait_for(self.is_back)
 
     def stop(self, number):
         self.agent.send_signal(number)
@@ -223,7 +223,16 @@ def served(bench):
     """The files as a process keeps them alive, and an agent over them."""
     with tempfile.TemporaryDirectory(prefix="wattune-faults-") as folder:
         root = Path(folder)
-        command = [sys.executable, "-m", "tests.live.daemon", str(root), "--family", bench.family, "--seconds", "60"]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.live.daemon",
+            str(root),
+            "--family",
+            bench.family,
+            "--seconds",
+            "60",
+        ]
         with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as daemon:
             assert daemon.stdout.readline().startswith(b"live")
             (root / "load_fraction").write_text("1.0", encoding="utf-8")
@@ -249,19 +258,19 @@ def holding(service, *requests):
         holder.end()
 
 
-@fault("the agent gets SIGTERM while a client holds the board", "restores, then ends; the client is told that it went")
+@fault("the agent gets SIGTERM while a client holds the board", "restores the board, then exits; the client is told")
 def _(bench):
     with served(bench) as service, Client(str(service.socket)) as client:
         client.pin(service.mhz)
         assert service.is_at(service.mhz)
         service.stop(signal.SIGTERM)
-        assert wait_for(service.is_back, 1.0)
+        assert wait_for(service.is_back)
         bench.tells(client.read)
         service.start()
     return cell(bench.told, AS_FOUND)
 
 
-@fault("the agent is killed (SIGKILL)", "the next agent, or `restore`, brings all back and says so to the next client")
+@fault("the agent is killed (SIGKILL)", "the next agent or `restore` restores the board; the next client is told")
 def _(bench):
     with served(bench) as service:
         client = Client(str(service.socket))
@@ -271,11 +280,11 @@ def _(bench):
         client.close()
         assert service.is_at(service.mhz)
         service.start()
-        assert wait_for(service.is_back, 1.0)
+        assert wait_for(service.is_back)
         with Client(str(service.socket)) as client:
             client.pin(service.mhz)
             bench.hears(client.check())
-        assert wait_for(service.is_back, 1.0)
+        assert wait_for(service.is_back)
     return cell(bench.told, BY_RESTORE)
 
 
@@ -295,13 +304,13 @@ def _(bench):
         bench.tell(f"exit {report.exit_code}")
         assert service.is_at(service.mhz)
         assert restore_left_behind(service.tree)
-        assert wait_for(service.is_back, 1.0)
+        assert wait_for(service.is_back)
     return cell(bench.told, BY_RESTORE)
 
 
 @fault(
-    "the agent is killed under a training",
-    "checkpoint, ends: exit 4; says that the board is not restored yet",
+    "the agent is killed during a training run",
+    "saves a checkpoint, exit 4; says that the board is not restored yet",
     slow=True,
 )
 def _(bench):
@@ -314,13 +323,13 @@ def _(bench):
         device.close()
         assert service.is_at(service.mhz)
         assert restore_left_behind(service.tree)
-        assert wait_for(service.is_back, 1.0)
+        assert wait_for(service.is_back)
     return cell(bench.told, BY_RESTORE)
 
 
 @fault(
-    "the guard of a program stands still (SIGSTOP) for 6 s under a cap",
-    "tells it, begins to count anew; nobody guards meanwhile, and the program goes on",
+    "the guard of a program is stopped (SIGSTOP) for 6 s under a cap",
+    "reports it and starts counting again; meanwhile the program runs unguarded",
     slow=True,
 )
 def _(bench):
@@ -351,46 +360,46 @@ def _(bench):
         assert told, said.read_text()
         bench.hears(json.loads(report.read_text(encoding="utf-8"))["events"])
         bench.tell(f"exit {guard.returncode}")
-        assert wait_for(service.is_back, 1.0)
+        assert wait_for(service.is_back)
     return cell(bench.told, AS_FOUND)
 
 
-@fault("a client is killed (SIGKILL)", "the agent restores at once")
+@fault("a client is killed (SIGKILL)", "the agent restores the board at once")
 def _(bench):
     with served(bench) as service, holding(service, ["guard", 900.0]) as holder:
         holder.process.kill()
-        assert wait_for(service.is_back, 2.0)
+        assert wait_for(service.is_back)
     return cell(bench.told, AS_FOUND)
 
 
 @fault(
-    "a client stands still (SIGSTOP)",
-    "after the lease the agent restores; the client has its pin again when it goes on",
+    "a client is stopped (SIGSTOP)",
+    "when the lease expires, the agent restores the board; the client gets its pin back when it continues",
 )
 def _(bench):
     with served(bench) as service, holding(service) as holder:
         holder.process.send_signal(signal.SIGSTOP)
-        assert wait_for(service.is_back, 4.0)
+        assert wait_for(service.is_back)
         holder.process.send_signal(signal.SIGCONT)
-        assert wait_for(lambda: service.is_at(service.mhz), 4.0)
+        assert wait_for(lambda: service.is_at(service.mhz))
         bench.hears(holder.ask()["events"])
         holder.end()
-        assert wait_for(service.is_back, 2.0)
+        assert wait_for(service.is_back)
     return cell(bench.told, AS_FOUND)
 
 
 @fault(
-    "a client stands still (SIGSTOP) under a cap, then is killed",
-    "after the lease the lowest clock, guarded; restores when it is gone",
+    "a client is stopped (SIGSTOP) under a cap, then killed",
+    "when the lease expires, lowest clock, still guarded; restores when the client is gone",
 )
 def _(bench):
     with served(bench) as service, holding(service, ["guard", 900.0]) as holder, Client(str(service.socket)) as reader:
         holder.process.send_signal(signal.SIGSTOP)
-        assert wait_for(lambda: service.is_at(bench.settings[0]), 4.0)
+        assert wait_for(lambda: service.is_at(bench.settings[0]))
         assert reader.read()["power_w"] > 0
         service.logged("lease lapsed")
         holder.process.kill()
-        assert wait_for(service.is_back, 2.0)
+        assert wait_for(service.is_back)
     return cell(bench.told, AS_FOUND)
 
 

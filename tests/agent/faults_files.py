@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.agent.faults_made import BY_RESTORE, Quick, cell, fault
-from tests.live.tree import disk_full
+from tests.support.live.tree import disk_full
 
 from wattune_agent.controller import restore_left_behind
 from wattune_agent.guarded import run_guarded
@@ -13,7 +13,7 @@ from wattune_agent.snapshot import Snapshot, boot_id, snapshots, state_folder
 # ------------------------------------------------------------------------------------------------------- permissions
 
 
-@fault("no permission to write the clock", "names the file and both ways out; nothing is written")
+@fault("no permission to write the clock", "names the file and both remedies; nothing is written")
 def _(bench):
     bench.tree.fault("*", "forbidden", on="write")
     bench.pin()
@@ -27,8 +27,8 @@ def _(bench):
 
 
 @fault(
-    "permission lost half-way through a pin, after each write in turn",
-    "brings back what it still can, and keeps the snapshot; `restore` does the rest when it may write again",
+    "permission lost halfway through a pin, after each write in turn",
+    "restores what it still can and keeps the snapshot; `restore` does the rest once it may write again",
 )
 def _(bench):
     tree, allowed = bench.tree, len(bench.board.clock.files())
@@ -48,7 +48,7 @@ def _(bench):
     return cell(bench.told, BY_RESTORE)
 
 
-@fault("permission lost while pinned", "says so at the end; the snapshot stays until `restore` may write again")
+@fault("permission lost while pinned", "says so at the end; the snapshot remains until `restore` may write again")
 def _(bench):
     assert bench.pin()
     bench.tree.fault("*", "forbidden", on="write")
@@ -66,7 +66,7 @@ def _(bench):
 
 @fault(
     "a limit's file vanishes while pinned (driver reloaded, core offline)",
-    "says so at once; at the end brings back the others, and that one by `restore` when it is there again",
+    "says so at once; restores the other files at the end, and this one by `restore` when it exists again",
 )
 def _(bench):
     assert bench.pin()
@@ -74,22 +74,20 @@ def _(bench):
     bench.looks()
 
 
-@fault("EIO at a write, for a moment", "writes again; pinned all the same")
+@fault("EIO at a write, briefly", "retries; pinned")
 def _(bench):
     bench.tree.fault(bench.high, "eio", on="write", until_s=bench.tree.now_s() + 0.02)
     assert bench.pin()
     assert bench.is_at(bench.mhz)
 
 
-@fault("EIO at every write", "tries three times, then brings all back")
+@fault("EIO at every write", "tries three times, then restores the board")
 def _(bench):
     bench.tree.fault(bench.high, "eio", on="write")
     bench.pin()
 
 
-@fault(
-    "EIO at the change of a pinned clock", "keeps it pinned where it was, or lower, never higher; says so at the end"
-)
+@fault("EIO at the change of a pinned clock", "stays pinned where it was, or lower, never higher; says so at the end")
 def _(bench):
     assert bench.pin()
     pinned = bench.limits
@@ -99,31 +97,33 @@ def _(bench):
         assert bench.limits[1] <= pinned[1]
 
 
-@fault("a write is refused (EINVAL)", "tries three times, in both orders, then brings all back")
+@fault("a write is refused (EINVAL)", "tries three times, in both orders, then restores the board")
 def _(bench):
     bench.tree.fault(bench.high, "refused")
     bench.pin()
 
 
-@fault("a write is refused (EBUSY)", "tries three times, then brings all back")
+@fault("a write is refused (EBUSY)", "tries three times, then restores the board")
 def _(bench):
     bench.tree.fault(bench.high, "busy")
     bench.pin()
 
 
-@fault("a write is ignored without a word", "reads back, sees it, brings all back")
+@fault("a write is silently ignored", "notices on reading back, restores the board")
 def _(bench):
     bench.tree.fault(bench.high, "ignored")
     bench.pin()
 
 
-@fault("EIO at reading a limit, from before the pin", "nothing is written: what the board was is not known")
+@fault("EIO at reading a limit, starting before the pin", "nothing is written: the board's original state is unknown")
 def _(bench):
     bench.tree.fault(bench.low, "eio", on="read")
     bench.pin()
 
 
-@fault("EIO at a limit, from while it is pinned", "says so; the snapshot stays until `restore` can read and write")
+@fault(
+    "EIO at a limit, starting while it is pinned", "says so; the snapshot remains until `restore` can read and write"
+)
 def _(bench):
     assert bench.pin()
     bench.tree.fault(bench.low, "eio")
@@ -133,19 +133,19 @@ def _(bench):
 # ------------------------------------------------------------------------------------------------------------ nonsense
 
 
-@fault("a limit holds garbage when it is found", "nothing is written: garbage is not what to come back to")
+@fault("a limit contains garbage when the board is opened", "nothing is written: garbage cannot be restored")
 def _(bench):
     bench.tree.fault(bench.low, "garbage")
     bench.pin()
 
 
-@fault("a limit is empty when it is found", "nothing is written")
+@fault("a limit is empty when the board is opened", "nothing is written")
 def _(bench):
     bench.tree.fault(bench.high, "empty")
     bench.pin()
 
 
-@fault("a limit reads 1000 THz or less than nothing when it is found", "nothing is written")
+@fault("a limit reads 1000 THz or a negative value when the board is opened", "nothing is written")
 def _(bench):
     for kind in ("absurd", "negative"):
         bench.tree.faults.clear()
@@ -153,7 +153,7 @@ def _(bench):
         bench.pin()
 
 
-@fault("a limit holds garbage while pinned", "says so; the snapshot stays until the file can be compared again")
+@fault("a limit contains garbage while pinned", "says so; the snapshot remains until the file can be compared again")
 def _(bench):
     assert bench.pin()
     bench.tree.fault(bench.high, "garbage")
@@ -163,13 +163,13 @@ def _(bench):
 # -------------------------------------------------------------------------------------------------------- the snapshot
 
 
-@fault("disk full at the snapshot", "nothing is written: without a snapshot no board is changed")
+@fault("disk full while writing the snapshot", "nothing is written: no board is changed without a snapshot")
 def _(bench):
     with disk_full():
         bench.pin()
 
 
-@fault("the snapshot's folder cannot be made", "nothing is written")
+@fault("the snapshot's folder cannot be created", "nothing is written")
 def _(bench):
     folder = Path(state_folder(bench.tree))
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def _(bench):
     folder.unlink()
 
 
-@fault("a snapshot that is cut off is found", "nothing is written, at a pin and at `restore`: says what to do by hand")
+@fault("a truncated snapshot is found", "nothing is written by a pin or by `restore`; says what to do by hand")
 def _(bench):
     _leave(bench, lambda text: text[: len(text) // 2])
     bench.pin()
@@ -187,7 +187,7 @@ def _(bench):
     Path(snapshots(bench.tree)[0]).unlink()
 
 
-@fault("a snapshot that names files outside of /sys is found", "nothing is written, at a pin and at `restore`")
+@fault("a snapshot naming files outside /sys is found", "nothing is written by a pin or by `restore`")
 def _(bench):
     _leave(bench, lambda text: text.replace(bench.low, "/sys/../etc/passwd"))
     bench.pin()
@@ -196,8 +196,8 @@ def _(bench):
 
 
 @fault(
-    "power cut while pinned, then a start of the machine",
-    "the next pin says so and takes the snapshot away; it writes nothing of it, for the kernel has begun anew",
+    "power cut while pinned, then a reboot",
+    "the next pin says so and removes the snapshot without applying it: the kernel has started afresh",
 )
 def _(bench):
     _leave(bench, lambda text: text.replace(boot_id(), "the start before").replace(bench.tree.read(bench.low), "1"))

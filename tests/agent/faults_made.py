@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Optional
 
-from tests.agent.agent_trees_made import texts
-from tests.live.tree import LiveTree
+from tests.support.agent_trees import texts
+from tests.support.live.tree import LiveTree
 
 from wattune_agent.controller import Controller, restore_left_behind
 from wattune_agent.discovery import find_board
@@ -148,7 +148,7 @@ class Bench:
 
     def trains(self, device, folder, **limits):
         """The record of a training on the device that nothing but a safety stop ends."""
-        from tests.training import training_made as made
+        from tests.support import training_runs as made
 
         from wattune.training import train
 

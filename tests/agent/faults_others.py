@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from tests.agent.faults_made import fault
-from tests.live.tree import CALL_S
+from tests.support.live.tree import CALL_S
 
 from wattune_agent.controller import Controller
 from wattune_agent.guarded import run_guarded
@@ -14,7 +14,7 @@ def top(bench):
     return str(bench.tree.board.clocks[0].listed[-1])
 
 
-@fault("another program writes a limit while pinned, once", "writes the pin again, and tells it")
+@fault("another program writes a limit while pinned, once", "writes the pin again and reports it")
 def _(bench):
     assert bench.pin()
     bench.tree.rewrite(bench.high, top(bench))
@@ -23,8 +23,8 @@ def _(bench):
 
 
 @fault(
-    "another program writes a limit while pinned, for ever",
-    "answers five times, then only tells it; brings all back",
+    "another program writes a limit while pinned, again and again",
+    "writes it again five times, then only reports it; restores the board",
 )
 def _(bench):
     assert bench.pin()
@@ -35,8 +35,8 @@ def _(bench):
 
 
 @fault(
-    "another program writes a limit after each of our writes of the restore, for ever",
-    "tries three times, then says so; `restore` when the other is done",
+    "another program writes a limit after each write of our restore, again and again",
+    "tries three times, then says so; `restore` once the other program is done",
 )
 def _(bench):
     assert bench.pin()
@@ -48,7 +48,7 @@ def _(bench):
     bench.tree.before_write = lambda path, text: bench.tree.later(bench.tree.now_s() + 1.5 * CALL_S, rewrite)
 
 
-@fault("another program writes between our writes of a pin", "reads back, sees it, writes again")
+@fault("another program writes between the writes of our pin", "notices on reading back, writes again")
 def _(bench):
     others = iter([True])
 
@@ -61,7 +61,7 @@ def _(bench):
     assert bench.is_at(bench.mhz)
 
 
-@fault("another program writes between our writes of the restore", "reads back, sees it, writes again")
+@fault("another program writes between the writes of our restore", "notices on reading back, writes again")
 def _(bench):
     assert bench.pin()
     others = iter([True])
@@ -75,7 +75,7 @@ def _(bench):
     assert bench.is_back
 
 
-@fault("another program switches railgating, or boost, back on while pinned", "switches it off again, and tells it")
+@fault("another program switches railgating or boost back on while pinned", "switches it off again and reports it")
 def _(bench):
     assert bench.pin()
     bench.tree.rewrite(bench.switch, bench.on)
@@ -83,7 +83,7 @@ def _(bench):
     assert bench.tree.board.text(bench.switch) == bench.off
 
 
-@fault("a second controller", "is refused, and told who has the board; what is pinned stays")
+@fault("a second controller", "is refused and told who holds the board; the pin remains")
 def _(bench):
     assert bench.pin()
     writes = len(bench.tree.writes)
@@ -93,9 +93,7 @@ def _(bench):
     assert len(bench.tree.writes) == writes
 
 
-@fault(
-    "a second controller, under a cap of `guard` and without a clock", "the program is not run; what is pinned stays"
-)
+@fault("a second controller, under a cap of `guard` and without a clock", "the program is not run; the pin remains")
 def _(bench):
     assert bench.pin()
     writes = len(bench.tree.writes)
@@ -107,7 +105,7 @@ def _(bench):
 
 @fault(
     "another program switches the power mode while pinned, and with it the limits",
-    "holds the pin, and tells both; the limits that come back are those of the mode before",
+    "keeps the pin and reports both; the restored limits are those of the previous mode",
     cpu_laptop="it has no nvpmodel",
 )
 def _(bench):

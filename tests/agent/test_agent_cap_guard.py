@@ -23,7 +23,8 @@ class Clock:
 def made(value=500.0, cap_w=4.5, settle_s=0.0, max_temp_c=None, clocks=CLOCKS):
     clock = Clock()
     clock.mhz = value
-    return CapGuard(clocks, value, clock, cap_w, settle_s, max_temp_c), clock
+    ladder = [mhz for mhz in clocks if value is not None and mhz <= value]
+    return CapGuard(ladder, clock, cap_w, settle_s, max_temp_c), clock
 
 
 def feed(guard, readings, start_s=0.0, temperature_c=None):
@@ -131,7 +132,7 @@ def test_a_board_that_fails_to_change_is_kept_as_the_failure():
     def fail(mhz):
         raise OSError("gone")
 
-    guard = CapGuard(CLOCKS, 500.0, fail, 4.5, 0.0)
+    guard = CapGuard(CLOCKS, fail, 4.5, 0.0)
     with pytest.raises(OSError, match="gone"):
         guard(0.0, 5.0)
     assert isinstance(guard.failure, OSError)

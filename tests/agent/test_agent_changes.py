@@ -3,13 +3,13 @@
 import os
 
 import pytest
-from tests.agent.agent_trees_made import HIGH, LOW, NOW, RAILGATE, MadeTree, board_in, cpu_tree, gpu_tree, put, texts
-from tests.live.tree import LiveTree
+from tests.support.agent_trees import HIGH, LOW, NOW, RAILGATE, MadeTree, board_in, cpu_tree, gpu_tree, put, texts
+from tests.support.live.tree import LiveTree
 
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import FileFailed, Forbidden, NotTaken
-from wattune_agent.limits import Limits
+from wattune_agent.limits import FrequencyLimits
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_step_down_under_a_clamp_is_a_pin(tree, controller, tmp_path):
     assert controller.pin(918.0) == {"mhz": 918.0}
     (event,) = controller.check()
     assert event["kind"] == "clamped"
-    assert "max_freq reads 714000000 where 918000000 was written" in event["text"]
+    assert "max_freq reads 714000000, but 918000000 was written" in event["text"]
     for _ in range(10):
         assert controller.check() == []
     tree.clamp_mhz = None
@@ -78,7 +78,7 @@ def test_a_clamp_on_a_live_board(tmp_path):
 
 
 def test_a_minimum_that_stays_low_under_no_clamp_is_not_taken(tree):
-    limits = Limits(tree, LOW, HIGH, 1000000)
+    limits = FrequencyLimits(tree, LOW, HIGH, 1000000)
     assert limits.pin(612000000) == {}
     tree.clamp_mhz = 510.0
     assert limits.pin(612000000) == {LOW: "612000000", HIGH: "612000000"}
@@ -93,7 +93,7 @@ def test_limits_above_what_was_written_are_never_a_clamp(tree):
     real = tree.write
     tree.write = lambda path, text: None if path == HIGH else real(path, text)
     with pytest.raises(NotTaken, match="read 612000000 and 1020000000"):
-        Limits(tree, LOW, HIGH, 1000000).pin(612000000)
+        FrequencyLimits(tree, LOW, HIGH, 1000000).pin(612000000)
 
 
 # -------------------------------------------------------------------------------------------------- a change that fails

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from tests.agent.agent_trees_made import HIGH, LOW, MadeTree, board_in, gpu_tree, texts
+from tests.support.agent_trees import HIGH, LOW, MadeTree, board_in, gpu_tree, texts
 
 from wattune_agent.controller import Controller
 from wattune_agent.errors import Busy, NotKept, NotThere

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_sensors_made import TimedTree, hwmon_chip, link, put
+from tests.support.agent_sensors import TimedTree, hwmon_chip, link, put
 
 from wattune_agent.conditions import conditions
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_trees_made import (
+from tests.support.agent_trees import (
     HIGH,
     LISTED_MHZ,
     LOW,
@@ -24,7 +24,7 @@ from tests.agent.agent_trees_made import (
     put,
     texts,
 )
-from tests.live.tree import LiveTree, disk_full
+from tests.support.live.tree import LiveTree, disk_full
 
 from wattune_agent.board import Board
 from wattune_agent.controller import Controller, left_behind, restore_left_behind
@@ -275,7 +275,7 @@ def test_a_failed_return_can_be_tried_again(tree, controller, tmp_path):
 
     tree.before_write = fails
     for _ in range(2):
-        with pytest.raises(NotRestored, match=r"gone \(all else is as it was; .*board-jetson.json keeps"):
+        with pytest.raises(NotRestored, match=r"gone \(everything else is restored; .*board-jetson.json keeps"):
             controller.restore()
     assert tree.read(LOW) == "306000000"
     assert left_behind(tree) is None  # still ours
@@ -341,11 +341,11 @@ def test_another_writer_is_answered_five_times_and_then_only_told(tree, controll
         tree.write(HIGH, "1020000000")
         (event,) = controller.check()
         assert event["kind"] == "another writer"
-        assert "max_freq reads 1020000000 where 612000000 was pinned; it was written again" in event["text"]
+        assert "max_freq reads 1020000000, but 612000000 was pinned; it was written again" in event["text"]
         assert tree.read(HIGH) == "612000000"
     tree.write(HIGH, "1020000000")
     (event,) = controller.check()
-    assert "answered 5 times and is left now" in event["text"]
+    assert "written again 5 times and is now left alone" in event["text"]
     assert tree.read(HIGH) == "1020000000"
     assert controller.check() == []
     tree.write(LOW, "306000000")
@@ -367,7 +367,7 @@ def test_a_new_pin_does_not_begin_the_fight_anew(tree, controller):
         controller.check()
         controller.pin(mhz)
     tree.write(HIGH, "1020000000")
-    assert "is left now" in controller.check()[0]["text"]
+    assert "is now left alone" in controller.check()[0]["text"]
 
 
 def test_a_clamp_is_told_once_and_its_end(tree, controller):
@@ -375,7 +375,7 @@ def test_a_clamp_is_told_once_and_its_end(tree, controller):
     tree.clamp_mhz = 510.0
     events = controller.check()
     assert kinds(events) == ["clamped"]
-    assert "reads 510000000 where 816000000 was pinned; it stays so when it is written again" in events[0]["text"]
+    assert "reads 510000000, but 816000000 was pinned; writing it again does not change it" in events[0]["text"]
     for _ in range(10):
         assert controller.check() == []
     tree.clamp_mhz = None
@@ -407,7 +407,7 @@ def test_a_board_that_is_clamped_when_it_is_found_is_told(tmp_path):
         tree.board.clamp(816.0)
         controller.pin(612.0)
         (event,) = controller.check()
-        assert "as it is found" in event["text"]
+        assert "throttles the board already" in event["text"]
 
 
 def test_a_file_that_cannot_be_read_while_pinned_is_told_once(tree, controller):
@@ -477,7 +477,7 @@ def test_gpu_and_cpu_of_a_board_are_two(tree, controller, tmp_path):
 
 CHILD = """
 import sys, time
-from tests.agent.agent_trees_made import MadeTree, board_in
+from tests.support.agent_trees import MadeTree, board_in
 from wattune_agent.controller import Controller
 controller = Controller(board_in(MadeTree(sys.argv[1])))
 {before}
@@ -802,7 +802,7 @@ def test_nothing_is_left_at_the_end(tree, controller):
 def test_the_board_comes_back_whenever_the_process_is_ended(tmp_path, number):
     """The signal just before every single call that touches a file."""
     gpu_tree(tmp_path)
-    command = [sys.executable, "-m", "tests.agent.agent_trees_made", str(tmp_path), str(int(number))]
+    command = [sys.executable, "-m", "tests.support.agent_trees", str(tmp_path), str(int(number))]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, universal_newlines=True, check=True)
     stages = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(stages) >= 40
@@ -887,7 +887,7 @@ def test_a_mode_that_is_not_taken_leaves_all_as_it_was(moded, controller, tmp_pa
 
 
 def test_a_mode_that_is_not_known_is_not_left(tree, controller):
-    with pytest.raises(NotThere, match="could not be brought back"):
+    with pytest.raises(NotThere, match="could not be restored"):
         controller.switch_mode(1)
 
 

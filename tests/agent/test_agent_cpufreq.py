@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_trees_made import CPU, MadeTree, cpu_tree, link, put, texts
+from tests.support.agent_trees import CPU, MadeTree, cpu_tree, link, put, texts
 
 from wattune_agent.capture import materialise
 from wattune_agent.cpufreq import find_cpu_clock
@@ -160,7 +160,7 @@ def test_a_policy_that_cannot_be_used_is_a_problem_and_the_others_stay(tmp_path)
     cpu_tree(tmp_path, {0: {"scaling_available_frequencies": LISTED}, 1: bad, 2: {"scaling_max_freq": None}})
     clock, problems = find_cpu_clock(MadeTree(tmp_path))
     assert len(clock.files()) == 2
-    assert "cpuinfo_min_freq holds no whole number" in problems[0]
+    assert "cpuinfo_min_freq contains no whole number" in problems[0]
     assert "scaling_max_freq" in problems[1]
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_trees_made import (
+from tests.support.agent_trees import (
     DEVFREQ,
     GPU,
     HIGH,

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_sensors_made import TimedTree, hwmon_chip, iio_chip, link, put
+from tests.support.agent_sensors import TimedTree, hwmon_chip, iio_chip, link, put
 
 from wattune_agent.capture import materialise
 from wattune_agent.discovery import board_name, families, find_board, is_tegra

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.agent.faults_all import FAULTS
 from tests.agent.faults_made import FAMILIES, Bench, documented, outcome
-from tests.agent.faults_sensor import passing
-from tests.forked import Forked
+from tests.support.forked import Forked
+from tests.support.virtual_time import VirtualProgram, VirtualTime
 
-from wattune_agent.guarded import run_guarded
+from wattune_agent.guarded import PERIOD_S, guard_program
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "faults.md"
 AT_ONCE = [
@@ -34,7 +34,7 @@ def test_a_fault_ends_as_the_page_says(fault, family, tmp_path):
 @pytest.mark.parametrize("fault", IN_SECONDS)
 def test_a_fault_that_takes_seconds_ends_as_the_page_says(fault, tmp_path):
     """All families at once, each in a process of its own: most of it is waiting."""
-    pytest.importorskip("tests.training.training_made")  # torch, once
+    pytest.importorskip("tests.support.training_runs")  # torch, once
     with ExitStack() as ends:
         acts = [partial(_say, fault, family, tmp_path / family) for family in FAMILIES]
         processes = [ends.enter_context(Forked(act)) for act in acts]
@@ -59,10 +59,32 @@ def test_the_page_has_every_fault_and_no_other():
     assert len(set(everywhere)) == len(everywhere) >= 25
 
 
+@pytest.mark.parametrize("after_s", [1.5 + 0.037 * attempt for attempt in range(5)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rising_power_is_answered_by_the_first_reading_that_shows_it(family, after_s, tmp_path):
+    """At whatever moment between two readings it rises."""
+    bench = Bench(tmp_path / "board", family)
+    tree, board = bench.tree, bench.controller.describe()
+    bench.pin(bench.settings[-1])
+    watts = []
+    for load in (1.0, 0.0):
+        tree.board.load = load
+        tree.sleep(5.0)
+        watts.append(tree.board.power_w())
+    bench.controller.read()
+    pinned, rose_s = bench.limits[1], tree.now_s() + after_s
+    tree.later(rose_s, lambda: setattr(tree.board, "load", 1.0))
+    program = VirtualProgram(VirtualTime(tree.sleep), 5.0)
+    report = guard_program(bench.controller, program, clock_mhz=bench.settings[-1], cap_w=sum(watts) / 2)
+    lowered_s = [time_s for time_s, path, text in tree.writes if path == bench.high and int(text) < pinned]
+    assert 0 < lowered_s[0] - rose_s <= board["window_s"] + board["lag_s"] + board["period_s"] + PERIOD_S
+    assert report.power_peak_w > sum(watts) / 2
+
+
 def test_what_the_restore_says_is_in_the_report_of_a_program(tmp_path):
     bench = Bench(tmp_path / "board", "orin-nano")
     bench.controller.read()
     bench.tree.later(bench.tree.now_s() + 0.3, lambda: bench.tree.board.clamp(bench.settings[2]))
-    with passing(bench.tree):
-        report = run_guarded(bench.controller, ["sleep", "0.6"], clock_mhz=bench.settings[-2])
+    program = VirtualProgram(VirtualTime(bench.tree.sleep), 0.55)
+    report = guard_program(bench.controller, program, clock_mhz=bench.settings[-2])
     assert (report.exit_code, [event["kind"] for event in report.events]) == (0, ["clamped"])

@@ -1,27 +1,32 @@
-"""Any program under a pinned clock, a cap and a meter: real programs, mostly of the shell."""
+"""Any program under a pinned clock, a cap and a meter.
+
+Programs are real, mostly of the shell, if it is about programs, and virtual if it is about what time brings.
+"""
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
-from agent_socket_made import ENVIRONMENT, wait_for
-from tests.live.tree import LiveTree
+from tests.support.agent_socket import ENVIRONMENT, state_of, wait_for
+from tests.support.live.tree import LiveTree
+from tests.support.virtual_time import DYING_S, VirtualProgram, VirtualTime
 
-from wattune_agent import guarded, program
+from wattune_agent import program, stuck
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, NoReading, NotRestored, NotThere
-from wattune_agent.guarded import run_guarded
+from wattune_agent.guarded import BLIND_S, HANG_S, PERIOD_S, guard_program, run_guarded
 from wattune_agent.joules import Joules
 from wattune_agent.signals import held
+from wattune_agent.time_source import TimeSource
 
 
 class Board:
-    """A controller in this process; its power is 10 mW a MHz, in real time."""
+    """A controller in this process; its power is 10 mW a MHz."""
 
     def __init__(self, settings=(100.0, 200.0, 300.0, 400.0, 500.0)):
         self.settings = list(settings)
@@ -76,6 +81,11 @@ def board():
     return Board()
 
 
+@pytest.fixture
+def time():
+    return VirtualTime()
+
+
 @pytest.fixture(autouse=True)
 def no_signal_is_kept():
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
@@ -86,20 +96,34 @@ def no_signal_is_kept():
     assert [signal.getsignal(number) for number in numbers] == before
 
 
+def guard_for(board, lasts_s, time=None, *, code=0, later=(), **limits):
+    """Guard a virtual program that lasts so long; ``later``: what happens when, in seconds from now."""
+    time = time or VirtualTime()
+    for after_s, act in later:
+        time.later(after_s, act)
+    return guard_program(board, VirtualProgram(time, lasts_s, code), **limits)
+
+
 def kinds(report):
     return [event["kind"] for event in report.events]
 
 
 def test_a_program_is_pinned_metered_and_the_board_restored(board, tmp_path):
-    report = run_guarded(board, ["sh", "-c", "sleep 0.5; echo done > $0", str(tmp_path / "out")], clock_mhz=200.0)
+    report = run_guarded(board, ["sh", "-c", "sleep 0.1; echo done > $0", str(tmp_path / "out")], clock_mhz=200.0)
     assert (tmp_path / "out").read_text() == "done\n"
     assert board.pins == [200.0]
     assert board.restored == 1
     assert (report.ended, report.exit_code, report.events) == ("finished", 0, [])
-    assert 0.5 <= report.time_s < 1.5
     assert report.energy_j == pytest.approx(2.0 * report.time_s, rel=1e-3)
     assert report.power_mean_w == report.power_peak_w == pytest.approx(2.0)
-    assert 4 <= report.readings <= 16
+
+
+def test_a_program_is_read_ten_times_a_second_for_as_long_as_it_runs(board):
+    report = guard_for(board, 5.05, clock_mhz=200.0)
+    assert report.time_s == pytest.approx(5.05)
+    assert report.readings == 51
+    assert report.energy_j == pytest.approx(2.0 * 5.05)
+    assert (board.pins, board.restored) == ([200.0], 1)
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143), (":", 0)])
@@ -169,57 +193,54 @@ def test_nothing_runs_blind_or_on_a_board_of_somebody_else(board, tmp_path):
 
 def test_the_cap_is_kept_by_lower_clocks(board):
     said = []
-    report = run_guarded(board, ["sleep", "0.8"], clock_mhz=500.0, cap_w=2.5, say=said.append)
+    report = guard_for(board, 0.85, clock_mhz=500.0, cap_w=2.5, say=said.append)
     assert board.pins == [500.0, 400.0, 300.0, 200.0]
     assert kinds(report) == ["guard"] * 3
     assert report.events[0]["action"] == "down"
     assert report.events[-1]["setting"] == 200.0
     assert len(said) == 3
     assert "guard" in said[0]
-    assert 0.1 < report.above_cap_s < 0.7
+    assert report.above_cap_s == pytest.approx(3 * PERIOD_S)
     assert report.ended == "finished"
     assert board.restored == 1
 
 
 def test_without_a_clock_the_board_is_left_alone_until_the_cap_is_broken(board):
     board.free_mhz = 400.0
-    quiet = run_guarded(board, ["sleep", "0.3"], cap_w=4.5)
+    quiet = guard_for(board, 0.35, cap_w=4.5)
     assert board.pins == quiet.events == []
-    run_guarded(board, ["sleep", "0.5"], cap_w=3.5)
+    guard_for(board, 0.55, cap_w=3.5)
     assert board.pins == [300.0]  # down from where the board was itself, not from the top
 
 
-def test_what_the_sensor_still_holds_of_the_time_before_the_pin_is_not_the_programs(board, tmp_path):
+def test_what_the_sensor_still_holds_of_the_time_before_the_pin_is_not_the_programs(board, time):
     board.window_s, read, pin, pinned_s = 0.5, board.read, board.pin, []
 
     def late():
         reading = read()
-        if not pinned_s or time.monotonic() - pinned_s[0] < board.window_s:
+        if not pinned_s or time.now_s() - pinned_s[0] < board.window_s:
             reading["power_w"] = 5.0
         return reading
 
     def first(mhz):
         pin(mhz)
-        pinned_s.append(time.monotonic())
+        pinned_s.append(time.now_s())
 
     board.read, board.pin = late, first
-    report = run_guarded(board, ["sleep", "0.5"], clock_mhz=300.0, cap_w=4.0)
+    report = guard_for(board, 1.05, time, clock_mhz=300.0, cap_w=4.0)
     assert (report.events, report.power_peak_w) == ([], 3.0)
-    assert report.time_s < 1.0
-    short = run_guarded(board, ["true"], clock_mhz=300.0)
+    short = guard_for(board, 0.6, time, clock_mhz=300.0)  # which is over when that has passed
     assert short.power_peak_w == 3.0
 
 
-def test_a_sensor_that_is_stuck_is_noticed(board, monkeypatch):
-    monkeypatch.setattr("wattune_agent.stuck.READINGS", 5)
-    monkeypatch.setattr("wattune_agent.stuck.SECONDS", 0.5)
+def test_a_sensor_that_is_stuck_is_noticed(board, time):
     board.watts = 3.0
-    report = run_guarded(board, ["sleep", "1.2"], clock_mhz=500.0)
+    report = guard_for(board, 3 * stuck.SECONDS, time, clock_mhz=500.0)
     assert kinds(report) == ["stuck sensor"]
     assert "VDD_IN reads 3.000 W" in report.events[0]["text"]
-    assert 0.4 < report.events[0]["time_s"] < 1.2
-    board.read = lambda: {"power_w": 3.0 + time.monotonic() % 1, "temperature_c": None}
-    assert run_guarded(board, ["sleep", "1.2"], clock_mhz=500.0).events == []
+    assert stuck.SECONDS <= report.events[0]["time_s"] < 2 * stuck.SECONDS
+    board.read = lambda: {"power_w": 3.0 + time.now_s() % 1, "temperature_c": None}
+    assert guard_for(board, 3 * stuck.SECONDS, time, clock_mhz=500.0).events == []
 
 
 def test_a_controller_that_guards_by_itself_is_told_the_cap(board):
@@ -230,28 +251,32 @@ def test_a_controller_that_guards_by_itself_is_told_the_cap(board):
     assert told == [(3.0, None)]
 
 
+def draws_too_much_once(board, is_so):
+    """From then on, as a program that has come so far does."""
+    read, board.watts = board.read, 1.0
+
+    def reads():
+        if is_so():
+            board.watts = 9.0
+        return read()
+
+    board.read = reads
+
+
 SLEEPER = "trap 'echo ended > {0}; exit 0' TERM; echo started > {0}; while :; do sleep 0.05; done"
 
 
 def test_a_cap_that_cannot_be_kept_ends_the_program_and_all_it_started(board, tmp_path, monkeypatch):
-    monkeypatch.setattr("wattune_agent.cap_guard.PATIENCE_S", 0.5)
-    board.watts = 9.0
+    monkeypatch.setattr("wattune_agent.cap_guard.PATIENCE_S", 0.2)
     out = tmp_path / "out"
+    draws_too_much_once(board, lambda: out.exists() and (tmp_path / "out.child").exists())
     script = "sh -c 'echo $$ > {0}.child; exec sleep 60' & {1}".format(out, SLEEPER.format(out))
     report = run_guarded(board, ["sh", "-c", script], clock_mhz=200.0, cap_w=2.5)
     assert (report.exit_code, report.ended) == (4, "stopped for safety")
     assert out.read_text() == "ended\n"
     assert kinds(report) == ["guard", "guard", "stopped for safety"]
     child = int((tmp_path / "out.child").read_text())
-    assert wait_for(lambda: not os.path.exists("/proc/{}".format(child)) or "Z" in _state(child))
-
-
-def _state(pid):
-    try:
-        with open("/proc/{}/stat".format(pid)) as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
+    assert wait_for(lambda: not os.path.exists("/proc/{}".format(child)) or "Z" in state_of(child))
 
 
 ORPHANS = """
@@ -285,55 +310,65 @@ def test_killed_children_that_nobody_waits_for_do_not_keep_the_board_from_being_
     assert done.stdout == "4 stopped for safety 1\n"
 
 
-@pytest.mark.slow
-def test_a_program_that_does_not_end_is_killed(board, monkeypatch):
-    monkeypatch.setattr(program, "KILL_S", 0.5)
+def test_a_program_that_does_not_end_is_killed(board, tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "KILL_S", 0.2)
     board.fails["pin"] = FileFailed("max_freq cannot be written")
-    began_s = time.monotonic()
-    report = run_guarded(board, ["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], cap_w=2.5)
+    out = tmp_path / "out"
+    draws_too_much_once(board, out.exists)
+    script = "trap '' TERM; touch {}; while :; do sleep 0.05; done".format(out)
+    report = run_guarded(board, ["sh", "-c", script], cap_w=2.5)
     assert (report.exit_code, report.ended) == (4, "stopped for safety")
-    assert time.monotonic() - began_s < 5
     assert "cannot be changed" in report.events[0]["text"]
+
+
+def test_a_program_has_its_time_to_end_before_it_is_killed(board, time):
+    board.fails["pin"] = FileFailed("max_freq cannot be written")
+    deaf = VirtualProgram(time, 60.0, deaf=True)
+    report = guard_program(board, deaf, cap_w=2.5)
+    assert (report.exit_code, report.ended) == (4, "stopped for safety")
+    assert [number for _, number in deaf.sent[:3]] == [signal.SIGTERM, signal.SIGCONT, signal.SIGKILL]
+    assert program.KILL_S <= deaf.sent[2][0] - deaf.sent[0][0] < program.KILL_S + 2 * PERIOD_S
 
 
 def test_a_program_that_stands_still_is_ended_too(board, tmp_path):
     board.fails["pin"] = FileFailed("max_freq cannot be written")
-    out = tmp_path / "out"
-    threading.Timer(0.2, lambda: setattr(board, "watts", 9.0)).start()
-    board.watts = 1.0
-    script = "trap 'echo ended > {0}; exit 0' TERM; kill -STOP $$; sleep 60".format(out)
+    out, pid = tmp_path / "out", tmp_path / "pid"
+    draws_too_much_once(board, lambda: pid.exists() and state_of(pid.read_text().strip()) == "T")
+    script = "trap 'echo ended > {0}; exit 0' TERM; echo $$ > {1}; kill -STOP $$; sleep 60".format(out, pid)
     report = run_guarded(board, ["sh", "-c", script], cap_w=2.5)
     assert report.ended == "stopped for safety"
     assert out.read_text() == "ended\n"
-    assert report.time_s < 5
+
+
+def is_stopped_blind(report, gone_s):
+    """``BLIND_S`` after the last reading, which is up to a period before there was none."""
+    stopped_s = report.time_s - DYING_S
+    return gone_s + BLIND_S - PERIOD_S < stopped_s < gone_s + BLIND_S + 2 * PERIOD_S
 
 
 @pytest.mark.parametrize("cap_w", [9.0, None])
-def test_a_sensor_that_is_gone_ends_the_program_at_the_lowest_clock(board, cap_w, monkeypatch):
-    monkeypatch.setattr(guarded, "BLIND_S", 0.5)
-    threading.Timer(0.3, lambda: board.fails.update(read=NoReading("i2c timed out"))).start()
-    report = run_guarded(board, ["sleep", "60"], clock_mhz=300.0, cap_w=cap_w)
+def test_a_sensor_that_is_gone_ends_the_program_at_the_lowest_clock(board, cap_w):
+    gone = (0.35, lambda: board.fails.update(read=NoReading("i2c timed out")))
+    report = guard_for(board, 60.0, later=[gone], clock_mhz=300.0, cap_w=cap_w)
     assert (report.exit_code, report.ended) == (4, "stopped for safety")
-    assert 0.7 < report.time_s < 3.0
+    assert is_stopped_blind(report, 0.35)
     assert "i2c timed out" in report.events[0]["text"]
     assert board.pins == [300.0, 100.0]
     assert board.mhz is None
 
 
 def test_a_sensor_that_fails_for_a_moment_ends_nothing(board):
-    threading.Timer(0.2, lambda: board.fails.update(read=NoReading("i2c timed out"))).start()
-    threading.Timer(0.6, board.fails.clear).start()
-    report = run_guarded(board, ["sleep", "1"], clock_mhz=300.0, cap_w=9.0)
+    gone = (0.25, lambda: board.fails.update(read=NoReading("i2c timed out")))
+    report = guard_for(board, 5.05, later=[gone, (2.05, board.fails.clear)], clock_mhz=300.0, cap_w=9.0)
     assert (report.exit_code, report.events) == (0, [])
-    assert report.energy_j == pytest.approx(3.0 * report.time_s, rel=0.01)
+    assert report.energy_j == pytest.approx(3.0 * 5.05)
 
 
-def test_a_temperature_that_is_gone_ends_the_program_too(board, monkeypatch):
-    monkeypatch.setattr(guarded, "BLIND_S", 0.5)
-    threading.Timer(0.3, lambda: setattr(board, "temperature_c", None)).start()
-    report = run_guarded(board, ["sleep", "60"], clock_mhz=300.0, max_temp_c=80.0)
+def test_a_temperature_that_is_gone_ends_the_program_too(board):
+    gone = (0.35, lambda: setattr(board, "temperature_c", None))
+    report = guard_for(board, 60.0, later=[gone], clock_mhz=300.0, max_temp_c=80.0)
     assert (report.exit_code, report.ended) == (4, "stopped for safety")
-    assert 0.7 < report.time_s < 3.0
+    assert is_stopped_blind(report, 0.35)
     assert "no temperature" in report.events[0]["text"]
     assert board.pins == [300.0, 100.0]
 
@@ -341,32 +376,30 @@ def test_a_temperature_that_is_gone_ends_the_program_too(board, monkeypatch):
 def test_power_is_answered_also_while_there_is_no_temperature(board):
     board.read = lambda read=board.read: dict(read(), temperature_c=None if board.pins[1:] or hot else 50.0)
     hot = []
-    threading.Timer(0.2, hot.append, (1,)).start()
-    threading.Timer(0.5, lambda: setattr(board, "watts", 9.0)).start()
-    report = run_guarded(board, ["sleep", "1"], clock_mhz=300.0, cap_w=5.0, max_temp_c=80.0)
+    later = [(0.25, lambda: hot.append(1)), (0.55, lambda: setattr(board, "watts", 9.0))]
+    report = guard_for(board, 1.05, later=later, clock_mhz=300.0, cap_w=5.0, max_temp_c=80.0)
     assert board.pins[:2] == [300.0, 200.0]
     assert report.power_peak_w == 9.0
 
 
-@pytest.mark.slow
-def test_a_sensor_that_hangs_ends_the_program(board, monkeypatch):
-    monkeypatch.setattr(guarded, "HANG_S", 0.6)
+def test_a_sensor_that_hangs_ends_the_program(board, time):
     read, free = board.read, threading.Event()
 
     def hang():
         if board.hangs:
-            free.wait(20)
+            time.wait(free, 1000.0)
         return read()
 
     board.hangs, board.read = False, hang
-    threading.Timer(0.3, lambda: setattr(board, "hangs", True)).start()
-    report = run_guarded(board, ["sleep", "60"], clock_mhz=500.0, cap_w=2.5)
+    hangs = (0.15, lambda: setattr(board, "hangs", True))
+    report = guard_for(board, 60.0, time, later=[hangs], clock_mhz=500.0, cap_w=2.5)
     assert (report.exit_code, report.ended) == (4, "stopped for safety")
+    assert HANG_S < report.time_s < HANG_S + 1.0
     assert board.mhz is None
     pins = list(board.pins)
     board.hangs = False
     free.set()  # what comes late does not pin again
-    time.sleep(0.3)
+    time.sleep(1.0)
     assert board.pins == pins
     assert board.mhz is None
 
@@ -375,18 +408,17 @@ def test_a_mistake_of_ours_ends_the_program_rather_than_leave_it_unguarded(board
     read = board.read
     answers = iter([read(), {}, {}, {}, {}, {}])
     board.read = lambda: next(answers, {})
-    report = run_guarded(board, ["sleep", "60"], cap_w=9.0)
+    report = guard_for(board, 60.0, cap_w=9.0)
     assert report.ended == "stopped for safety"
     assert "KeyError" in report.events[0]["text"]
 
 
-def test_what_the_board_notices_is_in_the_report_in_its_time(board, monkeypatch):
-    monkeypatch.setattr(guarded, "CHECK_S", 0.1)
+def test_what_the_board_notices_is_in_the_report_in_its_time(board, time):
     event = {"kind": "another writer", "text": "max_freq reads 5"}
-    threading.Timer(0.3, lambda: board.noticed.append(dict(event, time_s=time.monotonic()))).start()
-    report = run_guarded(board, ["sleep", "0.8"], clock_mhz=300.0)
+    notices = (0.35, lambda: board.noticed.append(dict(event, time_s=time.now_s())))
+    report = guard_for(board, 2.05, time, later=[notices], clock_mhz=300.0)
     assert kinds(report) == ["another writer"]
-    assert 0.1 < report.events[0]["time_s"] < 0.8
+    assert report.events[0]["time_s"] == pytest.approx(0.35)
 
 
 def test_a_board_that_is_not_restored_is_in_the_report(board):
@@ -418,10 +450,21 @@ def test_signals_go_to_the_program_which_ends_in_its_own_way(board, tmp_path, nu
     assert board.restored == 1
 
 
-def test_a_program_that_does_not_mind_a_signal_goes_on(board):
-    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
-    report = run_guarded(board, ["sh", "-c", "trap '' TERM; sleep 0.8"])
+def test_a_program_that_does_not_mind_a_signal_goes_on(board, tmp_path):
+    out, over = tmp_path / "out", tmp_path / "over"
+    script = "trap 'echo heard > {0}' TERM; echo started > {0}; until [ -e {1} ]; do sleep 0.02; done; echo done > {0}"
+
+    def send():
+        for number, answer in ((None, "started\n"), (signal.SIGTERM, "heard\n")):
+            if number is not None:
+                os.kill(os.getpid(), number)
+            wait_for(lambda: out.exists() and out.read_text() == answer)  # noqa: B023
+        over.touch()
+
+    threading.Thread(target=send).start()
+    report = run_guarded(board, ["sh", "-c", script.format(out, over)])
     assert (report.exit_code, report.ended) == (0, "interrupted")
+    assert out.read_text() == "done\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
@@ -438,12 +481,18 @@ def test_a_signal_that_comes_late_does_not_keep_the_board_from_being_restored(bo
 
 
 def test_a_controllers_own_signal_handlers_are_as_they_were_afterwards(tmp_path):
-    tree = LiveTree(tmp_path)
+    tree, started = LiveTree(tmp_path / "board"), tmp_path / "started"
     before = tree.state()
+
+    def send():
+        wait_for(started.exists)
+        os.kill(os.getpid(), signal.SIGTERM)
+
     with Controller(find_board(tree, "jetson")) as controller:
         controller.pin(306.0)
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
-        report = run_guarded(controller, ["sh", "-c", "trap 'sleep 0.3; exit 5' TERM; sleep 5"], clock_mhz=408.0)
+        threading.Thread(target=send).start()
+        script = "trap 'exit 5' TERM; touch {}; while :; do sleep 0.05; done".format(started)
+        report = run_guarded(controller, ["sh", "-c", script], clock_mhz=408.0)
         assert (report.exit_code, report.ended) == (5, "interrupted")
     assert tree.state() == before
 
@@ -464,10 +513,12 @@ def test_a_guard_that_is_killed_takes_the_program_and_all_it_started_with_it(tmp
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
         pids = tmp_path / "out.pids"
         assert wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
+        # A child that is not yet the program it is to be may miss the SIGTERM, until the SIGKILL follows.
+        name = pathlib.Path("/proc", pids.read_text().split()[1], "comm")
+        assert wait_for(lambda: name.read_text() == "sleep\n")
         process.send_signal(number)
         process.wait()
-        # A child that was not yet the program it is to be may miss the SIGTERM; the SIGKILL follows.
-        assert wait_for(lambda: all(_state(pid) == "Z" for pid in pids.read_text().split()), 4 * program.KILL_S)
+        assert wait_for(lambda: all(state_of(pid) == "Z" for pid in pids.read_text().split()), 4 * program.KILL_S)
         assert process.stdout.read() == b""
     assert out.read_text() == "ended\n"
 
@@ -514,8 +565,7 @@ def test_nobody_watches_over_a_program_that_is_over(board, tmp_path):
     report = run_guarded(board, ["sh", "-c", script])
     child = int((tmp_path / "pid").read_text())
     assert report.exit_code == 0
-    time.sleep(0.3)
-    assert _state(child) == "S"  # as without a guard
+    assert wait_for(lambda: state_of(child) == "S")  # as without a guard: who watched over it has ended by now
     os.kill(child, signal.SIGKILL)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
@@ -523,40 +573,55 @@ def test_nobody_watches_over_a_program_that_is_over(board, tmp_path):
 
 def test_without_a_shell_it_is_said_that_nobody_watches(board, monkeypatch):
     monkeypatch.setattr(program, "SHELL", "/no/such/shell")
-    report = run_guarded(board, ["sleep", "0.2"])
+    report = run_guarded(board, ["true"])
     assert (report.exit_code, kinds(report)) == (0, ["unwatched"])
+
+
+class Shifted(TimeSource):
+    """The machine's time, and as many seconds more as a file says: a process that stands still misses them."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def now_s(self):
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                return super().now_s() + float(file.read() or 0.0)
+        except OSError:
+            return super().now_s()
 
 
 PAUSED = """
 import sys; sys.path.insert(0, sys.argv[1])
-from test_agent_guarded import Board
-from wattune_agent.guarded import run_guarded
+from test_agent_guarded import Board, Shifted
+from wattune_agent.guarded import guard_program
+from wattune_agent.program import GuardedProgram
 board = Board([])
 board.watts = 9.5
-report = run_guarded(board, ["sh", "-c", "while :; do echo x >> " + sys.argv[2] + "; sleep 0.02; done"], cap_w=9.0)
+script = "echo $$ > " + sys.argv[3] + "; while :; do echo x >> " + sys.argv[2] + "; sleep 0.02; done"
+report = guard_program(board, GuardedProgram(["sh", "-c", script], Shifted(sys.argv[4])), cap_w=9.0)
 print(report.exit_code, report.ended, report.time_s, report.energy_j / report.time_s, report.above_cap_s)
 """
 
 
 def test_the_program_stands_still_while_its_guard_does(tmp_path):
-    out = tmp_path / "out"
-    command = [sys.executable, "-W", "ignore", "-c", PAUSED, os.path.dirname(__file__), str(out)]
+    out, pid, shift = tmp_path / "out", tmp_path / "pid", tmp_path / "shift"
+    arguments = [os.path.dirname(__file__), str(out), str(pid), str(shift)]
+    command = [sys.executable, "-W", "ignore", "-c", PAUSED, *arguments]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
-        began_s = time.monotonic()
         assert wait_for(lambda: out.exists() and out.stat().st_size > 10)
         process.send_signal(signal.SIGTSTP)
-        assert wait_for(lambda: _state(process.pid) == "T")
-        ran_s = time.monotonic() - began_s
+        assert wait_for(lambda: state_of(process.pid) == "T")
+        assert wait_for(lambda: state_of(int(pid.read_text())) == "T")
         size = out.stat().st_size
-        time.sleep(3.0)  # longer than a sensor may be silent
-        assert out.stat().st_size == size
+        shift.write_text("1000")  # much longer than a sensor may be silent
         process.send_signal(signal.SIGCONT)
         assert wait_for(lambda: out.stat().st_size > size)
         process.send_signal(signal.SIGTERM)
         *words, time_s, power_w, above_s = process.stdout.read().split()
     assert words == ["143", "interrupted"]
     # The pause is no part of the program's time.
-    assert float(time_s) < ran_s + 2.0
+    assert float(time_s) < 1000.0
     assert float(power_w) == pytest.approx(9.5, rel=0.01)
     assert 0 < float(above_s) <= float(time_s)
 

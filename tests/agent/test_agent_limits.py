@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.agent.agent_trees_made import HIGH, LISTED_MHZ, LOW, RAILGATE, MadeTree, gpu_tree, put
+from tests.support.agent_trees import HIGH, LISTED_MHZ, LOW, RAILGATE, MadeTree, gpu_tree, put
 
 from wattune_agent.errors import FileFailed, Forbidden, NotTaken
-from wattune_agent.limits import TRIES, Limits, bring_back, same_text
+from wattune_agent.limits import TRIES, FrequencyLimits, bring_back, same_text
 
 HZ = [round(mhz * 1e6) for mhz in LISTED_MHZ]
 
@@ -21,7 +21,7 @@ def tree(tmp_path):
 
 
 def limits_of(tree):
-    return Limits(tree, LOW, HIGH, 1000000)
+    return FrequencyLimits(tree, LOW, HIGH, 1000000)
 
 
 def fails_at(tree, path, error, *, times=10**9):
@@ -135,7 +135,7 @@ def test_a_file_that_may_not_be_written_says_so_at_once(tree):
 @pytest.mark.parametrize("text", ["", "\x7fELF", "nan", "inf", "6e8", "0x10"])
 def test_nonsense_in_a_limit_is_an_error_that_names_the_file(tree, tmp_path, text):
     put(tmp_path, HIGH, text)
-    with pytest.raises(FileFailed, match="max_freq holds no whole number"):
+    with pytest.raises(FileFailed, match="max_freq contains no whole number"):
         limits_of(tree).read()
 
 
@@ -189,7 +189,7 @@ def test_what_a_clamp_holds_down_is_told_apart(tmp_path):
     tree.clamp_mhz = 510.0
     failures = bring_back(tree, SAVED)
     assert [(failure.path, failure.clamped) for failure in failures] == [(HIGH, True)]
-    assert "reads 510000000 where 918000000 was found" in failures[0].text
+    assert "reads 510000000, but 918000000 was found" in failures[0].text
 
 
 def test_a_write_that_is_ignored_is_noticed(tmp_path):

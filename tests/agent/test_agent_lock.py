@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.agent.agent_trees_made import HIGH, LOW, MadeTree, board_in, gpu_tree
+from tests.support.agent_trees import HIGH, LOW, MadeTree, board_in, gpu_tree
 
 from wattune_agent import lock as lock_module
 from wattune_agent.controller import Controller

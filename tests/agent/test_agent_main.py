@@ -1,16 +1,18 @@
 """The command of the agent, as a process, on a live board made of files."""
 
 import fnmatch
+import glob
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import zipfile
 
 import pytest
-from agent_socket_made import ENVIRONMENT, REPOSITORY, Holder, agent, live_board, serving, wait_for
+from tests.support.agent_socket import ENVIRONMENT, REPOSITORY, Holder, agent, live_board, serving, wait_for
 
 from wattune_agent.__main__ import main
 from wattune_agent.capture import materialise
@@ -88,7 +90,7 @@ def test_what_cannot_be_asked_is_refused_with_exit_code_2(arguments, capsys):
     [
         ([], "no program"),
         (["--"], "no program"),
-        (["--", "no-such-program-anywhere"], "no program no-such"),
+        (["--", "no-such-program-anywhere"], "program not found: no-such"),
         (["--clock", "333MHz", "--", "true"], "306, 408"),
     ],
 )
@@ -217,9 +219,24 @@ def test_serve_refuses_a_socket_that_is_taken(board, tmp_path):
         assert "another wattune-agent" in said
 
 
-@pytest.mark.skipif(not os.path.exists("/root/.pyenv/versions/3.6.15/bin/python"), reason="there is no Python 3.6 here")
+def python_3_6():
+    """A Python 3.6 of this machine, also one that pyenv keeps; None if there is none."""
+    found = [shutil.which("python3.6")]
+    if shutil.which("pyenv") is not None:
+        root = subprocess.run(["pyenv", "root"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        found += sorted(glob.glob(os.path.join(glob.escape(root), "versions", "3.6.*", "bin", "python")))
+    for python in filter(None, found):
+        # A shim of pyenv is there also if its version is not the one that is chosen.
+        done = subprocess.run([python, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.stdout.startswith("Python 3.6."):
+            return python
+    return None
+
+
 def test_a_copied_folder_serves_and_guards_with_the_python_of_jetpack_4(board, tmp_path):
-    python = "/root/.pyenv/versions/3.6.15/bin/python"
+    python = python_3_6()
+    if python is None:
+        pytest.skip("neither python3.6 nor a 3.6 of pyenv is on this machine")
     (tmp_path / "wattune_agent").symlink_to(REPOSITORY / "src" / "wattune_agent")
     environment = {**ENVIRONMENT, "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
     socket = tmp_path / "agent.sock"
@@ -365,10 +382,10 @@ def test_an_agent_that_has_nothing_to_serve_says_so(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["-o", "{}/taken"], "there already"),
-        (["-o", "{}/taken/report.json"], "nothing can be written"),
+        (["-o", "{}/taken"], "exists already"),
+        (["-o", "{}/taken/report.json"], "cannot write in"),
         (["--cap", "12W@supply"], "--calibrate"),
-        (["--mode", "MAXN"], "nvpmodel's number"),
+        (["--mode", "MAXN"], "its nvpmodel number"),
     ],
 )
 def test_guard_refuses_before_the_program_runs(board, tmp_path, options, text, capsys):

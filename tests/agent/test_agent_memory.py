@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_sensors_made import TimedTree, put
+from tests.support.agent_sensors import TimedTree, put
 
 from wattune_agent.errors import FileFailed
 from wattune_agent.memory import free_bytes, swapped_bytes

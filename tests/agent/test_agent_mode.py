@@ -1,8 +1,7 @@
-import time
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_sensors_made import TimedTree, put, script
+from tests.support.agent_sensors import TimedTree, put, script
 
 from wattune_agent import mode as mode_module
 from wattune_agent.errors import BadRequest, Forbidden, NotTaken, NotThere
@@ -160,15 +159,15 @@ def test_what_a_switch_needs(tmp_path: Path) -> None:
     script(tmp_path, "nvpmodel", 'echo "REBOOT REQUIRED: (YES/NO)?"; read answer || exit 1')
     with pytest.raises(NotTaken, match="REBOOT REQUIRED"):
         switch_mode(tree, 0)
-    with pytest.raises(NotThere, match="brought back"):
+    with pytest.raises(NotThere, match="current one to restore"):
         switch_mode(TimedTree(tmp_path / "nothing"), 0)
 
 
 def test_a_switch_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = orin(tmp_path)
-    script(tmp_path, "nvpmodel", "exec sleep 60")
-    monkeypatch.setattr(mode_module, "PATIENCE_S", 0.2)
-    begin_s = time.monotonic()
+    script(tmp_path, "nvpmodel", f"echo $$ > {tmp_path / 'pid'}; exec sleep 600")
+    monkeypatch.setattr(mode_module, "PATIENCE_S", 0.5)
     with pytest.raises(NotTaken, match="did not end"):
         switch_mode(tree, 0)
-    assert time.monotonic() - begin_s < 10.0
+    if (tmp_path / "pid").exists():  # a busy machine may not have come that far
+        assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()

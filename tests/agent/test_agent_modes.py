@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_sensors_made import script
-from tests.agent.agent_trees_made import CPU, HIGH, MadeTree, board_in, cpu_tree, gpu_tree, put, texts
+from tests.support.agent_sensors import script
+from tests.support.agent_trees import CPU, HIGH, MadeTree, board_in, cpu_tree, gpu_tree, put, texts
 
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board

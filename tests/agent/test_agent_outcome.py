@@ -4,14 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from contextlib import ExitStack
 
 import pytest
-from agent_socket_made import ENVIRONMENT, wait_for
-from test_agent_guarded import Board, _state, kinds
+from tests.agent.test_agent_guarded import Board, guard_for, kinds
+from tests.support.agent_socket import ENVIRONMENT, state_of, wait_for
+from tests.support.virtual_time import VirtualTime
 
-from wattune_agent import pulse
+from wattune_agent import pulse, stuck
+from wattune_agent.cap_guard import PATIENCE_S
+from wattune_agent.errors import NoReading
 from wattune_agent.guarded import run_guarded
 from wattune_agent.outcome import Asked, as_record, in_words
 from wattune_agent.pulse import Pulse
@@ -26,7 +27,7 @@ def words(report, **asked):
 def test_a_cap_that_a_short_program_did_not_keep_is_said():
     board = Board()
     board.watts = 9.0
-    report = run_guarded(board, ["sleep", "0.8"], clock_mhz=100.0, cap_w=2.5)
+    report = guard_for(board, 0.85, clock_mhz=100.0, cap_w=2.5)
     assert (report.exit_code, report.ended) == (0, "finished")
     assert kinds(report) == ["guard", "not kept"]
     assert "above the cap of 2.5 W for 0." in report.events[1]["text"]
@@ -37,20 +38,20 @@ def test_a_cap_that_a_short_program_did_not_keep_is_said():
 def test_a_program_that_was_over_before_the_guard_was_done_has_not_kept_its_cap():
     board = Board()
     board.window_s = 5.0
-    report = run_guarded(board, ["sleep", "0.5"], cap_w=3.5)
+    report = guard_for(board, 0.55, cap_w=3.5)
     assert kinds(report) == ["guard", "not kept"]
     assert "still when the program ended" in report.events[-1]["text"]
 
 
 def test_a_cap_that_was_kept_by_the_guard_is_not_said_to_be_missed():
-    report = run_guarded(Board(), ["sleep", "0.8"], clock_mhz=500.0, cap_w=2.5)
+    report = guard_for(Board(), 0.85, clock_mhz=500.0, cap_w=2.5)
     assert set(kinds(report)) == {"guard"}
 
 
 def test_heat_at_the_lowest_clock_is_said_with_the_hottest():
     board = Board()
     board.temperature_c = 91.0
-    report = run_guarded(board, ["sleep", "0.4"], clock_mhz=100.0, max_temp_c=80.0)
+    report = guard_for(board, 0.45, clock_mhz=100.0, max_temp_c=80.0)
     assert (report.exit_code, kinds(report)) == (0, ["guard", "not kept"])
     assert "too hot at 91.0 C" in report.events[1]["text"]
     assert report.hottest_c == 91.0
@@ -58,17 +59,17 @@ def test_heat_at_the_lowest_clock_is_said_with_the_hottest():
 
 
 def test_where_the_clock_ended_is_said():
-    report = run_guarded(Board(), ["sleep", "0.8"], clock_mhz=500.0, cap_w=2.5)
+    report = guard_for(Board(), 0.85, clock_mhz=500.0, cap_w=2.5)
     said = words(report, clock_mhz=500.0, cap_w=2.5)
     assert said[0].endswith("on a board, 500 MHz at first, 200 MHz at its end")
-    quiet = run_guarded(Board(), ["true"], clock_mhz=300.0, cap_w=4.5)
+    quiet = guard_for(Board(), 0.05, clock_mhz=300.0, cap_w=4.5)
     assert words(quiet, clock_mhz=300.0)[0].endswith("on a board, 300 MHz")
-    free = run_guarded(Board(), ["sleep", "0.3"], cap_w=4.5)
+    free = guard_for(Board(), 0.35, cap_w=4.5)
     assert words(free, cap_w=4.5)[0].endswith("the clock left to the board at first, 400 MHz at its end")
 
 
 def test_what_is_read_when_the_program_is_over_is_not_its_energy():
-    board = Board()
+    board, time = Board(), VirtualTime()
     read = board.read
 
     def slow():
@@ -76,25 +77,22 @@ def test_what_is_read_when_the_program_is_over_is_not_its_energy():
         return read()
 
     board.read = slow
-    for _ in range(3):
-        report = run_guarded(board, ["true"])
-        assert report.power_mean_w == pytest.approx(report.power_peak_w)
-        assert report.energy_j == pytest.approx(5.0 * report.time_s)
+    report = guard_for(board, 0.05, time)
+    assert report.power_mean_w == pytest.approx(report.power_peak_w)
+    assert report.energy_j == pytest.approx(5.0 * 0.05)
 
 
 def test_what_was_before_the_program_is_at_its_beginning():
-    board = Board()
-    board.noticed = [{"time_s": time.monotonic() - 60.0, "kind": "left behind", "text": "the clock is as it was"}]
-    report = run_guarded(board, ["true"], cap_w=9.0)
+    board, time = Board(), VirtualTime()
+    board.noticed = [{"time_s": time.now_s() - 60.0, "kind": "left behind", "text": "the clock is as it was"}]
+    report = guard_for(board, 0.05, time, cap_w=9.0)
     assert (kinds(report), report.events[0]["time_s"]) == (["left behind"], 0.0)
 
 
-def test_a_sensor_that_was_stuck_is_said_again_at_the_end(monkeypatch):
-    monkeypatch.setattr("wattune_agent.stuck.READINGS", 3)
-    monkeypatch.setattr("wattune_agent.stuck.SECONDS", 0.2)
+def test_a_sensor_that_was_stuck_is_said_again_at_the_end():
     board = Board()
     board.watts = 3.0
-    report = run_guarded(board, ["sleep", "0.8"], cap_w=4.5)
+    report = guard_for(board, 3 * stuck.SECONDS, cap_w=4.5)
     assert words(report, cap_w=4.5)[-1].startswith("stuck sensor: VDD_IN reads 3.000 W")
 
 
@@ -107,7 +105,7 @@ def test_one_that_stops_listening_costs_the_program_nothing():
     def gone(text):
         raise BrokenPipeError
 
-    report = run_guarded(Board(), ["sleep", "0.4"], clock_mhz=500.0, cap_w=3.5, say=gone)
+    report = guard_for(Board(), 0.45, clock_mhz=500.0, cap_w=3.5, say=gone)
     assert (report.exit_code, report.ended) == (0, "finished")
     assert "guard" in kinds(report)
 
@@ -148,52 +146,55 @@ def test_a_pulse_tells_a_silence_of_all_once():
     assert beating.since_s == now_s[0]
 
 
+@pytest.mark.parametrize(
+    ("watts", "fails_first", "events"),
+    [
+        (3.0, False, ["stood still"]),
+        (3.0, True, ["stood still"]),
+        # Above the cap for less than the patience, unless the silence counts as well.
+        (9.0, False, ["guard", "stood still", "not kept"]),
+    ],
+)
+def test_a_guard_that_stood_still_itself_begins_to_count_anew(watts, fails_first, events):
+    board, time, still_s = Board([100.0]), VirtualTime(), 8.0
+    board.read = lambda read=board.read: dict(read(), power_w=watts + time.now_s() % 0.5)  # or it looks stuck
+
+    def stand_still():
+        time.jump(still_s)
+        if fails_first:
+            board.fails["read"] = NoReading("i2c woke late")
+            time.later(0.15, board.fails.clear)
+
+    lasts_s = PATIENCE_S + still_s - 2.5  # a silence counts as two seconds
+    report = guard_for(board, lasts_s, time, later=[(4.05, stand_still)], cap_w=5.0)
+    assert (report.exit_code, report.ended, kinds(report)) == (0, "finished", events)
+    still = next(event for event in report.events if event["kind"] == "stood still")
+    assert "did not run for 8." in still["text"]
+
+
 STOPPED = """
 import sys; sys.path.insert(0, sys.argv[1])
-from test_agent_guarded import Board
-from wattune_agent import cap_guard, guarded
-guarded.HANG_S, guarded.BLIND_S, cap_guard.PATIENCE_S = 2.0, 1.0, 6.0
-from wattune_agent.errors import NoReading
-board, read, wakes = Board([100.0]), Board.read, []
-board.watts = float(sys.argv[2])
-def reads():
-    if sys.argv[3] == "fails first" and not wakes and guarded.time.monotonic() - last[0] > 2:
-        wakes.append(1)
-        raise NoReading("i2c woke late")
-    last[0] = guarded.time.monotonic()
-    return read(board)
-last = [guarded.time.monotonic()]
-board.read = reads
-report = guarded.run_guarded(board, ["sleep", "6.5"], cap_w=5.0)
-print(report.exit_code, report.ended, *[event["kind"].replace(" ", "-") for event in report.events])
-print([event["text"] for event in report.events if event["kind"] == "stood still"])
+from test_agent_guarded import Board, Shifted
+from wattune_agent.guarded import guard_program
+from wattune_agent.program import GuardedProgram
+board = Board([100.0])
+board.watts = 3.0
+program = GuardedProgram(["sh", "-c", "until [ -e " + sys.argv[2] + " ]; do sleep 0.02; done"], Shifted(sys.argv[3]))
+report = guard_program(board, program, cap_w=5.0, say=lambda text: print(text, flush=True))
+print(report.exit_code, report.ended)
 """
 
 
-@pytest.mark.slow
-def test_a_guard_that_was_stopped_itself_begins_to_count_anew():
-    """Three of them side by side: it is waiting."""
-    cases = [
-        (3.0, "reads", "stood-still"),
-        (3.0, "fails first", "stood-still"),
-        # Above the cap for less than the patience, unless the silence counts as well.
-        (9.0, "reads", "guard stood-still not-kept"),
-    ]
-    command = [sys.executable, "-W", "ignore", "-c", STOPPED, os.path.dirname(__file__)]
-    pipes = {"env": ENVIRONMENT, "stdout": subprocess.PIPE, "text": True}
-    with ExitStack() as ends:
-        guards = [ends.enter_context(subprocess.Popen([*command, str(watts), how], **pipes)) for watts, how, _ in cases]
-        for guard in guards:
-            ends.callback(guard.kill)
-        assert all(wait_for(lambda g=g: len(os.listdir("/proc/{}/task".format(g.pid))) > 2) for g in guards)
-        time.sleep(0.3)
-        for guard in guards:
-            guard.send_signal(signal.SIGSTOP)
-        assert all(wait_for(lambda g=g: _state(g.pid) == "T") for g in guards)
-        time.sleep(4.0)
-        for guard in guards:
-            guard.send_signal(signal.SIGCONT)
-        for guard, (*_, events) in zip(guards, cases, strict=True):
-            said, told = guard.stdout.read().splitlines()
-            assert said == "0 finished " + events
-            assert "did not run for" in told
+def test_a_process_that_is_stopped_with_its_guard_says_so_and_goes_on(tmp_path):
+    over, shift = tmp_path / "over", tmp_path / "shift"
+    command = [sys.executable, "-W", "ignore", "-c", STOPPED, os.path.dirname(__file__), str(over), str(shift)]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as guard:
+        assert wait_for(lambda: len(os.listdir("/proc/{}/task".format(guard.pid))) > 2)
+        guard.send_signal(signal.SIGSTOP)
+        assert wait_for(lambda: state_of(guard.pid) == "T")
+        shift.write_text("100")
+        guard.send_signal(signal.SIGCONT)
+        said = guard.stdout.readline()
+        over.touch()
+        assert "stood still: the guard itself did not run for 10" in said
+        assert guard.stdout.read() == "0 finished\n"

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_sensors_made import TimedTree, put, script
+from tests.support.agent_sensors import TimedTree, put, script
 
 from wattune_agent.errors import Forbidden, NoReading
 from wattune_agent.pmic import PmicSensor, find_pmic, is_raspberry

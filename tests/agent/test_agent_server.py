@@ -9,20 +9,20 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
-from agent_socket_made import ENVIRONMENT, SETTINGS, Holder, live_board, serving, wait_for
-from test_agent_keeper import Board as Made
+from tests.agent.test_agent_lease import Board as Made
+from tests.support.agent_socket import ENVIRONMENT, SETTINGS, Holder, live_board, serving, wait_for
+from tests.support.virtual_time import VirtualTime
 
 import wattune_agent.server as server_module
 from wattune_agent.client import Client
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, Full, Gone, NotThere
-from wattune_agent.keeper import Keeper
-from wattune_agent.server import MOST, Server
+from wattune_agent.lease import BoardLease
+from wattune_agent.server import MOST, AgentServer
 from wattune_agent.tree import Tree
 
 
@@ -44,9 +44,9 @@ def board(running):
 
 @pytest.fixture(scope="module")
 def server(running, tmp_path_factory):
-    """The socket of an agent with a short lease, which is a process of its own."""
+    """The socket of an agent with a long lease, which is a process of its own: nothing lapses on a busy machine."""
     path = tmp_path_factory.mktemp("agent") / "agent.sock"
-    with serving(running, path, "--lease", "1"):
+    with serving(running, path, "--lease", "60"):
         yield path
 
 
@@ -77,7 +77,7 @@ def test_a_client_has_the_methods_of_a_controller(board, server, path):
         said = client.describe()
         assert tuple(said["settings_mhz"]) == SETTINGS
         assert said["rail"] == "VDD_IN"
-        assert said["lease_s"] == 1.0
+        assert said["lease_s"] == 60.0
         assert said["real"] is False
         assert client.read()["power_w"] > 1.0
         assert client.pin(612.0) == {"mhz": 612.0}
@@ -110,12 +110,13 @@ def test_two_clients_one_holds_both_read(board, server, path, holders):
         assert other.pin(306.0) == {"mhz": 306.0}
 
 
-@pytest.mark.slow
-def test_a_client_that_lives_keeps_its_lease(board, server, path, holders):
-    holder = holders(path, ["pin", 510.0])
-    time.sleep(2.5)
-    assert board.is_at(510.0)
-    assert holder.ask() == {"mhz": 510.0, "events": []}
+def test_a_client_that_lives_keeps_its_lease(path):
+    board, time = Made(), VirtualTime()
+    with served(path, BoardLease(board, lease_s=1.0, now_s=time.now_s), time), Client(str(path), time=time) as client:
+        client.pin(500.0)
+        time.sleep(10.0)
+        assert board.mhz == client.mhz == 500.0
+        assert client.check() == []
 
 
 # --------------------------------------------------------------------------------------------------- clients that end
@@ -126,24 +127,32 @@ def test_a_client_that_ends_leaves_the_board_as_it_was(board, server, path, hold
     holder = holders(path, ["pin", 306.0], ["guard", 12.0])
     assert board.is_at(306.0)
     holder.process.stdin.close() if how is None else holder.process.send_signal(how)
-    assert wait_for(lambda: not board.is_at(306.0), 2.0)
+    assert wait_for(lambda: not board.is_at(306.0))
 
 
-def test_a_client_that_stands_still_loses_the_board_until_it_goes_on(board, server, path, holders):
-    holder = holders(path, ["pin", 510.0])
-    holder.process.send_signal(signal.SIGSTOP)
-    assert wait_for(lambda: not board.is_at(510.0), 4.0)
-    holder.process.send_signal(signal.SIGCONT)
-    assert wait_for(lambda: board.is_at(510.0), 4.0)
-    assert [event["kind"] for event in holder.ask()["events"]] == ["lease lapsed", "lease renewed"]
+def test_a_client_that_stands_still_loses_the_board_until_it_goes_on(path, holders):
+    board, time = Made(), VirtualTime()
+    with served(path, BoardLease(board, lease_s=1.0, now_s=time.now_s), time):
+        holder = holders(path, ["pin", 300.0])
+        holder.stop()
+        time.sleep(0.9)
+        assert board.mhz == 300.0
+        time.sleep(0.5)
+        assert board.mhz is None
+        holder.process.send_signal(signal.SIGCONT)
+        assert wait_for(lambda: board.mhz == 300.0)
+        assert [event["kind"] for event in holder.ask()["events"]] == ["lease lapsed", "lease renewed"]
 
 
-def test_a_client_that_stands_still_under_a_cap_is_at_the_lowest_clock_until_it_is_killed(board, server, path, holders):
-    holder = holders(path, ["pin", 510.0], ["guard", 50.0])
-    holder.process.send_signal(signal.SIGSTOP)
-    assert wait_for(lambda: board.is_at(306.0), 4.0)
-    holder.end()
-    assert wait_for(lambda: not board.is_at(306.0), 2.0)
+def test_a_client_that_stands_still_under_a_cap_is_at_the_lowest_clock_until_it_is_killed(path, holders):
+    board, time = Made(), VirtualTime()
+    with served(path, BoardLease(board, lease_s=1.0, now_s=time.now_s), time):
+        holder = holders(path, ["pin", 300.0], ["guard", 50.0])
+        holder.stop()
+        time.sleep(1.5)
+        assert board.mhz == 100.0
+        holder.end()
+        assert wait_for(lambda: board.mhz is None)
 
 
 FORKING = """
@@ -176,7 +185,7 @@ def test_a_fork_of_a_killed_client_does_not_hold_the_board(board, server, path, 
         assert board.is_at(510.0)
         process.kill()
         process.wait()
-        assert wait_for(lambda: not board.is_at(510.0), 2.0)
+        assert wait_for(lambda: not board.is_at(510.0))
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -195,9 +204,7 @@ def test_a_trainer_that_does_not_answer_is_capped_all_the_same(board, server, pa
         holder.end()
         cap_w = top_w - 1.0
         holder = holders(path, ["pin", 1020.0], ["guard", cap_w])
-        began_s = time.monotonic()
         assert wait_for(lambda: reader.read()["power_w"] <= cap_w)
-        assert 1.5 < time.monotonic() - began_s < 5.0
     said = holder.ask()
     assert said["mhz"] < 1020.0
     assert "guard" in [event["kind"] for event in said["events"]]
@@ -211,7 +218,7 @@ def test_an_agent_that_is_terminated_restores_and_takes_its_socket_away(board, p
         client = Client(str(path))
         client.pin(510.0)
         process.terminate()
-        assert process.wait(5) == 0
+        assert process.wait(30) == 0
         assert not board.is_at(510.0)
         assert not path.exists()
         with pytest.raises(Gone):
@@ -247,13 +254,13 @@ def test_the_socket_of_a_killed_agent_says_that_nobody_is_there(board, path):
         process.kill()
         process.wait()
     assert path.exists()
-    with pytest.raises(NotThere, match="nobody listens"):
+    with pytest.raises(NotThere, match="no process listens"):
         Client(str(path))
 
 
 def test_a_second_agent_at_the_same_socket_is_refused(board, server, path):
     with pytest.raises(Busy, match="another wattune-agent"):
-        Server(Keeper(None), str(path))
+        AgentServer(BoardLease(None), str(path))
     with Client(str(path)) as client:
         client.pin(306.0)
 
@@ -319,7 +326,7 @@ def test_the_holder_that_sends_garbage_loses_the_board(board, server, path):
     client = Client(str(path))
     client.pin(510.0)
     client._socket.sendall(b"garbage\n")
-    assert wait_for(lambda: not board.is_at(510.0), 2.0)
+    assert wait_for(lambda: not board.is_at(510.0))
     client.close()
 
 
@@ -361,9 +368,9 @@ def _connects(path):
 
 
 @contextmanager
-def served(path, keeper):
+def served(path, keeper, time=None):
     """An agent in this process."""
-    server = Server(keeper, str(path))
+    server = AgentServer(keeper, str(path), time=time)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -374,11 +381,11 @@ def served(path, keeper):
 
 
 def test_a_board_that_an_agent_without_a_place_may_hold_is_not_called_restored(path, monkeypatch):
-    with served(path, Keeper(Made())):
+    with served(path, BoardLease(Made())):
         client = Client(str(path))
         client.pin(300.0)
     monkeypatch.setattr(server_module, "MOST", 0)
-    with served(path, Keeper(Made())):
+    with served(path, BoardLease(Made())):
         with pytest.raises(Gone, match="connections"):
             client.restore()
         monkeypatch.setattr(server_module, "MOST", 1)
@@ -387,20 +394,20 @@ def test_a_board_that_an_agent_without_a_place_may_hold_is_not_called_restored(p
 
 
 def test_a_connection_that_says_nothing_is_closed_unless_it_holds_the_board(path, monkeypatch):
-    monkeypatch.setattr(server_module, "IDLE_S", 0.3)
+    monkeypatch.setattr(server_module, "IDLE_S", 0.2)
     board = Made()
-    with served(path, Keeper(board)):
+    with served(path, BoardLease(board, now_s=VirtualTime().now_s)):  # on which no lease lapses
         idle, holder = Client(str(path)), Client(str(path))
         holder.pin(300.0)
         holder._stop_renewing()
-        assert select.select([idle._socket], [], [], 2.0)[0]
+        assert select.select([idle._socket], [], [], 30.0)[0]
         assert idle._socket.recv(1) == b""
-        time.sleep(0.5)
+        assert not select.select([holder._socket], [], [], 2 * server_module.IDLE_S)[0]
         assert board.mhz == 300.0
         assert idle.read()["power_w"] == 3.0  # by a new connection
         with pytest.raises(Busy):
             idle.pin(100.0)
-        time.sleep(0.5)
+        assert not select.select([holder._socket], [], [], 2 * server_module.IDLE_S)[0]
         holder.restore()
         assert idle.pin(100.0) == {"mhz": 100.0}
         idle.close()
@@ -411,11 +418,11 @@ def test_a_connection_that_says_nothing_is_closed_unless_it_holds_the_board(path
 
 
 def test_a_pin_is_not_carried_over_to_another_agent(path):
-    with served(path, Keeper(Made())):
+    with served(path, BoardLease(Made())):
         client = Client(str(path))
         client.pin(300.0)
     board = Made()
-    with served(path, Keeper(board)):
+    with served(path, BoardLease(board)):
         with pytest.raises(Gone):
             client.pin(200.0)
         with pytest.raises(Gone):
@@ -427,7 +434,8 @@ def test_a_pin_is_not_carried_over_to_another_agent(path):
 
 
 def test_a_lease_is_renewed_again_after_one_renewal_failed(path):
-    keeper, fails = Keeper(Made(), lease_s=0.8), [1, 1]
+    time = VirtualTime()
+    keeper, fails = BoardLease(Made(), lease_s=0.8, now_s=time.now_s), [1, 1]
     renew = keeper.renew
 
     def fail_first(party):
@@ -437,8 +445,8 @@ def test_a_lease_is_renewed_again_after_one_renewal_failed(path):
         return renew(party)
 
     keeper.renew = fail_first
-    with served(path, keeper):
-        client = Client(str(path))
+    with served(path, keeper, time):
+        client = Client(str(path), time=time)
         client.pin(300.0)
         time.sleep(2.0)
         assert fails == []
@@ -454,7 +462,7 @@ def test_only_the_group_may_connect(board, path):
     with serving(board, path, "--group", group):
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
         assert path.stat().st_gid == os.getgid()
-    Server(Keeper(None), str(path))._listener.close()
+    AgentServer(BoardLease(None), str(path))._listener.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -483,7 +491,7 @@ def test_no_agent_is_told_with_what_would_help(path):
 def test_a_path_that_is_something_else_is_not_touched(path):
     path.write_text("mine", encoding="utf-8")
     with pytest.raises(BadRequest, match="not touched"):
-        Server(Keeper(None), str(path))
+        AgentServer(BoardLease(None), str(path))
     assert path.read_text(encoding="utf-8") == "mine"
 
 
@@ -492,21 +500,21 @@ def test_a_socket_that_somebody_else_listens_at_is_not_touched(path):
         theirs.bind(str(path))
         theirs.listen(1)
         with pytest.raises(Busy, match="listens at"):
-            Server(Keeper(None), str(path))
+            AgentServer(BoardLease(None), str(path))
         assert path.exists()
 
 
 @pytest.mark.parametrize("name", ["a" * 200 + ".sock", "no/such/folder/agent.sock"])
 def test_a_path_that_cannot_be_is_refused_in_one_line(tmp_path, name):
     with pytest.raises((BadRequest, Forbidden)) as caught:
-        Server(Keeper(None), str(tmp_path / name))
+        AgentServer(BoardLease(None), str(tmp_path / name))
     assert "\n" not in str(caught.value)
 
 
 def test_an_unknown_group_is_refused_with_the_command_that_makes_it(path):
     with pytest.raises(NotThere, match="groupadd --system nobody-has-this"):
-        Server(Keeper(None), str(path), "nobody-has-this")
-    Server(Keeper(None), str(path))._listener.close()
+        AgentServer(BoardLease(None), str(path), "nobody-has-this")
+    AgentServer(BoardLease(None), str(path))._listener.close()
 
 
 def test_something_else_at_the_socket_is_no_agent(path):
@@ -522,7 +530,7 @@ def test_something_else_at_the_socket_is_no_agent(path):
 
         thread = threading.Thread(target=greet)
         thread.start()
-        with pytest.raises(Gone, match="no wattune-agent"):
+        with pytest.raises(Gone, match="not a wattune-agent"):
             Client(str(path))
         thread.join()
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_trees_made import HIGH, LOW, RAILGATE, MadeTree, gpu_tree, put, texts
-from tests.live.tree import disk_full
+from tests.support.agent_trees import HIGH, LOW, RAILGATE, MadeTree, gpu_tree, put, texts
+from tests.support.live.tree import disk_full
 
 from wattune_agent.errors import Busy, FileFailed, NotKept, NotRestored
 from wattune_agent.folders import SYSTEM_FOLDER, state_folder
@@ -205,7 +205,7 @@ def test_a_file_that_cannot_be_read_gives_no_snapshot(tree):
 @pytest.mark.parametrize("text", ["-1", "999999999999"])
 def test_a_limit_that_cannot_be_is_not_kept_as_how_the_board_was_found(tree, tmp_path, text):
     put(tmp_path, HIGH, text)
-    with pytest.raises(FileFailed, match="no frequency; nothing was changed"):
+    with pytest.raises(FileFailed, match="not a frequency; nothing was changed"):
         Snapshot.of_now(tree, "jetson", FILES, {})
 
 
@@ -300,7 +300,7 @@ def test_a_lock_counts_although_the_process_is_gone(tree, snapshot, dead):
     lock = Lock(tree, HIGH)
     assert lock.acquire()
     assert left_behind(tree) is None
-    with pytest.raises(Busy, match="or a child of it, for it is gone itself"):
+    with pytest.raises(Busy, match="or a child of it, since it has ended itself"):
         restore_left_behind(tree)
     lock.release()
     assert left_behind(tree) is not None

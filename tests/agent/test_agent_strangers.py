@@ -6,8 +6,8 @@ import pwd
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_sensors_made import TimedTree, script
-from tests.agent.agent_trees_made import CPU, DEVFREQ, HIGH, LOW, RAILGATE, MadeTree, board_in, cpu_tree, gpu_tree, put
+from tests.support.agent_sensors import TimedTree, script
+from tests.support.agent_trees import CPU, DEVFREQ, HIGH, LOW, RAILGATE, MadeTree, board_in, cpu_tree, gpu_tree, put
 
 from wattune_agent import folders as folders_module
 from wattune_agent.capture import capture, materialise

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.agent.agent_sensors_made import TimedTree, put
+from tests.support.agent_sensors import TimedTree, put
 
 from wattune_agent.errors import BadRequest, NotKept
 from wattune_agent.supply import load_supply, save_supply, supply_files

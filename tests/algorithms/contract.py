@@ -1,4 +1,4 @@
-"""What every training algorithm holds: run by each implementation's own tests."""
+"""Contract of every training algorithm: run by the tests of each implementation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.algorithms.algorithms_examples import Example, noisy_points, points
+from tests.support.algorithm_examples import Example, noisy_points, points
 from torch import Tensor
 
 from wattune.algorithms import Step, Trainable, TrainingAlgorithm, load_checkpoint, save_checkpoint
@@ -60,13 +60,13 @@ class TrainingAlgorithmContract:
         assert [s.loss for s in steps] == pytest.approx(wanted, rel=1e-5)
         assert algorithm.name
 
-    def test_no_batch_no_step(self) -> None:
+    def test_no_batches_give_no_steps(self) -> None:
         algorithm = self.open(points(), 8)
         before = algorithm.state_dict()
         assert list(algorithm.run([])) == []
         assert_same(algorithm.state_dict(), before)
 
-    def test_it_learns(self) -> None:
+    def test_the_loss_falls(self) -> None:
         _, steps = self.steps(points(), 60, batch_size=16)
         assert sum(s.loss for s in steps[-5:]) < 0.7 * sum(s.loss for s in steps[:5])
 
@@ -78,7 +78,7 @@ class TrainingAlgorithmContract:
         ended, _ = self.steps(trainable, 3)
         assert_same(stopped.module.state_dict(), ended.module.state_dict())
 
-    def test_the_seed_decides(self) -> None:
+    def test_the_seed_determines_the_run(self) -> None:
         trainable = self.noisy()
         losses = [
             [s.loss for s in self.open(trainable, 8, seed=seed).run(islice(trainable.batches(8), 3))]
@@ -86,7 +86,7 @@ class TrainingAlgorithmContract:
         ]
         assert losses[0] == losses[1] != losses[2]
 
-    def test_a_new_instance_goes_on_exactly(self, tmp_path: Path) -> None:
+    def test_a_new_instance_resumes_exactly(self, tmp_path: Path) -> None:
         trainable = self.noisy()
         whole, steps = self.steps(trainable, 6)
         begun, first = self.steps(trainable, 3)
@@ -110,7 +110,7 @@ class TrainingAlgorithmContract:
         assert_same(resumed[0].state_dict(), algorithm.state_dict())
         assert_same(resumed[1].state_dict(), algorithm.state_dict())
 
-    def test_what_runs_between_steps_changes_nothing(self) -> None:
+    def test_code_between_steps_changes_nothing(self) -> None:
         trainable = self.noisy()
         undisturbed, _ = self.steps(trainable, 4)
         disturbed = self.open(trainable, 8)
@@ -124,7 +124,7 @@ class TrainingAlgorithmContract:
             disturbed.evaluation_work(5)
         assert_same(disturbed.state_dict(), undisturbed.state_dict())
 
-    def test_training_draws_nothing_from_the_random_numbers_of_others(self) -> None:
+    def test_training_leaves_the_global_random_state_alone(self) -> None:
         torch.manual_seed(3)
         wanted = torch.rand(4)
         torch.manual_seed(3)
@@ -147,7 +147,7 @@ class TrainingAlgorithmContract:
         assert small.bytes < large.bytes < 2 * small.bytes
         assert small.peak_memory_bytes < large.peak_memory_bytes
 
-    def test_an_evaluation_asks_for_less_than_a_step(self) -> None:
+    def test_an_evaluation_is_less_work_than_a_step(self) -> None:
         algorithm = self.open(points(host_s_per_sample=1e-3), 8)
         evaluation, step = algorithm.evaluation_work(8), algorithm.work()
         assert [p.phase for p in evaluation.phases] == ["host", "forward"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import islice, pairwise
+from itertools import combinations, islice, pairwise
 from typing import Any
 
 import pytest
 import torch
-from tests.algorithms.algorithms_examples import Example, noisy_points, points
 from tests.algorithms.contract import TrainingAlgorithmContract, assert_same
-from tests.algorithms.pipeline_examples import (
+from tests.support.algorithm_examples import Example, noisy_points, points, vectors
+from tests.support.pipeline_examples import (
     BUILT_IN,
     OPTIMIZERS,
     layers,
@@ -19,10 +19,10 @@ from tests.algorithms.pipeline_examples import (
     separate_layers,
     trained,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 from wattune.algorithms import Trainable, TrainingAlgorithm, open_algorithm
-from wattune.algorithms.tangents import Key
+from wattune.algorithms.forward.random_keys import RandomKey
 
 
 class AsyncContract(TrainingAlgorithmContract):
@@ -34,12 +34,13 @@ class AsyncContract(TrainingAlgorithmContract):
     def noisy(self) -> Example:
         return separate_layers() if "activities" in self.spec else noisy_points()
 
-    def test_it_learns(self) -> None:
+    def test_the_loss_falls(self) -> None:
         # Without a backward pass it takes many more steps.
         _, steps = self.steps(points(), 450, batch_size=16)
         assert sum(s.loss for s in steps[-20:]) < 0.8 * sum(s.loss for s in steps[:20])
 
 
+@pytest.mark.slow
 class TestOneModule(AsyncContract):
     spec = "async-fgd:modules=1"
 
@@ -48,14 +49,17 @@ class TestTwoModules(AsyncContract):
     spec = "async-fgd"
 
 
+@pytest.mark.slow
 class TestThreeModules(AsyncContract):
     spec = "async-fgd:modules=3"
 
 
+@pytest.mark.slow
 class TestFourModules(AsyncContract):
     spec = "async-fgd:modules=4"
 
 
+@pytest.mark.slow
 class TestTwoThreads(AsyncContract):
     spec = "async-fgd:modules=2,backend=threads"
 
@@ -68,6 +72,7 @@ class TestActivities(AsyncContract):
     spec = "async-fgd:modules=3,perturb=activities"
 
 
+@pytest.mark.slow
 class TestActivitiesInThreads(AsyncContract):
     spec = "async-fgd:modules=4,perturb=activities,backend=threads"
 
@@ -76,15 +81,20 @@ class TestLocalLosses(AsyncContract):
     spec = "async-fgd:modules=3,loss=local"
 
 
+@pytest.mark.slow
 class TestLocalLossesInThreads(AsyncContract):
     spec = "async-fgd:modules=3,loss=local,backend=threads"
 
 
+@pytest.mark.slow
 class TestLocalLossesOfActivities(AsyncContract):
     spec = "async-fgd:modules=3,loss=local,perturb=activities"
 
 
 del AsyncContract, TrainingAlgorithmContract  # without a spec of their own
+
+FEWER_MODULES = [pytest.param(modules, marks=pytest.mark.slow) for modules in (2, 3)]
+"""Pipelines shorter than the longest one, in which everything waits that can wait."""
 
 
 # --------------------------------------------------------------------------------------------- what is computed
@@ -108,6 +118,34 @@ def test_one_module_is_the_plain_forward_gradient_of_activities() -> None:
     assert_same(ours.module.state_dict(), plain.module.state_dict())
 
 
+@pytest.mark.parametrize("backend", ["sequential", "threads"])
+@pytest.mark.parametrize("perturb", ["weights", "activities"])
+def test_equal_modules_have_different_directions(perturb: str, backend: str) -> None:
+    """One after a batch; along the same one, the updates of modules of one shape would be multiples of each other."""
+    trainable = Example(
+        lambda: nn.Sequential(*(nn.Linear(12, 12) for _ in range(4))),
+        vectors(classes=12),
+        optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
+    )
+    before = trainable.model(0)
+    ours, _ = trained(trainable, f"modules=4,cuts=1-2-3-4,perturb={perturb},backend={backend}", 1)
+    # Of the biases: for activities they are the directions themselves, before the inputs of a layer come in.
+    moved = [(new.bias - old.bias).detach() for new, old in zip(ours.module, before, strict=True)]  # type: ignore[call-overload]
+    for one, other in combinations(moved, 2):
+        assert one.norm() > 0
+        assert torch.cosine_similarity(one, other, dim=0).abs() < 0.95
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities"])
+def test_running_statistics_are_updated_once_per_batch(perturb: str) -> None:
+    def build() -> nn.Module:
+        frozen = nn.Sequential(nn.Linear(12, 12), nn.BatchNorm1d(12)).requires_grad_(perturb == "weights")
+        return nn.Sequential(*frozen, nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4))
+
+    ours, _ = trained(Example(build, vectors()), f"modules=2,perturb={perturb}", 5)
+    assert int(ours.module[1].num_batches_tracked) == 5  # type: ignore[index, arg-type]
+
+
 def delayed(trainable: Example, ends: list[int], count: int) -> tuple[dict[str, Tensor], list[float]]:
     """The same training written down plainly: all versions of all parameters kept, each module at its own, and the
     derivative of the whole model by ``torch.func.jvp``."""
@@ -120,7 +158,7 @@ def delayed(trainable: Example, ends: list[int], count: int) -> tuple[dict[str, 
     losses = []
     for b, (x, y) in enumerate(islice(trainable.batches(8), count)):
         past = {name: versions[max(0, b - (len(ends) - 1 - k))][name] for name, k in names.items()}
-        generators = [Key(0, b, k).generator(torch.device("cpu")) for k in range(len(ends))]
+        generators = [RandomKey(0, b, k).generator(torch.device("cpu")) for k in range(len(ends))]
         along = {}
         for k, generator in enumerate(generators):
             own = [name for name, module in names.items() if module == k]
@@ -154,7 +192,7 @@ def test_each_module_learns_with_its_delay(modules: int, optimizer: str) -> None
 
 
 @pytest.mark.parametrize("modules", [2, 3, 4])
-def test_delays_make_a_difference(modules: int) -> None:
+def test_delays_change_the_parameters(modules: int) -> None:
     ours, _ = trained(layers(), f"modules={modules}", 20)
     values, _ = delayed(layers(), [ours.cuts[-1]], 20)
     assert not torch.allclose(ours.module.state_dict()["0.weight"], values["0.weight"], atol=1e-4)
@@ -162,7 +200,7 @@ def test_delays_make_a_difference(modules: int) -> None:
 
 @pytest.mark.parametrize("backend", ["sequential", "threads"])
 @pytest.mark.parametrize("modules", [1, 2, 3, 4])
-def test_the_versions_that_modules_work_on(modules: int, backend: str) -> None:
+def test_each_module_works_with_parameters_as_old_as_its_delay(modules: int, backend: str) -> None:
     trainable = layers()
     algorithm = opened(trainable, f"modules={modules},backend={backend}")
     seen: dict[tuple[int, int], list[Tensor]] = {}
@@ -183,10 +221,10 @@ def test_the_versions_that_modules_work_on(modules: int, backend: str) -> None:
         assert equal == [max(0, batch - (modules - 1 - module))], (module, batch)
 
 
-@pytest.mark.parametrize("modules", [2, 3, 4])
+@pytest.mark.parametrize("modules", [*FEWER_MODULES, 4])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("example", [noisy_layers, noisy_images])
-def test_threads_do_what_one_thread_does(example: Any, optimizer: str, modules: int) -> None:
+def test_threads_equal_one_thread(example: Any, optimizer: str, modules: int) -> None:
     trainable = example(optimizer=OPTIMIZERS[optimizer])
     one, steps = trained(trainable, f"modules={modules}")
     many, others = trained(trainable, f"modules={modules},backend=threads")
@@ -194,9 +232,9 @@ def test_threads_do_what_one_thread_does(example: Any, optimizer: str, modules: 
     assert_same({**many.state_dict()}, {**one.state_dict()})
 
 
-@pytest.mark.parametrize("modules", [2, 3, 4])
+@pytest.mark.parametrize("modules", [*FEWER_MODULES, 4])
 @pytest.mark.parametrize("options", ["perturb=activities", "loss=local", "loss=local,perturb=activities"])
-def test_threads_do_what_one_thread_does_in_every_way(options: str, modules: int) -> None:
+def test_threads_equal_one_thread_with_every_option(options: str, modules: int) -> None:
     one, steps = trained(separate_layers(), f"modules={modules},{options}")
     many, others = trained(separate_layers(), f"modules={modules},{options},backend=threads")
     assert steps == others
@@ -204,7 +242,7 @@ def test_threads_do_what_one_thread_does_in_every_way(options: str, modules: int
 
 
 @pytest.mark.parametrize("perturb", ["weights", "activities"])
-def test_a_local_loss_teaches_its_module_alone(perturb: str) -> None:
+def test_a_local_loss_changes_only_its_module(perturb: str) -> None:
     def first(seed: int, options: str) -> dict[str, Tensor]:
         trainable = layers()
         algorithm = opened(trainable, f"modules=2,cuts=4-7,perturb={perturb},{options}")
@@ -218,7 +256,7 @@ def test_a_local_loss_teaches_its_module_alone(perturb: str) -> None:
     assert not torch.equal(first(1, "loss=global")["0.weight"], first(7, "loss=global")["0.weight"])
 
 
-def test_heads_learn_and_are_kept() -> None:
+def test_heads_learn_and_are_saved() -> None:
     algorithm = opened(layers(), "modules=3,loss=local")
     before = algorithm.state_dict()["heads"]
     list(algorithm.run(islice(layers().batches(8), 5)))
@@ -243,7 +281,7 @@ def test_built_in_models_train_in_four_modules(name: str, options: str) -> None:
 
 @pytest.mark.parametrize("backend", ["sequential", "threads"])
 @pytest.mark.parametrize("options", ["perturb=weights", "perturb=activities", "loss=local"])
-def test_a_batch_that_gives_no_number_changes_nothing(options: str, backend: str) -> None:
+def test_a_batch_without_a_finite_loss_changes_nothing(options: str, backend: str) -> None:
     trainable = layers()
     batches = list(islice(trainable.batches(8), 3))
     batches[1][0][0, 0] = float("nan")

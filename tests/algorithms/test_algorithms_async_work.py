@@ -1,12 +1,13 @@
-"""What a tick of the pipeline asks of a device, and what it refuses to train."""
+"""The work of a tick of the pipeline, and what the pipeline refuses to train."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tests.algorithms.algorithms_examples import Example, images, vectors
-from tests.algorithms.pipeline_examples import (
-    Sleeping,
+from tests.support.algorithm_examples import Example, images, vectors
+from tests.support.pipeline_examples import (
+    Timed,
+    Timer,
     layers,
     noisy_layers,
     opened,
@@ -15,6 +16,7 @@ from tests.algorithms.pipeline_examples import (
 from torch import Tensor, nn
 
 from wattune.algorithms import open_algorithm
+from wattune.algorithms.forward import partition
 from wattune.errors import InputError, WorkloadError
 
 # --------------------------------------------------------------------------------------------- what it asks for
@@ -32,7 +34,7 @@ def peak(options: str, batch_size: int = 256) -> float:
     return opened(wide(), options, batch_size=batch_size).work().peak_memory_bytes
 
 
-def test_memory_has_what_waits_between_the_modules() -> None:
+def test_memory_includes_pairs_between_modules() -> None:
     pair = 2 * 256 * 64 * 4
     target = 256 * 8
     one, two, four = (peak(f"modules={k}") for k in (1, 2, 4))
@@ -40,7 +42,7 @@ def test_memory_has_what_waits_between_the_modules() -> None:
     assert four - two == pytest.approx(2 * (pair + target), rel=0.2)
 
 
-def test_memory_has_what_second_passes_need() -> None:
+def test_memory_includes_inputs_and_parameters_of_second_passes() -> None:
     # Of four modules 3 + 2 + 1 copies of parameters, and as many inputs: three of them the batch itself.
     kept = opened(wide(), "modules=4,perturb=activities", batch_size=256).pipeline.stages
     sizes = [sum(p.numel() * 4 for p in stage.module.parameters()) for stage in kept]
@@ -50,7 +52,7 @@ def test_memory_has_what_second_passes_need() -> None:
     assert between == pytest.approx(copies + inputs + 3 * (2 * 256 * 64 * 4 + 256 * 8), rel=0.1)
 
 
-def test_memory_has_the_parameters_that_modules_with_losses_of_their_own_have_left() -> None:
+def test_memory_includes_previous_parameters_with_local_losses() -> None:
     def of_parameters(options: str) -> float:
         return opened(wide(), options, batch_size=2).work().peak_memory_bytes  # next to no activations
 
@@ -59,7 +61,7 @@ def test_memory_has_the_parameters_that_modules_with_losses_of_their_own_have_le
     assert of_parameters("modules=4,loss=local") - of_parameters("modules=4") == pytest.approx(copies, rel=0.2)
 
 
-def test_a_tick_computes_what_a_plain_step_does() -> None:
+def test_a_tick_has_the_work_of_a_plain_step() -> None:
     plain = open_algorithm("forward-gradient", wide(), 256).work()
     tick = opened(wide(), "modules=4", batch_size=256).work()
     assert tick.flops == pytest.approx(plain.flops, rel=0.01)
@@ -94,7 +96,7 @@ def test_a_model_that_cannot_be_cut_is_refused_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("modules=8", "modules that a model is cut into: 8; allowed: 1 to 7"),
+        ("modules=8", "number of modules: 8; allowed: 1 to 7"),
         ("modules=3,cuts=2-7", "cuts of async-fgd: 2-7; allowed: 3 ends, the last 7"),
         ("cuts=2-6", "allowed: 2 ends, the last 7"),
         ("cuts=3-2-7", "cuts of the algorithm async-fgd: 3-2-7"),
@@ -102,7 +104,7 @@ def test_a_model_that_cannot_be_cut_is_refused_in_one_line() -> None:
         ("backend=processes", "allowed: sequential, threads"),
     ],
 )
-def test_cuts_that_cannot_be_are_refused(options: str, said: str) -> None:
+def test_invalid_cuts_are_refused(options: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         opened(layers(), options)
 
@@ -133,10 +135,10 @@ def test_a_local_loss_that_does_not_fit_is_refused() -> None:
     assert opened(trainable, "modules=2,cuts=2-5,loss=local").cuts == [2, 5]
 
 
-def test_measured_cuts() -> None:
-    trainable = Example(
-        lambda: nn.Sequential(Sleeping(0.01), Sleeping(0.0), Sleeping(0.0), Sleeping(0.0)), vectors(classes=12)
-    )
+def test_measured_cuts_follow_the_measured_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timed, "timer", Timer(), raising=False)
+    monkeypatch.setattr(partition, "time", Timed.timer)
+    trainable = Example(lambda: nn.Sequential(Timed(0.01), Timed(0.0), Timed(0.0), Timed(0.0)), vectors(classes=12))
     algorithm = opened(trainable, "modules=2,cuts=measured")
     assert algorithm.cuts == [1, 4]
     assert algorithm.name == "async-fgd:cuts=measured,modules=2"

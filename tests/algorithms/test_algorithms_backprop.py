@@ -4,8 +4,8 @@ from itertools import islice
 
 import pytest
 import torch
-from tests.algorithms.algorithms_examples import Example, noisy_points, points, vectors
 from tests.algorithms.contract import TrainingAlgorithmContract, assert_same
+from tests.support.algorithm_examples import Example, noisy_points, points, vectors
 from torch import nn
 
 from wattune.algorithms import ALGORITHMS, Trainable, TrainingAlgorithm, open_algorithm
@@ -23,7 +23,7 @@ class TestBackpropInMicroBatches(TrainingAlgorithmContract):
         return open_algorithm("backprop", trainable, batch_size, micro_batch_size=4, seed=seed)
 
 
-def test_it_is_the_plain_loop() -> None:
+def test_it_equals_a_plain_training_loop() -> None:
     trainable = points()
     algorithm = Backprop(trainable, 8)
     losses = [s.loss for s in algorithm.run(islice(trainable.batches(8), 5))]
@@ -71,7 +71,7 @@ def test_lower_precision_learns_and_resumes(data_type: str) -> None:
     assert bool(whole.state_dict()["scaler"]) == (data_type == "fp16")
 
 
-def test_lower_precision_is_used() -> None:
+def test_autocast_computes_in_lower_precision() -> None:
     seen = []
 
     class Watching(nn.Linear):
@@ -100,23 +100,23 @@ def test_frozen_parameters_stay() -> None:
 
 
 @pytest.mark.parametrize(("batch_size", "micro_batch_size"), [(0, None), (-1, None), (8, 0), (8, 9)])
-def test_impossible_batch_sizes(batch_size: int, micro_batch_size: int | None) -> None:
+def test_invalid_batch_sizes_are_refused(batch_size: int, micro_batch_size: int | None) -> None:
     with pytest.raises(InputError, match="batch size"):
         Backprop(points(), batch_size, micro_batch_size=micro_batch_size)
 
 
-def test_unknown_data_type() -> None:
+def test_an_unknown_data_type_is_refused() -> None:
     with pytest.raises(InputError, match=r"fp8.*allowed: fp32, tf32, fp16, bf16"):
         Backprop(points(data_type="fp8"), 8)
 
 
-def test_nothing_to_train() -> None:
+def test_a_model_without_trainable_parameters_is_refused() -> None:
     frozen = Example(lambda: nn.Linear(12, 4).requires_grad_(False), vectors())
-    with pytest.raises(WorkloadError, match="no parameter that trains"):
+    with pytest.raises(WorkloadError, match="no trainable parameter"):
         Backprop(frozen, 8)
 
 
-def test_the_state_of_another_model() -> None:
+def test_the_state_of_another_model_is_refused() -> None:
     state = Backprop(points(), 8).state_dict()
     with pytest.raises(InputError, match="does not fit the model"):
         Backprop(noisy_points(), 8).load_state_dict(state)

@@ -50,7 +50,7 @@ def same(a: Any, b: Any) -> bool:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(state=st.dictionaries(keys, nested, max_size=5), extra=st.dictionaries(st.text(), nested, max_size=3))
-def test_round_trip(tmp_path: Path, state: dict[Any, Any], extra: dict[str, Any]) -> None:
+def test_a_state_survives_the_round_trip(tmp_path: Path, state: dict[Any, Any], extra: dict[str, Any]) -> None:
     path = tmp_path / "checkpoint"
     assert save_checkpoint(path, state, extra=extra) == path
     found_state, found_extra = load_checkpoint(path)
@@ -58,7 +58,7 @@ def test_round_trip(tmp_path: Path, state: dict[Any, Any], extra: dict[str, Any]
     assert same(extra, found_extra)
 
 
-def test_values_that_json_has_not(tmp_path: Path) -> None:
+def test_values_outside_json_survive_the_round_trip(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path / "c", {"a": (0.9, 0.999), "b": [math.inf, -math.inf, math.nan]}, extra={})
     state, _ = load_checkpoint(path)
     assert state["a"] == [0.9, 0.999]
@@ -66,7 +66,7 @@ def test_values_that_json_has_not(tmp_path: Path) -> None:
     assert math.isnan(state["b"][2])
 
 
-def test_an_optimizer_comes_back(tmp_path: Path) -> None:
+def test_an_optimizer_survives_the_round_trip(tmp_path: Path) -> None:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
@@ -78,7 +78,7 @@ def test_an_optimizer_comes_back(tmp_path: Path) -> None:
     assert torch.equal(other.state_dict()["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"])
 
 
-def test_tensors_that_share_memory(tmp_path: Path) -> None:
+def test_tensors_that_share_memory_are_saved(tmp_path: Path) -> None:
     weight = torch.arange(12.0).view(3, 4)
     state, _ = load_checkpoint(save_checkpoint(tmp_path / "c", {"a": weight, "b": weight, "c": weight[1:]}, extra={}))
     assert torch.equal(state["a"], weight)
@@ -103,20 +103,20 @@ def refused(path: Path) -> str:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.99])
-def test_a_file_that_is_cut_off(tmp_path: Path, share: float) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
     path = save_checkpoint(tmp_path / "c", {"weight": torch.randn(100, 10)}, extra={"samples": 7})
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * share)])
     assert "cannot read the checkpoint" in refused(path)
 
 
-def test_files_that_are_something_else(tmp_path: Path) -> None:
+def test_files_that_are_not_checkpoints_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "c"
     assert "no such checkpoint" in refused(path)
     path.write_text("{}")
     assert "cannot read" in refused(path)
     save_file({"weight": torch.zeros(3)}, path)
-    assert "not a checkpoint" in refused(path)
+    assert "not a wattune checkpoint" in refused(path)
     assert "cannot read" in refused(tmp_path)
 
 
@@ -134,21 +134,19 @@ def test_files_that_are_something_else(tmp_path: Path) -> None:
         json.dumps({"state": [], "extra": {"dict": []}}),
     ],
 )
-def test_a_description_that_is_broken(tmp_path: Path, tree: str) -> None:
+def test_a_malformed_description_is_refused(tmp_path: Path, tree: str) -> None:
     path = tmp_path / "c"
     save_file({"0": torch.zeros(3)}, path, metadata={"wattune": "checkpoint", "version": "1", "tree": tree})
     refused(path)
 
 
-def test_a_newer_version(tmp_path: Path) -> None:
+def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c"
     save_file({}, path, metadata={"wattune": "checkpoint", "version": "2", "tree": "{}"})
     assert "allowed: 1" in refused(path)
 
 
-def test_the_old_file_stays_where_the_new_one_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save_checkpoint(tmp_path / "c", {"weight": torch.ones(3)}, extra={})
 
     def full(*_: object) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.algorithms.algorithms_examples import Example, images, noisy_points, perceptron, points, texts, vectors
 from tests.algorithms.contract import TrainingAlgorithmContract
+from tests.support.algorithm_examples import Example, images, noisy_points, perceptron, points, texts, vectors
 from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, canonical, open_algorithm
@@ -26,9 +26,9 @@ def trained(
     return algorithm
 
 
-def assert_close(found: nn.Module, wanted: nn.Module) -> None:
+def assert_close(actual: nn.Module, wanted: nn.Module) -> None:
     values = wanted.state_dict()
-    for name, value in found.state_dict().items():
+    for name, value in actual.state_dict().items():
         torch.testing.assert_close(value, values[name], rtol=1e-6, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
 
 
@@ -39,10 +39,10 @@ class TestContract(TrainingAlgorithmContract):
 
 def deep(layers: int, width: int = 8, *, dropout: float = 0.0) -> Example:
     def build() -> nn.Module:
-        found: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1)]
+        sequence: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1)]
         for _ in range(layers - 1):
-            found += [nn.ReLU(), nn.Dropout(dropout), nn.Conv2d(width, width, 3, padding=1)]
-        return nn.Sequential(*found, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+            sequence += [nn.ReLU(), nn.Dropout(dropout), nn.Conv2d(width, width, 3, padding=1)]
+        return nn.Sequential(*sequence, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
 
     return Example(build, images(16), optimizer=lambda p: torch.optim.SGD(p, lr=0.05))
 
@@ -64,8 +64,8 @@ def deep(layers: int, width: int = 8, *, dropout: float = 0.0) -> Example:
 )
 def test_it_trains_as_backprop_does_and_statistics_run_once(make, segments, micro):
     trainable = make()
-    found = trained(trainable, f"backprop:checkpoint={segments}", micro=micro)
-    assert_close(found.module, trained(trainable, "backprop", micro=micro).module)
+    checkpointed = trained(trainable, f"backprop:checkpoint={segments}", micro=micro)
+    assert_close(checkpointed.module, trained(trainable, "backprop", micro=micro).module)
 
 
 @settings(max_examples=15, deadline=None)
@@ -84,7 +84,7 @@ def test_the_gradient_is_that_of_backprop(layers, segments, seed):
 
 
 class Counting(nn.Module):
-    """A buffer that is no normalisation's: the output depends on how often the module has run."""
+    """A buffer outside normalisation: the output depends on how often the module has run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,9 +100,9 @@ def test_a_recomputation_finds_and_leaves_other_buffers_as_they_were():
         return nn.Sequential(nn.Linear(12, 8), Counting(), nn.Tanh(), nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 4))
 
     trainable = Example(build, vectors(), optimizer=lambda p: torch.optim.SGD(p, lr=0.05))
-    found = trained(trainable, "backprop:checkpoint=3")
-    assert_close(found.module, trained(trainable, "backprop").module)
-    assert found.module[1].runs == 3
+    checkpointed = trained(trainable, "backprop:checkpoint=3")
+    assert_close(checkpointed.module, trained(trainable, "backprop").module)
+    assert checkpointed.module[1].runs == 3
 
 
 def test_buffers_are_put_back_after_a_recomputation_that_fails():
@@ -176,8 +176,8 @@ def test_the_name_is_the_canonical_spec():
 
 
 @pytest.mark.parametrize("text", ["1", "0", "-2", "many", "2.5", ""])
-def test_segments_that_are_none(text):
-    with pytest.raises(InputError, match="2 and up, or auto"):
+def test_invalid_segments_are_refused(text):
+    with pytest.raises(InputError, match="2 or more, or auto"):
         canonical(f"backprop:checkpoint={text}")
 
 
@@ -192,5 +192,5 @@ def test_a_model_without_parts_is_refused_in_one_line():
 
     with pytest.raises(WorkloadError, match="cannot be cut into parts"):
         open_algorithm("backprop:checkpoint=2", Example(Whole, vectors()), 8)
-    with pytest.raises(InputError, match="2 to 4, the parts of the model"):
+    with pytest.raises(InputError, match="2 to 4, the number of the model's parts"):
         open_algorithm("backprop:checkpoint=5", points(), 8)

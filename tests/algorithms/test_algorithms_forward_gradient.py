@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.asyncfgd.memory_probe import measure
-from tests.algorithms.algorithms_examples import Example, images, noisy_points, perceptron, points, texts, vectors
 from tests.algorithms.contract import TrainingAlgorithmContract
-from tests.training import training_made as made
+from tests.support import training_runs as made
+from tests.support.algorithm_examples import Example, images, noisy_points, perceptron, points, texts, vectors
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 from torch.nn import functional as F
 
 from wattune.algorithms import Trainable, TrainingAlgorithm, load_checkpoint, open_algorithm
-from wattune.algorithms.tangents import Key
+from wattune.algorithms.forward.random_keys import RandomKey
 from wattune.errors import InputError, WorkloadError
 from wattune.training import train
 from wattune.workloads.models import CharacterTransformer, resnet8
@@ -28,7 +28,7 @@ class ForwardGradientContract(TrainingAlgorithmContract):
     def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
         return open_algorithm(self.spec, trainable, batch_size, seed=seed)
 
-    def test_it_learns(self) -> None:
+    def test_the_loss_falls(self) -> None:
         _, steps = self.steps(points(), self.learning_steps, batch_size=16)
         losses = [s.loss for s in steps]
         assert sum(losses[-50:]) < 0.7 * sum(losses[:50])
@@ -42,6 +42,7 @@ class TestSeveralDirections(ForwardGradientContract):
     spec = "forward-gradient:directions=3"
 
 
+@pytest.mark.slow
 class TestDifferences(ForwardGradientContract):
     spec = "forward-gradient:perturb=differences"
 
@@ -69,7 +70,7 @@ def test_it_is_a_forward_gradient_descent_written_on_jvp(optimizer):
     updates = optimizer(model.parameters(), lr=1e-2)
     losses = []
     for step, (x, y) in enumerate(islice(trainable.batches(8), 20)):
-        draws = Key(3, step).generator(torch.device("cpu"))
+        draws = RandomKey(3, step).generator(torch.device("cpu"))
         values = {name: p.detach() for name, p in model.named_parameters()}
         sizes = [p.numel() for p in values.values()]
         pieces = torch.randn(sum(sizes), generator=draws).split(sizes)
@@ -82,26 +83,26 @@ def test_it_is_a_forward_gradient_descent_written_on_jvp(optimizer):
         updates.step()
         losses.append(loss.item())
     assert [s.loss for s in steps] == pytest.approx(losses, rel=1e-5)
-    for found, wanted in zip(algorithm.module.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    for actual, wanted in zip(algorithm.module.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("perturb", ["weights", "activities", "differences"])
-def test_micro_batches_have_directions_of_their_own(perturb):
+def test_micro_batches_have_different_directions(perturb):
     trainable = points(optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
     (x, y) = next(trainable.batches(8))
-    found = []
+    results = []
     for micro in (8, 3):
         algorithm = open_algorithm(f"forward-gradient:perturb={perturb}", trainable, 8, micro_batch_size=micro)
         (step,) = algorithm.run([(x, y)])
-        found.append((step, [p.grad.clone() for p in algorithm.module.parameters()]))
-    (whole, one), (parts, other) = found
+        results.append((step, [p.grad.clone() for p in algorithm.module.parameters()]))
+    (whole, one), (parts, other) = results
     assert (whole.samples, parts.samples) == (8, 8)
     assert whole.loss == pytest.approx(parts.loss, rel=1e-4)
     assert not torch.allclose(one[0], other[0])
 
 
-def test_the_name_says_the_options_that_were_given():
+def test_the_name_has_the_given_options():
     spec = "forward-gradient:head=3,directions=2,alpha=0.15,perturb=activities"
     algorithm = open_algorithm(spec, points(), 8)
     assert algorithm.name == "forward-gradient:alpha=0.15,directions=2,head=3,perturb=activities"
@@ -128,7 +129,7 @@ class Noise(nn.Module):
 @pytest.mark.parametrize("perturb", ["weights", "activities"])
 def test_an_operation_without_a_forward_derivative_is_named_before_training(perturb):
     trainable = Example(lambda: nn.Sequential(nn.Linear(12, 4), Distances()), vectors())
-    with pytest.raises(WorkloadError, match="without a forward derivative: _cdist_forward; train by backprop"):
+    with pytest.raises(WorkloadError, match="without a forward derivative: _cdist_forward; train with backprop"):
         open_algorithm(f"forward-gradient:perturb={perturb}", trainable, 8)
     open_algorithm("forward-gradient:perturb=differences", trainable, 8)
 
@@ -179,7 +180,7 @@ def test_a_derivative_that_is_not_finite_changes_no_parameter():
     assert torch.equal(algorithm.module[0].weight, before)
 
 
-def test_a_training_that_diverges_ends_so_with_the_last_good_checkpoint(tmp_path):
+def test_a_diverged_run_keeps_the_last_good_checkpoint(tmp_path):
     def data() -> Any:
         points = made.points()
         points.train[0][7] = math.nan
@@ -324,7 +325,7 @@ def test_dropout_masks_are_those_of_the_step():
 
 
 @pytest.mark.parametrize("spec", ["forward-gradient", "forward-gradient:perturb=differences"])
-def test_a_model_with_batch_normalisation_goes_on_exactly(spec):
+def test_a_model_with_batch_normalisation_resumes_exactly(spec):
     """The first pass of a process must be like every other one."""
     trainable = Example(resnet8, images(size=8), optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.algorithms.algorithms_examples import noisy_points
+from tests.support.algorithm_examples import noisy_points
 from torch import nn
 
 from wattune.algorithms import Batch, Progressed, Step, TrainingAlgorithm, learn, open_algorithm
@@ -74,7 +74,7 @@ def progress(depth: int, size: int, *, budget: int, every: int, start: int = 0, 
     )
 
 
-def test_evaluations_stand_at_the_points_of_the_grid() -> None:
+def test_evaluations_are_on_the_grid() -> None:
     assert [p.samples for p in progress(0, 8, budget=100, every=20)] == [24, 40, 64, 80, 104]
     assert [p.samples for p in progress(0, 10, budget=100, every=20)] == [20, 40, 60, 80, 100]
 
@@ -90,18 +90,18 @@ def test_the_end_of_the_budget_is_evaluated() -> None:
 
 def test_the_loss_is_the_mean_since_the_evaluation_before() -> None:
     # Steps of 8 samples have the losses 0, 1, 2, ...
-    found = progress(0, 8, budget=64, every=20)
-    assert [(p.samples, p.metric, p.loss) for p in found] == [(24, 0, 1.0), (40, 1, 3.5), (64, 2, 6.0)]
+    results = progress(0, 8, budget=64, every=20)
+    assert [(p.samples, p.metric, p.loss) for p in results] == [(24, 0, 1.0), (40, 1, 3.5), (64, 2, 6.0)]
 
 
-def test_a_loss_that_is_no_number_is_none() -> None:
+def test_a_loss_that_is_not_finite_becomes_none() -> None:
     def diverging() -> Iterator[Batch]:
         yield torch.full((8,), 1.0), None
         while True:
             yield torch.full((8,), float("nan")), None
 
-    found = learn(Pipeline(0), diverging(), lambda _: 0.5, budget_samples=24, evaluate_every=8)
-    assert [p.loss for p in found] == [1.0, None, None]
+    results = learn(Pipeline(0), diverging(), lambda _: 0.5, budget_samples=24, evaluate_every=8)
+    assert [p.loss for p in results] == [1.0, None, None]
 
 
 @settings(deadline=None)
@@ -117,7 +117,7 @@ def test_several_batches_in_flight_change_nothing(depth: int, size: int, budget:
 
 @settings(deadline=None)
 @given(depth=st.integers(0, 5), size=st.integers(1, 40), budget=st.integers(1, 300))
-def test_no_batch_is_taken_in_that_the_budget_does_not_need(depth: int, size: int, budget: int) -> None:
+def test_no_batch_beyond_the_budget_is_taken(depth: int, size: int, budget: int) -> None:
     algorithm = Pipeline(depth)
     list(learn(algorithm, numbered(size), lambda _: 0.0, budget_samples=budget, evaluate_every=50))
     assert algorithm.taken == -(-budget // size)
@@ -125,7 +125,7 @@ def test_no_batch_is_taken_in_that_the_budget_does_not_need(depth: int, size: in
 
 @settings(deadline=None)
 @given(size=st.integers(1, 40), budget=st.integers(1, 300), every=st.integers(1, 90), stop=st.integers(0, 9))
-def test_going_on_from_any_evaluation_is_as_if_it_had_not_stopped(
+def test_resuming_from_any_evaluation_equals_the_uninterrupted_run(
     size: int, budget: int, every: int, stop: int
 ) -> None:
     whole = progress(0, size, budget=budget, every=every)
@@ -152,7 +152,7 @@ def test_the_contexts_are_around_each_step_and_each_evaluation(depth: int) -> No
     assert seen == [f"{what} {end}" for what in order for end in ("begins", "is done")]
 
 
-def test_batches_that_end_early_end_the_training() -> None:
+def test_the_run_ends_with_its_batches() -> None:
     entered = []
 
     @contextmanager
@@ -160,7 +160,7 @@ def test_batches_that_end_early_end_the_training() -> None:
         yield
         entered.append(True)
 
-    found = learn(
+    results = learn(
         Pipeline(2),
         itertools.islice(numbered(8), 3),
         lambda _: 0.0,
@@ -168,21 +168,21 @@ def test_batches_that_end_early_end_the_training() -> None:
         evaluate_every=8,
         around_step=around,
     )
-    assert [p.samples for p in found] == [8, 16, 24]
+    assert [p.samples for p in results] == [8, 16, 24]
     assert len(entered) == 3  # no step's time passes where there was no step
 
 
-def test_a_replay_has_nothing_in_its_batches() -> None:
+def test_empty_batches_of_a_replay_are_accepted() -> None:
     class Replay(Pipeline):
         @staticmethod
         def _done(batch: Batch) -> Step:
             return Step(samples=8, loss=0.0)
 
-    found = learn(Replay(0), itertools.repeat((None, None)), lambda _: 0.5, budget_samples=40, evaluate_every=20)
-    assert [p.samples for p in found] == [24, 40]
+    results = learn(Replay(0), itertools.repeat((None, None)), lambda _: 0.5, budget_samples=40, evaluate_every=20)
+    assert [p.samples for p in results] == [24, 40]
 
 
-def test_an_exception_in_a_step_comes_out() -> None:
+def test_an_exception_in_a_step_propagates() -> None:
     @contextmanager
     def around() -> Iterator[None]:
         raise RuntimeError("too hot")
@@ -192,14 +192,14 @@ def test_an_exception_in_a_step_comes_out() -> None:
         progress(0, 8, budget=24, every=8, around_step=around)
 
 
-def test_backprop_goes_on_exactly_from_an_evaluation() -> None:
+def test_backprop_resumes_exactly_from_an_evaluation() -> None:
     trainable = noisy_points()
 
     def run(start: int, state: dict[str, Any] | None) -> tuple[list[Progressed], list[dict[str, Any]]]:
         algorithm = open_algorithm("backprop", trainable, 8)
         if state is not None:
             algorithm.load_state_dict(state)
-        found, states = [], []
+        results, states = [], []
         for at in learn(
             algorithm,
             trainable.batches(8, start=start),
@@ -208,9 +208,9 @@ def test_backprop_goes_on_exactly_from_an_evaluation() -> None:
             evaluate_every=50,
             start_samples=start,
         ):
-            found.append(at)
+            results.append(at)
             states.append(algorithm.state_dict())
-        return found, states
+        return results, states
 
     whole, states = run(0, None)
     for stop in range(3):

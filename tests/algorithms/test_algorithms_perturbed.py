@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from tests.algorithms.algorithms_examples import images, perceptron, points, texts, vectors
+from tests.support.algorithm_examples import images, perceptron, points, texts, vectors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wattune.algorithms import forward_ad
-from wattune.algorithms.alpha import Alpha, Schedule
-from wattune.algorithms.forward_gradient import Estimate
-from wattune.algorithms.parts import parts
-from wattune.algorithms.perturbed import Perturbed, loss_along
-from wattune.algorithms.randomness import Masks
-from wattune.algorithms.tangents import Key
+from wattune.algorithms.forward import forward_ad
+from wattune.algorithms.forward.forward_gradient import Estimate
+from wattune.algorithms.forward.masks import Masks
+from wattune.algorithms.forward.perturbation_scale import Alpha, Schedule
+from wattune.algorithms.forward.perturbed import Perturbed, loss_along
+from wattune.algorithms.forward.random_keys import RandomKey
+from wattune.algorithms.model_parts import parts
 from wattune.errors import InputError, WorkloadError
 from wattune.workloads.models import CharacterTransformer, Embedded, resnet8, small_cnn
 
@@ -65,8 +65,14 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
     ),
     "transformer of PyTorch": (encoder, texts(6, 11)),
 }
-ALONE = ["perceptron", "convolutions", "normalised convolutions", "character transformer", "transformer of PyTorch"]
-"""Models whose examples do not see each other."""
+ALONE = [
+    "perceptron",
+    "convolutions",
+    "normalised convolutions",
+    pytest.param("character transformer", marks=pytest.mark.slow),
+    pytest.param("transformer of PyTorch", marks=pytest.mark.slow),
+]
+"""Models whose examples do not see each other; those of text are slow, for an estimate is averaged over hundreds."""
 
 
 class Tied(nn.Module):
@@ -109,25 +115,25 @@ def flat(model: nn.Module) -> Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def gradient(model: nn.Module, x: Any, y: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+def gradient(model: nn.Module, x: Any, y: Tensor, key: RandomKey) -> tuple[Tensor, Tensor]:
     """The loss and what autograd says its gradient is, with the masks that the key gives."""
     model.zero_grad()
     perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1))
     with perturbed._masks(key, x, 0), torch.enable_grad():
         loss = LOSS.loss(torch.func.functional_call(model, perturbed._buffers(), (x,)), y)
     loss.backward()
-    found = flat(model)
+    gradient = flat(model)
     model.zero_grad()
-    return loss.detach(), found
+    return loss.detach(), gradient
 
 
-def direction(perturbed: Perturbed, x: Any, key: Key) -> Tensor:
+def direction(perturbed: Perturbed, x: Any, key: RandomKey) -> Tensor:
     """The direction itself: the estimate of a derivative of 1."""
     perturbed.module.zero_grad()
     perturbed.add_gradient(x, torch.ones(()), key)
-    found = flat(perturbed.module)
+    gradient = flat(perturbed.module)
     perturbed.module.zero_grad()
-    return found
+    return gradient
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
@@ -136,13 +142,13 @@ def test_the_derivative_is_that_along_the_direction(name, dtype, bound):
     model, x, y = made(name, dtype)
     perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1))
     for step in range(3):
-        key = Key(4, step)
+        key = RandomKey(4, step)
         loss, g = gradient(model, x, y, key)
         u = direction(perturbed, x, key)
         with forward_ad.level():
             output, tangent = perturbed.dual(x, None, key)
-            found, derivative = loss_along(LOSS, output, tangent, y, per_example=False)
-        assert found.item() == pytest.approx(loss.item(), rel=bound)
+            primal, derivative = loss_along(LOSS, output, tangent, y, per_example=False)
+        assert primal.item() == pytest.approx(loss.item(), rel=bound)
         assert abs(derivative - g @ u) <= bound * max(abs(g @ u), g.norm())
         assert u.var().item() == pytest.approx(1, abs=6 * math.sqrt(2 / len(u)))
 
@@ -155,61 +161,61 @@ def test_a_pipeline_of_modules_has_the_derivative_of_the_whole(name):
     model, x, y = made(name)
     model.train(name != "perceptron")  # dropout draws from the key, which is each module's own
     modules = [Perturbed(m, perturb="weights", alpha=Alpha(model, 1)) for m in parts(model)]
-    _, g = gradient(model, x, y, Key(0, 0))
+    _, g = gradient(model, x, y, RandomKey(0, 0))
     h, tangent = x, None
     for k, module in enumerate(modules):
         with forward_ad.level():  # one level for each, so what it gives must outlive its own
-            h, tangent = module.dual(h, tangent, Key(0, 0, k))
+            h, tangent = module.dual(h, tangent, RandomKey(0, 0, k))
     with forward_ad.level():
         _, derivative = loss_along(LOSS, h, tangent, y, per_example=False)
     model.zero_grad()
     for k, module in enumerate(modules):
-        module.add_gradient(h, torch.ones(()), Key(0, 0, k))
+        module.add_gradient(h, torch.ones(()), RandomKey(0, 0, k))
     assert derivative.item() == pytest.approx((g @ flat(model)).item(), rel=1e-10)
 
 
 def estimates(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: int) -> Tensor:
     """(count, P): as many estimates of the gradient, all of one function: the masks are those of one step."""
     perturbed = how.of(model, Alpha(model, 1, how.schedule))
-    found = []
+    samples = []
     with how.running():
         for i in range(count):
             model.zero_grad()
             if how.directions == 1:
-                key = Key(7, 0, 0, 1 + i)
+                key = RandomKey(7, 0, 0, 1 + i)
                 output, tangent = perturbed.dual(x, None, key)
                 per_example = how.perturb == "activities"
                 _, derivative = loss_along(LOSS, output, tangent, y, per_example=per_example)
                 perturbed.add_gradient(x, derivative, key)
             else:
-                how.add(perturbed, LOSS, (x, y), Key(7 + i, 0))
-            found.append(flat(model))
-    return torch.stack(found)
+                how.add(perturbed, LOSS, (x, y), RandomKey(7 + i, 0))
+            samples.append(flat(model))
+    return torch.stack(samples)
 
 
-def relative_variance(found: Tensor, g: Tensor) -> float:
-    return float((found - g).square().sum(1).mean() / g.square().sum())
+def relative_variance(samples: Tensor, g: Tensor) -> float:
+    return float((samples - g).square().sum(1).mean() / g.square().sum())
 
 
 @pytest.mark.parametrize(("directions", "count"), [(1, 1500), (4, 400), (16, 150)])
 def test_the_variance_is_p_plus_1_over_the_number_of_directions(directions, count):
     model, x, y = made("small perceptron", samples=16)
-    _, g = gradient(model, x, y, Key(7, 0))
-    found = estimates(model, x, y, Estimate(directions=directions), count)
-    assert relative_variance(found, g) == pytest.approx((len(g) + 1) / directions, rel=0.1)
+    _, g = gradient(model, x, y, RandomKey(7, 0))
+    samples = estimates(model, x, y, Estimate(directions=directions), count)
+    assert relative_variance(samples, g) == pytest.approx((len(g) + 1) / directions, rel=0.1)
 
 
 def assert_unbiased(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: int) -> None:
-    """Of each parameter's estimates, the component along its gradient is on average that gradient."""
-    _, g = gradient(model, x, y, Key(7, 0))
-    found = estimates(model, x, y, how, count)
+    """For each parameter, the mean component of the estimates along its gradient is that gradient."""
+    _, g = gradient(model, x, y, RandomKey(7, 0))
+    samples = estimates(model, x, y, how, count)
     start = 0
     for name, p in model.named_parameters():
         part = slice(start, start + p.numel())
-        along = found[:, part] @ g[part] / g[part].square().sum()
+        along = samples[:, part] @ g[part] / g[part].square().sum()
         assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(count), name
         start += p.numel()
-    along = found @ g / g.square().sum()
+    along = samples @ g / g.square().sum()
     assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(count) <= 0.7
 
 
@@ -226,15 +232,15 @@ def test_estimates_of_a_tied_weight_are_unbiased():
 @pytest.mark.parametrize("perturb", ["weights", "activities"])
 def test_the_mean_of_many_estimates_is_the_gradient(perturb):
     model, x, y = made("small perceptron", samples=8)
-    _, g = gradient(model, x, y, Key(7, 0))
-    found = estimates(model, x, y, Estimate(perturb), 1000)
-    expected = found.var(0).sum() / len(found)
-    assert (found.mean(0) - g).square().sum() <= 2 * expected < 0.2 * g.square().sum()
+    _, g = gradient(model, x, y, RandomKey(7, 0))
+    samples = estimates(model, x, y, Estimate(perturb), 1000)
+    expected = samples.var(0).sum() / len(samples)
+    assert (samples.mean(0) - g).square().sum() <= 2 * expected < 0.2 * g.square().sum()
 
 
 def test_perturbed_activities_vary_less():
     model, x, y = made("deep perceptron", samples=64)
-    _, g = gradient(model, x, y, Key(7, 0))
+    _, g = gradient(model, x, y, RandomKey(7, 0))
     weights, activities = (
         relative_variance(estimates(model, x, y, Estimate(perturb), 300), g) for perturb in ("weights", "activities")
     )
@@ -251,7 +257,7 @@ def test_activities_of_a_batch_as_long_as_a_text():
 def test_a_central_difference_is_the_derivative(name):
     model, x, y = made(name)
     perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1))
-    key = Key(1, 2)
+    key = RandomKey(1, 2)
     _, g = gradient(model, x, y, key)
     u = direction(perturbed, x, key)
     h = 1e-5
@@ -264,28 +270,53 @@ def test_no_tape_is_recorded(perturb):
     model, x, y = made("perceptron")
     perturbed = Perturbed(model, perturb=perturb, alpha=Alpha(model, 1))
     with forward_ad.level():
-        output, tangent = perturbed.dual(x, None, Key(0, 0))
+        output, tangent = perturbed.dual(x, None, RandomKey(0, 0))
         loss, derivative = loss_along(LOSS, output, tangent, y, per_example=perturb == "activities")
-    perturbed.add_gradient(x, derivative, Key(0, 0))
+    perturbed.add_gradient(x, derivative, RandomKey(0, 0))
     tensors = [output, tangent, loss, derivative, *(p.grad for p in model.parameters())]
     assert not any(t.requires_grad for t in tensors)
     assert all(p.requires_grad for p in model.parameters())
 
 
-def test_a_kept_direction_is_the_one_that_would_be_drawn_again():
+def test_estimates_of_equal_modules_in_a_row_are_unbiased():
+    """Each has a direction of its own: with one for all, each would be taught the sum of the gradients of all."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3))).double()
+    modules = [Perturbed(layer, perturb="weights", alpha=Alpha(model, 1)) for layer in model]
+    x, y = (v.double() if v.is_floating_point() else v for v in vectors(4)(16, torch.Generator().manual_seed(2)))
+    _, g = gradient(model, x, y, RandomKey(7, 0))
+    gradients = []
+    for step in range(1000):
+        h, tangent = x, None
+        model.zero_grad()
+        with forward_ad.level():
+            for k, module in enumerate(modules):
+                h, tangent = module.dual(h, tangent, RandomKey(7, step, k))
+            _, derivative = loss_along(LOSS, h, tangent, y, per_example=False)
+        for k, module in enumerate(modules):
+            module.add_gradient(x, derivative, RandomKey(7, step, k))
+        gradients.append(flat(model))
+    estimate, error = torch.stack(gradients).mean(0), torch.stack(gradients).std(0) / math.sqrt(len(gradients))
+    assert float(((estimate - g) / error).square().mean()) < 2  # about 1, if each differs by its own error alone
+    shared = g.view(3, -1).sum(0).repeat(3)
+    assert float(((shared - g) / error).square().mean()) > 4  # so that this test would tell the two apart
+
+
+def test_a_stored_direction_equals_the_one_drawn_again():
     model, x, y = made("perceptron")
-    found = []
+    gradients = []
     for keep in (False, True):
         perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1), keep=keep)
         model.zero_grad()
         with forward_ad.level():
             for direction in range(2):
-                key = Key(0, 0, 0, direction)
+                key = RandomKey(0, 0, 0, direction)
                 output, tangent = perturbed.dual(x, None, key)
                 _, derivative = loss_along(LOSS, output, tangent, y, per_example=False)
                 perturbed.add_gradient(x, derivative, key, 0.5)
-        found.append(flat(model))
-    assert torch.equal(*found)
+        gradients.append(flat(model))
+    assert torch.equal(*gradients)
 
 
 @pytest.mark.parametrize("perturb", ["weights", "activities"])
@@ -297,7 +328,7 @@ def test_a_frozen_beginning_makes_no_tangent(perturb):
     for index, layer in enumerate(model):
         layer.register_forward_hook(lambda _, __, out, i=index: seen.update({i: tangent_of(out) is not None}))
     with forward_ad.level():
-        _, tangent = perturbed.dual(torch.randn(3, 12), None, Key(0, 0))
+        _, tangent = perturbed.dual(torch.randn(3, 12), None, RandomKey(0, 0))
     assert tangent is not None
     assert [seen[i] for i in range(3)] == [False] * 3
 
@@ -312,9 +343,9 @@ def test_nothing_perturbed_is_one_plain_forward_pass():
     frozen = Perturbed(model, perturb="weights", alpha=Alpha(model, 1, Schedule(epoch_samples=100, head="3")))
     first = Perturbed(model[0], perturb="weights", alpha=frozen.alpha)
     with forward_ad.level():
-        assert first.dual(x, None, Key(0, 0))[1] is None
-        assert frozen.dual(x, None, Key(0, 0))[1] is not None
-        assert first.dual(x, None, Key(0, 5000))[1] is not None
+        assert first.dual(x, None, RandomKey(0, 0))[1] is None
+        assert frozen.dual(x, None, RandomKey(0, 0))[1] is not None
+        assert first.dual(x, None, RandomKey(0, 5000))[1] is not None
     assert not first.perturbs(0)
     assert first.perturbs(5000)
 
@@ -328,30 +359,78 @@ def test_alpha_scales_the_direction_or_the_estimate(given):
         Perturbed(model, perturb="weights", alpha=Alpha(model, 1, s))
         for s in (Schedule(), Schedule(alpha=0.25, alpha_mode=mode))
     )
-    u, v = (direction(p, x, Key(0, 0)) for p in (plain, scaled))
+    u, v = (direction(p, x, RandomKey(0, 0)) for p in (plain, scaled))
     head = 4 * 20 + 4
     assert torch.equal(u[-head:], v[-head:])
     torch.testing.assert_close(u[:-head] * 0.25, v[:-head])
     with forward_ad.level():
         derivatives = [
-            loss_along(LOSS, *p.dual(x, None, Key(0, 0)), y, per_example=False)[1].item() for p in (plain, scaled)
+            loss_along(LOSS, *p.dual(x, None, RandomKey(0, 0)), y, per_example=False)[1].item() for p in (plain, scaled)
         ]
     assert (derivatives[0] == derivatives[1]) == (not given)
 
 
-def test_buffers_are_updated_once_a_batch():
-    model = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+def head_apart(samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Parameters of a perceptron in one vector: those below the head, and the head's."""
+    head = 4 * 20 + 4
+    return samples[..., :-head], samples[..., -head:]
+
+
+@pytest.mark.parametrize("mode", ["tangent", "learning-rate"])
+def test_alpha_scales_what_activities_learn_from_a_derivative(mode):
+    model, x, _ = made("perceptron")
+    model.eval()
+    learnt = []
+    for schedule in (Schedule(), Schedule(alpha=0.25, alpha_mode=mode)):
+        perturbed = Perturbed(model, perturb="activities", alpha=Alpha(model, 1, schedule))
+        model.zero_grad()
+        perturbed.add_gradient(x, torch.ones(len(x), dtype=torch.float64), RandomKey(0, 0))
+        learnt.append(head_apart(flat(model)))
+    (below, head), (below_scaled, head_scaled) = learnt
+    assert torch.equal(head_scaled, head)
+    torch.testing.assert_close(below_scaled, below * 0.25)
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities"])
+@pytest.mark.parametrize(("mode", "share"), [("tangent", 0.5**2), ("learning-rate", 0.5)])
+def test_below_the_head_alpha_scales_the_mean_of_the_estimates(perturb, mode, share):
+    """Its square in the one mode, as both the derivative and the direction have it; itself in the other."""
+    model, x, y = made("perceptron", samples=8)
+    model.eval()
+    schedule = Schedule(alpha=0.5, alpha_mode=mode)
+    _, g = gradient(model, x, y, RandomKey(7, 0))
+    samples = estimates(model, x, y, Estimate(perturb, schedule=schedule), 800)
+    for part, own, wanted in zip(head_apart(samples), head_apart(g), (share, 1.0), strict=True):
+        along = part @ own / own.square().sum()
+        assert abs(along.mean() - wanted) <= 4 * along.std() / math.sqrt(len(samples)) <= 0.6 * wanted
+
+
+def normalised(perturb: str) -> nn.Sequential:
+    """Linear layers with batch normalisation between them; before them and frozen, where examples must not see each
+    other behind a perturbed one."""
+    if perturb != "activities":
+        return nn.Sequential(nn.Linear(12, 12), nn.BatchNorm1d(12), nn.Linear(12, 4))
+    frozen = nn.Sequential(nn.Linear(12, 12), nn.BatchNorm1d(12)).requires_grad_(False)
+    return nn.Sequential(*frozen, nn.Linear(12, 4))
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities", "differences"])
+def test_buffers_are_updated_once_a_batch(perturb):
+    model = normalised(perturb)
     x, y = vectors()(16, torch.Generator().manual_seed(0))
-    once = nn.Sequential(*model).requires_grad_(True)
-    once.load_state_dict(model.state_dict())
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    how = Estimate(directions=3)
+    how = Estimate(perturb, directions=3, distance=1e-6)
+    perturbed = how.of(model, Alpha(model, 16))
     with how.running():
-        how.add(how.of(model, Alpha(model, 16)), LOSS, (x, y), Key(0, 0))
+        how.add(perturbed, LOSS, (x, y), RandomKey(0, 0))
     assert int(model[1].num_batches_tracked) == 1
     mean = 0.9 * before["1.running_mean"] + 0.1 * F.linear(x, before["0.weight"], before["0.bias"]).mean(0)
     torch.testing.assert_close(model[1].running_mean, mean)
     assert forward_ad.unpacked(model[1].running_mean)[1] is None
+    assert any(p.grad is not None for p in model.parameters())
+    with how.running():
+        how.add(perturbed, LOSS, (x, y), RandomKey(0, 1))
+    assert int(model[1].num_batches_tracked) == 2
 
 
 def test_a_model_that_overwrites_its_input_leaves_the_batch_as_it_is():
@@ -361,18 +440,18 @@ def test_a_model_that_overwrites_its_input_leaves_the_batch_as_it_is():
     for perturb in ("weights", "activities"):
         how = Estimate(perturb, directions=2)
         with how.running():
-            how.add(how.of(model, Alpha(model, 8)), LOSS, (x, y), Key(0, 0))
+            how.add(how.of(model, Alpha(model, 8)), LOSS, (x, y), RandomKey(0, 0))
         assert torch.equal(x, before)
 
 
-def test_activities_behind_which_examples_see_each_other_are_refused():
+def test_activities_before_layers_in_which_examples_interact_are_refused():
     model, x, _ = made("convolutions with batch normalisation", torch.float32)
     perturbed = Perturbed(model, perturb="activities", alpha=Alpha(model, 1))
     with forward_ad.level(), pytest.raises(InputError, match=r"norm1 \(batch normalisation\).*perturb=weights"):
-        perturbed.dual(x, None, Key(0, 0))
+        perturbed.dual(x, None, RandomKey(0, 0))
     head = Perturbed(model, perturb="activities", alpha=Alpha(model, 1, Schedule(alpha=0)))
     with forward_ad.level():
-        _, tangent = head.dual(x, None, Key(0, 0))
+        _, tangent = head.dual(x, None, RandomKey(0, 0))
     assert tangent is not None
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
@@ -385,11 +464,11 @@ def test_activities_of_a_module_with_a_parameter_beside_its_layers_are_refused()
             self.layer = nn.Linear(2, 2)
 
     model = Scaled()
-    with pytest.raises(WorkloadError, match="scale; put that parameter into a layer"):
+    with pytest.raises(WorkloadError, match="scale; move the parameter into a layer"):
         Perturbed(model, perturb="activities", alpha=Alpha(model, 1))
 
 
-def test_a_second_thread_is_told():
+def test_a_second_thread_is_refused():
     errors: list[Exception] = []
 
     def other() -> None:
@@ -403,19 +482,46 @@ def test_a_second_thread_is_told():
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-    assert [str(e).startswith("a second training by forward gradients") for e in errors] == [True]
+    assert [str(e).startswith("a second training run with forward gradients") for e in errors] == [True]
 
 
 # ---------------------------------------------------------------------------------------------------- random numbers
 
 
+def test_random_numbers_differ_in_each_field_of_their_key_and_in_their_purpose():
+    key = RandomKey(1, 2, 3, 4)
+    keys = [key, *(key._replace(**{field: 9}) for field in RandomKey._fields)]
+    drawn = [k.generator(torch.device("cpu"), purpose) for k in keys for purpose in range(4)]
+    assert len({generator.initial_seed() for generator in drawn}) == len(drawn) == 20
+    assert len({tuple(torch.randn(3, generator=generator).tolist()) for generator in drawn}) == 20
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities"])
+def test_masks_are_drawn_from_other_numbers_than_directions(perturb):
+    """From the same ones, what is dropped would follow from where the parameters move."""
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 4))
+    x, key = torch.ones(8, 64), RandomKey(0, 0)
+    perturbed = Perturbed(model, perturb=perturb, alpha=Alpha(model, 1))
+    for part in range(3):
+        masks: list[Tensor] = []
+        with model[0].register_forward_hook(lambda _, __, output, to=masks: to.append(output > 0)):
+            with forward_ad.level():
+                perturbed.dual(x, None, key, part)
+            perturbed.add_gradient(x, torch.ones(len(x) if perturb == "activities" else ()), key, part=part)
+        for mask in (mask for mask in masks if len(mask) == len(x)):
+            assert torch.equal(mask, masks[-1])
+            for purpose in range(0, 8, 2):  # those of the directions of all parts
+                generator = key.generator(torch.device("cpu"), purpose)
+                assert not torch.equal(mask, torch.empty_like(x).bernoulli_(0.5, generator=generator) > 0)
+
+
 def dropped(seed: int, times: int) -> list[Tensor]:
-    generator = Key(seed, 0).generator(torch.device("cpu"), 1)
+    generator = RandomKey(seed, 0).generator(torch.device("cpu"), 1)
     with Masks(generator):
         return [F.dropout(torch.ones(50, 40), 0.5) for _ in range(times)]
 
 
-def test_threads_that_drop_out_at_once_draw_what_each_draws_alone():
+def test_concurrent_dropout_draws_the_same_masks_as_alone():
     alone = {seed: dropped(seed, 200) for seed in range(4)}
     with ThreadPoolExecutor(4) as threads:
         together = dict(zip(alone, threads.map(lambda seed: dropped(seed, 200), alone), strict=True))
@@ -438,15 +544,15 @@ def test_threads_that_drop_out_at_once_draw_what_each_draws_alone():
 def test_every_dropout_draws_from_the_generator(drop):
     x = torch.randn(40, 30, dtype=torch.float64)
     state = torch.get_rng_state()
-    found = []
+    outputs = []
     for seed in (1, 1, 2):
         with forward_ad.level(), Masks(torch.Generator().manual_seed(seed)) as masks:
             output, tangent = forward_ad.unpacked(drop(forward_ad.dual(x, torch.ones_like(x))))
         assert masks.drawn
         assert tangent is not None
-        found.append(output)
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
+        outputs.append(output)
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
     assert torch.equal(torch.get_rng_state(), state)
 
 

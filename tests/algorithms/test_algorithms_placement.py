@@ -1,4 +1,4 @@
-"""Where training runs, and what running out of memory there is called."""
+"""Processors of training, and recognition of out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import islice
 
 import pytest
 import torch
-from tests.algorithms.algorithms_examples import noisy_points, points
 from tests.algorithms.contract import assert_same
+from tests.support.algorithm_examples import noisy_points, points
 
 from wattune.algorithms import open_algorithm, place, release, shortage_said
 from wattune.algorithms.backprop import Backprop
-from wattune.algorithms.stepping import part
+from wattune.algorithms.step_setup import part
 from wattune.errors import DeviceError, InputError, OutOfDeviceMemory
 
 # As libraries and drivers put it; the last two are what a Jetson answers.
@@ -30,7 +30,7 @@ SHORTAGES = [
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=lambda error: str(error)[:24])
-def test_every_way_of_running_out_of_memory_is_one(error):
+def test_every_out_of_memory_error_is_recognised(error):
     with pytest.raises(OutOfDeviceMemory, match=r"^a step does not fit in memory: ") as caught, shortage_said("a step"):
         raise error
     assert "\n" not in str(caught.value)
@@ -38,13 +38,13 @@ def test_every_way_of_running_out_of_memory_is_one(error):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shape mismatch"), ValueError("out of memory"), DeviceError("x")])
-def test_other_errors_stay_what_they_are(error):
+def test_other_errors_pass_through(error):
     with pytest.raises(type(error)) as caught, shortage_said("a step"):
         raise error
     assert caught.value is error
 
 
-def test_a_step_that_runs_out_of_memory_says_which():
+def test_an_out_of_memory_error_names_the_step():
     trainable = points()
     algorithm = open_algorithm("backprop", trainable, 8, micro_batch_size=4)
 
@@ -65,7 +65,7 @@ def test_without_a_gpu_everything_is_on_the_cpu(monkeypatch):
     assert_same(one.state_dict(), other.state_dict())
 
 
-def test_the_model_goes_where_it_is_told():
+def test_the_model_goes_to_the_given_device():
     # "meta" computes nothing, and shows that model, optimizer and batches all went there.
     algorithm = Backprop(points(), 8, on=torch.device("meta"))
     assert {p.device.type for p in algorithm.module.parameters()} == {"meta"}
@@ -74,7 +74,7 @@ def test_the_model_goes_where_it_is_told():
     assert (x.device.type, y.device.type, len(x)) == ("meta", "meta", 4)
 
 
-def test_a_state_is_on_the_cpu_and_of_its_own():
+def test_a_state_is_a_copy_on_the_cpu():
     algorithm = open_algorithm("backprop", noisy_points(), 8)
     list(algorithm.run(islice(noisy_points().batches(8), 1)))
     state = algorithm.state_dict()
@@ -92,7 +92,7 @@ def test_a_state_of_another_processor_is_refused():
         algorithm.load_state_dict(state)
 
 
-def test_what_nobody_holds_is_given_back():
+def test_unreferenced_memory_is_released():
     class Ring:
         pass
 

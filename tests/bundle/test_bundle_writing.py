@@ -1,7 +1,10 @@
-"""The folder for a board without a network, made from an index of wheels that hold nothing."""
+"""Bundle for a board without a network, built from an index of empty wheels."""
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
 import subprocess
 import sys
 import zipfile
@@ -13,6 +16,8 @@ from packaging.requirements import Requirement
 
 from wattune.bundle import bundle
 from wattune.errors import InputError, OutputError
+
+pytestmark = pytest.mark.xdist_group("bundle")  # one bundle for most of them
 
 
 def make_wheel(
@@ -29,10 +34,8 @@ def make_wheel(
         wheel.writestr(f"{stem}.dist-info/RECORD", "")
 
 
-@pytest.fixture
-def index(tmp_path, monkeypatch):
-    """A folder that is all that pip can see, with an empty wheel of each requirement."""
-    folder = tmp_path / "index"
+def make_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only package index that pip sees: a folder with an empty wheel of each requirement."""
     folder.mkdir()
     names = {Requirement(text).name for text in distribution("wattune").requires or () if "extra ==" not in text}
     for name in names - {"numpy", "httpx"}:
@@ -53,52 +56,111 @@ def index(tmp_path, monkeypatch):
     return folder
 
 
-def names(made):
-    return {wheel.name.partition("-")[0] for wheel in made.wheels}
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    return make_index(tmp_path / "index", monkeypatch)
 
 
-def test_it_holds_what_the_board_needs_and_no_torch(index, tmp_path):
-    made = bundle(tmp_path / "for-the-board")
-    assert {"wattune", "numpy", "httpx", "pydantic", "typer", "tomli"} <= names(made)
-    assert "old_python" in names(made), "what only the board's Python needs"
-    assert not {"torch", "only_here", "extra"} & names(made)
-    assert "python3.10 -m pip install --no-index" in made.readme.read_text()
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """One bundle for the tests that only look at it: pip takes a second or two."""
+    folder = tmp_path_factory.mktemp("bundle")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        make_index(folder / "index", monkeypatch)
+        return bundle(folder / "b")
 
 
-def test_its_wheel_is_wattune_as_it_is_here(index, tmp_path):
-    made = bundle(tmp_path / "b")
-    wheel = next(wheel for wheel in made.wheels if wheel.name.startswith("wattune-"))
+@pytest.fixture(scope="module")
+def own_wheel(result):
+    """The wheel of wattune itself."""
+    return next(wheel for wheel in result.wheels if wheel.name.startswith("wattune-"))
+
+
+def names(result):
+    return {wheel.name.partition("-")[0] for wheel in result.wheels}
+
+
+def test_it_has_the_dependencies_of_the_board_without_torch(result):
+    assert {"wattune", "numpy", "httpx", "pydantic", "typer", "tomli"} <= names(result)
+    assert "old_python" in names(result), "a dependency of the board's Python only"
+    assert not {"torch", "only_here", "extra"} & names(result)
+    assert "python3.10 -m pip install --no-index" in result.readme.read_text()
+
+
+def test_its_wheel_is_the_installed_wattune(own_wheel, tmp_path):
     target = tmp_path / "installed"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(wheel)]
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(own_wheel)]
     subprocess.run(install, check=True, capture_output=True)
     code = "import sys, wattune, wattune_agent, wattune.cli; print(wattune.__file__); wattune.cli.main(['--version'])"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(target)!r}); {code}"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.startswith(str(target))
-    assert done.stdout.endswith(f"wattune {distribution('wattune').version}\n")
-    assert (target / "wattune" / "devices" / "boards" / "jetson-nano.toml").is_file()
+    assert process.stdout.startswith(str(target))
+    assert process.stdout.endswith(f"wattune {distribution('wattune').version}\n")
+    assert (target / "wattune" / "devices" / "simulator" / "boards" / "jetson-nano.toml").is_file()
     assert (target / "wattune" / "reporting" / "page.css").is_file()
 
 
-def test_the_agent_is_one_file_that_runs_by_itself(index, tmp_path):
-    made = bundle(tmp_path / "b")
-    done = subprocess.run([sys.executable, "-I", "-S", str(made.agent), "--help"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "guard" in done.stdout
-    with zipfile.ZipFile(made.agent) as archive:
+def test_its_wheel_has_the_deploy_files_and_no_trace_of_this_machine(own_wheel):
+    with zipfile.ZipFile(own_wheel) as wheel:
+        files = {name: wheel.read(name) for name in wheel.namelist()}
+    info = f"wattune-{distribution('wattune').version}.dist-info"
+    assert {name.partition("/")[2] for name in files if name.startswith(info)} >= {"METADATA", "RECORD", "WHEEL"}
+    assert not {f"{info}/direct_url.json", f"{info}/INSTALLER", f"{info}/REQUESTED"} & files.keys()
+    assert not [name for name in files if "__pycache__" in name or name.endswith(".pth")]
+    assert f"{info.replace('.dist-info', '.data')}/data/share/wattune/deploy/wattune-agent.service" in files
+    recorded = {row[0]: row[1] for row in csv.reader(files[f"{info}/RECORD"].decode().splitlines())}
+    for name, content in files.items():
+        if not name.endswith("RECORD"):
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            assert recorded[name] == f"sha256={digest}"
+
+
+@pytest.mark.slow
+def test_an_installed_wattune_packs_the_same_wheel_as_a_clone(own_wheel, tmp_path):
+    target = tmp_path / "installed"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(own_wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    code = f"""
+import sys
+sys.path.insert(0, {str(target)!r})
+from importlib.metadata import distribution
+from pathlib import Path
+from wattune.bundle.packing import write_wheel
+write_wheel(distribution("wattune"), Path({str(tmp_path)!r}))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    packed = []
+    for path in (own_wheel, tmp_path / own_wheel.name):
+        with zipfile.ZipFile(path) as wheel:
+            # pip puts the files of ``share`` beside the Python that it installs for, and here for none.
+            own = [name for name in wheel.namelist() if not name.endswith("/RECORD") and ".data/" not in name]
+            packed.append({name: wheel.read(name) for name in own})
+    assert packed[0] == packed[1]
+
+
+def test_wattune_must_be_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(InputError, match="not installed"):
+        bundle(tmp_path / "b")
+
+
+def test_the_agent_is_one_file_without_dependencies(result):
+    process = subprocess.run([sys.executable, "-I", "-S", str(result.agent), "--help"], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert "guard" in process.stdout
+    with zipfile.ZipFile(result.agent) as archive:
         assert {name.partition("/")[0] for name in archive.namelist()} == {"wattune_agent", "__main__.py"}
 
 
-def test_it_has_the_files_that_start_the_agent(index, tmp_path):
-    made = bundle(tmp_path / "b")
-    assert {"wattune-agent.service", "99-wattune.rules"} <= {file.name for file in made.deploy}
+def test_it_has_the_files_that_start_the_agent(result):
+    assert {"wattune-agent.service", "99-wattune.rules"} <= {file.name for file in result.deploy}
 
 
-def test_a_wheel_that_is_nowhere_is_named(index, tmp_path):
+def test_an_unavailable_wheel_is_named(index, tmp_path):
     next(index.glob("numpy*")).unlink()
     with pytest.raises(InputError, match=r"pip cannot fetch the wheels.*numpy"):
         bundle(tmp_path / "b")
@@ -110,14 +172,14 @@ def test_a_wheel_for_another_board_does_not_count(index, tmp_path):
         bundle(tmp_path / "b", platform="manylinux2014_x86_64")
 
 
-def test_a_wheel_that_is_too_new_for_another_is_exchanged(index, tmp_path):
+def test_a_wheel_that_is_too_new_for_another_is_replaced(index, tmp_path):
     next(index.glob("httpx*")).unlink()
     make_wheel(index, "httpx", ("pydantic<999",))
     with pytest.raises(InputError, match="pydantic"):
         bundle(tmp_path / "b")
     make_wheel(index, "pydantic", version="3.0")
-    made = bundle(tmp_path / "b")
-    assert [wheel.name for wheel in made.wheels if wheel.name.startswith("pydantic-")] == [
+    result = bundle(tmp_path / "b")
+    assert [wheel.name for wheel in result.wheels if wheel.name.startswith("pydantic-")] == [
         "pydantic-3.0-py3-none-any.whl"
     ]
 
@@ -133,7 +195,7 @@ def test_nothing_is_overwritten(index, tmp_path):
 @pytest.mark.parametrize(
     ("option", "value"), [("python", "3.8"), ("python", "three"), ("platform", "win_amd64"), ("platform", "aarch64")]
 )
-def test_what_cannot_be(tmp_path, option, value):
+def test_unsupported_targets_are_refused(tmp_path, option, value):
     with pytest.raises(InputError, match=f"--{option}"):
         bundle(tmp_path / "b", **{option: value})
     assert not (tmp_path / "b").exists()

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_records import EFFICIENCY, PROFILE, written
+from tests.support.cli_records import EFFICIENCY, PROFILE, written
 
-from wattune.records import EfficiencyCurve, Plan, ProfileTable, TrainingRecord
+from wattune.records import Plan, ProfileTable, SampleEfficiency, TrainingRecord
 
 SMALL = Path(__file__).with_name("small.toml")
 DEVICE = ["--device", "sim:jetson-nano"]
@@ -112,9 +112,9 @@ def test_records_that_cannot_be_weighed(wattune, records, tmp_path):
     ("arguments", "said"),
     [
         (["profile", *DEVICE, "--algorithm", "nonsense"], "unknown algorithm: nonsense; allowed: async-fgd, backprop"),
-        (["profile", *DEVICE, "--algorithm", "backprop:checkpoint=1"], "2 and up, or auto"),
-        (["profile", *DEVICE, "--algorithm", "backprop:depth=1"], "once each: checkpoint=(2 and up, or auto)"),
-        (["profile", *DEVICE, "--algorithm", "backprop:checkpoint=99"], "the parts of the model"),
+        (["profile", *DEVICE, "--algorithm", "backprop:checkpoint=1"], "2 or more, or auto"),
+        (["profile", *DEVICE, "--algorithm", "backprop:depth=1"], "once each: checkpoint=(2 or more, or auto)"),
+        (["profile", *DEVICE, "--algorithm", "backprop:checkpoint=99"], "the number of the model's parts"),
         (
             ["profile", *DEVICE, "--algorithm", "forward-gradient", "--command", "x {batch_size}"],
             "--command goes without",
@@ -123,8 +123,8 @@ def test_records_that_cannot_be_weighed(wattune, records, tmp_path):
         (["profile", *DEVICE, "--algorithm", "backprop", "--check", "p.json"], "--check goes without"),
         (["profile", *DEVICE, "--algorithm", "", "-o", "p.json"], "unknown algorithm: ; allowed"),
         (["estimate", "--algorithm", "nonsense"], "unknown algorithm: nonsense"),
-        (["estimate", "--algorithm", "forward-gradient", "--from-runs", "runs.csv"], "--algorithm is of no use here"),
-        (["estimate", "--algorithm", "backprop", "--from-runs", "runs.csv"], "--algorithm is of no use here"),
+        (["estimate", "--algorithm", "forward-gradient", "--from-runs", "runs.csv"], "--algorithm has no effect here"),
+        (["estimate", "--algorithm", "backprop", "--from-runs", "runs.csv"], "--algorithm has no effect here"),
         (["run", *DEVICE, "--cap", "4W", "--algorithm", "nonsense"], "unknown algorithm: nonsense"),
     ],
 )
@@ -156,7 +156,7 @@ def test_from_profiles_to_a_training_with_the_algorithm_that_fits(wattune, tmp_p
     assert f"small with {CHECKPOINTED} on sim:jetson-nano" in text
     assert "memory" in text
     assert wattune("estimate", SMALL, "--seeds", "1", "--processes", "1", "-o", paths["samples"])[0] == 0
-    assert EfficiencyCurve.load(paths["samples"]).algorithm == "backprop"
+    assert SampleEfficiency.load(paths["samples"]).algorithm == "backprop"
     plain = min(c.memory_bytes for c in ProfileTable.load(paths["backprop"]).cells)
     limit = f"{0.99 * plain:.0f}"
     records = [paths["backprop"], paths["samples"], "--also", paths["checkpointed"]]
@@ -191,7 +191,7 @@ def test_a_run_with_an_algorithm(wattune, tmp_path):
     assert wattune(*arguments, "--algorithm", CHECKPOINTED)[0] == 0
     done = TrainingRecord.load(folder / "training.json")
     assert done.plan.algorithm == ProfileTable.load(folder / "profile.json").algorithm == CHECKPOINTED
-    assert EfficiencyCurve.load(folder / "efficiency.json").algorithm == "backprop"
+    assert SampleEfficiency.load(folder / "efficiency.json").algorithm == "backprop"
     code, _, err = wattune("run", "-o", folder, "--resume", "--algorithm", "backprop")
     assert (code, len(err)) == (2, 1)
     assert "another algorithm" in err[0]
@@ -200,4 +200,4 @@ def test_a_run_with_an_algorithm(wattune, tmp_path):
         *arguments[:-1], tmp_path / "new", "--profile", folder / "profile.json", "--algorithm", "backprop"
     )
     assert (code, len(err)) == (2, 1)
-    assert "that of the profile that is given" in err[0]
+    assert "that of the given profile" in err[0]

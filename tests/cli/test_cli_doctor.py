@@ -1,4 +1,4 @@
-"""The doctor, board records to share, and calibration against a meter."""
+"""``wattune doctor``: checks, board records to share, calibration against a meter."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import subprocess
 import sys
 
 import pytest
-from cli_boards import board_tree, limits, live_board
+from tests.support.cli_boards import board_tree, limits, live_board
 
-from wattune.doctor import calibrating, default_device, examine
+from wattune.doctor import calibration, default_device, examine
 
 
-def test_a_board_that_is_well(wattune, tmp_path):
+def test_a_healthy_board(wattune, tmp_path):
     root = board_tree(tmp_path / "board")
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     code, out, err = wattune("doctor", "--sysfs-root", root)
@@ -21,10 +21,10 @@ def test_a_board_that_is_well(wattune, tmp_path):
     assert all(line.startswith(("ok ", "warn ", " ")) for line in out.splitlines())
     assert "VDD_IN 4.556 W" in out
     code, out, _ = wattune("doctor", "--sysfs-root", root, "--json")
-    told = json.loads(out)
+    output = json.loads(out)
     assert code == 0
-    assert {"name", "state", "text", "fix"} == set(told["findings"][0])
-    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before, "it changes nothing"
+    assert {"name", "state", "text", "fix"} == set(output["findings"][0])
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before, "nothing on the board is changed"
 
 
 def test_a_board_without_a_sensor(wattune, tmp_path):
@@ -34,12 +34,12 @@ def test_a_board_without_a_sensor(wattune, tmp_path):
     code, out, err = wattune("doctor", "--device", "jetson", "--sysfs-root", root, "--json")
     assert (code, len(err)) == (1, 1)
     assert "not ready to train on" in err[0]
-    told = json.loads(out)
-    assert told["error"]["exit_code"] == 1
-    assert any(finding["state"] == "fail" and "external:" in finding["text"] for finding in told["findings"])
+    output = json.loads(out)
+    assert output["error"]["exit_code"] == 1
+    assert any(finding["state"] == "fail" and "external:" in finding["text"] for finding in output["findings"])
 
 
-def test_a_record_to_share_is_a_board_again(wattune, tmp_path):
+def test_a_shared_record_recreates_the_board(wattune, tmp_path):
     root = board_tree(tmp_path / "board", "nano-jp4")
     path = tmp_path / "board.json"
     code, _, err = wattune("doctor", "--sysfs-root", root, "--submit", path)
@@ -80,13 +80,13 @@ def test_a_board_behind_an_agent_is_examined_as_well(wattune, tmp_path):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Calibration in seconds: what a load does is not waited for as long as on a board with a fan."""
-    monkeypatch.setattr(calibrating, "SETTLE_S", 0.5)
-    monkeypatch.setattr(calibrating, "WATCH_S", 1.0)
+    """Calibration within seconds: these boards need no time to settle."""
+    monkeypatch.setattr(calibration, "SETTLE_S", 0.5)
+    monkeypatch.setattr(calibration, "MEASURE_S", 1.0)
 
 
 def meter(folder, root, text):
-    """A program that prints what a meter at the supply shows: ``text`` is awk's, of the module's watts ``m``."""
+    """Spec of a program that prints a meter's reading: ``text`` is an awk expression of the module's watts ``m``."""
     (tree,) = {path.parent for path in root.rglob("in1_label") if path.read_text().startswith("VDD_IN")}
     script = folder / "meter"
     both = f"cat {tree}/in1_input {tree}/curr1_input | tr '\\n' ' '"
@@ -96,7 +96,7 @@ def meter(folder, root, text):
 
 
 @pytest.mark.slow
-def test_calibration_finds_what_lies_between_supply_and_sensor(wattune, tmp_path, quick, monkeypatch):
+def test_calibration_finds_the_loss_between_supply_and_sensor(wattune, tmp_path, quick, monkeypatch):
     with live_board(tmp_path / "board") as root:
         steps = iter((0.2, 0.6, 1.0))
 
@@ -114,19 +114,19 @@ def test_calibration_finds_what_lies_between_supply_and_sensor(wattune, tmp_path
                 (root / "load_fraction").write_text(str(next(steps)))
 
         loads = [("at rest", None), *((f"load {i}", Loads(f"load {i}")) for i in range(3))]
-        monkeypatch.setattr(calibrating, "_loads", lambda on_gpu: loads)
+        monkeypatch.setattr(calibration, "_loads", lambda on_gpu: loads)
         before = limits(root)
         spec = meter(tmp_path, root, "(m + 1.8) / 0.9")
         calibrate = ["doctor", "--sysfs-root", root, "--calibrate", spec]
         code, out, err = wattune(*calibrate, "--json")
         assert code == 0, err
-        found = json.loads(out)
-        assert found["efficiency"] == pytest.approx(0.9, abs=0.04)
-        assert found["other_w"] == pytest.approx(1.8, abs=0.5)
-        assert found["residual_w"] < 0.3
-        assert len(found["pairs"]) == 4
-        kept = json.loads((root / "etc" / "wattune" / "supply.json").read_text())
-        assert next(iter(kept.values()))["efficiency"] == found["efficiency"]
+        calibration_json = json.loads(out)
+        assert calibration_json["efficiency"] == pytest.approx(0.9, abs=0.04)
+        assert calibration_json["other_w"] == pytest.approx(1.8, abs=0.5)
+        assert calibration_json["residual_w"] < 0.3
+        assert len(calibration_json["pairs"]) == 4
+        supplies = json.loads((root / "etc" / "wattune" / "supply.json").read_text())
+        assert next(iter(supplies.values()))["efficiency"] == calibration_json["efficiency"]
         assert limits(root) == before
 
         code, out, _ = wattune("doctor", "--sysfs-root", root)
@@ -134,13 +134,15 @@ def test_calibration_finds_what_lies_between_supply_and_sensor(wattune, tmp_path
         guard = ["guard", "--device", "jetson", "--sysfs-root", root, "--cap", "20W@supply", "--json", "--", "true"]
         code, out, err = wattune(*guard)
         assert code == 0, err
-        assert json.loads(out)["cap_w"] == pytest.approx(20 * found["efficiency"] - found["other_w"])
+        assert json.loads(out)["cap_w"] == pytest.approx(
+            20 * calibration_json["efficiency"] - calibration_json["other_w"]
+        )
 
 
 @pytest.mark.slow
 def test_a_meter_of_something_else_is_refused(wattune, tmp_path, quick, monkeypatch):
     with live_board(tmp_path / "board") as root:
-        monkeypatch.setattr(calibrating, "_loads", lambda on_gpu: [("at rest", None)] * 3)
+        monkeypatch.setattr(calibration, "_loads", lambda on_gpu: [("at rest", None)] * 3)
         code, out, err = wattune("doctor", "--sysfs-root", root, "--calibrate", meter(tmp_path, root, "42"))
         assert (code, out) == (2, "")
         assert "do not differ enough" in err[-1]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from cli_records import EFFICIENCY, PROFILE, written
+from tests.support.cli_records import EFFICIENCY, PROFILE, written
 
 
 def changed(record, *path_and_value):
@@ -71,7 +71,7 @@ def test_a_curve_without_a_batch_size(wattune, tmp_path):
 def test_a_cap_under_every_measured_power_names_the_lowest(wattune, tmp_path):
     code, out, err = wattune("plan", *plan_files(tmp_path), "--cap", "2W", "--json")
     assert (code, len(err)) == (2, 1)
-    assert "2.58 W, at batch size 8 and 200 MHz" in err[0]
+    assert "2.58 W, with batch size 8 at 200 MHz" in err[0]
     error = json.loads(out)["error"]
     assert error["type"] == "CapError"
     assert error["exit_code"] == 2
@@ -155,7 +155,7 @@ def test_what_nobody_expected_says_how_to_see_more(wattune, monkeypatch, tmp_pat
     arguments = ["plan", *plan_files(tmp_path), "--cap", "4", "--json"]
     code, out, err = wattune(*arguments)
     assert (code, len(err)) == (1, 1)
-    assert "unexpected ZeroDivisionError, set WATTUNE_TRACEBACK=1 to see where it comes from: two lines" in err[0]
+    assert "unexpected ZeroDivisionError; set WATTUNE_TRACEBACK=1 for a traceback: two lines" in err[0]
     assert json.loads(out)["error"]["exit_code"] == 1
     monkeypatch.setenv("WATTUNE_TRACEBACK", "1")
     code, _, err = wattune(*arguments)

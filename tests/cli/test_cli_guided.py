@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattune.records import EfficiencyCurve, EfficiencyPoint, ProfileTable
+from wattune.records import EfficiencyPoint, ProfileTable, SampleEfficiency
 
 SMALL = Path(__file__).with_name("small.toml")
 GUIDED = ["profile", SMALL, "--device", "sim:jetson-nano", "--strategy", "guided"]
@@ -17,7 +17,7 @@ GUIDED = ["profile", SMALL, "--device", "sim:jetson-nano", "--strategy", "guided
 def efficiency(tmp_path):
     points = (EfficiencyPoint(batch_size=8, relative_samples=0.9), EfficiencyPoint(batch_size=32, relative_samples=1.0))
     path = tmp_path / "efficiency.json"
-    EfficiencyCurve(workload="small", reference_batch_size=32, points=points).save(path)
+    SampleEfficiency(workload="small", reference_batch_size=32, points=points).save(path)
     return path
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from wattune.cli import main
-from wattune.records import EfficiencyCurve, LearningCurve, Plan, TrainingRecord
+from wattune.records import LearningCurve, Plan, SampleEfficiency, TrainingRecord
 
 FORECAST = """
 name = "forecast"
@@ -62,7 +62,7 @@ def test_proxy_runs_end_when_the_error_is_low_enough(folder):
         assert (curve.metric, curve.target, curve.reached) == ("mse", 0.015, True)
         before, last = [e.metric for e in curve.evaluations[:-1]], curve.evaluations[-1].metric
         assert last <= 0.015 < min(before)
-    efficiency = EfficiencyCurve.load(folder / "efficiency.json")
+    efficiency = SampleEfficiency.load(folder / "efficiency.json")
     assert {point.censored for point in efficiency.points} == {0}
     assert all(point.samples and point.samples < 6400 for point in efficiency.points)
 
@@ -74,15 +74,6 @@ def test_the_training_ends_when_the_error_is_low_enough(folder):
     assert metrics[-1] <= 0.015 < min(metrics[:-1])
     assert training.plan.batch_size == Plan.load(folder / "run" / "plan.json").batch_size
     assert training.plan.predicted_s
-
-
-def test_the_way_to_the_target_is_counted_downwards(folder):
-    training = TrainingRecord.load(folder / "run" / "training.json")
-    assert 0 < training.plan.first_tenth.progress < 1
-    first, target = training.evaluations[0].metric, training.target
-    tenth = next(one for one in training.evaluations if one.samples >= training.first_tenth.samples)
-    # Both evaluations are at whole numbers of samples; the tenth lies just before the second.
-    assert training.first_tenth.progress == pytest.approx((first - tenth.metric) / (first - target), abs=0.1)
 
 
 def test_the_report_names_the_metric_and_its_target(folder):

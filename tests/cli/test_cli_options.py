@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from wattune.cli.options import cap_limit, clock_mhz, device_spec, max_temp_c
+from wattune.cap import PowerCap
+from wattune.cli.options import clock_mhz, device_spec, max_temp_c, power_cap
 from wattune.errors import InputError
 
 
@@ -22,18 +23,31 @@ from wattune.errors import InputError
     ],
 )
 def test_a_cap_and_its_side(text, cap_w, side):
-    assert cap_limit(text) == (cap_w, side)
+    assert power_cap(text) == PowerCap(cap_w, side)
 
 
 @pytest.mark.parametrize(
     "text", ["10W@", "10W@wall", "@supply", "none@supply", "10W@module@supply", "0W@supply", "nan"]
 )
 def test_a_cap_that_is_none(text):
-    with pytest.raises(InputError, match="@module or @supply"):
-        cap_limit(text)
+    with pytest.raises(InputError, match=r"--cap.*@sensor or @supply"):
+        power_cap(text)
 
 
-@pytest.mark.parametrize(("text", "celsius"), [("80C", 80.0), ("80", 80.0), ("72.5 °c", 72.5), (None, None)])
+@pytest.mark.parametrize("text", ["-0.1W", "a little", "nan", ""])
+def test_a_margin_that_is_none(text):
+    with pytest.raises(InputError, match="--margin"):
+        power_cap("10W", text)
+
+
+def test_options_that_are_not_given_leave_the_cap_of_a_resumed_run():
+    before = PowerCap(12.0, "supply", margin_w=0.2, max_temp_c=80.0)
+    assert power_cap(None, before=before) == before
+    assert power_cap("10W", before=before) == PowerCap(10.0, margin_w=0.2, max_temp_c=80.0)
+    assert power_cap(None, "0.5W", "70C", before=before) == PowerCap(12.0, "supply", margin_w=0.5, max_temp_c=70.0)
+
+
+@pytest.mark.parametrize(("text", "celsius"), [("80C", 80.0), ("80", 80.0), ("72.5 °c", 72.5)])
 def test_a_temperature(text, celsius):
     assert max_temp_c(text) == celsius
 
@@ -67,7 +81,7 @@ def test_a_root_and_a_mode_are_written_behind_the_device(tmp_path):
     assert spec.startswith("cpu?root=/")
     assert spec.endswith("&mode=1")
 
-    from wattune.devices.options import split_options
+    from wattune.devices.spec_options import split_options
 
     assert split_options(spec, "?", ("root", "mode"), device="cpu")[1] == {"root": str(root), "mode": "1"}
 

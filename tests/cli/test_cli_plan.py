@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli_records import EFFICIENCY, PROFILE, written
+from tests.support.cli_records import EFFICIENCY, PROFILE, written
 
+from wattune.cap import PowerCap
 from wattune.planning import plan
-from wattune.records import EfficiencyCurve, Plan, ProfileTable
+from wattune.records import Plan, ProfileTable, SampleEfficiency
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def without_time(record):
 def test_json_prints_the_record_and_nothing_else(wattune, records, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = wattune("plan", *records, "--cap", "4W", "--json")
-    expected = plan(ProfileTable.parse(PROFILE), EfficiencyCurve.parse(EFFICIENCY), cap_w=4.0)
+    expected = plan(ProfileTable.parse(PROFILE), SampleEfficiency.parse(EFFICIENCY), cap=PowerCap(4.0))
     assert (code, err) == (0, [])
     assert without_time(json.loads(out)) == without_time(expected.dump())
     assert not (tmp_path / "plan.json").exists()

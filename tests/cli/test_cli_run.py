@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.forked import forked_command
+from tests.support.forked import forked_command
 
 from wattune.algorithms import load_checkpoint
 from wattune.records import TrainingRecord
@@ -159,7 +159,7 @@ def test_an_interrupted_run_names_the_command_that_goes_on(whole, tmp_path, numb
     said = [line for line in err.splitlines() if "interrupted" in line]
     assert len(said) == 1
     assert "Traceback" not in err
-    command = shlex.split(said[0].partition("go on with: ")[2])
+    command = shlex.split(said[0].partition("continue with: ")[2])
     assert command == ["wattune", "run", "--output", str(folder), "--resume"]
     resumed(*command[1:])
     assert contents(folder) == expected
@@ -181,7 +181,7 @@ def test_interrupted_steps_name_their_command(tmp_path):
     assert process.returncode == 130, err
     first, *_, last = err.splitlines()  # on a busy machine there are lines of progress in between
     assert first == "wattune: 0/12 2 runs to train, 2 at a time"
-    assert shlex.split(last.partition("go on with: ")[2]) == ["wattune", *arguments, "--resume"]
+    assert shlex.split(last.partition("continue with: ")[2]) == ["wattune", *arguments, "--resume"]
     assert json.loads(out)["error"]["type"] == "Interrupted"
     assert json.loads(out)["error"]["exit_code"] == 130
 

@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from tests.remote.remote_made import Answer, faked, problem
+from tests.support.fake_server import Answer, faked, problem
 
+from wattune.cap import PowerCap
 from wattune.cli import main
-from wattune.folder import RunArguments
+from wattune.job.folder import RunArguments
 
 NOBODY = "http://127.0.0.1:9"
 RUN = ["run", "--device", "sim:jetson-nano", "--cap", "4.2W"]
@@ -24,11 +25,12 @@ def alone(tmp_path, monkeypatch):
     ("options", "said"),
     [
         (["small.toml", "--server", NOBODY, "--model", "m", "--data", "x.npz"], "a workload and a server: small.toml"),
-        (["--server", NOBODY, "--data", "x.npz"], "model is missing"),
-        (["--server", NOBODY, "--model", "m"], "data is missing"),
-        (["--model", "m"], "model without a server"),
-        (["--data", "x.npz"], "data without a server"),
-        (["--name", "nano"], "device_name without a server"),
+        (["--server", NOBODY, "--data", "x.npz"], "--model is missing"),
+        (["--server", NOBODY, "--model", "m"], "--data is missing"),
+        (["--model", "m"], "--model without --server"),
+        (["--data", "x.npz"], "--data without --server"),
+        (["--name", "nano"], "--name without --server"),
+        (["--target", "0.5"], "--target without --server"),
         (["--server", "host:8484", "--model", "m", "--data", "x.npz"], "http://host:8484"),
         (["--server", NOBODY, "--model", "../m", "--data", "x.npz"], "model: ../m"),
         (
@@ -69,7 +71,7 @@ def test_a_token_cannot_be_given_on_the_command_line(capsys):
 def test_resuming_needs_the_folder_alone(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     known = {"server": NOBODY, "model": "m", "data": "x.npz", "device_name": "nano", "seeds": None}
-    RunArguments.check(device="sim:jetson-nano", cap_w=4.2, **known).save(tmp_path / "run" / "run.json")
+    RunArguments.check(PowerCap(4.2), device="sim:jetson-nano", **known).save(tmp_path / "run" / "run.json")
     assert main(["run", "-o", "run", "--resume"]) == 1
     assert f"the server {NOBODY} cannot be reached" in capsys.readouterr().err.splitlines()[-1]
 
@@ -80,10 +82,10 @@ def test_an_interrupted_run_says_to_give_the_token_file_again(monkeypatch, tmp_p
         (output / "run.json").write_text("{}")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("wattune.pipeline.run", interrupted)
+    monkeypatch.setattr("wattune.job.with_server.run_with_server", interrupted)
     (tmp_path / "token").write_text("wt_a_b\n")
     options = ["--server", NOBODY, "--model", "m", "--data", "x.npz", "--token-file", "token", "-o", "run"]
     assert main([*RUN, *options]) == 130
     said = capsys.readouterr().err
-    assert "go on with: wattune run --output run --token-file token --resume" in said
+    assert "continue with: wattune run --output run --token-file token --resume" in said
     assert "wt_a_b" not in said

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattune.records import Comparison, EfficiencyCurve, Plan, ProfileTable, TrainingRecord
+from wattune.records import Comparison, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 
 SMALL = Path(__file__).with_name("small.toml")
 DEVICE = ["--device", "sim:jetson-nano"]
@@ -39,7 +39,7 @@ def test_each_step_leaves_its_record(folder):
     profile = ProfileTable.load(folder / "profile.json")
     assert len(profile.measured) == 2 * 12
     assert profile.provenance.kind == "simulated"
-    efficiency = EfficiencyCurve.load(folder / "efficiency.json")
+    efficiency = SampleEfficiency.load(folder / "efficiency.json")
     assert [point.runs for point in efficiency.points] == [2, 2]
     plan = Plan.load(folder / "plan.json")
     training = TrainingRecord.load(folder / "training.json")

@@ -1,4 +1,4 @@
-"""What every device keeps, whatever it is: run by a subclass per implementation in test_devices_contract.py."""
+"""Contract of every device: run by a subclass for each implementation, in test_devices_contract.py."""
 
 import itertools
 import json
@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from tests.devices.devices_made import make_work
+from tests.support.device_examples import make_work
 
 from wattune.devices import Device, Meter
 from wattune.errors import DeviceError, InputError, OutOfDeviceMemory, SensorError
@@ -21,7 +21,10 @@ class DeviceContract:
 
     batch_size = 8
     too_large: int | None = None
-    knows_the_truth = False
+    has_ground_truth = False
+    is_replay = False
+    has_variants = False
+    has_controller = False
 
     @pytest.fixture
     def device(self) -> Device:
@@ -116,10 +119,10 @@ class DeviceContract:
         assert now.temperature_c is None or 0 < now.temperature_c < 110
         assert isinstance(device.events(), tuple)
 
-    def test_limits_can_be_handed_over_inside_at(self, device):
+    def test_limits_can_be_guarded_inside_at(self, device):
         before = device.current()
         with device.at(device.settings[-1] if device.settings else None):
-            device.hand_over(1e4)
+            device.arm_guard(1e4)
             self.train(device)
         assert device.current() == before
 
@@ -229,12 +232,45 @@ class DeviceContract:
         self.train(device)
         assert json.dumps(state) == then
 
-    def test_only_a_simulated_device_knows_the_truth(self, device):
-        truth = device.truth(5.0)
+    def test_only_a_simulated_device_has_a_ground_truth(self, device):
+        truth = device.ground_truth(5.0)
         assert truth is None or device.kind == "simulated"
-        assert (truth is not None) == self.knows_the_truth  # a folder of files is simulated too, but knows none
+        assert (truth is not None) == self.has_ground_truth  # a folder of files is simulated too, but has none
         if truth is not None:
             begin_s = device.now_s()
             self.train(device)
             assert truth.figures().time_s == device.now_s() - begin_s
             assert truth.figures().energy_j > 0
+
+    def test_only_a_replay_has_a_recorded_profile(self, device):
+        recording = device.recorded_profile()
+        assert (recording is not None) == self.is_replay == (device.kind == "replayed")
+        if recording is not None:
+            assert recording.device == device.name
+            assert tuple(k.first for k in recording.combinations if k.first is not None) == device.settings
+
+    def test_only_a_simulated_device_knows_its_exact_steps(self, device):
+        steps = device.exact_steps(self.work())
+        assert (steps != {}) == self.has_ground_truth
+        if not steps:
+            return
+        assert tuple(steps) == device.settings
+        assert all(0 < step.power_mean_w <= step.power_peak_w * (1 + 1e-9) for step in steps.values())
+        assert steps[device.current()].step_s == min(step.step_s for step in steps.values())
+        begin_s = device.now_s()
+        self.train(device, steps=1)
+        assert steps[device.current()].step_s == pytest.approx(device.now_s() - begin_s)
+
+    def test_variants_are_other_boards_of_the_same_kind(self, device):
+        work, variants = self.work(), device.variants(3)
+        assert len(variants) == (3 if self.has_variants else 0)
+        for variant, same in zip(variants, device.variants(2), strict=False):
+            assert variant.exact_steps(work) == same.exact_steps(work)  # the first ones, whatever the count
+        for variant in variants:
+            assert (variant.name, variant.kind, variant.actuator) == (device.name, device.kind, device.actuator)
+            assert variant.variants(3) == ()
+
+    def test_only_a_board_has_a_controller(self, device):
+        assert (device.controller is not None) == self.has_controller
+        if device.controller is not None:
+            assert device.controller.describe()["name"] == device.name

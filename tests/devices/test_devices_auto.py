@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from tests.devices.devices_live import agent, unpack
-from tests.devices.fake_nvml import FakeGpu, FakeLibrary, install
+from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
+from tests.support.live_devices import agent, unpack
 
 from wattune.devices import auto, known_devices, open_device
-from wattune.errors import BoardUnusable, DeviceError, InputError
+from wattune.errors import DeviceError, DeviceUnavailable, InputError
 
 
 @pytest.fixture
@@ -73,17 +73,17 @@ def test_a_cpu_with_a_sensor(monkeypatch, tmp_path):
 def test_what_was_tried_is_told(monkeypatch, tree):
     without_sensor(tree)
     here(monkeypatch, local=[f"jetson?root={tree}", f"cpu?root={tree}"])
-    with pytest.raises(BoardUnusable) as caught:
+    with pytest.raises(DeviceUnavailable) as caught:
         open_device("auto")
     assert isinstance(caught.value, DeviceError)
     assert all(word in str(caught.value) for word in (f"jetson?root={tree}: ", f"cpu?root={tree}: ", "wattune devices"))
     assert not any(entry.auto for entry in known_devices(str(tree)))
     here(monkeypatch)
-    with pytest.raises(BoardUnusable, match="neither agent, jetson, nvidia nor cpu is here"):
+    with pytest.raises(DeviceUnavailable, match="neither agent, jetson, nvidia nor cpu is here"):
         open_device("auto")
 
 
 @pytest.mark.parametrize("spec", ["auto:jetson", "auto?clock=3", "auto?root=/no/such/folder"])
 def test_what_cannot_stand_behind_it(spec):
-    with pytest.raises((InputError, BoardUnusable)):
+    with pytest.raises((InputError, DeviceUnavailable)):
         open_device(spec)

@@ -7,12 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.devices.devices_made import quiet  # noqa: E402
+from tests.support.device_examples import quiet  # noqa: E402
 from torch import nn  # noqa: E402
 
-from wattune.algorithms.counting import step_work  # noqa: E402
+from wattune.algorithms.counting.step_counting import step_work  # noqa: E402
 from wattune.devices import SimulatedDevice, builtin_board, open_device  # noqa: E402
-from wattune.devices.roofline import segments  # noqa: E402
+from wattune.devices.simulator.roofline import segments  # noqa: E402
 from wattune.errors import OutOfDeviceMemory  # noqa: E402
 
 
@@ -111,7 +111,7 @@ def test_resnet18_at_224_takes_what_is_published_on_a_nano():
 @pytest.mark.parametrize(("pixels", "batch_size"), [(224, 8), (32, 8), (32, 32), (32, 128)])
 def test_a_nano_draws_in_training_what_logs_of_its_rails_add_up_to(clock, low_w, high_w, pixels, batch_size):
     device = SimulatedDevice(quiet())
-    truth = device.truth(None)
+    truth = device.ground_truth(None)
     _, _, highest_w = measured(device, clock, pixels, batch_size)
     assert low_w < truth.figures().energy_j / truth.figures().time_s < high_w
     assert highest_w < high_w
@@ -164,7 +164,7 @@ def test_the_gpu_is_about_ten_times_the_cpu_at_nearly_equal_power(name):
     seconds, watts = [], []
     for processor in ("gpu", "cpu"):
         device = SimulatedDevice(quiet(builtin_board(name)), processor)
-        truth = device.truth(None)
+        truth = device.ground_truth(None)
         with device.step(work(32, 32)):
             pass
         seconds.append(truth.figures().time_s)

@@ -2,16 +2,17 @@
 
 import pytest
 from tests.devices.contract import DeviceContract
-from tests.devices.devices_live import agent, live
-from tests.devices.devices_made import FileDevice, make_table
+from tests.support.device_examples import FileDevice, make_table
+from tests.support.live_devices import agent, live
 
-from wattune.devices import RecordedDevice, open_device
+from wattune.devices import ReplayDevice, open_device
 
 
 class TestSimulatedNano(DeviceContract):
     spec = "sim:jetson-nano"
     too_large = 4096
-    knows_the_truth = True
+    has_ground_truth = True
+    has_variants = True
 
     @pytest.fixture
     def device(self):
@@ -33,14 +34,15 @@ class TestSimulatedCpu(TestSimulatedNano):
 class TestRecordedClocks(DeviceContract):
     setting = "clock_mhz"
     too_large = 16
+    is_replay = True
 
     @pytest.fixture
     def device(self):
-        return RecordedDevice(make_table(self.setting))
+        return ReplayDevice(make_table(self.setting))
 
     @pytest.fixture
     def another(self):
-        return RecordedDevice(make_table(self.setting))
+        return ReplayDevice(make_table(self.setting))
 
 
 class TestRecordedPowerLimits(TestRecordedClocks):
@@ -81,6 +83,7 @@ class LiveBoard(DeviceContract):
     """A live board in this process, on real time."""
 
     family, name = "orin-nano", "jetson"
+    has_controller = True
 
     @pytest.fixture
     def device(self, root):

@@ -11,7 +11,7 @@ from tests.devices.contract import DeviceContract
 
 import wattune.devices.external as external
 from wattune.devices import open_device
-from wattune.errors import BoardUnusable, InputError, SensorError
+from wattune.errors import DeviceUnavailable, InputError, SensorError
 
 TASMOTA = {"StatusSNS": {"Time": "2024-05-01T12:00:00", "ENERGY": {"Total": 3.1, "Power": 43, "Phases": [41.5, 1.5]}}}
 
@@ -103,12 +103,12 @@ def test_a_command():
     [
         (json.dumps(TASMOTA), "StatusSNS.ENERGY.Watt", "StatusSNS.ENERGY.Total, StatusSNS.ENERGY.Power"),
         (json.dumps(TASMOTA), "StatusSNS.ENERGY.Phases.7", "no field"),
-        (json.dumps(TASMOTA), "StatusSNS.Time", "is no number"),
+        (json.dumps(TASMOTA), "StatusSNS.Time", "is not a number"),
         (json.dumps(TASMOTA), "", "for #field=: StatusSNS.ENERGY.Total"),
-        ('{"on": true}', "on", "is no number"),
-        ("busy", "power", "no JSON, but 'busy'"),
-        ("busy", "", "is no number, but 'busy'"),
-        ("", "", "is no number"),
+        ('{"on": true}', "on", "is not a number"),
+        ("busy", "power", "not JSON, but 'busy'"),
+        ("busy", "", "is not a number, but 'busy'"),
+        ("", "", "is not a number"),
         ("-3", "", "reads -3 W"),
         ("0", "", "reads 0 W"),
         ("1e300", "", "no meter of one device"),
@@ -117,7 +117,7 @@ def test_a_command():
 def test_an_answer_that_is_no_power(plug, answer, field, said):
     plug.answer = answer
     options = f"#field={field}" if field else ""
-    with pytest.raises(BoardUnusable, match=said) as caught:
+    with pytest.raises(DeviceUnavailable, match=said) as caught:
         open_device(f"external:{plug.url}{options}")
     assert "\n" not in str(caught.value)
 
@@ -133,9 +133,9 @@ def test_an_answer_that_is_no_power(plug, answer, field, said):
         ("external:echo 5#fields=a", InputError, "field, period_s, unit"),
         ("external:echo '5", InputError, "No closing quotation"),
         ("external:http://plug:port/", InputError, "not a URL"),
-        ("external:/no/such/meter --once", BoardUnusable, "/no/such/meter cannot be run"),
-        ("external:false", BoardUnusable, "ended with 1"),
-        ("external:http://127.0.0.1:9/", BoardUnusable, "gave no reading"),
+        ("external:/no/such/meter --once", DeviceUnavailable, "/no/such/meter cannot be run"),
+        ("external:false", DeviceUnavailable, "ended with 1"),
+        ("external:http://127.0.0.1:9/", DeviceUnavailable, "gave no reading"),
     ],
 )
 def test_what_cannot_be_a_meter(spec, error, said):
@@ -146,7 +146,7 @@ def test_what_cannot_be_a_meter(spec, error, said):
 
 def test_a_command_that_hangs(monkeypatch):
     monkeypatch.setattr(external, "TIMEOUT_S", 0.1)
-    with pytest.raises(BoardUnusable, match="did not end within"):
+    with pytest.raises(DeviceUnavailable, match="did not end within"):
         open_device("external:sleep 60")
 
 

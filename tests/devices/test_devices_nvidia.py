@@ -12,15 +12,15 @@ from pathlib import Path
 import pynvml
 import pytest
 from tests.devices.contract import DeviceContract
-from tests.devices.fake_nvml import FakeGpu, FakeLibrary, install
+from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
 
-import wattune.devices.nvidia as nvidia
+import wattune.devices.nvidia.gpu as nvidia
 from wattune.devices import Meter, known_devices, open_device
-from wattune.devices.gpu_power import EnergyCounter, InstantPower, ReportedPower, find_reader
-from wattune.devices.gpu_restore import restore_gpus
-from wattune.devices.nvidia import find_nvidia, open_nvidia
-from wattune.devices.nvml import Gpu, count_gpus
-from wattune.errors import BoardUnusable, DeviceError, InputError, SensorError
+from wattune.devices.nvidia.gpu import find_nvidia, open_nvidia
+from wattune.devices.nvidia.gpu_power import EnergyCounter, InstantPower, ReportedPower, find_reader
+from wattune.devices.nvidia.gpu_restore import restore_gpus
+from wattune.devices.nvidia.nvml import Gpu, count_gpus
+from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
 from wattune_agent.snapshot import boot_id, started_at
 
 PASCAL = {"architecture": pynvml.NVML_DEVICE_ARCH_PASCAL, "capability": (6, 1), "name": "NVIDIA P40"}
@@ -30,7 +30,7 @@ PASCAL = {"architecture": pynvml.NVML_DEVICE_ARCH_PASCAL, "capability": (6, 1), 
 def kept_here(monkeypatch, tmp_path):
     """What is kept goes to this test's folder, and the environment names no GPU."""
     monkeypatch.setattr(
-        "wattune.devices.held.folders", lambda tree: [str(tmp_path / name) for name in ("state", "all")]
+        "wattune.devices.nvidia.claims.folders", lambda tree: [str(tmp_path / name) for name in ("state", "all")]
     )
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
@@ -201,7 +201,7 @@ def test_what_holds_the_clock_back(use):
 def test_without_a_driver(use, code, said):
     use(broken=code)
     assert count_gpus() == 0
-    with pytest.raises(BoardUnusable, match=said) as caught:
+    with pytest.raises(DeviceUnavailable, match=said) as caught:
         open_device("nvidia:0")
     assert "--gpus all" in str(caught.value)
     assert caught.value.exit_code == 2
@@ -209,7 +209,7 @@ def test_without_a_driver(use, code, said):
 
 def test_without_the_library(monkeypatch):
     install(monkeypatch, None)
-    with pytest.raises(BoardUnusable, match="Library Not Found"):
+    with pytest.raises(DeviceUnavailable, match="Library Not Found"):
         open_device("nvidia:0")
     assert not [d for d in known_devices() if d.backend == "nvidia"]
 
@@ -245,7 +245,7 @@ def test_a_gpu_without_locked_clocks(use):
 
 def test_a_gpu_that_tells_no_power(use):
     use(FakeGpu(energy=False, instant=False, usage=False, name="Orin (nvgpu)"))
-    with pytest.raises(BoardUnusable, match="--device jetson"):
+    with pytest.raises(DeviceUnavailable, match="--device jetson"):
         open_device("nvidia:0")
     entry = next(d for d in known_devices() if d.backend == "nvidia")
     assert entry.power_w is None
@@ -255,11 +255,11 @@ def test_a_gpu_that_tells_no_power(use):
 
 def test_of_several_gpus_the_one_that_trains_is_measured(use, monkeypatch):
     use(FakeGpu(), FakeGpu(uuid="GPU-second"))
-    with pytest.raises(BoardUnusable, match="CUDA_VISIBLE_DEVICES=GPU-second"):
+    with pytest.raises(DeviceUnavailable, match="CUDA_VISIBLE_DEVICES=GPU-second"):
         open_nvidia("1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-second")
     assert open_nvidia("1").uuid == "GPU-second"
-    with pytest.raises(BoardUnusable, match="2 GPUs"):
+    with pytest.raises(DeviceUnavailable, match="2 GPUs"):
         open_nvidia("0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert open_nvidia("0").power_w() > 0
@@ -285,7 +285,7 @@ def test_without_the_right_to_nothing_is_changed_and_nothing_stays(use, tmp_path
     gpu = FakeGpu()
     use(gpu, root=False)
     device = open_nvidia("0")
-    with pytest.raises(BoardUnusable, match="run as root") as caught, device.at(device.settings[0]):
+    with pytest.raises(DeviceUnavailable, match="run as root") as caught, device.at(device.settings[0]):
         pytest.fail("it was set")
     assert "actuator=none" in str(caught.value)
     assert gpu.changes == []
@@ -310,8 +310,8 @@ FORKED = """
 import os, sys
 from pathlib import Path
 import pytest
-from tests.devices.fake_nvml import FakeGpu, FakeLibrary, install
-from wattune.devices.nvidia import NvidiaDevice
+from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
+from wattune.devices.nvidia.gpu import NvidiaDevice
 from wattune.errors import DeviceError
 
 gpu = FakeGpu()
@@ -403,7 +403,7 @@ def test_one_controller_a_gpu(use):
     use(FakeGpu())
     first, second = open_nvidia("0"), open_nvidia("0")
     with first.at(210.0):
-        with pytest.raises(BoardUnusable, match="already"), second.at(210.0):
+        with pytest.raises(DeviceUnavailable, match="already"), second.at(210.0):
             pytest.fail("two of them")
         assert first.current() == 210.0
         second.close()
@@ -418,7 +418,7 @@ def test_another_process_is_named(use, tmp_path):
     code = f"""
 import sys
 from pathlib import Path
-from wattune.devices.held import Held
+from wattune.devices.nvidia.claims import Held
 held = Held(Path({str(tmp_path / "state")!r}), {device.uuid!r})
 held.claim()
 held.keep({{"uuid": {device.uuid!r}, "limit_w": None}})
@@ -428,7 +428,7 @@ sys.stdin.read()
     other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "here\n"
-        with pytest.raises(BoardUnusable, match=f"process {other.pid}"), device.at(210.0):
+        with pytest.raises(DeviceUnavailable, match=f"process {other.pid}"), device.at(210.0):
             pytest.fail("two of them")
         assert restore_gpus() == []  # it is at work
     finally:
@@ -462,7 +462,7 @@ def test_what_a_killed_process_left_is_brought_back(use, tmp_path):
     with pytest.raises(DeviceError, match="cannot be read"):
         restore_gpus()
     path.write_text("[]")
-    with pytest.raises(DeviceError, match="none of our files"):
+    with pytest.raises(DeviceError, match="was not written by wattune"):
         restore_gpus()
 
 
@@ -493,7 +493,7 @@ def test_a_process_that_lives_keeps_its_gpu_without_its_lock_as_well(use, tmp_pa
         path.write_text(json.dumps({**kept, "boot": boot_id()}))
         assert restore_gpus() == []
         device = open_nvidia("0")
-        with pytest.raises(BoardUnusable, match=f"process {other.pid}"), device.at(210.0):
+        with pytest.raises(DeviceUnavailable, match=f"process {other.pid}"), device.at(210.0):
             pytest.fail("two of them")
         path.write_text(json.dumps({**kept, "boot": "the start before"}))
         assert len(restore_gpus()) == 1
@@ -504,7 +504,7 @@ def test_a_lock_is_not_made_through_a_link(use, tmp_path):
     use(gpu := FakeGpu())
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / f"nvidia-{gpu.uuid}.lock").symlink_to(tmp_path / "anywhere")
-    with pytest.raises(BoardUnusable, match="nothing can be kept"), open_nvidia("0").at(210.0):
+    with pytest.raises(DeviceUnavailable, match="nothing can be kept"), open_nvidia("0").at(210.0):
         pytest.fail("through a link")
     assert not (tmp_path / "anywhere").exists()
 
@@ -514,7 +514,7 @@ def test_nothing_is_changed_where_nothing_can_be_kept(use, tmp_path):
     use(gpu)
     (tmp_path / "state").write_text("a file where the folder should be")
     device = open_nvidia("0")
-    with pytest.raises(BoardUnusable, match="nothing can be kept"), device.at(210.0):
+    with pytest.raises(DeviceUnavailable, match="nothing can be kept"), device.at(210.0):
         pytest.fail("it was set")
     assert gpu.changes == []
 

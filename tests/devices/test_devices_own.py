@@ -10,7 +10,7 @@ from tests.devices.contract import DeviceContract
 
 import wattune.devices.registry as registry
 from wattune.devices import known_devices, open_device
-from wattune.errors import BoardUnusable, SensorError
+from wattune.errors import DeviceUnavailable, SensorError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-device.md").read_text(encoding="utf-8")
 
@@ -49,7 +49,7 @@ def test_the_page_keeps_what_it_promises(card):
     with pytest.raises(SensorError, match="power1_average"):
         device.power_w()
     power.unlink()
-    with pytest.raises(BoardUnusable, match="looked for"):
+    with pytest.raises(DeviceUnavailable, match="looked for"):
         open_device(f"amdgpu:{card}")
     entry = next(d for d in known_devices() if d.backend == "amdgpu")
     assert entry.spec == "amdgpu"

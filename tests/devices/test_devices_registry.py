@@ -7,14 +7,14 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from tests.devices.devices_live import agent, unpack
-from tests.devices.devices_made import FileDevice, make_table
-from tests.devices.fake_nvml import FakeGpu, FakeLibrary, install
+from tests.support.device_examples import FileDevice, make_table
+from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
+from tests.support.live_devices import agent, unpack
 
 import wattune.devices.registry as registry
 from wattune.devices import OPENERS, Device, builtin_board, known_devices, open_device
-from wattune.devices.board import BOARDS
-from wattune.devices.simulated import UNCALIBRATED
+from wattune.devices.simulator.board_file import BOARDS
+from wattune.devices.simulator.simulated import UNCALIBRATED
 from wattune.errors import DeviceError, InputError, RecordError, UnknownName
 
 

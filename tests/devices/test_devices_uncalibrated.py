@@ -6,16 +6,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.devices.devices_made import quiet  # noqa: E402
 from tests.devices.test_devices_believable import work  # noqa: E402
+from tests.support.device_examples import quiet  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 import wattune  # noqa: E402
-from wattune.cli.app import app  # noqa: E402
+from wattune.cli.main import app  # noqa: E402
 from wattune.devices import SimulatedDevice, builtin_board, open_device  # noqa: E402
-from wattune.devices.board import Board, board_names  # noqa: E402
-from wattune.devices.drawing import drawn, exact  # noqa: E402
-from wattune.records import EfficiencyCurve, EfficiencyPoint  # noqa: E402
+from wattune.devices.simulator.board_file import SimulatedBoard, board_names  # noqa: E402
+from wattune.devices.simulator.variants import drawn, exact  # noqa: E402
+from wattune.records import EfficiencyPoint, SampleEfficiency  # noqa: E402
 from wattune.reporting.text import summary  # noqa: E402
 from wattune.workloads import Data, Workload  # noqa: E402
 
@@ -33,7 +33,7 @@ def test_every_board_that_comes_along_says_whether_it_is_calibrated():
 def test_a_file_that_says_nothing_of_it_is_not_called_uncalibrated():
     data = builtin_board("jetson-orin-nano").model_dump()
     del data["calibrated"]
-    device = SimulatedDevice(Board.model_validate(data))
+    device = SimulatedDevice(SimulatedBoard.model_validate(data))
     assert "uncalibrated" not in device.mode
     assert device.problems == ()
 
@@ -66,7 +66,7 @@ def test_it_says_so_in_the_profile_the_plan_and_what_is_shown_of_them(name):
     table = wattune.profile(f"sim:{name}", workload, reference=False)
     assert "uncalibrated" in table.key.mode
     points = [EfficiencyPoint(batch_size=size, relative_samples=1.0) for size in (16, 32)]
-    curve = EfficiencyCurve(workload="tiny", reference_batch_size=32, points=tuple(points))
+    curve = SampleEfficiency(workload="tiny", reference_batch_size=32, points=tuple(points))
     plan = wattune.plan(table, curve, cap_w=None)
     assert "uncalibrated" in summary(plan)
     assert "uncalibrated" in " ".join(plan.notes)

@@ -1,4 +1,4 @@
-"""The load is there when it was told to begin, gone when it was told to end, and never outlives who started it."""
+"""Load processes: they start on request, end on request, and never outlive their parent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from wattune.doctor.load import Busy
+from wattune.doctor.load import BusyProcess
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
 
@@ -19,30 +19,30 @@ def ticks(pid):
         return int(file.read().rpartition(")")[2].split()[11])
 
 
-def until(true, seconds=10.0):
+def until(condition, seconds=10.0):
     end_s = time.monotonic() + seconds
-    while not true():
+    while not condition():
         assert time.monotonic() < end_s
         time.sleep(0.02)
 
 
-def test_it_waits_works_and_ends():
-    with Busy(1) as load:
+def test_a_load_waits_works_and_ends():
+    with BusyProcess(1) as load:
         pid = load._running[0].pid
-        waiting = ticks(pid)
+        idle_ticks = ticks(pid)
         time.sleep(0.2)
-        assert ticks(pid) - waiting <= 1
+        assert ticks(pid) - idle_ticks <= 1
         load.begin()
-        until(lambda: ticks(pid) - waiting >= 10)
+        until(lambda: ticks(pid) - idle_ticks >= 10)
         load.end()
         assert not os.path.exists(f"/proc/{pid}")
     assert load.words == "1 busy core"
 
 
-def test_it_ends_with_who_started_it():
+def test_a_load_ends_with_its_parent():
     code = (
-        "from wattune.doctor.load import Busy\n"
-        "busy = Busy(1).__enter__()\nbusy.begin()\n"
+        "from wattune.doctor.load import BusyProcess\n"
+        "busy = BusyProcess(1).__enter__()\nbusy.begin()\n"
         "print(busy._running[0].pid, flush=True)\ninput()"
     )
     owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""PowerCap in the real library: the same trainings below the cap, with the steps that the user asked for."""
+"""PowerCapCallback in the real library: the same trainings below the cap, with the steps that the user asked for."""
 
 import csv
 import gc
@@ -21,20 +21,21 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
-from tests.devices.devices_made import FileDevice
-from tests.session.session_made import distance
+from tests.support.device_examples import FileDevice
+from tests.support.sessions import distance
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 
-from wattune.decisions.noise import Norms
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.errors import InputError, SafetyStop
-from wattune.integrations.lightning import PowerCap
+from wattune.integrations.lightning import PowerCapCallback
+from wattune.online import capped
 from wattune.records import SessionRecord
-from wattune.session import capped
+from wattune.sample_efficiency.gradient_noise import GradientNorms
 
 pytestmark = [
+    pytest.mark.slow,
     # What the library says of a loader without workers, of few batches to log, and of its own parts.
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
@@ -164,7 +165,6 @@ def one_cycle(optimizer, trainer):
         (None, {"max_steps": 47, "max_epochs": -1}, {"shuffle": False}),
         pytest.param(
             *(None, {"check_val_every_n_epoch": None, "val_check_interval": 30}, {"num_workers": 1}),
-            marks=pytest.mark.slow,
         ),
         (cosine, {"precision": "bf16-mixed"}, {}),
     ],
@@ -172,7 +172,7 @@ def one_cycle(optimizer, trainer):
 def test_the_same_training_as_without_it(scheduler, options, load):
     samples = 632 if "drop_last" in load else 640
     modules = [Module(scheduler=scheduler) for _ in range(2)]
-    cap = PowerCap(CAP_W, device=slow(), keep_recipe=True)
+    cap = PowerCapCallback(CAP_W, device=slow(), keep_recipe=True)
     trainers = [
         fit(module, *callbacks, samples=samples, load=loader(data(samples), **load), **{"max_epochs": 6, **options})
         for module, callbacks in zip(modules, ([], [cap]), strict=True)
@@ -190,7 +190,7 @@ def test_the_same_training_as_without_it(scheduler, options, load):
 
 def test_two_hundred_steps_in_micro_batches_change_nothing():
     modules = [Module(scheduler=cosine), Module(scheduler=cosine)]
-    cap = PowerCap(CAP_W, device=slow(), keep_recipe=True)
+    cap = PowerCapCallback(CAP_W, device=slow(), keep_recipe=True)
     fit(modules[0], max_epochs=20, load=loader(data(), 64))
     fit(modules[1], cap, max_epochs=20, load=loader(data(), 64))
     assert cap.record.steps == 200
@@ -207,7 +207,7 @@ def test_a_loader_that_cannot_be_resized_is_taken_as_it_is():
         return DataLoader(data(), batch_sampler=Batches(sampler, 16, drop_last=False))
 
     modules = [Module(), Module()]
-    cap = PowerCap(CAP_W, device=slow(), keep_recipe=True)
+    cap = PowerCapCallback(CAP_W, device=slow(), keep_recipe=True)
     fit(modules[0], load=made(), accumulate_grad_batches=2)
     fit(modules[1], cap, load=made(), accumulate_grad_batches=2)
     assert modules[0].numbers == modules[1].numbers
@@ -224,7 +224,7 @@ def test_a_loader_that_cannot_be_resized_may_be_made_anew_each_epoch():
             return loader(data(32), shuffle=False)
 
     modules = [Own(), Own()]
-    cap = PowerCap(CAP_W, device=slow(), keep_recipe=True)
+    cap = PowerCapCallback(CAP_W, device=slow(), keep_recipe=True)
     for module, callbacks in zip(modules, ([], [cap]), strict=True):
         fit_alone(module, *callbacks, accumulate_grad_batches=2, reload_dataloaders_every_n_epochs=1)
     assert modules[0].numbers == modules[1].numbers
@@ -246,7 +246,7 @@ class Stream(IterableDataset):
 def test_a_stream_ends_where_it_ends():
     modules = [Module(), Module()]
     fit(modules[0], load=DataLoader(Stream(), batch_size=16))
-    fit(modules[1], PowerCap(CAP_W, device=slow(), keep_recipe=True), load=DataLoader(Stream(), batch_size=16))
+    fit(modules[1], PowerCapCallback(CAP_W, device=slow(), keep_recipe=True), load=DataLoader(Stream(), batch_size=16))
     assert modules[0].numbers == modules[1].numbers
     assert modules[0].validated == modules[1].validated
     assert distance(*modules) < 1e-6
@@ -256,7 +256,7 @@ def test_a_stream_ends_where_it_ends():
 
 
 def test_every_sample_once_an_epoch_and_the_cap_is_never_read_above():
-    module, cap = Module(scheduler=one_cycle), PowerCap(CAP_W, device=slow())
+    module, cap = Module(scheduler=one_cycle), PowerCapCallback(CAP_W, device=slow())
     trainer = fit(module, cap, max_epochs=12, samples=1000)
     for epoch in range(12):
         assert sorted(module.numbers[1000 * epoch : 1000 * epoch + 1000]) == list(range(1000))
@@ -276,7 +276,7 @@ def test_every_sample_once_an_epoch_and_the_cap_is_never_read_above():
 @pytest.mark.parametrize("scaled", [False, True])
 def test_the_noise_of_the_gradients_is_that_of_the_samples(scaled):
     plugins = [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=256.0))] if scaled else []
-    module, cap = Module(), PowerCap(CAP_W, device=slow())
+    module, cap = Module(), PowerCapCallback(CAP_W, device=slow())
     fit(module, cap, max_steps=1, plugins=plugins)
     numbers, squares = module.numbers[:16], []
     assert module.sizes == [8, 8]
@@ -285,14 +285,14 @@ def test_the_noise_of_the_gradients_is_that_of_the_samples(scaled):
         fresh = Module().net
         functional.cross_entropy(fresh(x), y).backward()
         squares.append(sum(float(p.grad.square().sum()) for p in fresh.parameters()))
-    expected = Norms()
+    expected = GradientNorms()
     expected.add(8, squares[0], 16, squares[1])
     found = cap.session.knowledge.norms.state_dict()["pairs"]
     assert found == [pytest.approx(pair, rel=0.05 if scaled else 1e-4) for pair in expected.state_dict()["pairs"]]
 
 
 def test_what_was_given_in_batches_keeps_its_samples():
-    module, cap = Module(), PowerCap(CAP_W, device=slow(), batch_sizes=[8, 16, 64])
+    module, cap = Module(), PowerCapCallback(CAP_W, device=slow(), batch_sizes=[8, 16, 64])
     fit(module, cap, max_epochs=-1, max_steps=100, limit_train_batches=30, val_check_interval=10)
     assert len(module.numbers) == 100 * 16
     for begin, end in ((0, 480), (480, 960), (960, 1440), (1440, 1600)):
@@ -313,7 +313,7 @@ def test_the_loader_may_come_from_the_module_and_change():
         def val_dataloader(self):
             return loader(data(32), shuffle=False)
 
-    module, cap = Own(), PowerCap(CAP_W, device=slow())
+    module, cap = Own(), PowerCapCallback(CAP_W, device=slow())
     fit_alone(module, cap, reload_dataloaders_every_n_epochs=1)
     assert len(module.numbers) == cap.record.samples == 160 + 320 + 480
     assert cap.record.passes == 3
@@ -321,7 +321,7 @@ def test_the_loader_may_come_from_the_module_and_change():
 
 def test_it_logs_through_the_logger_of_the_user(tmp_path):
     logger = CSVLogger(tmp_path)
-    cap = PowerCap(CAP_W, device=slow(), record=tmp_path / "session.json")
+    cap = PowerCapCallback(CAP_W, device=slow(), record=tmp_path / "session.json")
     fit(Module(), cap, logger=logger, log_every_n_steps=10, max_epochs=6)
     with open(f"{logger.log_dir}/metrics.csv") as file:
         all_rows = list(csv.DictReader(file))
@@ -341,7 +341,7 @@ def test_it_logs_through_the_logger_of_the_user(tmp_path):
 def test_an_interrupted_training_restores_the_board_and_goes_on(tmp_path):
     device = slow()
     before, handler = device.current(), signal.getsignal(signal.SIGINT)
-    cap = PowerCap(CAP_W, device=device)
+    cap = PowerCapCallback(CAP_W, device=device)
     module = Module(fail_at=(60, KeyboardInterrupt()))
     try:
         with pytest.raises(SystemExit):  # how Lightning itself ends then
@@ -353,7 +353,7 @@ def test_an_interrupted_training_restores_the_board_and_goes_on(tmp_path):
     trained = cap.record.samples
     assert trained % 640
 
-    later, again = Module(), PowerCap(CAP_W, device=slow())
+    later, again = Module(), PowerCapCallback(CAP_W, device=slow())
     fit(later, again, max_epochs=4, ckpt_path=tmp_path / "on_exception.ckpt")
     epochs = module.numbers[:trained] + later.numbers
     assert [sorted(epochs[640 * n : 640 * n + 640]) for n in range(4)] == [list(range(640))] * 4
@@ -363,14 +363,13 @@ def test_an_interrupted_training_restores_the_board_and_goes_on(tmp_path):
     assert again.record.readings_above_cap == 0
 
 
-@pytest.mark.slow
 def test_a_checkpoint_between_two_steps_leads_to_the_same_end(tmp_path):
     def run(*callbacks, ckpt_path=None, stop=None):
         module = Module(scheduler=cosine, fail_at=stop)
         torch.manual_seed(0)
         fit(
             module,
-            PowerCap(CAP_W, device=slow(), keep_recipe=True),
+            PowerCapCallback(CAP_W, device=slow(), keep_recipe=True),
             *callbacks,
             max_epochs=3,
             val_check_interval=10,
@@ -385,7 +384,9 @@ def test_a_checkpoint_between_two_steps_leads_to_the_same_end(tmp_path):
     for path in sorted(tmp_path.glob("*.ckpt")):
         step = int(path.stem.split("=")[1].split("-")[0])
         rest = run(ckpt_path=path)
-        left = -16 * step % 640  # of the epoch under way: the order of a later one is drawn anew, as without PowerCap
+        left = (
+            -16 * step % 640
+        )  # of the epoch under way: the order of a later one is drawn anew, as without PowerCapCallback
         assert rest.numbers[:left] == whole.numbers[16 * step : 16 * step + left]
         assert len(rest.numbers) == len(whole.numbers) - 16 * step
         assert whole.validated[-3:] == [16 * step + at for at in rest.validated[-3:]]
@@ -393,7 +394,7 @@ def test_a_checkpoint_between_two_steps_leads_to_the_same_end(tmp_path):
 
 def test_a_module_that_fails_leaves_the_board_as_it_was(tmp_path):
     device = FileDevice(tmp_path)
-    cap = PowerCap(9.0, device=device)
+    cap = PowerCapCallback(9.0, device=device)
     with pytest.raises(RuntimeError, match="training"):
         fit(Module(fail_at=(7, RuntimeError("training"))), cap)
     assert device.current() == 200.0
@@ -423,7 +424,7 @@ def test_on_a_board_that_trains_itself(tmp_path):
             seen.append(device.current())
 
     fit(modules[0], max_epochs=3)
-    cap = PowerCap(9.0, device=device, keep_recipe=True)
+    cap = PowerCapCallback(9.0, device=device, keep_recipe=True)
     fit(modules[1], cap, Look(), max_epochs=3)
     assert seen[0] == 100.0  # the sanity check, with nothing known yet
     assert device.current() == 200.0
@@ -434,7 +435,7 @@ def test_on_a_board_that_trains_itself(tmp_path):
 
 def test_a_cap_that_cannot_be_kept_ends_the_training():
     device = slow()
-    cap = PowerCap(2.0, device=device)
+    cap = PowerCapCallback(2.0, device=device)
     with pytest.raises(SafetyStop, match="lowest setting"):
         fit(Module(), cap, max_epochs=50)
     assert device.current() == device.settings[-1]
@@ -448,19 +449,21 @@ def test_gradient_scaling_that_overflows_again_and_again():
 
     scaler = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
     with pytest.raises(InputError, match="25 steps in a row were skipped"):
-        fit(Infinite(), PowerCap(CAP_W, device=slow()), plugins=[scaler])
+        fit(Infinite(), PowerCapCallback(CAP_W, device=slow()), plugins=[scaler])
 
 
 def test_a_scaler_changes_nothing():
     modules = [Module(), Module()]
-    for module, callbacks in zip(modules, ([], [PowerCap(CAP_W, device=slow(), keep_recipe=True)]), strict=True):
+    for module, callbacks in zip(
+        modules, ([], [PowerCapCallback(CAP_W, device=slow(), keep_recipe=True)]), strict=True
+    ):
         scaler = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=256.0))
         fit(module, *callbacks, plugins=[scaler], gradient_clip_val=0.3)
     assert distance(*modules) < 5e-3
 
 
 def test_the_work_of_a_step_is_seen_for_what_it_is():
-    module, cap = Module(), PowerCap(CAP_W, device=slow(), keep_recipe=True)
+    module, cap = Module(), PowerCapCallback(CAP_W, device=slow(), keep_recipe=True)
     fit(module, cap, max_steps=3)
     plain = Module()
     optimizer = plain.configure_optimizers()
@@ -507,10 +510,10 @@ class Closure(Module):
     ("module", "load", "callbacks", "text"),
     [
         (Manual(), None, [], "manual optimization"),
-        (Fetching(), None, [], "fetches for itself"),
+        (Fetching(), None, [], "fetches its own batches"),
         (Closure(), None, [], "closure"),
         (Module(), DataLoader(Stream(), batch_size=16), [], "IterableDataset.*keep_recipe=True"),
-        (Module(), [loader(data()), loader(data())], [], "several loaders"),
+        (Module(), [loader(data()), loader(data())], [], "several training loaders"),
         (Module(), DataLoader(data(), batch_sampler=Batches(range(640), 16, False)), [], "cannot be resized"),
         (Module(), DataLoader(data(), batch_size=None), [], "no batch size"),
         (Module(), None, [GradientAccumulationScheduler({2: 2})], "GradientAccumulationScheduler"),
@@ -519,13 +522,13 @@ class Closure(Module):
 def test_one_line_says_what_cannot_be_honoured(module, load, callbacks, text):
     device = slow()
     with pytest.raises(InputError, match=text) as caught:
-        fit(module, PowerCap(CAP_W, device=device), *callbacks, load=load)
+        fit(module, PowerCapCallback(CAP_W, device=device), *callbacks, load=load)
     assert "\n" not in str(caught.value)
     assert device.current() == device.settings[-1]
 
 
 def test_nothing_is_left_in_the_trainer():
-    cap = PowerCap(CAP_W, device=slow(), keep_recipe=True)
+    cap = PowerCapCallback(CAP_W, device=slow(), keep_recipe=True)
     module = Module(scheduler=cosine)
     trainer = fit(module, cap, accumulate_grad_batches=2, max_steps=10)
     assert trainer.accumulate_grad_batches == 2
@@ -536,10 +539,9 @@ def test_nothing_is_left_in_the_trainer():
 
 
 def test_nothing_to_train_on():
-    fit(Module(), PowerCap(CAP_W, device=slow()), limit_train_batches=0)
+    fit(Module(), PowerCapCallback(CAP_W, device=slow()), limit_train_batches=0)
 
 
-@pytest.mark.slow
 def test_the_example_in_the_documentation_runs(tmp_path):
     (tmp_path / "example.py").write_text(re.search(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL).group(1))
     ignored = ("`isinstance(treespec", "The 'train_dataloader' does not have many")

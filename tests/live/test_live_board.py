@@ -6,8 +6,8 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from tests.live.board import LiveBoard
-from tests.live.power import MODELS
+from tests.support.live.board import LiveBoard
+from tests.support.live.power import MODELS
 
 FAMILIES = sorted(MODELS)
 

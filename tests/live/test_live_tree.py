@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.live.power import MODELS
-from tests.live.tree import ANSWERS, ERRORS, FAULTS, LiveTree, disk_full
+from tests.support.live.power import MODELS
+from tests.support.live.tree import ANSWERS, ERRORS, FAULTS, LiveTree, disk_full
 
 from wattune_agent.conditions import conditions
 from wattune_agent.discovery import find_board

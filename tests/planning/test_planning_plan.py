@@ -3,27 +3,28 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 
 import pytest
-from planning_tables import BATCHES, CLOCKS, KEY, board, cell, curve
+from tests.support.calls import calls_of
+from tests.support.planning_tables import BATCHES, CLOCKS, KEY, board, cell, curve
 
+from wattune.cap import PowerCap
 from wattune.errors import InputError, RecordError
 from wattune.planning import check_profile, plan
-from wattune.planning.caps import CAPS
+from wattune.planning.baselines import CAPS
 from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileCost, ProfileTable, Supply, provenance
 
 
 def test_predictions_follow_from_table_and_curve():
     profile, efficiency = board(), curve()
-    found = plan(profile, efficiency, cap_w=4.0)
+    found = plan(profile, efficiency, cap=PowerCap(4.0))
     chosen = next(c for c in profile.cells if c.point == found.point)
     relative_time = chosen.step_s / chosen.batch_size * efficiency.at(chosen.batch_size).relative_samples
     assert found.relative_time == relative_time
     assert found.predicted_s == pytest.approx(relative_time * 1000)
     assert found.predicted_j == pytest.approx(relative_time * 1000 * chosen.power_mean_w)
     assert found.predicted_peak_w == chosen.power_peak_w <= 4.0
-    unknown = plan(profile, curve(samples=None), cap_w=4.0)
+    unknown = plan(profile, curve(samples=None), cap=PowerCap(4.0))
     assert unknown.point == found.point
     assert unknown.predicted_s is None
     assert unknown.predicted_j is None
@@ -37,14 +38,14 @@ def test_every_candidate_says_why_it_lost():
     probe = AbortedProbe(batch_size=64, clock_mhz=CLOCKS[3], cap_w=4.0, power_w=4.9)
     profile = profile.model_copy(update={"cells": tuple(cells), "aborted": (probe,)})
     efficiency = curve({4: None, 8: 0.35, 16: 0.4, 32: 0.5, 64: 1.0})  # 128 does not fit and needs no point
-    found = plan(profile, efficiency, cap_w=4.0)
+    found = plan(profile, efficiency, cap=PowerCap(4.0))
     why = {(c.batch_size, c.clock_mhz): (c.feasible, c.why_not) for c in found.candidates}
     assert why[128, None] == (False, "does not fit in memory")
     assert why[64, CLOCKS[3]] == (False, "above the cap: 4.9 W read when the probe was stopped")
     assert why[4, CLOCKS[0]] == (True, "no proxy run reached the target")
     assert why[found.batch_size, found.clock_mhz] == (True, None)
     peak_w = next(c.power_peak_w for c in cells if (c.batch_size, c.clock_mhz) == (8, CLOCKS[-1]))
-    assert why[8, CLOCKS[-1]] == (False, f"{peak_w:.4g} W is above the cap of 4 W")
+    assert why[8, CLOCKS[-1]] == (False, f"{peak_w:.4g} W exceeds the cap of 4 W")
     slow = next(c for c in found.candidates if (c.batch_size, c.clock_mhz) == (8, CLOCKS[0]))
     assert slow.why_not == f"{slow.relative_time / found.relative_time:.2f} x slower"
     assert [(c.batch_size, c.clock_mhz or 0) for c in found.candidates] == sorted(
@@ -62,21 +63,21 @@ def test_ties_and_near_ties_are_told_apart_in_words():
         cell(8, 6, 0.5, 4.0000001),
     )
     profile = ProfileTable(device="d", workload="w", cells=cells)
-    reasons = [c.why_not for c in plan(profile, curve({8: 1.0}), cap_w=4.0).candidates]
+    reasons = [c.why_not for c in plan(profile, curve({8: 1.0}), cap=PowerCap(4.0)).candidates]
     assert reasons == [
         None,
         "as fast, but takes more energy",
         "less than 1 % slower",
         "as fast, but draws more power",
         "as fast; a tie goes to the larger batch, then to the lower setting",
-        "4.0000001 W is above the cap of 4 W",
+        "4.0000001 W exceeds the cap of 4 W",
     ]
 
 
 def test_the_plan_says_where_it_comes_from():
     cost = ProfileCost(time_s=60.0, energy_j=240.0, above_cap_s=0.0, probes=72)
     profile = board().model_copy(update={"key": KEY, "cost": cost, "sensor_window_s": 0.14})
-    found = plan(profile, curve(), cap_w=4.0, margin_w=0.05)
+    found = plan(profile, curve(), cap=PowerCap(4.0, margin_w=0.05))
     assert (found.key, found.profile_cost, found.sensor_window_s) == (KEY, cost, 0.14)
     assert (found.device, found.workload, found.target) == ("a board", "target", 0.9)
     assert (found.cap_w, found.margin_w, found.provenance.kind) == (4.0, 0.05, "simulated")
@@ -86,31 +87,31 @@ def test_the_plan_says_where_it_comes_from():
 def test_records_of_other_algorithms_or_batch_sizes_are_refused():
     other = curve().model_copy(update={"algorithm": "async-fgd"})
     with pytest.raises(RecordError, match="async-fgd"):
-        plan(board(), other, cap_w=4.0)
+        plan(board(), other, cap=PowerCap(4.0))
     with pytest.raises(RecordError, match="no batch size: 4;"):
-        plan(board(), curve({b: 1.0 for b in BATCHES if b != 4}), cap_w=4.0)
+        plan(board(), curve({b: 1.0 for b in BATCHES if b != 4}), cap=PowerCap(4.0))
 
 
 def test_a_table_with_nothing_to_choose_from_is_refused():
     empty = ProfileTable(device="d", workload="w", cells=(ProfileCell(batch_size=8, out_of_memory=True),))
     with pytest.raises(RecordError, match="no measured cell"):
-        plan(empty, curve({8: 1.0}), cap_w=4.0)
+        plan(empty, curve({8: 1.0}), cap=PowerCap(4.0))
     stopped = AbortedProbe(batch_size=8, clock_mhz=1, cap_w=4.0, power_w=4.9)
     with pytest.raises(RecordError, match="profile again for this cap"):
-        plan(empty.model_copy(update={"aborted": (stopped,)}), curve({8: 1.0}), cap_w=5.0)
+        plan(empty.model_copy(update={"aborted": (stopped,)}), curve({8: 1.0}), cap=PowerCap(5.0))
     with pytest.raises(RecordError, match="larger budget"):
-        plan(board(), curve(dict.fromkeys(BATCHES)), cap_w=4.0)
+        plan(board(), curve(dict.fromkeys(BATCHES)), cap=PowerCap(4.0))
 
 
 @pytest.mark.parametrize(("step_s", "relative"), [(1e-200, 1e-200), (1e200, 1e200)])
 def test_figures_beyond_all_devices_are_refused(step_s, relative):
     profile = ProfileTable(device="d", workload="w", cells=(cell(4, 1, step_s, 2.0), cell(8, 1, 1.0, 2.0)))
-    with pytest.raises(RecordError, match="no device has"):
-        plan(profile, curve({4: relative, 8: 1.0}), cap_w=None)
+    with pytest.raises(RecordError, match="beyond any real device"):
+        plan(profile, curve({4: relative, 8: 1.0}), cap=PowerCap(None))
 
 
 def test_gain_over_caps_covers_the_whole_range():
-    found = plan(board(), curve(), cap_w=4.0)
+    found = plan(board(), curve(), cap=PowerCap(4.0))
     gains = found.gain_over_caps
     assert len(gains) == CAPS == 20
     assert gains[0].cap_w < min(c.power_peak_w for c in board().cells)
@@ -119,14 +120,14 @@ def test_gain_over_caps_covers_the_whole_range():
     assert gains[0].batch_size is None
     assert all(gain.feasible for gain in gains[1:])
     for gain in gains[1:]:
-        again = plan(board(), curve(), cap_w=gain.cap_w)
+        again = plan(board(), curve(), cap=PowerCap(gain.cap_w))
         assert (gain.batch_size, gain.clock_mhz) == (again.batch_size, again.clock_mhz)
         speed_ups = {b.rule: b.speed_up for b in again.baselines}
         assert gain.over_largest_batch == speed_ups["largest batch, fixed clock"]
         assert gain.over_best_batch == speed_ups["best batch, fixed clock"]
         assert (gain.over_best_batch or 1.0) >= 1.0
     # Where neither clock nor batch size makes a difference, nothing is gained, and that stands there too.
-    flat = plan(board(), curve(dict.fromkeys(BATCHES, 1.0)), cap_w=None)
+    flat = plan(board(), curve(dict.fromkeys(BATCHES, 1.0)), cap=PowerCap(None))
     assert {b.rule: b.speed_up for b in flat.baselines}["largest batch, fixed clock"] == 1.0
 
 
@@ -164,7 +165,7 @@ def test_a_stale_table_names_the_command_that_checks_five_cells():
     command = "wattune profile --check p.json --device jetson"
     with pytest.raises(RecordError) as caught:
         check_profile(profile, KEY.model_copy(update={"mode": "15W"}), command=command)
-    assert str(caught.value).endswith(f"see by five cells whether it still holds: {command}")
+    assert str(caught.value).endswith(f"check with five cells if it still holds: {command}")
     assert "\n" not in str(caught.value)
     with pytest.raises(RecordError) as caught:
         check_profile(profile, KEY.model_copy(update={"mode": "15W", "model": "other"}), command=command)
@@ -174,8 +175,8 @@ def test_a_stale_table_names_the_command_that_checks_five_cells():
 def test_a_cap_at_the_supply_is_one_of_the_module():
     profile = board().model_copy(update={"supply": Supply(other_w=0.6, efficiency=0.9), "sensor_rail": "VDD_IN"})
     at_module, at_supply = (
-        plan(profile, curve(), cap_w=4.2),
-        plan(profile, curve(), cap_w=5.3333333333, cap_side="supply"),
+        plan(profile, curve(), cap=PowerCap(4.2)),
+        plan(profile, curve(), cap=PowerCap(5.3333333333, side="supply")),
     )
     assert at_supply.cap_w == pytest.approx(4.2)
     assert at_supply.point == at_module.point
@@ -183,44 +184,43 @@ def test_a_cap_at_the_supply_is_one_of_the_module():
     assert (at_module.cap_side, at_module.supply_cap_w) == ("module", None)
     assert at_supply.supply == at_module.supply == profile.supply
     assert at_supply.sensor_rail == "VDD_IN"
-    assert plan(profile, curve(), cap_w=None, cap_side="supply").cap_w is None
+    assert plan(profile, curve(), cap=PowerCap(None, side="supply")).cap_w is None
 
 
 @pytest.mark.parametrize(
     ("changes", "arguments", "said"),
     [
-        ({}, {"cap_w": 5.0, "cap_side": "supply"}, "not known; measure it with `wattune doctor --calibrate"),
-        ({"supply": Supply(other_w=5.0)}, {"cap_w": 5.0, "cap_side": "supply"}, "more than 5 W"),
-        ({}, {"cap_w": 5.0, "cap_side": "wall"}, "module, supply"),
-        ({"supply": Supply()}, {"cap_w": -5.0, "cap_side": "supply"}, "positive number"),
+        ({}, {"limit_w": 5.0, "side": "supply"}, "not known; measure it with `wattune doctor --calibrate"),
+        ({"supply": Supply(other_w=5.0)}, {"limit_w": 5.0, "side": "supply"}, "more than 5 W"),
+        ({}, {"limit_w": 5.0, "side": "wall"}, "module, supply"),
+        ({"supply": Supply()}, {"limit_w": -5.0, "side": "supply"}, "positive number"),
     ],
 )
 def test_a_side_that_cannot_be_is_refused(changes, arguments, said):
     with pytest.raises(InputError, match=said):
-        plan(board().model_copy(update=changes), curve(), **arguments)
+        plan(board().model_copy(update=changes), curve(), cap=PowerCap(**arguments))
 
 
 def test_a_pick_that_was_measured_under_strain_is_said():
     profile = board()
-    chosen = plan(profile, curve(), cap_w=None).point
+    chosen = plan(profile, curve(), cap=PowerCap(None)).point
     strain = {"throttled": ("gpu-balanced",), "swapped_bytes": 3 * 2**20}
     cells = tuple(c.model_copy(update=strain) if c.point == chosen else c for c in profile.cells)
-    notes = plan(profile.model_copy(update={"cells": cells, "notes": ("of the table",)}), curve(), cap_w=None).notes
+    notes = plan(
+        profile.model_copy(update={"cells": cells, "notes": ("of the table",)}), curve(), cap=PowerCap(None)
+    ).notes
     assert notes == (
-        "the board held itself back while this point was measured (gpu-balanced)",
+        "the board was throttled while this point was measured (gpu-balanced)",
         "the board swapped 3 MiB while this point was measured",
         "of the table",
     )
 
 
-def test_planning_a_full_grid_is_quick():
-    profile, efficiency = board(), curve()
-    seconds = []
-    for _ in range(20):
-        start = time.perf_counter()
-        plan(profile, efficiency, cap_w=4.0)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.01  # the aim of 1 ms is measured by the benchmarks
+def test_planning_a_full_grid_takes_few_calls():
+    """The aim of 1 ms is measured by the benchmarks; this many calls keep it."""
+    profile = board()
+    assert len(profile.cells) == 72
+    assert calls_of(lambda: plan(profile, curve(), cap=PowerCap(4.0))) < 16_000
 
 
 def test_planning_loads_no_torch():

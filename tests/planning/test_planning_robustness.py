@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from planning_tables import board, cell, curve
+from tests.support.planning_tables import board, cell, curve
 
+from wattune.cap import PowerCap
 from wattune.planning import plan, robustness
 
 
@@ -19,7 +20,7 @@ def scaled(table, power, time=lambda cell: 1.0):
 
 def test_on_the_same_board_the_pick_is_the_best():
     table = board()
-    found = robustness(plan(table, curve(), cap_w=4.0), [table] * 3, curve())
+    found = robustness(plan(table, curve(), cap=PowerCap(4.0)), [table] * 3, curve())
     assert found.model_dump() == {
         "draws": 3, "best": 3, "best_batch_size": 3, "over_cap": 0, "unkept": 0, "mean_loss": 0.0
     }  # fmt: skip
@@ -27,7 +28,7 @@ def test_on_the_same_board_the_pick_is_the_best():
 
 def test_boards_that_draw_more_or_less_or_are_slow_at_one_batch_size():
     table = board()
-    pick = plan(table, curve(), cap_w=4.0)
+    pick = plan(table, curve(), cap=PowerCap(4.0))
     slower = scaled(table, 1.0, time=lambda cell: 1.5 if cell.batch_size == pick.batch_size else 1.0)
     frugal = scaled(table, 0.5)
     hungry = scaled(table, 1.2)
@@ -36,11 +37,11 @@ def test_boards_that_draw_more_or_less_or_are_slow_at_one_batch_size():
     assert (found.draws, found.over_cap, found.unkept) == (5, 2, 1)
     assert found.best == 1
     # What is lost is told by the board that is slow at the pick's batch size.
-    best = plan(slower, curve(), cap_w=4.0)
+    best = plan(slower, curve(), cap=PowerCap(4.0))
     own = min(c.predicted_s for c in best.candidates if c.feasible and c.batch_size == pick.batch_size)
     losses = [own / best.predicted_s - 1]
     for other in (table, frugal, hungry):
-        again = plan(other, curve(), cap_w=4.0)
+        again = plan(other, curve(), cap=PowerCap(4.0))
         own = min(c.predicted_s for c in again.candidates if c.feasible and c.batch_size == pick.batch_size)
         losses.append(own / again.predicted_s - 1)
     assert found.mean_loss == pytest.approx(sum(losses) / 4)

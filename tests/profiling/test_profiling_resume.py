@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from profiling_made import BATCHES, board, workload
+from tests.support.profiles import BATCHES, board, workload
 
-from wattune.devices import RecordedDevice
+from wattune.cap import SensorLimit
+from wattune.devices import ReplayDevice
 from wattune.errors import RecordError
 from wattune.profiling import profile
-from wattune.profiling.reference import references
+from wattune.profiling.reference_power import references
 from wattune.records import ProfileCell, ProfileTable, ReferencePower
 
 
@@ -32,7 +33,9 @@ def test_an_interrupted_profile_ends_as_if_it_had_not_been(tmp_path, cap_w):
 
     def measure(progress=None, seed=1):
         device = board(noise_w=0.03, seed=seed)
-        return profile(device, workload(), cap_w=cap_w, reference=False, partial=path, progress=progress), device
+        return profile(
+            device, workload(), limit=SensorLimit(cap_w), reference=False, partial=path, progress=progress
+        ), device
 
     whole, _ = measure()
     assert path.is_file()  # the caller's to remove
@@ -54,10 +57,10 @@ def test_an_interrupted_profile_ends_as_if_it_had_not_been(tmp_path, cap_w):
 def test_other_arguments_begin_anew(tmp_path):
     path = tmp_path / "partial.json"
     with pytest.raises(Killed):
-        profile(board(), workload(), cap_w=4.5, reference=False, partial=path, progress=kill_after(3))
+        profile(board(), workload(), limit=SensorLimit(4.5), reference=False, partial=path, progress=kill_after(3))
     device = board()
-    found = profile(device, workload(), cap_w=4.4, reference=False, partial=path)
-    assert found.cells == profile(board(), workload(), cap_w=4.4, reference=False).cells
+    found = profile(device, workload(), limit=SensorLimit(4.4), reference=False, partial=path)
+    assert found.cells == profile(board(), workload(), limit=SensorLimit(4.4), reference=False).cells
     assert found.cost.time_s == pytest.approx(device.now_s())
 
 
@@ -81,7 +84,7 @@ def test_the_reference_workloads_are_measured_at_every_clock():
 
 
 def test_references_stop_climbing_at_the_cap():
-    found = profile(board(), workload(batch_sizes=(8,)), cap_w=4.5)
+    found = profile(board(), workload(batch_sizes=(8,)), limit=SensorLimit(4.5))
     free = profile(board(), workload(batch_sizes=(8,)))
     for name in {w.name for w in references("fp32")}:
         own = [p for p in found.reference.powers if p.workload == name]
@@ -94,7 +97,7 @@ def test_references_stop_climbing_at_the_cap():
 def test_a_reference_that_does_not_fit_is_halved():
     made = board().board.memory
     size_mib = made.system_mib + made.context_mib + 150
-    found = profile(board(memory={"size_mib": size_mib}), workload(batch_sizes=(8,)), cap_w=3.9)
+    found = profile(board(memory={"size_mib": size_mib}), workload(batch_sizes=(8,)), limit=SensorLimit(3.9))
     sizes = {p.workload: p.batch_size for p in found.reference.powers}
     assert any(size < 128 for size in sizes.values())
     assert all(size in (128, 64, 32, 16, 8, 4, 2, 1) for size in sizes.values())
@@ -118,19 +121,19 @@ def recorded(**changes) -> ProfileTable:
 
 def test_the_profile_of_a_recording_is_what_was_recorded():
     table = recorded()
-    found = profile(RecordedDevice(table), workload(), cap_w=12.0)
+    found = profile(ReplayDevice(table), workload(), limit=SensorLimit(12.0))
     assert found.cells == tuple(c for c in table.cells if c.batch_size != 256)  # which is not the workload's
     assert (found.device, found.workload, found.provenance.kind) == ("elsewhere", "small", "replayed")
     # Once it has a key, a recording of something else is refused.
-    again = profile(RecordedDevice(found), workload())
+    again = profile(ReplayDevice(found), workload())
     assert again.cells == found.cells
     with pytest.raises(RecordError, match="input_shape"):
-        profile(RecordedDevice(found), workload(input_shape=(3, 16, 16)))
+        profile(ReplayDevice(found), workload(input_shape=(3, 16, 16)))
 
 
 def test_recorded_reference_powers_go_on():
-    simulated = profile(board(), workload(), cap_w=4.0)
-    replayed = profile(RecordedDevice(simulated), workload())
+    simulated = profile(board(), workload(), limit=SensorLimit(4.0))
+    replayed = profile(ReplayDevice(simulated), workload())
     assert replayed.reference == simulated.reference
     assert all(isinstance(p, ReferencePower) for p in replayed.reference.powers)
     assert replayed.cells == simulated.cells
@@ -139,6 +142,6 @@ def test_recorded_reference_powers_go_on():
 
 def test_recordings_of_other_batches_or_algorithms_are_refused():
     with pytest.raises(RecordError, match="no batch size"):
-        profile(RecordedDevice(recorded()), workload(batch_sizes=(5,)))
+        profile(ReplayDevice(recorded()), workload(batch_sizes=(5,)))
     with pytest.raises(RecordError, match="algorithm"):
-        profile(RecordedDevice(recorded(algorithm="async-fgd")), workload())
+        profile(ReplayDevice(recorded(algorithm="async-fgd")), workload())

@@ -1,4 +1,4 @@
-"""Where a device keeps what it knows of servers."""
+"""Location and permissions of the cache."""
 
 import os
 import stat
@@ -21,14 +21,14 @@ def fallback(tmp_path, monkeypatch):
     return tmp_path / "tmp" / f"wattune-{os.getuid()}"
 
 
-def test_the_folder_in_the_temporary_one_is_this_users_alone(fallback):
+def test_temporary_cache_folder_is_private(fallback):
     fallback.mkdir(mode=0o777)
     fallback.chmod(0o777)
     assert Cache("http://host").folder.is_relative_to(fallback)
     assert stat.S_IMODE(fallback.stat().st_mode) == 0o700
 
 
-def test_a_folder_that_another_user_made_is_refused(fallback, monkeypatch):
+def test_folder_of_another_user_is_rejected(fallback, monkeypatch):
     fallback.mkdir()
     real, own = os.lstat, os.getuid()
     monkeypatch.setattr("os.getuid", lambda: own)
@@ -37,7 +37,7 @@ def test_a_folder_that_another_user_made_is_refused(fallback, monkeypatch):
         Cache("http://host")
 
 
-def test_a_link_that_another_user_may_have_made_is_refused(fallback, tmp_path):
+def test_symlink_of_another_user_is_rejected(fallback, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     fallback.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OutputError, match="another user"):

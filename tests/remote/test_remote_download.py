@@ -1,15 +1,16 @@
-"""Weights: fetched once, taken up again where they broke off, and never used with another hash."""
+"""Downloads of weights: once, resumable, and verified by hash."""
 
 import hashlib
 import re
 import threading
+import time
 
 import pytest
-from tests.remote.remote_made import Answer, faked, problem
+from tests.support.fake_server import Answer, faked, problem
 
-from wattune.errors import ServerAway, ServerError, ServerRefused
+from wattune.errors import ServerError, ServerRefused, ServerUnavailable
 from wattune.records.served import ServedFile, ServedModel
-from wattune.remote import Server
+from wattune.remote import Client
 
 CONTENT = bytes(range(256)) * 400
 FILE = ServedFile(sha256=hashlib.sha256(CONTENT).hexdigest(), bytes=len(CONTENT))
@@ -39,7 +40,7 @@ def ranged(asked, *, cut=None, content=CONTENT):
 @pytest.fixture
 def fetch(tmp_path):
     def fetch(answer, asked=None):
-        with faked(answer) as fake, Server(fake.url, cache=tmp_path, waits_s=(0.0,)) as server:
+        with faked(answer) as fake, Client(fake.url, cache=tmp_path, backoff_s=(0.0,)) as server:
             try:
                 return server.weights(MODEL), fake
             finally:
@@ -49,8 +50,8 @@ def fetch(tmp_path):
     return fetch
 
 
-def test_is_fetched_once(tmp_path):
-    with faked(ranged) as fake, Server(fake.url, cache=tmp_path) as server:
+def test_download_is_cached(tmp_path):
+    with faked(ranged) as fake, Client(fake.url, cache=tmp_path) as server:
         path = server.weights(MODEL)
         assert path.read_bytes() == CONTENT
         assert server.weights(MODEL) == path
@@ -58,7 +59,7 @@ def test_is_fetched_once(tmp_path):
         assert server.weights(MODEL.model_copy(update={"weights": None})) is None
 
 
-def test_goes_on_where_it_broke_off(fetch):
+def test_interrupted_download_resumes(fetch):
     cuts = iter([30_000, 20_000, None])
     path, fake = fetch(lambda asked: ranged(asked, cut=next(cuts)))
     assert path.read_bytes() == CONTENT
@@ -66,24 +67,34 @@ def test_goes_on_where_it_broke_off(fetch):
     assert begun == [0, 30_000, 50_000]
 
 
-def test_goes_on_in_a_later_run(tmp_path):
+def test_interrupted_download_resumes_in_later_run(tmp_path):
     with faked(lambda asked: ranged(asked, cut=40_000 if "range" not in asked.headers else 0)) as fake:
-        with Server(fake.url, cache=tmp_path, waits_s=(0.0,)) as server, pytest.raises(ServerAway):
+        with Client(fake.url, cache=tmp_path, backoff_s=(0.0,)) as server, pytest.raises(ServerUnavailable):
             server.weights(MODEL)
         fake.answer = ranged
         fake.asked.clear()
-        with Server(fake.url, cache=tmp_path) as server:
+        with Client(fake.url, cache=tmp_path) as server:
             assert server.weights(MODEL).read_bytes() == CONTENT
         assert fake.asked[0].headers["range"] == "bytes=40000-"
 
 
-def test_a_server_that_sends_all_of_it_again_is_taken_at_its_word(fetch):
+def test_busy_server_is_retried_after_retry_after(fetch, monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    answers = iter([problem(503, "full", **{"Retry-After": "7"}), Answer(200, CONTENT)])
+    path, fake = fetch(lambda asked: next(answers))
+    assert path.read_bytes() == CONTENT
+    assert slept == [7.0]
+    assert len(fake.asked) == 2
+
+
+def test_full_response_to_range_request_is_accepted(fetch):
     answers = iter([Answer(200, CONTENT, cut=10_000), Answer(200, CONTENT)])
     path, _ = fetch(lambda asked: next(answers))
     assert path.read_bytes() == CONTENT
 
 
-def test_a_part_of_somewhere_else_is_thrown_away(fetch):
+def test_unexpected_range_is_discarded(fetch):
     begun = iter([True])
 
     def answer(asked):
@@ -97,7 +108,7 @@ def test_a_part_of_somewhere_else_is_thrown_away(fetch):
     assert path.read_bytes() == CONTENT
 
 
-def test_content_with_another_hash_is_tried_again_and_then_refused(fetch, tmp_path):
+def test_hash_mismatch_is_retried_then_rejected(fetch, tmp_path):
     damaged = CONTENT[:-1] + b"!"
     answers = iter([Answer(200, damaged), Answer(200, CONTENT)])
     path, _ = fetch(lambda asked: next(answers))
@@ -108,25 +119,25 @@ def test_content_with_another_hash_is_tried_again_and_then_refused(fetch, tmp_pa
     assert not [found for found in tmp_path.rglob("*") if found.is_file() and found.suffix in (".safetensors", ".part")]
 
 
-def test_more_than_was_promised_is_given_up(fetch):
-    with pytest.raises(ServerError, match="longer"):
+def test_oversized_download_is_aborted(fetch):
+    with pytest.raises(ServerError, match="larger than expected"):
         fetch(lambda asked: Answer(200, CONTENT * 40))
 
 
-def test_a_file_that_was_changed_in_the_cache_is_fetched_anew(tmp_path):
-    with faked(ranged) as fake, Server(fake.url, cache=tmp_path) as server:
+def test_corrupted_cached_file_is_downloaded_again(tmp_path):
+    with faked(ranged) as fake, Client(fake.url, cache=tmp_path) as server:
         path = server.weights(MODEL)
         path.write_bytes(CONTENT[:-1] + b"!")
         assert server.weights(MODEL).read_bytes() == CONTENT
         assert len(fake.asked) == 2
 
 
-def test_two_at_a_time_fetch_it_once(tmp_path):
+def test_concurrent_downloads_fetch_once(tmp_path):
     found = []
     with faked(ranged) as fake:
 
         def take():
-            with Server(fake.url, cache=tmp_path) as server:
+            with Client(fake.url, cache=tmp_path) as server:
                 found.append(server.weights(MODEL).read_bytes())
 
         threads = [threading.Thread(target=take) for _ in range(4)]
@@ -138,7 +149,7 @@ def test_two_at_a_time_fetch_it_once(tmp_path):
         assert len(fake.asked) == 1
 
 
-def test_a_refusal_is_not_tried_again(fetch):
+def test_rejection_is_not_retried(fetch):
     asked = []
     with pytest.raises(ServerRefused):
         fetch(lambda _: problem(404, "no weights"), asked)

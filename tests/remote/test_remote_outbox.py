@@ -1,4 +1,4 @@
-"""What could not be delivered: never lost, never twice, in its order."""
+"""The outbox: uploads are delivered in order, never lost, never duplicated."""
 
 import json
 import threading
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.remote.remote_made import Answer, faked, problem
+from tests.support.fake_server import Answer, faked, problem
 
 from wattune.errors import OutputError
 from wattune.records import ProfileCell, ProfileTable
-from wattune.remote import Server
+from wattune.remote import Client
 from wattune.remote.outbox import Outbox, upload
 
 
@@ -49,25 +49,25 @@ def said():
     return []
 
 
-def test_what_was_kept_is_delivered_in_order_at_the_next_contact(tmp_path, said):
+def test_pending_uploads_are_delivered_in_order_after_outage(tmp_path, said):
     registry = Registry()
     with faked(registry) as fake:
         fake.answer = lambda asked: Answer(503)
-        with Server(fake.url, cache=tmp_path, tell=said.append, waits_s=()) as server:
+        with Client(fake.url, cache=tmp_path, notify=said.append, backoff_s=()) as server:
             assert server.publish_profile(table("one"), device="d") is None
             assert server.publish_profile(table("two"), device="d") is None
-            assert server.waiting == 2
+            assert server.pending == 2
             assert len([text for text in said if "busy" in text]) == 1  # once in plain words
         fake.answer = registry
-        with Server(fake.url, cache=tmp_path, tell=said.append) as server:  # another run
+        with Client(fake.url, cache=tmp_path, notify=said.append) as server:  # another run
             server.jobs = None
             server._get("/v1/models")  # whatever is asked first
             assert list(registry.kept.values()) == ["one", "two"]
-            assert server.waiting == 0
+            assert server.pending == 0
 
 
-def test_an_upload_gives_its_name_there(tmp_path):
-    with faked(Registry()) as fake, Server(fake.url, cache=tmp_path) as server:
+def test_upload_returns_server_id(tmp_path):
+    with faked(Registry()) as fake, Client(fake.url, cache=tmp_path) as server:
         name = server.publish_profile(table("one"), device="d")
         assert len(name) == 32
         assert fake.asked[0].path == "/v1/profiles?device=d"
@@ -76,39 +76,39 @@ def test_an_upload_gives_its_name_there(tmp_path):
 
 @given(faults=st.lists(st.sampled_from(["before", "after", None]), max_size=12), count=st.integers(1, 4))
 @settings(max_examples=15)
-def test_none_is_lost_and_none_is_kept_twice_whatever_fails(tmp_path_factory, faults, count):
+def test_uploads_are_delivered_exactly_once_despite_failures(tmp_path_factory, faults, count):
     registry = Registry()
     registry.fails = iter(faults)
     with faked(registry) as fake:
         cache = tmp_path_factory.mktemp("cache")
         for number in range(count):
-            with Server(fake.url, cache=cache, waits_s=(0.0,)) as server:
+            with Client(fake.url, cache=cache, backoff_s=(0.0,)) as server:
                 server.publish_profile(table(f"device {number}"), device="d")
         for _ in range(len(faults) + 1):
-            with Server(fake.url, cache=cache, waits_s=()) as server:
+            with Client(fake.url, cache=cache, backoff_s=()) as server:
                 left = server.deliver()
         assert left == 0
         assert list(registry.kept.values()) == [f"device {number}" for number in range(count)]
 
 
-def test_the_same_upload_is_the_same_key_in_every_run(tmp_path):
+def test_same_upload_has_same_key_in_every_run(tmp_path):
     registry = Registry()
     with faked(registry) as fake:
         for _ in range(2):
-            with Server(fake.url, cache=tmp_path) as server:
+            with Client(fake.url, cache=tmp_path) as server:
                 server.publish_profile(table("one"), device="d")
     assert len(registry.times) == 2
     assert len(registry.kept) == 1
 
 
-def test_one_that_is_refused_for_good_is_kept_aside_and_does_not_hold_the_others_up(tmp_path, said):
+def test_permanently_rejected_upload_is_set_aside_and_does_not_block_others(tmp_path, said):
     registry = Registry()
 
     def answer(asked):
         refused = asked.method == "POST" and asked.json["device"] == "bad"
         return problem(422, "no such device") if refused else registry(asked)
 
-    with faked(answer) as fake, Server(fake.url, cache=tmp_path, tell=said.append) as server:
+    with faked(answer) as fake, Client(fake.url, cache=tmp_path, notify=said.append) as server:
         assert server.publish_profile(table("bad"), device="d") is None
         assert server.publish_profile(table("good"), device="d") is not None
     assert list(registry.kept.values()) == ["good"]
@@ -118,30 +118,30 @@ def test_one_that_is_refused_for_good_is_kept_aside_and_does_not_hold_the_others
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 307, 408, 409, 425, 500])
-def test_what_is_not_refused_for_good_is_not_lost(tmp_path, said, status):
+def test_temporarily_rejected_upload_is_not_lost(tmp_path, said, status):
     with faked(lambda asked: problem(status, "not now")) as fake:
-        with Server(fake.url, cache=tmp_path, tell=said.append, waits_s=()) as server:
+        with Client(fake.url, cache=tmp_path, notify=said.append, backoff_s=()) as server:
             assert server.publish_profile(table("one"), device="d") is None
-            assert server.waiting == 1
+            assert server.pending == 1
         registry = Registry()
         fake.answer = registry
-        with Server(fake.url, cache=tmp_path) as server:
+        with Client(fake.url, cache=tmp_path) as server:
             assert server.deliver() == 0
     assert list(registry.kept.values()) == ["one"]
 
 
-def test_a_damaged_file_does_not_hold_the_others_up(tmp_path, said):
+def test_damaged_file_does_not_block_others(tmp_path, said):
     box = Outbox(tmp_path / "box", said.append)
     box.put(upload("POST", "/v1/profiles", {}, {"n": 1}))
     (tmp_path / "box" / "00000-damaged.json").write_text("{")
     sent, answers = [], {}
     box.deliver(lambda one: sent.append(one["body"]), answers)
     assert sent == [{"n": 1}]
-    assert box.waiting() == []
+    assert box.pending() == []
     assert len(answers) == 1
 
 
-def test_two_processes_do_not_deliver_at_once(tmp_path):
+def test_two_processes_do_not_deliver_concurrently(tmp_path):
     box, other = (Outbox(tmp_path / "box", lambda text: None) for _ in range(2))
     box.put(upload("POST", "/v1/profiles", {}, {"n": 1}))
     sent = []
@@ -155,25 +155,25 @@ def test_two_processes_do_not_deliver_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("status", [404, 409, 500])
-def test_one_that_the_server_fails_at_holds_up_no_other_and_is_said_once(tmp_path, said, status):
+def test_failing_upload_does_not_block_others_and_is_reported_once(tmp_path, said, status):
     registry = Registry()
 
     def answer(asked):
         fails = asked.method == "POST" and asked.json["device"] == "bad"
         return problem(status, "not this one") if fails else registry(asked)
 
-    with faked(answer) as fake, Server(fake.url, cache=tmp_path, tell=said.append, waits_s=()) as server:
+    with faked(answer) as fake, Client(fake.url, cache=tmp_path, notify=said.append, backoff_s=()) as server:
         assert server.publish_profile(table("bad"), device="d") is None
         assert server.publish_profile(table("good"), device="d") is not None
         for _ in range(3):
             server._get("/v1/models")
-        assert server.waiting == 1
+        assert server.pending == 1
         assert len([asked for asked in fake.asked if asked.method == "POST"]) == 2
     assert len([text for text in said if "not this one" in text]) == 1
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"method": "POST", "path": 1, "params": {}, "body": {}, "key": "k"}'])
-def test_a_file_that_is_no_upload_is_put_aside(tmp_path, said, content):
+def test_invalid_file_is_set_aside(tmp_path, said, content):
     box = Outbox(tmp_path / "box", said.append)
     box.put(upload("POST", "/v1/profiles", {}, {"n": 1}))
     (tmp_path / "box" / "00000-foreign.json").write_text(content)
@@ -184,27 +184,27 @@ def test_a_file_that_is_no_upload_is_put_aside(tmp_path, said, content):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_full_disk_fails_no_run(tmp_path, said, monkeypatch, there):
+def test_full_disk_does_not_fail_the_run(tmp_path, said, monkeypatch, there):
     def full(*_):
         raise OutputError("cannot write", value="No space left on device")
 
     registry = Registry()
     with faked(registry if there else lambda asked: Answer(503)) as fake:
-        with Server(fake.url, cache=tmp_path, tell=said.append, waits_s=()) as server:
+        with Client(fake.url, cache=tmp_path, notify=said.append, backoff_s=()) as server:
             monkeypatch.setattr("wattune.remote.outbox.write_json", full)
             found = server.publish_profile(table("one"), device="d")
     assert (found is not None) == there
     assert any("No space left" in text for text in said) != there
 
 
-def test_an_outbox_that_cannot_be_locked_is_said(tmp_path, said, monkeypatch):
+def test_unlockable_outbox_is_reported(tmp_path, said, monkeypatch):
     @contextmanager
     def broken(*_, **__):
         raise OSError(28, "No space left on device")
         yield
 
-    with faked(Registry()) as fake, Server(fake.url, cache=tmp_path, tell=said.append) as server:
-        monkeypatch.setattr("wattune.remote.outbox.held", broken)
+    with faked(Registry()) as fake, Client(fake.url, cache=tmp_path, notify=said.append) as server:
+        monkeypatch.setattr("wattune.remote.outbox.file_lock", broken)
         assert server.publish_profile(table("one"), device="d") is None
-        assert server.waiting == 1
+        assert server.pending == 1
     assert any("No space left" in text for text in said)

@@ -1,21 +1,21 @@
-"""How a device is doing, told from beside its work."""
+"""Status reports from the background thread."""
 
 import threading
 import time
 
 import pytest
-from tests.remote.remote_made import Answer, faked, problem
-from tests.reporting import reporting_records as samples
+from tests.support import report_records as samples
+from tests.support.fake_server import Answer, faked, problem
 
 from wattune.records.served import DeviceStatus
-from wattune.remote import Reporter, Server
+from wattune.remote import Client, Reporter
 
 FIRST = DeviceStatus(device="d1", board="sim:made", kind="simulated", step="waiting")
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr("wattune.remote.reporter.LEAST_S", 0.05)
+    monkeypatch.setattr("wattune.remote.reporter.MIN_INTERVAL_S", 0.05)
 
 
 def until(is_so, seconds=10.0):
@@ -29,63 +29,69 @@ def states(fake):
     return [asked.json for asked in fake.asked if asked.method == "PUT"]
 
 
-def test_the_newest_state_is_sent_and_the_last_one_for_sure(tmp_path, quick):
-    with faked(lambda asked: Answer(204)) as fake, Server(fake.url, cache=tmp_path) as server:
+def test_newest_status_is_sent_and_final_one_guaranteed(tmp_path, quick):
+    with faked(lambda asked: Answer(204)) as fake, Client(fake.url, cache=tmp_path) as server:
         with Reporter(server, FIRST) as reporter:
             assert until(lambda: fake.asked)
             for done in range(1000):
-                reporter.tell(step="train", share=done / 1000)
-            reporter.tell(step="done", share=1.0)
+                reporter.update(step="train", share=done / 1000)
+            reporter.update(step="done", share=1.0)
         assert states(fake)[0]["step"] == "waiting"
         assert (states(fake)[-1]["step"], states(fake)[-1]["share"]) == ("done", 1.0)
         assert len(states(fake)) < 20
         assert fake.asked[0].path == "/v1/devices/d1"
 
 
-def test_at_most_one_a_second(tmp_path):
-    with faked(lambda asked: Answer(204)) as fake, Server(fake.url, cache=tmp_path) as server:
-        begin_s = time.monotonic()
+def test_reports_are_rate_limited_with_a_final_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("wattune.remote.reporter.MIN_INTERVAL_S", 600.0)
+    with faked(lambda asked: Answer(204)) as fake, Client(fake.url, cache=tmp_path) as server:
         with Reporter(server, FIRST) as reporter:
-            while time.monotonic() - begin_s < 1.5:
-                reporter.tell(step="train", samples=1)
-                time.sleep(0.01)
-        assert 2 <= len(states(fake)) <= 3
+            assert until(lambda: fake.asked)
+            for samples in range(100):
+                reporter.update(step="train", samples=samples)
+                time.sleep(0.001)
+        assert [state["samples"] for state in states(fake)][1:] == [99]
 
 
-def test_a_server_that_hangs_holds_nothing_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("wattune.remote.server.STATUS_S", 0.2)
+def test_hanging_server_does_not_block(tmp_path, monkeypatch):
+    monkeypatch.setattr("wattune.remote.client.STATUS_S", 0.2)
     monkeypatch.setattr("wattune.remote.reporter.STATUS_S", 0.2)
-    stuck = threading.Event()
-    with faked(lambda asked: stuck.wait(20) and Answer(204)) as fake:
-        with Server(fake.url, cache=tmp_path) as server:
-            begin_s = time.monotonic()
+    stuck, answered = threading.Event(), []
+
+    def answer(asked):
+        stuck.wait(60)
+        answered.append(asked)
+        return Answer(204)
+
+    with faked(answer) as fake:
+        with Client(fake.url, cache=tmp_path) as server:
             with Reporter(server, FIRST) as reporter:
-                reporter.tell(step="train")
-            assert time.monotonic() - begin_s < 5
+                reporter.update(step="train")
+            assert answered == []
         stuck.set()
 
 
 @pytest.mark.parametrize("answer", [Answer(503), problem(403, "no"), problem(422, "no"), Answer(500)])
-def test_a_server_that_refuses_fails_nothing(tmp_path, quick, answer):
-    with faked(lambda asked: answer) as fake, Server(fake.url, cache=tmp_path, waits_s=()) as server:
+def test_rejecting_server_does_not_fail_the_run(tmp_path, quick, answer):
+    with faked(lambda asked: answer) as fake, Client(fake.url, cache=tmp_path, backoff_s=()) as server:
         with Reporter(server, FIRST) as reporter:
-            assert until(lambda: len(fake.asked) >= 2 or not reporter.tell(step="train"))
+            assert until(lambda: len(fake.asked) >= 2 or not reporter.update(step="train"))
         assert fake.asked
 
 
-def test_what_no_status_can_say_is_left_out(tmp_path, quick):
-    with faked(lambda asked: Answer(204)) as fake, Server(fake.url, cache=tmp_path) as server:
+def test_invalid_status_values_are_dropped(tmp_path, quick):
+    with faked(lambda asked: Answer(204)) as fake, Client(fake.url, cache=tmp_path) as server:
         with Reporter(server, FIRST) as reporter:
-            reporter.tell(metric=float("nan"), power_w=float("inf"), share=7.0, says="x" * 1000)
-            reporter.tell(step="no such step")
+            reporter.update(metric=float("nan"), power_w=float("inf"), share=7.0, says="x" * 1000)
+            reporter.update(step="no such step")
             assert reporter.status.metric is None
             assert reporter.status.share == 1.0
             assert len(reporter.status.says) == 500
         assert states(fake)[-1]["step"] == "waiting"
 
 
-def test_an_error_is_told_by_its_kind_alone(tmp_path, quick):
-    with faked(lambda asked: Answer(204)) as fake, Server(fake.url, cache=tmp_path) as server:
+def test_only_the_error_type_is_reported(tmp_path, quick):
+    with faked(lambda asked: Answer(204)) as fake, Client(fake.url, cache=tmp_path) as server:
         with pytest.raises(ValueError, match="secret"), Reporter(server, FIRST):
             raise ValueError("a label of the secret data: 7")
         last = states(fake)[-1]
@@ -99,45 +105,45 @@ def plan():
     return made
 
 
-def test_a_refusal_is_told_once_and_a_refused_plan_is_not_sent_again(tmp_path, quick):
+def test_rejection_is_notified_once_and_plan_not_retried(tmp_path, quick):
     said = []
 
     def answer(asked):
         return problem(422, "not such a plan") if asked.path.partition("?")[0].endswith("/plan") else Answer(204)
 
-    with faked(answer) as fake, Server(fake.url, cache=tmp_path, tell=said.append) as server:
+    with faked(answer) as fake, Client(fake.url, cache=tmp_path, notify=said.append) as server:
         with Reporter(server, FIRST) as reporter:
-            reporter.tell_plan(plan(), profile=None, job=None)
-            assert until(lambda: len(states(fake)) > 4 or reporter.tell(samples=1))
+            reporter.update_plan(plan(), profile=None, job=None)
+            assert until(lambda: len(states(fake)) > 4 or reporter.update(samples=1))
     assert len([asked for asked in fake.asked if "/plan" in asked.path]) == 1
     assert len([text for text in said if "not such a plan" in text]) == 1
 
 
-def test_a_refused_status_is_told_once(tmp_path, quick):
+def test_rejected_status_is_notified_once(tmp_path, quick):
     said = []
     with faked(lambda asked: problem(403, "no")) as fake:
-        with Server(fake.url, cache=tmp_path, tell=said.append) as server, Reporter(server, FIRST) as reporter:
-            assert until(lambda: len(fake.asked) > 3 or reporter.tell(samples=1))
+        with Client(fake.url, cache=tmp_path, notify=said.append) as server, Reporter(server, FIRST) as reporter:
+            assert until(lambda: len(fake.asked) > 3 or reporter.update(samples=1))
     assert len(said) == 1
 
 
-def test_a_callback_that_raises_does_not_end_the_thread(tmp_path, quick):
+def test_raising_callback_does_not_end_the_thread(tmp_path, quick):
     def raises(text):
         raise ZeroDivisionError(text)
 
     with faked(lambda asked: problem(403, "no")) as fake:
-        with Server(fake.url, cache=tmp_path, tell=raises) as server, Reporter(server, FIRST) as reporter:
+        with Client(fake.url, cache=tmp_path, notify=raises) as server, Reporter(server, FIRST) as reporter:
             assert until(lambda: fake.asked)
             fake.answer = lambda asked: Answer(204)
             sent = len(fake.asked)
-            assert until(lambda: len(fake.asked) > sent + 1 or reporter.tell(samples=1))
+            assert until(lambda: len(fake.asked) > sent + 1 or reporter.update(samples=1))
 
 
-def test_a_client_that_is_closed_too_early_fails_nothing(tmp_path, quick):
+def test_early_close_of_the_client_does_not_fail(tmp_path, quick):
     with faked(lambda asked: Answer(204)) as fake:
-        server = Server(fake.url, cache=tmp_path)
+        server = Client(fake.url, cache=tmp_path)
         with Reporter(server, FIRST) as reporter:
             assert until(lambda: fake.asked)
             server.close()
-            reporter.tell(step="done")
+            reporter.update(step="done")
     assert not reporter._thread.is_alive()

@@ -1,4 +1,4 @@
-"""The report in a real browser: it draws everything, and asks for nothing."""
+"""The report in a real browser: every figure is drawn, and nothing is requested."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-import reporting_records as samples
+from tests.support import report_records as samples
 
 from wattune.reporting import write_report
 from wattune.reporting.report import compose

@@ -6,12 +6,13 @@ from html import unescape
 from importlib.resources import files
 
 import pytest
-import reporting_records as samples
+from tests.support import report_records as samples
 
+from wattune.cap import PowerCap
 from wattune.errors import OutputError, RecordError
 from wattune.planning import plan
 from wattune.records import BoardEvent, Comparison, Plan, ProfileTable, Provenance
-from wattune.reporting import Records, summary, words, write_report
+from wattune.reporting import RecordSet, phrases, summary, write_report
 from wattune.reporting.charts import number
 from wattune.reporting.page import Figure, Table, render
 from wattune.reporting.report import compose, headline
@@ -41,15 +42,21 @@ def variants():
     full = samples.run()
     yield "all", full
     yield "no cap", samples.run(cap_w=None)
-    yield "staircase", Records(profile=staircase, efficiency=curve, plan=plan(staircase, curve, cap_w=samples.CAP_W))
+    yield (
+        "staircase",
+        RecordSet(profile=staircase, efficiency=curve, plan=plan(staircase, curve, cap=PowerCap(samples.CAP_W))),
+    )
     yield "power limit", samples.other_actuator(limits=True)
     yield "no actuator", samples.other_actuator(limits=False)
     yield "algorithms", samples.several_algorithms(memory_bytes=8e6)
     censored = samples.efficiency(censored=8)
-    yield "censored", Records(profile=table, efficiency=censored, plan=plan(table, censored, cap_w=samples.CAP_W))
+    yield (
+        "censored",
+        RecordSet(profile=table, efficiency=censored, plan=plan(table, censored, cap=PowerCap(samples.CAP_W))),
+    )
     for name in ("profile", "efficiency", "plan", "training", "comparison", "proxy", "target"):
-        yield f"only {name}", Records(**{name: getattr(full, name)})
-    yield "no unsettled field", Records(plan=Plan(batch_size=8, clock_mhz=614.4))
+        yield f"only {name}", RecordSet(**{name: getattr(full, name)})
+    yield "no unsettled field", RecordSet(plan=Plan(batch_size=8, clock_mhz=614.4))
 
 
 VARIANTS = dict(variants())
@@ -77,40 +84,44 @@ def test_the_maps_mark_the_chosen_point_the_frontier_and_what_does_not_fit(run, 
     frame = marks["chosen"]
     assert round(sum(frame["x"][:4]) / 4) == samples.CLOCKS_MHZ.index(run.plan.clock_mhz)
     assert round(sum(frame["y"][:4]) / 4) == samples.BATCH_SIZES.index(run.plan.batch_size)
-    frontier = marks["keeps 5.2 W"]
+    frontier = marks["under 5.2 W"]
     for row, size in enumerate(samples.BATCH_SIZES):
-        kept = [c.clock_mhz for c in run.profile.measured if c.batch_size == size and c.power_peak_w <= samples.CAP_W]
-        edge = samples.CLOCKS_MHZ.index(max(kept)) + 0.5
+        under_cap = [
+            c.clock_mhz for c in run.profile.measured if c.batch_size == size and c.power_peak_w <= samples.CAP_W
+        ]
+        edge = samples.CLOCKS_MHZ.index(max(under_cap)) + 0.5
         assert frontier["x"][2 * row : 2 * row + 2] == [edge, edge]
     assert frontier["x"][-2:] == [None, None]  # batch size 256 does not fit at all
     assert marks["out of memory"]["y"] == [6] * 12
 
 
-def test_what_was_not_measured_stays_blank():
+def test_unmeasured_cells_stay_blank():
     records = VARIANTS["staircase"]
     time_map = figures(render(compose(records)))["step-time"]
-    known = {(c.batch_size, c.clock_mhz) for c in records.profile.measured}
+    measured = {(c.batch_size, c.clock_mhz) for c in records.profile.measured}
     columns = [float(text) for text in time_map["layout"]["xaxis"]["ticktext"]]
     for size, line in zip((*samples.BATCH_SIZES, 256), time_map["data"][0]["z"], strict=True):
         for clock, value in zip(columns, line, strict=True):
-            assert (value is not None) == ((size, clock) in known)
+            assert (value is not None) == ((size, clock) in measured)
     stopped = traces(time_map)["stopped above the cap"]
     assert len(stopped["x"]) == len(records.profile.aborted) > 0
     cells = 7 * len(columns)
-    blank = cells - len(known) - len(stopped["x"]) - len(columns)
+    blank = cells - len(measured) - len(stopped["x"]) - len(columns)
     assert f"Blank: not measured ({blank} of {cells})." in next(
         item.note for item in compose(records).sections[0].items if item.title == "Time per sample"
     )
 
 
 def test_the_margin_moves_the_frontier(run):
-    wide = plan(run.profile, run.efficiency, cap_w=samples.CAP_W, margin_w=0.5)
-    frontier = traces(figures(render(compose(replace(run, plan=wide))))["peak-power"])["keeps 5.2 W"]
-    kept = [c.clock_mhz for c in run.profile.measured if c.batch_size == 128 and c.power_peak_w + 0.5 <= samples.CAP_W]
-    assert frontier["x"][10] == samples.CLOCKS_MHZ.index(max(kept)) + 0.5
+    wide = plan(run.profile, run.efficiency, cap=PowerCap(samples.CAP_W, margin_w=0.5))
+    frontier = traces(figures(render(compose(replace(run, plan=wide))))["peak-power"])["under 5.2 W"]
+    under_cap = [
+        c.clock_mhz for c in run.profile.measured if c.batch_size == 128 and c.power_peak_w + 0.5 <= samples.CAP_W
+    ]
+    assert frontier["x"][10] == samples.CLOCKS_MHZ.index(max(under_cap)) + 0.5
 
 
-def test_a_cell_under_strain_is_marked_and_the_board_and_the_cap_are_told(run):
+def test_throttled_cells_board_events_and_caveats_are_shown(run):
     held = {"throttled": ("gpu-balanced",), "swapped_bytes": 5 * 2**20}
     first, *others = run.profile.cells
     profile = run.profile.model_copy(update={"cells": (first.model_copy(update=held), *others)})
@@ -119,16 +130,16 @@ def test_a_cell_under_strain_is_marked_and_the_board_and_the_cap_are_told(run):
     plan = run.plan.model_copy(update={"notes": ("the table is old",)})
     page = compose(replace(run, profile=profile, training=training, plan=plan))
     items = {item.title: item for section in page.sections for item in section.items}
-    assert "Ring: measured while the board held itself back or swapped." in items["Peak power"].note
+    assert "Ring: the board was throttled or swapping during the measurement." in items["Peak power"].note
     assert "throttled by gpu-balanced, 5.0 MiB swapped" in json.dumps(items["Peak power"].spec)
-    assert items["What happened to the board"].rows == [("12 s", "another writer", "nvpmodel set max_freq")]
+    assert items["Board events"].rows == [("12 s", "another writer", "nvpmodel set max_freq")]
     assert "Highest temperature 61.5 °C." in items["Power during training"].note
-    assert items["What the cap means"].text == words.side(plan)
-    assert items["Not to be relied on"].text == "The table is old."
+    assert items["Power cap"].text == phrases.cap_meaning(plan)
+    assert items["Caveats"].text == "The table is old."
     assert any("(why)" in section.intro for section in page.sections)
 
 
-def test_samples_needed_with_band_and_censored():
+def test_samples_to_target_show_the_band_and_censored_runs():
     curve = VARIANTS["censored"].efficiency
     figure = figures(render(compose(VARIANTS["censored"])))["samples-needed"]
     shown = traces(figure)
@@ -154,17 +165,17 @@ def test_time_to_target_is_the_best_candidate_of_each_batch_size(run, html):
     assert shown["90 % band"]["y"][:6] == pytest.approx([best[b] * 1.12 for b in samples.BATCH_SIZES])
 
 
-def test_time_to_target_is_relative_where_the_samples_are_not_known(run):
+def test_time_to_target_is_relative_if_the_samples_are_unknown(run):
     points = [p.model_copy(update={"samples": None}) for p in run.efficiency.points]
     curve = run.efficiency.model_copy(update={"points": tuple(points)})
-    chosen = plan(run.profile, curve, cap_w=samples.CAP_W)
-    figure = figures(render(compose(Records(plan=chosen))))["time-to-target"]
+    chosen = plan(run.profile, curve, cap=PowerCap(samples.CAP_W))
+    figure = figures(render(compose(RecordSet(plan=chosen))))["time-to-target"]
     assert traces(figure)["chosen"]["y"] == [1.0]
     assert min(traces(figure)["other batch sizes"]["y"]) > 1
     assert figure["layout"]["yaxis"]["title"]["text"] == "predicted time (chosen point = 1)"
 
 
-def test_gain_over_caps(run, html):
+def test_the_gain_over_caps_has_every_cap(run, html):
     shown, gains = traces(figures(html)["gain-over-caps"]), run.plan.gain_over_caps
     for name, values in (
         ("over largest batch, fixed clock", [g.over_largest_batch for g in gains]),
@@ -228,7 +239,7 @@ def test_the_comparison_with_error_bars(run, html):
 
 def test_the_tables_hold_every_candidate_rule_and_cap(run):
     tables = {i.title: i for section in compose(run).sections for i in section.items if isinstance(i, Table)}
-    candidates = tables["Every point that was considered"].rows
+    candidates = tables["All candidates"].rows
     assert len(candidates) == len(run.plan.candidates)
     assert candidates[0][:3] == (f"{run.plan.batch_size}", f"{run.plan.clock_mhz:g} MHz", "27.2 s")
     assert candidates[0][-1] == "chosen"
@@ -237,50 +248,49 @@ def test_the_tables_hold_every_candidate_rule_and_cap(run):
     assert [row[0] for row in tables["All rules"].rows] == [row.rule for row in run.comparison.rows]
     assert tables["All rules"].rows[-1][-1] == "1 of 3 runs did not reach the target"
     assert len(tables["The pick under every cap"].rows) == len(run.plan.gain_over_caps)
-    assert tables["The pick under every cap"].rows[0][-1] == "no measured point keeps it"
+    assert tables["The pick under every cap"].rows[0][-1] == "every measured point exceeds it"
 
 
 def items(records):
     return {item.title: item for section in compose(records).sections for item in section.items}
 
 
-def test_the_algorithms_that_the_plan_was_chosen_from_are_those_of_the_command_line():
+def test_the_algorithm_table_agrees_with_the_summary():
     records = samples.several_algorithms(memory_bytes=40e6)
     shown = items(records)["Training algorithms under the same limits"]
     assert [row[0] for row in shown.rows] == [one.algorithm for one in records.plan.algorithms]
     assert [shown.rows[index][0] for index in shown.marked] == [records.plan.algorithm] == ["backprop"]
     assert "memory limit is 40 MB" in shown.note
-    assert "What the training algorithm costs" not in items(records)
-    told = summary(records.plan)
-    assert all(cell in told for row in shown.rows for cell in row)
+    assert "Cost of the training algorithm" not in items(records)
+    text = summary(records.plan)
+    assert all(cell in text for row in shown.rows for cell in row)
     assert "Training algorithms under the same limits" not in items(samples.run())
 
 
-def test_what_a_forward_gradient_costs_and_why_nothing_else_fitted_stands_above_the_algorithms():
+def test_the_cost_of_a_forward_gradient_precedes_the_algorithm_table():
     records = samples.several_algorithms(memory_bytes=8e6)
     assert records.plan.algorithm == "forward-gradient"
     shown = items(records)
-    text = shown["What the training algorithm costs"].text
+    text = shown["Cost of the training algorithm"].text
     assert text.startswith("Forward-gradient needs ")
     assert "times the samples that backprop needs at batch size 128; it was chosen since backprop needs " in text
     assert "backprop:checkpoint=auto needs " in text
     assert text[1:-1] in summary(records.plan)
-    assert "Not to be relied on" not in shown
+    assert "Caveats" not in shown
     titles = list(shown)
     assert (
-        titles.index("Training algorithms under the same limits")
-        == titles.index("What the training algorithm costs") + 1
+        titles.index("Training algorithms under the same limits") == titles.index("Cost of the training algorithm") + 1
     )
     rows = {row[0]: row for row in shown["Training algorithms under the same limits"].rows}
     assert rows["backprop"][-1].startswith("needs ")
     assert rows["forward-gradient"][-1] == ""
-    assert "keeps the cap, and whose memory the limit of 8 MB" in render(compose(records))
+    assert "stays under the cap and the memory limit of 8 MB" in render(compose(records))
     assert (
-        "No setting keeps the cap and the memory limit, or no run"
+        "No setting stays under the cap and the memory limit, or no run"
         in shown["Predicted time to target per batch size"].note
     )
     doubted = records.plan.model_copy(update={"notes": (*records.plan.notes, "the table is old")})
-    assert items(replace(records, plan=doubted))["Not to be relied on"].text == "The table is old."
+    assert items(replace(records, plan=doubted))["Caveats"].text == "The table is old."
 
 
 # ------------------------------------------------------------------------------------------------------------- origins
@@ -290,7 +300,7 @@ def origins(records):
     return {i.key: i.origin for section in compose(records).sections for i in section.items if isinstance(i, Figure)}
 
 
-def test_every_figure_says_where_it_comes_from(run, html):
+def test_every_figure_states_its_origin(run, html):
     assert origins(run) == {
         "step-time": "simulated",
         "peak-power": "simulated",
@@ -313,13 +323,13 @@ def test_every_figure_says_where_it_comes_from(run, html):
 @pytest.mark.parametrize("kind", ["simulated", "replayed", "recorded", "measured", None])
 def test_the_origin_is_the_records_own(kind):
     table, curve = samples.profile(kind=kind), samples.efficiency(kind=kind)
-    chosen = plan(table, curve, cap_w=samples.CAP_W)
+    chosen = plan(table, curve, cap=PowerCap(samples.CAP_W))
     word = kind or "origin unknown"
-    records = Records(profile=table, efficiency=curve, plan=chosen)
+    records = RecordSet(profile=table, efficiency=curve, plan=chosen)
     assert origins(records)["peak-power"] == word
     assert origins(records)["time-to-target"] == f"predicted, {word}"
     assert compose(records).origin == word
-    assert origins(Records(plan=chosen))["gain-over-caps"] == f"predicted, {word}"
+    assert origins(RecordSet(plan=chosen))["gain-over-caps"] == f"predicted, {word}"
 
 
 def test_a_table_of_unknown_origin_is_never_called_measured(run):
@@ -332,7 +342,7 @@ def test_a_table_of_unknown_origin_is_never_called_measured(run):
 # -------------------------------------------------------------------------------------------------------- what is said
 
 
-def test_the_headline_of_a_comparison_a_plan_and_nothing(run):
+def test_the_headline_of_a_comparison_a_plan_or_neither(run):
     assert headline(run) == (
         "Batch size 16 at 921.6 MHz trains 2.24 times as fast as the largest batch at the fixed clock, "
         "under a cap of 5.2 W"
@@ -341,7 +351,7 @@ def test_the_headline_of_a_comparison_a_plan_and_nothing(run):
         "Batch size 16 at 921.6 MHz is predicted to train 2.24 times as fast as the largest batch at the fixed clock, "
         "under a cap of 5.2 W"
     )
-    assert "no plan yet" in headline(Records(profile=run.profile))
+    assert "no plan yet" in headline(RecordSet(profile=run.profile))
     assert headline(VARIANTS["no actuator"]).endswith("is predicted to reach the target soonest, under a cap of 190 W")
 
 
@@ -357,7 +367,7 @@ def test_the_headline_admits_that_nothing_is_gained(run):
     assert "trains as fast as the largest batch" in headline(replace(run, comparison=even))
 
 
-def test_a_comparison_of_another_point_gives_no_headline(run):
+def test_a_comparison_of_another_point_is_not_in_the_headline(run):
     rows = [r.model_copy(update={"batch_size": 64}) if r.rule == "wattune" else r for r in run.comparison.rows]
     other = run.comparison.model_copy(update={"rows": tuple(rows)})
     assert "is predicted to train" in headline(replace(run, comparison=other))
@@ -385,7 +395,7 @@ def test_an_exceeded_cap_and_a_missed_target_stand_out(run):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_whatever_records_there_are(name):
+def test_any_subset_of_records_gives_valid_figures(name):
     # graph_objects refuses every property and value that plotly does not know.
     from plotly.graph_objects import Figure as Checked
 
@@ -421,10 +431,10 @@ def test_the_file_refers_to_nothing_outside_it(run, tmp_path):
 def test_text_from_records_is_escaped(run):
     evil = '</script><img src=x onerror="alert(1)">'
     table = run.profile.model_copy(update={"workload": evil, "device": evil})
-    chosen = plan(table, run.efficiency, cap_w=samples.CAP_W)
+    chosen = plan(table, run.efficiency, cap=PowerCap(samples.CAP_W))
     rows = tuple(row.model_copy(update={"rule": evil, "why_not": evil}) for row in run.comparison.rows)
     comparison = run.comparison.model_copy(update={"rows": rows, "method": evil, "device": evil, "workload": evil})
-    html = render(compose(Records(profile=table, plan=chosen, comparison=comparison)))
+    html = render(compose(RecordSet(profile=table, plan=chosen, comparison=comparison)))
     assert "<img" not in html.split("plotly.js v")[0]
     assert evil in unescape(html)
     assert figures(html)["comparison"]["data"][0]["y"][0].startswith("&lt;/script&gt;")
@@ -440,7 +450,7 @@ def test_a_report_of_a_folder_holds_all_of_it(run, tmp_path):
     assert figures(path.read_text()) == figures(render(compose(run)))
 
 
-def test_files_records_and_mixtures(run, tmp_path):
+def test_files_and_records_can_be_mixed(run, tmp_path):
     path = run.profile.save(tmp_path / "any name.json")
     out = write_report([path, run.plan], tmp_path / "report.html")
     assert set(figures(out.read_text())) == {"step-time", "peak-power", "time-to-target", "gain-over-caps"}
@@ -452,7 +462,7 @@ def test_bad_sources_are_refused(run, tmp_path):
     with pytest.raises(RecordError, match="a second profile record"):
         write_report([run.profile, run.profile], tmp_path / "report.html")
     (tmp_path / "other.json").write_text('{"record": "run"}')
-    with pytest.raises(RecordError, match="no record that a report shows"):
+    with pytest.raises(RecordError, match=r"record type of .*other\.json, for a report: run; allowed: profile"):
         write_report(tmp_path / "other.json", tmp_path / "report.html")
     (tmp_path / "profile.json").write_text('{"record": "profile", "cells": [')
     with pytest.raises(RecordError, match="not valid JSON"):
@@ -467,7 +477,7 @@ def test_a_foreign_file_without_origin_is_read(tmp_path):
     (tmp_path / "profile.json").write_text(
         json.dumps({"record": "profile", "version": 1, "device": "d", "workload": "w", "cells": cells})
     )
-    assert origins(Records(profile=ProfileTable.load(tmp_path / "profile.json")))["step-time"] == "origin unknown"
+    assert origins(RecordSet(profile=ProfileTable.load(tmp_path / "profile.json")))["step-time"] == "origin unknown"
 
 
 def test_no_torch_and_no_plotly_until_a_report_is_written():
@@ -477,9 +487,11 @@ def test_no_torch_and_no_plotly_until_a_report_is_written():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_an_empty_comparison_says_so(run):
+def test_a_comparison_without_results_gives_a_note(run):
     empty = Comparison(device="d", workload="w", seeds=(0,), method="m", rows=())
-    notes = [item.text for item in compose(Records(comparison=empty)).sections[4].items if not isinstance(item, Table)]
+    notes = [
+        item.text for item in compose(RecordSet(comparison=empty)).sections[4].items if not isinstance(item, Table)
+    ]
     assert notes == ["No rule's pick reached the target."]
 
 

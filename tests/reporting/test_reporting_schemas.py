@@ -3,7 +3,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import reporting_records as samples
+from tests.support import report_records as samples
 
 from wattune.errors import RecordError
 from wattune.reporting.schemas import PUBLIC, schema, write_schemas
@@ -27,7 +27,7 @@ def test_the_published_schemas_are_those_of_the_records(tmp_path):
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_what_wattune_writes_is_valid(name, records):
+def test_records_conform_to_their_schemas(name, records):
     checker = jsonschema.Draft202012Validator(schema(PUBLIC[name]))
     checker.check_schema(checker.schema)
     checker.validate(records[name].dump())
@@ -64,7 +64,7 @@ def test_every_field_is_documented(name):
         ("cells", [{"batch_size": 0}]),
     ],
 )
-def test_the_schema_and_the_reader_refuse_the_same(change, value, records):
+def test_schema_and_reader_refuse_the_same_values(change, value, records):
     broken = {**records["profile"].dump(), change: value}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(broken, schema(PUBLIC["profile"]))

@@ -1,4 +1,4 @@
-"""What the tests of the server share: both databases, a store in each, and the API without and with a real socket."""
+"""Fixtures of the server tests: both databases, a store in each, and the API with and without a real socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.postgresql_made import REQUIRED, Cluster, binaries
+from tests.support.server.postgresql import REQUIRED, Cluster, binaries
 
 from wattune.server.store import Database, FileStore
 
@@ -28,7 +28,7 @@ class Store:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Cluster]:
-    """A cluster for all tests of this process; one that a test stops, it makes itself."""
+    """A cluster for all tests of this process; one that a test stops, it makes itself. Whatever needs one is slow."""
     if binaries() is None:
         assert not REQUIRED, "WATTUNE_REQUIRE_POSTGRESQL=1, and no PostgreSQL server is installed"
         pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
@@ -40,7 +40,7 @@ def postgresql() -> Iterator[Cluster]:
         cluster.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
     if request.param == "sqlite":
@@ -69,7 +69,7 @@ def client(store: Store) -> Iterator[Any]:
     """The API of this store, without a socket."""
     from starlette.testclient import TestClient
 
-    from wattune.server.app import create_app
+    from wattune.server.application import create_app
 
     with TestClient(create_app(*_of(store)), base_url="http://127.0.0.1:8484") as found:
         yield found
@@ -110,7 +110,7 @@ def served(store: Store) -> Iterator[str]:
     """The API in a thread of this process, with a socket; gives its URL."""
     import uvicorn
 
-    from wattune.server.app import create_app
+    from wattune.server.application import create_app
 
     app = create_app(*_of(store))
     config = uvicorn.Config(app, log_config=None, lifespan="on", ws="none", timeout_graceful_shutdown=2)

@@ -1,4 +1,4 @@
-"""Every route, on both databases."""
+"""All API routes, on both databases."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.reporting import reporting_records as samples
-from tests.server import api_made as made
-from tests.server import dashboard_made as rows
 from tests.server.conftest import Store
+from tests.support import report_records as samples
+from tests.support.server import api as made
+from tests.support.server import dashboard as rows
 
+from wattune.cap import PowerCap
 from wattune.planning import plan
 from wattune.records import LearningCurve, Plan, ProfileTable
 from wattune.records.served import ServedModel, SweepStatus, digest
-from wattune.server.store.tables import JobRow
+from wattune.server.store.schema import JobRow
 
 
-def test_models_are_put_listed_changed_and_deleted(client):
+def test_models_can_be_put_listed_changed_and_deleted(client):
     assert client.get("/v1/models").json() == []
     made.problem(client.get("/v1/models/resnet8-digits"), 404)
     first = client.put("/v1/models/resnet8-digits", json=made.model())
@@ -40,7 +41,7 @@ def test_models_are_put_listed_changed_and_deleted(client):
     assert "a" in made.problem(client.put("/v1/models/c", json=made.model("d")), 422)["detail"]
 
 
-def test_a_model_with_a_job_under_way_stays(client, store):
+def test_model_with_open_job_cannot_be_deleted(client, store):
     rows.put_model(store)
     job = rows.put_job(store)
     assert "cancel" in made.problem(client.delete("/v1/models/resnet8-digits"), 409)["hint"]
@@ -49,7 +50,7 @@ def test_a_model_with_a_job_under_way_stays(client, store):
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled", "what was done of a model outlives it"
 
 
-def test_weights_come_whole_in_parts_and_with_their_hash(client):
+def test_weights_support_ranges_and_digest(client):
     content = made.safetensors(
         {"weight": {"dtype": "F32", "shape": [500], "data_offsets": [0, 2000]}}, data=bytes(range(250)) * 8
     )
@@ -81,19 +82,19 @@ def test_weights_come_whole_in_parts_and_with_their_hash(client):
     ("asked", "status"),
     [("bytes=9999-", 416), ("bytes=-0", 416), ("bytes=5-2", 400), ("lines=1-2", 400), ("bytes=a-b", 400), ("x", 400)],
 )
-def test_a_range_that_is_not_there_is_refused(client, asked, status):
+def test_unsatisfiable_range_is_rejected(client, asked, status):
     content = made.safetensors()
     made.put_file(client, content)
     client.put("/v1/models/m", json=made.with_weights(content, "m"))
     made.problem(client.get("/v1/models/m/weights", headers={"Range": asked}), status)
 
 
-def test_a_model_without_weights_has_none_to_give(client):
+def test_model_without_weights_returns_404(client):
     client.put("/v1/models/m", json=made.model("m"))
     made.problem(client.get("/v1/models/m/weights"), 404)
 
 
-def test_a_model_needs_its_files_and_the_right_ones(client):
+def test_model_needs_files_of_the_right_kind(client):
     weights, data = made.safetensors(), made.npz()
     body = made.with_weights(weights, "m")
     proxy = {"source": "npz", "train": f"sha256:{made.sha256(data)}", "test": f"sha256:{made.sha256(data)}"}
@@ -109,7 +110,7 @@ def test_a_model_needs_its_files_and_the_right_ones(client):
     assert str(len(weights)) in made.problem(client.put("/v1/models/m", json=lying), 422)["allowed"]
 
 
-def test_the_same_request_is_the_same_job(client, store):
+def test_same_request_returns_same_job(client, store):
     rows.put_model(store)
     asked = {"model": "resnet8-digits", "strategy": "full", "seeds": 2}
     first = client.post("/v1/jobs", json=asked)
@@ -132,13 +133,13 @@ def test_the_same_request_is_the_same_job(client, store):
     with store.database.session() as session:
         session.get_one(JobRow, job.job).state = "parked"
     parked = client.post("/v1/jobs", json=asked)
-    assert (parked.status_code, parked.json()["state"]) == (200, "parked"), "somebody has to look"
+    assert (parked.status_code, parked.json()["state"]) == (200, "parked"), "needs an operator"
     assert client.post(f"/v1/jobs/{job.job}/retry").json()["state"] == "waiting"
     assert client.post(f"/v1/jobs/{job.job}/cancel").status_code == 200
     assert client.post(f"/v1/jobs/{job.job}/retry").json()["state"] == "waiting"
 
 
-def test_a_job_of_nothing_is_refused(client, store):
+def test_invalid_job_request_is_rejected(client, store):
     made.problem(client.post("/v1/jobs", json={"model": "nothing"}), 404)
     rows.put_model(store)
     refused = client.post("/v1/jobs", json={"model": "resnet8-digits", "batch_sizes": [5]})
@@ -148,7 +149,7 @@ def test_a_job_of_nothing_is_refused(client, store):
         made.problem(client.request(method, f"/v1/jobs/{absent}{path}"), 404)
 
 
-def test_curves_come_when_they_are_there(client, store):
+def test_curve_is_available_when_job_is_done(client, store):
     rows.put_model(store)
     job = rows.put_job(store)
     made.problem(client.get(f"/v1/jobs/{job}/curve"), 409)
@@ -162,7 +163,7 @@ def test_curves_come_when_they_are_there(client, store):
     assert LearningCurve.model_validate(run.json()).batch_size == 4
 
 
-def test_profiles_are_found_by_what_they_depend_on(client):
+def test_profiles_are_found_by_key(client):
     table = samples.profile()
     first = client.post("/v1/profiles?device=nano-1", json=table.dump())
     assert first.status_code == 201
@@ -188,9 +189,9 @@ def test_profiles_are_found_by_what_they_depend_on(client):
     made.problem(client.get(f"/v1/profiles?before={'0' * 32}"), 422)
 
 
-def test_a_plan_is_what_planning_says(client, store):
+def test_plan_matches_planning(client, store):
     table, curve = samples.profile(), samples.efficiency()
-    expected = plan(table, curve, cap_w=5.2)
+    expected = plan(table, curve, cap=PowerCap(5.2))
     sent = client.post("/v1/plans", json={"profile": table.dump(), "efficiency": curve.dump(), "cap_w": 5.2})
     assert sent.status_code == 200
     found = Plan.parse(sent.json())
@@ -212,7 +213,7 @@ def test_a_plan_is_what_planning_says(client, store):
     made.problem(client.post("/v1/plans", json={**named, "job": "0" * 32}), 404)
 
 
-def test_devices_tell_of_themselves(client):
+def test_devices_report_status_and_plan(client):
     made.problem(client.get("/v1/devices/nano-1"), 404)
     made.problem(client.put("/v1/devices/nano-1/plan", json=made.plan()), 404)
     assert client.put("/v1/devices/nano-1", json=made.status()).status_code == 204
@@ -229,7 +230,7 @@ def test_devices_tell_of_themselves(client):
     made.problem(client.put("/v1/devices/b", json=made.status("a")), 422)
 
 
-def test_trainings_are_kept_once_for_each_key(client):
+def test_training_is_stored_once_per_idempotency_key(client):
     sent: dict[str, Any] = {"params": {"device": "nano-1", "model": "resnet8-digits"}, "json": made.training()}
     first = client.post("/v1/trainings", **sent, headers={"Idempotency-Key": "run-1"})
     assert first.status_code == 201
@@ -250,7 +251,7 @@ def test_trainings_are_kept_once_for_each_key(client):
     made.problem(client.get(f"/v1/trainings?before={'0' * 32}"), 422)
 
 
-def test_a_training_that_comes_again_by_another_token_or_name_is_kept_once(client):
+def test_duplicate_training_from_another_token_is_stored_once(client):
     record = made.training()
     first = client.post("/v1/trainings?device=nano-1", json=record, headers={"Idempotency-Key": "old"})
     again = client.post("/v1/trainings?device=renamed", json=record, headers={"Idempotency-Key": "new"})
@@ -260,7 +261,7 @@ def test_a_training_that_comes_again_by_another_token_or_name_is_kept_once(clien
     assert [one["device"] for one in client.get("/v1/trainings").json()] == ["nano-1"]
 
 
-def test_one_key_at_once_from_many_is_kept_once(client):
+def test_concurrent_requests_with_one_key_are_stored_once(client):
     """Each of them gets the answer of the one that was kept, whether it came first or waited for it."""
     together, record = threading.Barrier(8), made.training()
 
@@ -278,7 +279,7 @@ def test_one_key_at_once_from_many_is_kept_once(client):
         assert (status, found) == ((201, kept[0]["id"]) if name == kept[0]["device"] else (422, None))
 
 
-def test_the_same_job_at_once_from_many_is_one(client, store):
+def test_concurrent_identical_jobs_are_one(client, store):
     rows.put_model(store)
     together = threading.Barrier(6)
 
@@ -295,7 +296,7 @@ def test_the_same_job_at_once_from_many_is_one(client, store):
     assert len(client.get(f"/v1/jobs/{found['job']}").json()["runs"]) == 12
 
 
-def test_an_operator_sees_what_goes_on(client, store: Store):
+def test_metrics_and_health_show_server_state(client, store: Store):
     assert client.get("/healthz").json() == {"status": "alive"}
     assert client.get("/readyz").json() == {"status": "ready"}
     assert list(store.files.folder.iterdir()) == [], "being asked leaves nothing behind"
@@ -322,7 +323,7 @@ def test_an_operator_sees_what_goes_on(client, store: Store):
     assert "process_resident_memory_bytes" in text
 
 
-def test_every_answer_has_an_id_and_the_log_has_it(client, caplog):
+def test_every_response_has_a_logged_request_id(client, caplog):
     with caplog.at_level("INFO", logger="wattune.server.requests"):
         found = client.get("/v1/models/absent", headers={"X-Request-Id": "from-a-proxy.1"})
         other = client.get("/healthz", headers={"X-Request-Id": 'no good" id'})
@@ -337,7 +338,7 @@ def test_every_answer_has_an_id_and_the_log_has_it(client, caplog):
     )
 
 
-def test_a_log_line_is_one_json_object(capsys):
+def test_log_line_is_one_json_object(capsys):
     import json
     import logging
 
@@ -355,7 +356,7 @@ def test_a_log_line_is_one_json_object(capsys):
     }
 
 
-def test_the_description_names_every_route_and_only_what_there_is(client):
+def test_openapi_lists_exactly_the_routes(client):
     described = client.get("/v1/openapi.json").json()
     assert described["openapi"].startswith("3.")
     routes = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}

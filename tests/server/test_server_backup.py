@@ -1,4 +1,4 @@
-"""A store in one file and back, into either database; and what is damaged, or in the way, is refused."""
+"""Backup and restore, into either database; damaged or conflicting input is rejected."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ import time
 import pytest
 from sqlalchemy import select
 from tests.server.conftest import opened
-from tests.server.served_made import model
-from tests.server.served_made import request as asked
+from tests.support.server.served import model
+from tests.support.server.served import request as asked
 
 from wattune.errors import InputError, OutputError, RecordError, WattuneError
 from wattune.server.backup import backup, restore
 from wattune.server.jobs import leases, queue
-from wattune.server.jobs.leases import Trained
-from wattune.server.store import models, tokens
-from wattune.server.store.tables import FileRow, Table
+from wattune.server.jobs.leases import RunResult
+from wattune.server.store import model_catalog, tokens
+from wattune.server.store.schema import Base, FileRow
 
 
 def filled(store, runs=3):
     """A store with a model, a token and a sweep of which some runs are done."""
     with store.database.session() as session:
-        models.put(session, model(), 1.0)
+        model_catalog.put(session, model(), 1.0)
         tokens.make(session, "lab", "device", 2.0)
         job, _ = queue.submit(session, model(), asked(), 3.0)
     for number in range(runs):
         with store.database.session() as session:
             claim = leases.claim(session, "w1", 4.0)
             content = json.dumps({"run": number}).encode()
-            leases.finish(session, claim, Trained(store.files.write(content), len(content), number, True), 5.0)
+            leases.finish(session, claim, RunResult(store.files.write(content), len(content), number, True), 5.0)
     return job.id
 
 
@@ -47,7 +47,7 @@ def rows(store):
     with store.database.session(reads_only=True) as session:
         return {
             table.name: [dict(row) for row in session.execute(select(table).order_by(*table.primary_key)).mappings()]
-            for table in Table.metadata.sorted_tables
+            for table in Base.metadata.sorted_tables
         }
 
 
@@ -55,8 +55,8 @@ def kept(store):
     return {path.name: path.read_bytes() for path in store.files.folder.glob("??/*")}
 
 
-@pytest.mark.parametrize("into", ["sqlite", "postgresql"])
-def test_a_backup_is_restored_into_either_database(store, into, tmp_path, request):
+@pytest.mark.parametrize("into", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_backup_restores_into_either_database(store, into, tmp_path, request):
     filled(store)
     target = tmp_path / "backup.tar"
     assert backup(store.settings.store, store.database, target) == 3
@@ -72,7 +72,7 @@ def test_a_backup_is_restored_into_either_database(store, into, tmp_path, reques
             assert leases.claim(session, "w1", 7.0) is not None
 
 
-def test_a_backup_taken_while_the_store_is_written_is_of_one_moment(store, tmp_path):
+def test_backup_during_writes_is_a_snapshot(store, tmp_path):
     filled(store, runs=0)
     ends = threading.Event()
     failures = []
@@ -86,7 +86,7 @@ def test_a_backup_taken_while_the_store_is_written_is_of_one_moment(store, tmp_p
                 with store.database.session() as session:
                     claim = leases.claim(session, "w1", time.time())
                     content = json.dumps(number).encode() * 1000
-                    leases.finish(session, claim, Trained(store.files.write(content), len(content), 1, True), 5.0)
+                    leases.finish(session, claim, RunResult(store.files.write(content), len(content), 1, True), 5.0)
             except WattuneError as error:
                 failures.append(error)
                 return
@@ -117,11 +117,11 @@ def test_a_backup_taken_while_the_store_is_written_is_of_one_moment(store, tmp_p
     assert counts[0] < counts[-1]
 
 
-def test_nothing_is_overwritten(sqlite_store, tmp_path, postgresql):
+def test_backup_and_restore_overwrite_nothing(sqlite_store, tmp_path):
     filled(sqlite_store)
     target, folder = tmp_path / "backup.tar", sqlite_store.settings.store
     target.write_text("mine")
-    with pytest.raises(OutputError, match="there is a file already"):
+    with pytest.raises(OutputError, match="file exists"):
         backup(folder, sqlite_store.database, target)
     assert target.read_text() == "mine"
     target.unlink()
@@ -130,11 +130,17 @@ def test_nothing_is_overwritten(sqlite_store, tmp_path, postgresql):
     with pytest.raises(OutputError, match="the folder is not empty"):
         restore(target, folder)
     assert (rows(sqlite_store), kept(sqlite_store)) == before
-    url = postgresql.new()
+
+
+@pytest.mark.slow
+def test_no_row_of_a_database_elsewhere_is_overwritten(sqlite_store, tmp_path, postgresql):
+    filled(sqlite_store)
+    target, url = tmp_path / "backup.tar", postgresql.new()
+    backup(sqlite_store.settings.store, sqlite_store.database, target)
     with opened(tmp_path / "other", url) as other:
         filled(other, runs=1)
         theirs = rows(other)
-        with pytest.raises(InputError, match="there are rows in"):
+        with pytest.raises(InputError, match="is not empty"):
             restore(target, tmp_path / "again", url)
         assert rows(other) == theirs
     assert not (tmp_path / "again").exists()
@@ -170,10 +176,10 @@ def _without_tables(manifest):
         (lambda name, content: None if "manifest" in name else content, "manifest.json is missing"),
         (lambda name, content: b"{" if "manifest" in name else content, "the backup is damaged"),
         (lambda name, content: b'{"format": "x"}' if "manifest" in name else content, "the backup: x, None"),
-        (lambda name, content: _without_tables(content) if "manifest" in name else content, "names no tables"),
+        (lambda name, content: _without_tables(content) if "manifest" in name else content, "lists no tables"),
     ],
 )
-def test_a_damaged_backup_is_refused_and_leaves_nothing(sqlite_store, tmp_path, change, said):
+def test_damaged_backup_is_rejected_without_traces(sqlite_store, tmp_path, change, said):
     filled(sqlite_store)
     target = tmp_path / "backup.tar"
     backup(sqlite_store.settings.store, sqlite_store.database, target)
@@ -184,7 +190,7 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(sqlite_store, tmp_path, 
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_a_backup_that_was_cut_off_is_refused(sqlite_store, tmp_path, share):
+def test_truncated_backup_is_rejected(sqlite_store, tmp_path, share):
     filled(sqlite_store)
     target = tmp_path / "backup.tar"
     backup(sqlite_store.settings.store, sqlite_store.database, target)
@@ -196,9 +202,7 @@ def test_a_backup_that_was_cut_off_is_refused(sqlite_store, tmp_path, share):
 
 
 @pytest.mark.parametrize("compression", [gzip, bz2, lzma])
-def test_a_backup_that_somebody_compressed_is_restored_and_refused_where_it_is_damaged(
-    sqlite_store, tmp_path, compression
-):
+def test_compressed_backup_is_restored_or_rejected_if_damaged(sqlite_store, tmp_path, compression):
     filled(sqlite_store)
     target = tmp_path / "backup.tar"
     backup(sqlite_store.settings.store, sqlite_store.database, target)
@@ -221,7 +225,7 @@ def test_a_backup_that_somebody_compressed_is_restored_and_refused_where_it_is_d
     assert refused >= 5
 
 
-def test_a_file_system_without_links_takes_a_backup(sqlite_store, tmp_path, monkeypatch):
+def test_backup_works_without_hard_links(sqlite_store, tmp_path, monkeypatch):
     def refuse(*names):
         raise PermissionError(errno.EPERM, "Operation not permitted")  # what vfat says
 
@@ -233,7 +237,7 @@ def test_a_file_system_without_links_takes_a_backup(sqlite_store, tmp_path, monk
     assert list(tmp_path.glob(".backup-*")) == []
 
 
-def test_names_in_an_archive_lead_nowhere(sqlite_store, tmp_path):
+def test_archive_member_names_cannot_escape(sqlite_store, tmp_path):
     filled(sqlite_store)
     target = tmp_path / "backup.tar"
     backup(sqlite_store.settings.store, sqlite_store.database, target)
@@ -250,7 +254,7 @@ def test_names_in_an_archive_lead_nowhere(sqlite_store, tmp_path):
     assert found == {"wattune.db", *kept(sqlite_store)}
 
 
-def test_a_damaged_file_is_not_backed_up(sqlite_store, tmp_path):
+def test_damaged_file_fails_the_backup(sqlite_store, tmp_path):
     filled(sqlite_store)
     with sqlite_store.database.session(reads_only=True) as session:
         path = sqlite_store.files.path(session.scalars(select(FileRow.sha256)).first())
@@ -261,7 +265,7 @@ def test_a_damaged_file_is_not_backed_up(sqlite_store, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_command_each(sqlite_store, tmp_path):
+def test_backup_and_restore_are_one_command_each(sqlite_store, tmp_path):
     filled(sqlite_store)
 
     def said(*words):
@@ -270,8 +274,8 @@ def test_one_command_each(sqlite_store, tmp_path):
         return done.returncode, done.stdout.strip() or done.stderr.strip()
 
     folder, target, again = sqlite_store.settings.store, tmp_path / "b.tar", tmp_path / "again"
-    assert said("backup", folder, target) == (0, f"{target}: the rows and 3 files of {folder}")
-    assert said("restore", target, again) == (0, f"{again}: the rows and 3 files of {target}")
+    assert said("backup", folder, target) == (0, f"{target}: all rows and 3 files of {folder}")
+    assert said("restore", target, again) == (0, f"{again}: all rows and 3 files of {target}")
     code, line = said("restore", target, again)
     assert (code, line.startswith(f"wattune: the folder is not empty: {again}")) == (2, True)
     assert said("backup", tmp_path / "nowhere", target)[0] == 2

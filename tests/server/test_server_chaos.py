@@ -1,4 +1,4 @@
-"""Killed again and again in the middle of a sweep: every run that it should have, none twice, the same bytes."""
+"""Repeated kills during a sweep: every run is done once, with the same bytes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import time
 import pytest
 from sqlalchemy import func, select, update
 from tests.server.conftest import opened
-from tests.server.served_made import model, request
-from tests.server.serving_made import Serving, wait_for
+from tests.support.server.served import model, request
+from tests.support.server.serving import Serving, wait_for
 
 from wattune.server.jobs import leases, queue
 from wattune.server.jobs.worker import Worker
-from wattune.server.store import models
-from wattune.server.store.tables import FileRow, JobRow, UnitRow
+from wattune.server.store import model_catalog
+from wattune.server.store.schema import FileRow, JobRow, UnitRow
 
 KILLS = 20
 SEEDS = 10
@@ -37,7 +37,7 @@ SECOND_LONG = {
 def submitted(store, asked, **changes):
     with store.database.session() as session:
         served = model(**changes)
-        models.put(session, served, 0.0)
+        model_catalog.put(session, served, 0.0)
         return queue.submit(session, served, asked, time.time())[0].id
 
 
@@ -55,7 +55,7 @@ def outcome(store, job_id):
 
 
 @pytest.mark.slow
-def test_twenty_kills_of_server_and_workers_change_nothing(database_url, tmp_path):
+def test_twenty_kills_do_not_change_the_result(database_url, tmp_path):
     draws = random.Random(20251122)
     folder, asked = tmp_path / "store", request(seeds=SEEDS)
     options = ["--workers", "2", *([] if database_url.startswith("sqlite") else ["--database", database_url])]
@@ -109,7 +109,7 @@ def test_twenty_kills_of_server_and_workers_change_nothing(database_url, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_worker_that_hung_and_comes_back_changes_nothing(store, tmp_path):
+def test_resumed_hung_worker_changes_nothing(store, tmp_path):
     """Its lease passes, another one does the run, and what it brings when it goes on is refused."""
     asked = request(seeds=1, batch_sizes=[8])
     job_id = submitted(store, asked, **{**SECOND_LONG, "target": 0.985})
@@ -135,7 +135,7 @@ def test_a_worker_that_hung_and_comes_back_changes_nothing(store, tmp_path):
         found, before = status_of(store, job_id), outcome(store, job_id)
         assert [(run.attempts, run.state) for run in found.runs] == [(2, "done")]
         os.kill(process.pid, signal.SIGCONT)
-        wait_for(lambda: "seed 0 was lost: its result is dropped" in said.read_text(), 4 * leases.BEAT_EVERY_S)
+        wait_for(lambda: "seed 0 was lost: its result is dropped" in said.read_text(), 4 * leases.RENEW_EVERY_S)
         assert "done" not in said.read_text()
         assert (status_of(store, job_id), outcome(store, job_id)) == (found, before)
     finally:

@@ -1,4 +1,4 @@
-"""A server whose workers are a Ray cluster: the same curves, also where a process of the cluster is killed."""
+"""Workers on a Ray cluster: the same curves, even if a process of the cluster is killed."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import signal
 
 import httpx
 import pytest
-from tests.efficiency.test_efficiency_ray import training
+from tests.proxy.test_proxy_ray import training
 from tests.server.conftest import opened
-from tests.server.served_made import model, request
-from tests.server.serving_made import serving, wait_for
-from tests.server.test_server_adding import HEAD, arrays, written
 from tests.server.test_server_chaos import SECOND_LONG, outcome, status_of, submitted
+from tests.server.test_server_ingest import HEAD, arrays, written
+from tests.support.server.served import model, request
+from tests.support.server.serving import serving, wait_for
 
-from wattune.server.adding import add_model, read_offer
+from wattune.server.ingest import add_model, read_model
 from wattune.server.jobs.worker import Worker
 
 
 @pytest.mark.slow
-def test_a_sweep_on_a_cluster_is_the_sweep_of_one_process(tmp_path):
+def test_cluster_sweep_equals_local_sweep(tmp_path):
     folder, asked = tmp_path / "store", request(seeds=3, batch_sizes=[16, 64])
     with opened(folder) as store:
         job_id = submitted(store, asked, **SECOND_LONG)
@@ -53,7 +53,7 @@ def test_a_sweep_on_a_cluster_is_the_sweep_of_one_process(tmp_path):
 
 
 @pytest.mark.slow
-def test_weights_and_data_travel_to_the_cluster(tmp_path):
+def test_weights_and_data_are_sent_to_the_cluster(tmp_path):
     """The store's files are not where a task looks for them: it gets them with the task."""
     from safetensors.torch import save_file
 
@@ -65,7 +65,7 @@ def test_weights_and_data_travel_to_the_cluster(tmp_path):
         arrays(tmp_path / "proxy.npz")
         proxy = 'target = 0.1\ndata = { source = "npz", train = "proxy.npz" }\n'
         path = written(tmp_path, proxy, HEAD + 'weights = "w.safetensors"\nreinitialise = ["fc"]\n')
-        add_model(read_offer(path), store.database, store.files)
+        add_model(read_model(path), store.database, store.files)
         with serving(folder, "--executor", "ray") as server:
             body = request("mine", seeds=1).model_dump(mode="json")
             job_id = httpx.post(server.url + "/v1/jobs", json=body, timeout=20).json()["job"]

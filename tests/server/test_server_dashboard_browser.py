@@ -1,4 +1,4 @@
-"""The pages in a real browser: live, by keyboard, on a phone, in both themes, and asking nobody but the server."""
+"""Pages in a real browser: live updates, keyboard, phone, both themes, and no request to any other host."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from tests.reporting import reporting_records as samples
-from tests.server import dashboard_made as made
 from tests.server.conftest import opened, served
+from tests.support import report_records as samples
+from tests.support.server import dashboard as made
 
+from wattune.cap import PowerCap
 from wattune.planning import plan
 from wattune.server.store import tokens
 
@@ -117,13 +118,13 @@ def at_cap(page):
 
 
 def expected(table, cap_w):
-    picked = plan(table, samples.efficiency(), cap_w=cap_w)
+    picked = plan(table, samples.efficiency(), cap=PowerCap(cap_w))
     said = f"batch size {picked.batch_size} at {picked.clock_mhz:g} MHz"
     return [said, said], {"point": said, "peak": f"{picked.predicted_peak_w:.2f} W"}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_in_both_themes_and_on_a_phone(browser, site, scheme):
+def test_pages_render_in_both_themes_and_on_a_phone(browser, site, scheme):
     store, url, ids = site
     made.put_device(store, made.status("nano-4", step="failed", says="stopped for safety"))
     for path in PAGES:
@@ -140,7 +141,7 @@ def test_every_page_in_both_themes_and_on_a_phone(browser, site, scheme):
                 assert over <= 0, f"{path} is {over} px too wide at {width} px"
 
 
-def test_the_slider_moves_the_point_at_once_to_where_planning_puts_it(browser, site):
+def test_slider_moves_the_point_to_the_plan(browser, site):
     _, url, ids = site
     table = ids["table"]
     peaks_w = sorted({cell.power_peak_w for cell in table.measured})
@@ -157,7 +158,7 @@ def test_the_slider_moves_the_point_at_once_to_where_planning_puts_it(browser, s
             assert at_cap(page) == expected(table, cap_w), cap_w
         page.fill("#cap-number", "2")
         assert at_cap(page)[0] == []
-        assert page.text_content("dd[data-chosen=point]") == "no measured point keeps this cap"
+        assert page.text_content("dd[data-chosen=point]") == "no measured point stays under this cap"
         assert len(page.requests) == before
         page.fill("#cap-number", "4.5")
         page.wait_for_url("**cap=4.5")
@@ -165,7 +166,7 @@ def test_the_slider_moves_the_point_at_once_to_where_planning_puts_it(browser, s
         assert at_cap(page) == expected(table, 4.5)
 
 
-def test_the_chosen_point_stays_in_sight_on_a_phone(browser, site):
+def test_chosen_point_stays_visible_on_a_phone(browser, site):
     _, url, ids = site
     with visit(browser, url, f"/profiles/{ids['profile']}") as page:
         page.set_viewport_size({"width": 360, "height": 800})
@@ -177,7 +178,7 @@ def test_the_chosen_point_stays_in_sight_on_a_phone(browser, site):
                 assert box["x"] + box["width"] <= place["x"] + place["width"] + 1
 
 
-def test_the_frontier_is_the_fastest_setting_of_each_batch_size(browser, site):
+def test_frontier_is_fastest_setting_per_batch_size(browser, site):
     _, url, ids = site
     table = ids["table"]
     with visit(browser, url, f"/profiles/{ids['profile']}") as page:
@@ -191,7 +192,7 @@ def test_the_frontier_is_the_fastest_setting_of_each_batch_size(browser, site):
             assert sorted(shown) == sorted(wanted)
 
 
-def test_everything_can_be_done_with_the_keyboard(browser, site):
+def test_pages_are_keyboard_accessible(browser, site):
     _, url, ids = site
     with visit(browser, url, f"/profiles/{ids['profile']}?cap=4.5", reduced_motion="reduce") as page:
         page.keyboard.press("Tab")
@@ -210,7 +211,7 @@ def test_everything_can_be_done_with_the_keyboard(browser, site):
         page.keyboard.press("End")
         high = at_cap(page)
         page.keyboard.press("Home")
-        assert page.text_content("dd[data-chosen=point]") == "no measured point keeps this cap"
+        assert page.text_content("dd[data-chosen=point]") == "no measured point stays under this cap"
         for _ in range(40):
             page.keyboard.press("ArrowRight")
         cap_w = float(page.input_value("#cap-number"))
@@ -227,7 +228,7 @@ def test_everything_can_be_done_with_the_keyboard(browser, site):
         assert page.text_content("h1") == "2 runs compared"
 
 
-def test_a_device_is_shown_as_it_is_within_seconds(browser, site):
+def test_device_updates_within_seconds(browser, site):
     store, url, _ = site
     with visit(browser, url) as page:
         page.locator("#device-nano-1 a").first.focus()
@@ -243,7 +244,7 @@ def test_a_device_is_shown_as_it_is_within_seconds(browser, site):
         assert "nano-1: done" in page.text_content("#spoken")
 
 
-def test_the_focus_stays_while_the_page_is_renewed(browser, site):
+def test_focus_survives_refresh(browser, site):
     store, url, ids = site
     with visit(browser, url) as page:
         link = page.locator("#device-nano-1 a").first
@@ -256,7 +257,7 @@ def test_the_focus_stays_while_the_page_is_renewed(browser, site):
         assert page.evaluate("document.activeElement.closest('li.card').id") == "device-nano-1"
 
 
-def test_learning_curves_arrive(browser, site):
+def test_learning_curves_appear_live(browser, site):
     store, url, ids = site
     with visit(browser, url, f"/jobs/{ids['open']}") as page:
         assert page.locator("svg.broad path.curve").count() == 8
@@ -269,7 +270,7 @@ def test_learning_curves_arrive(browser, site):
         assert "cancelled" in page.text_content("#said")
 
 
-def test_it_says_when_the_server_is_away_and_when_it_is_back(browser, site):
+def test_outage_and_recovery_are_shown(browser, site):
     store, url, _ = site
     with visit(browser, url) as page:
         page.allowed.append("net::ERR_")
@@ -283,7 +284,7 @@ def test_it_says_when_the_server_is_away_and_when_it_is_back(browser, site):
         assert not page.is_visible("#away")
 
 
-def test_a_hidden_page_asks_nothing(browser, site):
+def test_hidden_page_sends_no_requests(browser, site):
     _, url, _ = site
     with visit(browser, url) as page:
         hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
@@ -297,7 +298,7 @@ def test_a_hidden_page_asks_nothing(browser, site):
         assert len(page.requests) > before
 
 
-def test_a_page_that_is_hidden_and_shown_again_asks_one_question_at_a_time(browser, site):
+def test_reshown_page_sends_one_request_at_a_time(browser, site):
     _, url, _ = site
     with visit(browser, url) as page:
         page.evaluate("""() => {
@@ -324,7 +325,7 @@ def test_a_page_that_is_hidden_and_shown_again_asks_one_question_at_a_time(brows
         assert 2 <= found["all"] <= 4  # every 2.6 s
 
 
-def test_who_is_signed_out_is_led_to_the_login_and_back(browser, tmp_path):
+def test_expired_session_redirects_to_login_and_back(browser, tmp_path):
     with opened(tmp_path / "store", requires_token=True) as store:
         made.fill(store)
         with store.database.session() as session:
@@ -347,7 +348,7 @@ def test_who_is_signed_out_is_led_to_the_login_and_back(browser, tmp_path):
             assert page.text_content("h1") == "Devices"
 
 
-def test_a_profile_without_a_measured_point_runs_its_scripts(browser, site):
+def test_profile_without_measured_point_runs_scripts(browser, site):
     store, url, _ = site
     key = made.put_profile(store, samples.profile(strategy="staircase").model_copy(update={"cells": ()}))
     with visit(browser, url, f"/profiles/{key}") as page:
@@ -356,7 +357,7 @@ def test_a_profile_without_a_measured_point_runs_its_scripts(browser, site):
         assert page.locator("#cap-slider").count() == 0
 
 
-def test_unfolded_numbers_stay_unfolded(browser, site):
+def test_open_details_survive_refresh(browser, site):
     store, url, ids = site
     with visit(browser, url, f"/jobs/{ids['open']}") as page:
         details = page.locator("details").first
@@ -368,7 +369,7 @@ def test_unfolded_numbers_stay_unfolded(browser, site):
         assert details.locator("tbody tr").last.is_visible()
 
 
-def test_what_others_wrote_runs_nothing(browser, site):
+def test_foreign_text_runs_no_script(browser, site):
     store, url, ids = site
     bad = made.HOSTILE
     made.put_device(store, made.status("evil", board=bad, says=bad))
@@ -382,7 +383,7 @@ def test_what_others_wrote_runs_nothing(browser, site):
             assert "<script>alert('x')</script>" in page.text_content("main")
 
 
-def test_the_theme_is_kept(browser, site):
+def test_theme_is_remembered(browser, site):
     _, url, _ = site
     with visit(browser, url, color_scheme="light") as page:
         page.get_by_role("button", name="Change to dark colours").click()
@@ -393,7 +394,7 @@ def test_the_theme_is_kept(browser, site):
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 247, 249)"
 
 
-def test_without_scripts_everything_can_be_read(browser, site):
+def test_pages_are_readable_without_scripts(browser, site):
     _, url, ids = site
     for path in PAGES:
         with visit(browser, url, path.format(**ids), java_script_enabled=False) as page:
@@ -404,14 +405,14 @@ def test_without_scripts_everything_can_be_read(browser, site):
         assert at_cap(page) == expected(ids["table"], 4.3)
 
 
-def test_nothing_moves_for_those_who_asked_for_that(browser, site):
+def test_reduced_motion_is_respected(browser, site):
     _, url, _ = site
     moving = "[...document.querySelectorAll('*')].filter(e => getComputedStyle(e).transitionDuration !== '0s').length"
     with visit(browser, url, reduced_motion="reduce") as page:
         assert page.evaluate(moving) == 0
 
 
-def test_the_fonts_can_be_twice_as_large(browser, site):
+def test_fonts_can_be_doubled(browser, site):
     _, url, ids = site
     for path in ("/", f"/profiles/{ids['profile']}", f"/jobs/{ids['done']}"):
         with visit(browser, url, path) as page:

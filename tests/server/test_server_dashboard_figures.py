@@ -1,4 +1,4 @@
-"""The arithmetic of the pages: where lines and ticks stand, and that what a cap chooses is what planning chooses."""
+"""Arithmetic of the pages: geometry of charts, and the choice under a cap, which must equal the planner's."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reporting import reporting_records as samples
+from tests.support import report_records as samples
 
-from wattune.errors import CapError, InputError, NoPoint
+from wattune.cap import PowerCap
+from wattune.errors import CapError, InputError, NoFeasiblePoint
 from wattune.planning import plan
-from wattune.records import OperatingPoint
-from wattune.reporting.maps import arrange
-from wattune.server.dashboard.figures import LARGEST, ROWS, Chart, Line, colour, draw, ticks
-from wattune.server.dashboard.heatmap import SHADES, checked_cap, heatmaps, slider, step_of, steps, strip
-from wattune.server.dashboard.rendering import ago, embedded
+from wattune.point import OperatingPoint
+from wattune.reporting.heat_maps import arrange
+from wattune.server.dashboard.heatmap import SHADES, cap_steps, checked_cap, heatmaps, slider, step_at, strip
+from wattune.server.dashboard.line_chart import LARGEST, ROWS, Chart, Line, colour, draw, ticks
+from wattune.server.dashboard.responses import ago, embedded
 
 TABLE, CURVE = samples.profile(), samples.efficiency()
 GRID = arrange(TABLE)
-STEPS = steps(TABLE, CURVE)
+STEPS = cap_steps(TABLE, CURVE)
 ODD = [samples.other_actuator(limits=limits).profile for limits in (True, False)]
 
 finite = st.floats(-1e6, 1e6, allow_nan=False)
@@ -36,10 +37,10 @@ def point_at(grid, table, place):
 
 
 @given(cap_w=st.floats(3.0, 7.0))
-def test_the_chosen_point_is_the_plans_under_any_cap(cap_w):
-    step = step_of(STEPS, cap_w)
+def test_chosen_point_equals_plan_under_any_cap(cap_w):
+    step = step_at(STEPS, cap_w)
     try:
-        wanted = plan(TABLE, CURVE, cap_w=cap_w)
+        wanted = plan(TABLE, CURVE, cap=PowerCap(cap_w))
     except CapError:
         assert step is None
         return
@@ -50,64 +51,64 @@ def test_the_chosen_point_is_the_plans_under_any_cap(cap_w):
 
 
 @pytest.mark.parametrize("cell", TABLE.measured[::7], ids=lambda cell: f"{cell.power_peak_w:g} W")
-def test_a_cap_of_exactly_a_peak_lets_that_point_in(cell):
+def test_cap_equal_to_peak_is_feasible(cell):
     for cap_w in (cell.power_peak_w, math.nextafter(cell.power_peak_w, 0)):
-        step = step_of(STEPS, cap_w)
+        step = step_at(STEPS, cap_w)
         try:
-            wanted = plan(TABLE, CURVE, cap_w=cap_w).point
+            wanted = plan(TABLE, CURVE, cap=PowerCap(cap_w)).point
         except CapError:
             wanted = None
         assert (step and step.chosen and point_at(GRID, TABLE, step.chosen)) == wanted
 
 
 @pytest.mark.parametrize("table", ODD, ids=["power limit", "no actuator"])
-def test_other_actuators_and_micro_batches(table):
+def test_power_limits_and_micro_batches_are_mapped(table):
     grid = arrange(table)
-    for step in steps(table, CURVE):
+    for step in cap_steps(table, CURVE):
         assert step.chosen is not None
-        assert point_at(grid, table, step.chosen) == plan(table, CURVE, cap_w=step.cap_w).point
+        assert point_at(grid, table, step.chosen) == plan(table, CURVE, cap=PowerCap(step.cap_w)).point
 
 
-def test_where_no_run_reached_the_target_nothing_is_chosen():
+def test_nothing_is_chosen_if_no_run_reached_the_target():
     lost = samples.efficiency(censored=128).model_copy(update={"reference_batch_size": 64})
     only = TABLE.model_copy(update={"cells": tuple(c for c in TABLE.cells if c.batch_size == 128)})
-    for step in steps(only, lost):
+    for step in cap_steps(only, lost):
         assert step.chosen is None
         assert "no proxy run reached the target" in step.says["point"]
-        with pytest.raises(NoPoint):
-            plan(only, lost, cap_w=step.cap_w)
+        with pytest.raises(NoFeasiblePoint):
+            plan(only, lost, cap=PowerCap(step.cap_w))
 
 
-def test_the_frontier_holds_without_a_curve():
+def test_frontier_needs_no_curve():
     with_curve = [step.marked for step in STEPS]
-    assert [step.marked for step in steps(TABLE, None)] == with_curve
-    assert all(step.chosen is None for step in steps(TABLE, None))
+    assert [step.marked for step in cap_steps(TABLE, None)] == with_curve
+    assert all(step.chosen is None for step in cap_steps(TABLE, None))
 
 
-def test_the_slider_spans_all_caps_that_make_a_difference():
+def test_slider_spans_all_relevant_caps():
     low, high = slider(STEPS)
-    assert step_of(STEPS, low) is None
-    assert step_of(STEPS, high) is STEPS[-1]
+    assert step_at(STEPS, low) is None
+    assert step_at(STEPS, high) is STEPS[-1]
     picks = strip(STEPS, low, high, GRID)
     assert picks[-1].end == 100
     assert all(left.end <= right.begin for left, right in pairwise(picks))
     for pick in picks:
-        step = step_of(STEPS, low + (high - low) * (pick.begin + pick.end) / 200)
+        step = step_at(STEPS, low + (high - low) * (pick.begin + pick.end) / 200)
         assert GRID.rows[step.chosen[0]][0] == pick.batch_size
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "0", "-3", "1e7", "4,5", "5 W", "0x10"])
-def test_a_cap_is_a_positive_number(text):
+def test_cap_must_be_positive(text):
     with pytest.raises(InputError, match="positive number of watts"):
         checked_cap(text, 5.0)
 
 
-def test_no_cap_is_the_highest():
+def test_empty_cap_is_the_highest():
     assert checked_cap("", 5.0) == checked_cap(None, 5.0) == 5.0
     assert checked_cap("4.25", 5.0) == 4.25
 
 
-def test_shades_rise_with_the_figures_and_blanks_have_none():
+def test_shades_rise_with_values():
     for heat in heatmaps(GRID):
         squares = [square for _, row in heat.rows for square in row]
         assert len(squares) == len(GRID.rows) * len(GRID.columns)
@@ -118,7 +119,7 @@ def test_shades_rise_with_the_figures_and_blanks_have_none():
 
 
 @given(low=finite, width=st.floats(1e-6, 1e6), about=st.integers(1, 8))
-def test_ticks_are_few_even_and_inside(low, width, about):
+def test_ticks_are_few_even_and_in_range(low, width, about):
     high = low + width
     found = ticks(low, high, about)
     if high <= low:
@@ -138,7 +139,7 @@ def test_ticks_are_few_even_and_inside(low, width, about):
     ),
     target=st.none() | st.floats(-10, 10) | st.floats(allow_nan=False, allow_infinity=False),
 )
-def test_everything_drawn_is_inside_of_the_frame(points, target):
+def test_drawing_stays_inside_the_frame(points, target):
     chart = Chart("t", "x", "y", [Line("a", sorted(points))], target)
     drawable = [y for _, y in points if abs(y) < LARGEST]
     drawings = draw(chart)
@@ -153,12 +154,12 @@ def test_everything_drawn_is_inside_of_the_frame(points, target):
             assert drawn.top - 0.1 <= tick.at <= drawn.bottom + 0.1
 
 
-def test_nothing_is_drawn_of_nothing():
+def test_empty_chart_draws_nothing():
     assert draw(Chart("t", "x", "y", [])) == ()
     assert draw(Chart("t", "x", "y", [Line("a", [])])) == ()
 
 
-def test_each_batch_size_has_its_colour():
+def test_batch_sizes_have_distinct_colours():
     sizes = (4, 8, 16, 32, 64, 128)
     assert [colour(sizes, size) for size in sizes] == [0, 1, 2, 3, 4, 5]
     assert colour((8,), 8) == 0
@@ -182,16 +183,16 @@ def test_embedded_json_cannot_end_its_element():
         (200_000, "2 days ago"),
     ],
 )
-def test_how_long_ago(seconds_s, text):
+def test_elapsed_time_is_formatted(seconds_s, text):
     assert ago(seconds_s) == text
 
 
-def test_the_point_of_a_plan_can_be_compared():
-    assert OperatingPoint(batch_size=8, clock_mhz=76.8) == TABLE.cells[12].point
+def test_plan_point_can_be_compared():
+    assert OperatingPoint.of(8, clock_mhz=76.8) == TABLE.cells[12].point
 
 
 @given(counts=st.lists(st.integers(1, 400), min_size=1, max_size=400))
-def test_the_table_of_a_figure_has_the_ends_of_its_lines_and_an_end(counts):
+def test_chart_table_is_bounded_and_has_line_ends(counts):
     lines = [Line(str(at), [(float(x), at + x / 2) for x in range(count)]) for at, count in enumerate(counts)]
     drawn = draw(Chart("", "x", "y", lines))[0]
     rows = drawn.rows

@@ -1,4 +1,4 @@
-"""The pages as HTML: what they say, on both databases, to whom, and that nothing from outside becomes markup."""
+"""Pages as HTML, on both databases: content, access, and escaping of foreign text."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import time
 from html.parser import HTMLParser
 
 import pytest
-from tests.reporting import reporting_records as samples
-from tests.server import dashboard_made as made
 from tests.server.conftest import opened
+from tests.support import report_records as samples
+from tests.support.server import dashboard as made
 
+from wattune.cap import PowerCap
 from wattune.planning import plan
-from wattune.server.dashboard import reading
+from wattune.server.dashboard import views
 from wattune.server.jobs import queue
 from wattune.server.store import tokens
-from wattune.server.store.tables import JobRow
+from wattune.server.store.schema import JobRow
 from wattune.workloads.metrics import METRICS
 
 PAGES = ("/", "/jobs", "/jobs/{done}", "/jobs/{open}", "/profiles", "/profiles/{profile}", "/runs", "/models")
@@ -57,7 +58,7 @@ def shown(client, path, **options):
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_an_empty_store_has_pages_too(client, path):
+def test_empty_store_renders_pages(client, path):
     if "{" in path:
         answer = client.get(path.split("{")[0] + "0" * 32)
         assert answer.status_code == 404
@@ -66,13 +67,13 @@ def test_an_empty_store_has_pages_too(client, path):
         shown(client, path)
 
 
-def test_each_page_says_what_the_store_holds(client, store):
+def test_pages_show_the_store(client, store):
     ids = made.fill(store)
     devices = shown(client, "/").text
     assert "3 of 5" in devices
     assert "14.68 W" in devices  # 4.87 + 2.10 + 7.71: neither the device that is away nor the one that is done
     assert "7.71 W above the cap" in devices
-    assert "orin-1 simulated not heard of" in devices
+    assert "orin-1 simulated offline" in devices
     assert "tx2nx-1 measured" in devices
     assert "batch size 16 at 614.4 MHz" in devices
 
@@ -86,7 +87,7 @@ def test_each_page_says_what_the_store_holds(client, store):
     assert not [a for a in done.all("form") if "cancel" in a["action"]]
 
     under_way = shown(client, f"/jobs/{ids['open']}")
-    assert "Computed when the runs are done." in under_way.text
+    assert "Available when all runs are done." in under_way.text
     assert len([a for a in under_way.all("path") if "curve batch-" in a.get("class", "")]) == 2 * 8
     assert [a for a in under_way.all("form") if a["action"].endswith("/cancel")]
 
@@ -97,8 +98,8 @@ def test_each_page_says_what_the_store_holds(client, store):
     assert "Jetson Nano 4 GB" in shown(client, "/profiles").text
 
 
-def test_the_tiles_count_all_devices_and_not_only_those_shown(client, store, monkeypatch):
-    monkeypatch.setattr(reading, "SHOWN", 3)
+def test_tiles_count_all_devices(client, store, monkeypatch):
+    monkeypatch.setattr(views, "PAGE_ROWS", 3)
     for index in range(7):
         made.put_device(store, made.status(f"nano-{index}", power_w=2.0))
     made.put_device(store, made.status("unmetered", power_w=None))
@@ -107,19 +108,19 @@ def test_the_tiles_count_all_devices_and_not_only_those_shown(client, store, mon
         made.put_device(store, made.status(step, step=step))
     for path in ("/", "/?find=unmetered"):
         text = shown(client, path).text
-        assert "at work 8 of 11" in text
+        assert "active 8 of 11" in text
         assert "power now 14.00 W" in text
-    assert "3 of 11 are shown" in shown(client, "/").text
+    assert "Showing 3 of 11 devices" in shown(client, "/").text
 
 
-def test_powers_that_no_number_can_hold_together_are_no_figure(client, store):
+def test_overflowing_total_power_is_blank(client, store):
     for name in ("one", "two"):
         made.put_device(store, made.status(name, power_w=1.7e308))
-    assert "at work 2 of 2 power now - of all that are at work" in shown(client, "/").text
+    assert "active 2 of 2 power now - of all active devices" in shown(client, "/").text
 
 
-def test_higher_is_better_where_the_metrics_say_so():
-    assert set(reading.HIGHER_IS_BETTER) == {name for name, metric in METRICS.items() if metric.direction == "max"}
+def test_higher_is_better_matches_the_metrics():
+    assert set(views.HIGHER_IS_BETTER) == {name for name, metric in METRICS.items() if metric.direction == "max"}
 
 
 @pytest.mark.parametrize(
@@ -132,14 +133,14 @@ def test_higher_is_better_where_the_metrics_say_so():
         ({"metric": 0.475, "target": 0.95}, "metric", None),
     ],
 )
-def test_a_metric_has_a_bar_only_where_more_of_it_is_better(client, store, said, name, width):
+def test_metric_bar_only_if_higher_is_better(client, store, said, name, width):
     made.put_device(store, made.status("nano-1", cap_w=None, **said))  # without a cap the power has no bar
     page = shown(client, "/")
     assert f"{name}, target {said.get('target', 0.95)}" in page.text
     assert [a["width"] for a in page.all("rect") if a.get("class") == "fill"] == ([] if width is None else [width])
 
 
-def test_a_device_that_failed_is_shown_as_such_with_what_it_says(client, store):
+def test_failed_device_shows_its_error(client, store):
     made.put_device(store, made.status("nano-1", step="failed", says="stopped for safety"))
     made.put_device(store, made.status("nano-2", step="done", says="late"))
     page = shown(client, "/")
@@ -152,16 +153,16 @@ def test_a_device_that_failed_is_shown_as_such_with_what_it_says(client, store):
     assert cards["device-nano-2"]["data-says"] == "nano-2: done"
 
 
-def test_a_curve_serves_all_algorithms_that_learn_the_same(client, store):
+def test_curve_serves_equivalent_algorithms(client, store):
     ids = made.fill(store)  # its finished job is of backprop
     for algorithm, fits in (("backprop:checkpoint=4", True), ("forward-gradient", False)):
         key = made.put_profile(store, samples.profile().model_copy(update={"algorithm": algorithm}))
         page = shown(client, f"/profiles/{key}?cap=5.2")
         assert ([a["value"] for a in page.all("option")] == [ids["done"]]) is fits
-        assert ("which batch size to choose is not known" in page.text) is not fits
+        assert ("no batch size can be chosen" in page.text) is not fits
 
 
-def test_the_numbers_of_a_figure_are_there_as_a_table(client, store):
+def test_chart_has_a_table_of_numbers(client, store):
     ids = made.fill(store)
     page = shown(client, f"/jobs/{ids['done']}")
     assert page.text.count("Numbers") == len(page.all("details")) == 2
@@ -169,7 +170,7 @@ def test_the_numbers_of_a_figure_are_there_as_a_table(client, store):
     assert f"{last.samples:.6g} {last.metric:.4g}" in page.text
 
 
-def test_a_lost_file_costs_a_job_one_line_of_its_figure(client, store):
+def test_lost_file_removes_one_line_of_the_chart(client, store):
     ids = made.fill(store)
     with store.database.session(reads_only=True) as session:
         lost = next(run.curve for run in queue.status(session, ids["done"]).runs if run.curve)
@@ -193,49 +194,49 @@ def test_runs_are_sorted_and_filtered_by_the_database(client, store):
     assert "time_s" in wrong.json()["allowed"]
 
 
-def test_runs_side_by_side(client, store):
+def test_runs_are_compared_side_by_side(client, store):
     ids = made.fill(store)
     page = shown(client, "/runs/compare?" + "&".join(f"id={key}" for key in ids["runs"]))
     assert "3 runs compared" in page.text
     assert "45.4 s" in page.text
     for ramp in ("run-0", "run-1", "run-2"):
         assert [a for a in page.all("path") if f"curve {ramp}" in a.get("class", "")]
-    assert "Choose at least two" in shown(client, f"/runs/compare?id={ids['runs'][0]}").text
+    assert "Select at least two" in shown(client, f"/runs/compare?id={ids['runs'][0]}").text
     assert "0 runs compared" in shown(client, "/runs/compare?id=nonsense").text
     other = made.put_training(store, samples.training(samples.run().plan, kind="measured"), "nano-9")
-    assert "Not all of these are of one origin" in shown(client, f"/runs/compare?id={other}&id={ids['runs'][0]}").text
+    assert "These runs have different origins" in shown(client, f"/runs/compare?id={other}&id={ids['runs'][0]}").text
 
 
 @pytest.mark.parametrize("cap_w", [3.4, 4.1, 4.5, 5.2, 9.0])
-def test_without_a_script_the_cap_is_a_form(client, store, cap_w):
+def test_cap_form_works_without_scripts(client, store, cap_w):
     ids = made.fill(store)
     page = shown(client, f"/profiles/{ids['profile']}?cap={cap_w}")
-    picked = plan(ids["table"], samples.efficiency(), cap_w=cap_w)
+    picked = plan(ids["table"], samples.efficiency(), cap=PowerCap(cap_w))
     assert f"chosen batch size {picked.batch_size} at {picked.clock_mhz:g} MHz" in page.text
     chosen = [a for a in page.all("td") if "chosen" in a.get("class", "").split()]
     assert len(chosen) == 2  # in each of the two maps
     assert f"batch size {picked.batch_size} at {picked.clock_mhz:g} MHz" in chosen[0]["title"]
 
 
-def test_a_cap_that_nothing_keeps_and_a_cap_that_is_none(client, store):
+def test_infeasible_and_invalid_caps_are_explained(client, store):
     ids = made.fill(store)
     page = shown(client, f"/profiles/{ids['profile']}?cap=1")
-    assert "no measured point keeps this cap" in page.text
+    assert "no measured point stays under this cap" in page.text
     assert not [a for a in page.all("td") if "chosen" in a.get("class", "").split()]
     for text in ("nan", "-1", "inf", "1e999", "5W"):
         assert client.get(f"/profiles/{ids['profile']}?cap={text}").status_code == 422
 
 
-def test_a_profile_without_a_curve_chooses_nothing(client, store):
+def test_profile_without_curve_chooses_nothing(client, store):
     made.put_model(store)
     key = made.put_profile(store, samples.profile())
     page = shown(client, f"/profiles/{key}?cap=5.2")
-    assert "which batch size to choose is not known" in page.text
+    assert "no batch size can be chosen" in page.text
     assert [a for a in page.all("td") if "edge-right" in a.get("class", "").split()]
     assert not [a for a in page.all("td") if "chosen" in a.get("class", "").split()]
 
 
-def test_a_device_without_a_clock_and_one_with_power_limits(client, store):
+def test_maps_of_devices_without_clock_and_with_power_limits(client, store):
     for limits in (False, True):
         records = samples.other_actuator(limits=limits)
         key = made.put_profile(store, records.profile)
@@ -243,7 +244,7 @@ def test_a_device_without_a_clock_and_one_with_power_limits(client, store):
 
 
 @pytest.mark.parametrize("number", [2**31, 2**63 - 1])  # the most that the API takes
-def test_no_whole_number_breaks_a_page(client, store, number):
+def test_huge_integers_do_not_break_a_page(client, store, number):
     ids = made.fill(store)
     record = samples.run().training.dump()
     record.update(samples=number)
@@ -254,7 +255,7 @@ def test_no_whole_number_breaks_a_page(client, store, number):
         shown(client, path)
 
 
-def test_a_profile_of_which_nothing_was_measured(client, store):
+def test_profile_without_measurements_renders(client, store):
     table = samples.profile(strategy="staircase")
     for cells in ((), tuple(cell for cell in table.cells if cell.out_of_memory)):
         key = made.put_profile(store, table.model_copy(update={"cells": cells}))
@@ -264,7 +265,7 @@ def test_a_profile_of_which_nothing_was_measured(client, store):
         assert not [a for a in page.all("script") if a.get("id") == "steps"]
 
 
-def test_a_form_needs_the_token_of_the_page(client, store):
+def test_form_requires_csrf_token(client, store):
     ids = made.fill(store)
     path = f"/jobs/{ids['open']}"
     page = shown(client, path)
@@ -296,7 +297,7 @@ def handed_in(client, status, table, record):
     ]
 
 
-def test_what_others_wrote_stays_text(client, store):
+def test_foreign_text_is_escaped(client, store):
     ids = made.fill(store)
     bad = made.HOSTILE
     with store.database.session() as session:  # what no request can set
@@ -319,7 +320,7 @@ def test_what_others_wrote_stays_text(client, store):
 
 
 @pytest.mark.parametrize("number", [1e300, 1.7e308, 1e-300, 5e-324])
-def test_no_number_breaks_a_page(client, store, number):
+def test_extreme_numbers_do_not_break_a_page(client, store, number):
     made.fill(store)
     status = made.status("evil", power_w=number, metric=-number, target=number, cap_w=number).model_dump(mode="json")
     table = samples.profile().dump()
@@ -334,7 +335,7 @@ def test_no_number_breaks_a_page(client, store, number):
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/login", "/runs/compare"])
-def test_a_page_brings_its_policy_and_keeps_it(client, store, path):
+def test_page_sends_and_follows_its_policy(client, store, path):
     ids = made.fill(store)
     answer = client.get(path.format(**ids))
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
@@ -348,7 +349,7 @@ def test_a_page_brings_its_policy_and_keeps_it(client, store, path):
     assert ours == addresses
 
 
-def test_static_files_are_these_and_no_others(client):
+def test_static_files_are_exactly_these(client):
     for name, kind in (("page.css", "text/css"), ("page.js", "text/javascript")):
         answer = client.get(f"/static/{name}")
         assert answer.status_code == 200
@@ -357,10 +358,10 @@ def test_static_files_are_these_and_no_others(client):
         assert client.get(path).status_code == 404
 
 
-def test_who_has_no_token_is_asked_for_one(tmp_path):
+def test_missing_token_redirects_to_login(tmp_path):
     from starlette.testclient import TestClient
 
-    from wattune.server.app import create_app
+    from wattune.server.application import create_app
 
     with opened(tmp_path / "store", requires_token=True) as store:
         made.fill(store)
@@ -373,7 +374,7 @@ def test_who_has_no_token_is_asked_for_one(tmp_path):
             csrf = next(a["value"] for a in form.all("input") if a.get("name") == "csrf")
             wrong = client.post("/login", data={"token": "wt_nobody_x", "csrf": csrf, "next": "/jobs"})
             assert wrong.status_code == 401
-            assert "not taken" in wrong.text
+            assert "Sign-in failed" in wrong.text
             again = {"token": token, "csrf": csrf, "next": "/jobs"}
             entered = client.post("/login", data=again, follow_redirects=False)
             assert (entered.status_code, entered.headers["location"]) == (303, "/jobs")
@@ -392,7 +393,7 @@ def test_who_has_no_token_is_asked_for_one(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["//elsewhere.example", "https://elsewhere.example/", "/\\elsewhere.example", "jobs"])
-def test_signing_in_leads_nowhere_else(client, place):
+def test_sign_in_redirects_only_locally(client, place):
     answer = client.get("/login", params={"next": place}, follow_redirects=False)
     assert answer.headers["location"] == "/"
 
@@ -404,15 +405,15 @@ def made_token(store, name, scope):
 
 
 @pytest.mark.parametrize("path", ["/?find=%00", "/runs?device=%00", "/jobs/%00", "/profiles/a%00"])
-def test_the_character_0_is_refused_before_a_database_sees_it(client, path):
+def test_nul_is_rejected_before_the_database(client, path):
     assert client.get(path).status_code == 422
 
 
-def test_a_way_back_that_is_no_address_leads_to_the_first_page(client):
+def test_invalid_redirect_leads_to_the_first_page(client):
     assert client.get("/login?next=//[").status_code == 200
 
 
-def test_a_profile_of_thousands_of_squares_is_not_drawn(client, store):
+def test_oversized_profile_is_not_drawn(client, store):
     cells = [
         {"batch_size": n, "clock_mhz": n, "step_s": 1.0, "power_mean_w": 1.0, "power_peak_w": 1.0 + n, "steps": 5}
         for n in range(1, 101)

@@ -1,4 +1,4 @@
-"""``wattune serve --demo``: pages that fill by themselves, all of it marked as simulated, and nothing left behind."""
+"""``wattune serve --demo``: pages fill by themselves, everything is marked as simulated, and no process is left."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def waited(condition, seconds):
     return True
 
 
-def test_the_boards_end_with_the_demo():
+def test_boards_stop_with_the_demo():
     with demo.start(NOWHERE, None) as boards:
         assert len(boards) == len(demo.BOARDS)
         assert all(board.poll() is None for board in boards)
     assert all(board.poll() is not None for board in boards)
 
 
-def test_the_boards_end_with_a_server_that_was_killed(tmp_path):
+def test_boards_stop_if_the_server_is_killed(tmp_path):
     text = (
         "import time; from wattune.server import demo\n"
         f"with demo.start({NOWHERE!r}, None) as boards:\n"
@@ -59,7 +59,7 @@ def test_the_boards_end_with_a_server_that_was_killed(tmp_path):
     assert waited(lambda: not any(map(is_alive, pids)), 15)
 
 
-def test_a_board_that_takes_a_profile_has_one_of_its_kind_before_it():
+def test_reusing_board_follows_one_of_its_kind():
     measured = [board.device for board in demo.BOARDS if board.profiles]
     assert all(board.device in measured for board in demo.BOARDS if not board.profiles)
     # A profile stops at the first cap: what comes later must not be above it.
@@ -68,7 +68,7 @@ def test_a_board_that_takes_a_profile_has_one_of_its_kind_before_it():
 
 
 @pytest.mark.slow
-def test_the_demo_fills_the_pages(tmp_path):
+def test_demo_fills_the_pages(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "wattune", "serve", "--demo", "--port", "0"]
     with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:

@@ -1,4 +1,4 @@
-"""The example of a server and its devices runs as it stands."""
+"""The example of a server and two devices runs unchanged."""
 
 import os
 import subprocess
@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.server.story_made import ENVIRONMENT
 from tests.server.test_server_story import free_port
+from tests.support.server.story import ENVIRONMENT
 
 from wattune.records import TrainingRecord
 

@@ -1,5 +1,4 @@
-"""A disk that is full and a database that is lost while requests are under way: 503, nothing half-written, and all is
-well again when they are back."""
+"""A full disk or a lost database during requests: 503, nothing partially written, and full recovery afterwards."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from sqlalchemy import text
-from tests.server import api_made as made
-from tests.server import dashboard_made as rows
 from tests.server.conftest import Store, opened, served
-from tests.server.postgresql_made import REQUIRED, Cluster, binaries
+from tests.support.server import api as made
+from tests.support.server import dashboard as rows
+from tests.support.server.postgresql import REQUIRED, Cluster, binaries
 
 from wattune.records.served import digest
 
@@ -94,8 +93,8 @@ def writes(client: httpx.Client) -> list[httpx.Response]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_full_disk_keeps_nothing_by_halves(small_disk, kind, request):
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_full_disk_stores_nothing_partially(small_disk, kind, request):
     """Where the database lies elsewhere, it is the files alone that cannot be written."""
     url = None if kind == "sqlite" else request.getfixturevalue("cluster").new()
     with opened(small_disk / "store", url) as store:
@@ -137,7 +136,8 @@ def answer_to(connection: socket.socket, rest: bytes) -> tuple[int, dict[str, An
     return int(head.split()[1]), json.loads(body)
 
 
-def test_a_database_that_is_lost_between_two_parts_of_a_request(cluster, tmp_path):
+@pytest.mark.slow
+def test_database_lost_between_transactions(cluster, tmp_path):
     with opened(tmp_path / "store", cluster.new()) as store:
         rows.put_model(store)
         with served(store) as url, httpx.Client(base_url=url, timeout=30) as client:
@@ -163,12 +163,13 @@ def test_a_database_that_is_lost_between_two_parts_of_a_request(cluster, tmp_pat
 
 
 def store_metrics(store: Store) -> str:
-    from wattune.server.metrics import Metrics
+    from wattune.server.prometheus import Metrics
 
     return Metrics(store.database).text().decode()
 
 
-def test_a_database_that_is_lost_within_a_transaction(cluster, tmp_path):
+@pytest.mark.slow
+def test_database_lost_within_a_transaction(cluster, tmp_path):
     """The request is held between its two rows by another one that has the same key in hand, and then all is lost."""
     with opened(tmp_path / "store", cluster.new()) as store, served(store) as url:
         before = made.contents(store)
@@ -195,7 +196,7 @@ def test_a_database_that_is_lost_within_a_transaction(cluster, tmp_path):
         assert httpx.post(f"{url}/v1/trainings", **TRAINING, headers={"Idempotency-Key": "a"}).status_code == 201
 
 
-def test_a_database_file_that_somebody_else_holds(tmp_path, monkeypatch):
+def test_locked_database_file_is_503(tmp_path, monkeypatch):
     monkeypatch.setattr("wattune.server.store.database.BUSY_S", 0.2)
     with opened(tmp_path / "store") as store:
         rows.put_model(store)
@@ -212,7 +213,7 @@ def test_a_database_file_that_somebody_else_holds(tmp_path, monkeypatch):
             assert {answer.status_code for answer in writes(client)} <= {200, 201, 204}
 
 
-def test_a_database_file_that_is_damaged(tmp_path):
+def test_damaged_database_file_is_503(tmp_path):
     with opened(tmp_path / "store") as store:
         rows.put_model(store)
         store.database.close()
@@ -226,7 +227,7 @@ def test_a_database_file_that_is_damaged(tmp_path):
         assert path.read_bytes() == b"\xff" * len(good)
 
 
-def test_a_folder_that_has_gone(tmp_path):
+def test_removed_store_folder_is_503(tmp_path):
     """The files are on another disk than the database, and that one is no longer mounted."""
     with opened(tmp_path / "store") as store, served(store) as url, httpx.Client(base_url=url, timeout=30) as client:
         content = made.safetensors()
@@ -240,7 +241,7 @@ def test_a_folder_that_has_gone(tmp_path):
         assert client.get("/v1/models/m").status_code == 200
 
 
-def test_an_upload_that_ends_too_early_leaves_nothing(tmp_path):
+def test_truncated_upload_leaves_nothing(tmp_path):
     with opened(tmp_path / "store") as store, served(store) as url:
         content = made.safetensors()
         path = f"/v1/files/{made.sha256(content)}?kind=safetensors"
@@ -261,7 +262,7 @@ def test_an_upload_that_ends_too_early_leaves_nothing(tmp_path):
         assert made.contents(store)["the folder"] == []
 
 
-def test_what_was_answered_waits_for_the_disk(sqlite_store):
+def test_response_waits_for_fsync(sqlite_store):
     with sqlite_store.database.session() as session:
         assert session.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
         assert session.execute(text("PRAGMA synchronous")).scalar_one() == 2, "FULL: a commit syncs the log"

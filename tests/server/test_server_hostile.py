@@ -1,4 +1,4 @@
-"""What nobody sends by mistake: each is answered with 4xx and the reason, and the store is as it was, row by row."""
+"""Hostile requests: each is answered with 4xx and a reason, and the store stays the same, row by row."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
-from tests.server import api_made as made
-from tests.server import dashboard_made as rows
 from tests.server.conftest import Store, opened, served
+from tests.support.server import api as made
+from tests.support.server import dashboard as rows
 
 from wattune.errors import InputError
-from wattune.server.app import create_app
+from wattune.server.application import create_app
 from wattune.server.limits import Limits
-from wattune.server.store import models, tokens
+from wattune.server.store import model_catalog, tokens
 from wattune.server.uploads import check_file
 
 JSON = {"Content-Type": "application/json"}
@@ -122,20 +122,22 @@ REFUSED = [
     Hostile("JSON nested deep", "PUT", STATUS, 400, "64 levels", b"[" * 30_000 + b"]" * 30_000, headers=JSON),
     Hostile("nested deep behind a text", "PUT", STATUS, 400, "64", b'{"a\\"[":' + b'{"a":' * 99 + b"1", headers=JSON),
     Hostile("NaN", "PUT", STATUS, 400, "NaN", _json(made.status(share=0.5)).replace(b"0.5", b"NaN"), headers=JSON),
-    Hostile("infinity", "PUT", STATUS, 400, "too large", _json({"share": 7}).replace(b"7", b"1e999"), headers=JSON),
-    Hostile("an endless integer", "PUT", STATUS, 400, "too large", b'{"samples": ' + b"9" * 5000 + b"}", headers=JSON),
-    Hostile("a key twice", "PUT", STATUS, 400, "twice", b'{"device": "nano-1", "device": "x"}', headers=JSON),
+    Hostile("infinity", "PUT", STATUS, 400, "out of range", _json({"share": 7}).replace(b"7", b"1e999"), headers=JSON),
+    Hostile(
+        "an endless integer", "PUT", STATUS, 400, "out of range", b'{"samples": ' + b"9" * 5000 + b"}", headers=JSON
+    ),
+    Hostile("a key twice", "PUT", STATUS, 400, "duplicate key", b'{"device": "nano-1", "device": "x"}', headers=JSON),
     Hostile(
         "many keys, one twice",
         "PUT",
         STATUS,
         400,
-        "'7' stands there twice",
+        "duplicate key '7'",
         b"{" + b",".join(b'"%d":0' % n for n in (*range(6000), 7)) + b"}",
         headers=JSON,
     ),
     Hostile("half a character", "PUT", STATUS, 400, "surrogates", b'{"says": "\\ud800"}', headers=JSON),
-    Hostile("the character 0", "PUT", STATUS, 400, "character 0", b'{"board": "a\\u0000b"}', headers=JSON),
+    Hostile("a NUL character", "PUT", STATUS, 400, "NUL character", b'{"board": "a\\u0000b"}', headers=JSON),
     Hostile("no UTF-8", "PUT", STATUS, 400, "utf-8", b'{"board": "\xff\xfe"}', headers=JSON),
     Hostile("a list for an object", "POST", "/v1/trainings?device=a", 422, "object", b"[1, 2]", headers=JSON),
     # what it says
@@ -190,7 +192,7 @@ REFUSED = [
         "PUT",
         MODEL,
         422,
-        "not on the server",
+        "missing on the server",
         _json(made.with_weights(b"nothing", "m")),
         headers=JSON,
     ),
@@ -226,30 +228,30 @@ REFUSED = [
     _file("a file that ends too early", made.safetensors()[:-1], "where the file ends"),
     _file("a file with more behind it", made.safetensors() + b"\0", "where the file ends"),
     _file("a tensor larger than it says", made.safetensors(_tensors(shape=[2, 3])), "24 bytes"),
-    _file("a shape that overflows", made.safetensors(_tensors(shape=[2**40, 2**40])), "bytes, as its shape says"),
+    _file("a shape that overflows", made.safetensors(_tensors(shape=[2**40, 2**40])), "bytes, to match its shape"),
     _file("a shape below nothing", made.safetensors(_tensors(shape=[-2, -2])), "whole numbers"),
-    _file("offsets behind the end", made.safetensors(_tensors(data_offsets=[16, 32])), "without gaps"),
+    _file("offsets behind the end", made.safetensors(_tensors(data_offsets=[16, 32])), "contiguous, in order"),
     _file(
         "two tensors in one place",
         made.safetensors({**_tensors(), "v": _tensors()["w"]}),
-        "without gaps",
+        "contiguous, in order",
     ),
     _file("a type that there is not", made.safetensors(_tensors(dtype="OBJECT")), "F32"),
     _file("truth values as numbers", made.safetensors(_tensors(shape=[True, 4])), "whole numbers"),
     _file(
         "a tensor twice",
         made.safetensors(header=b'{"w":' + _json(_tensors()["w"]) + b',"w":' + _json(_tensors()["w"]) + b"}"),
-        "twice",
+        "duplicate key",
     ),
     _file("a header that is no JSON", made.safetensors(header=b"\x80\x04pickle."), "JSON"),
     _file("a header that is a list", made.safetensors(header=b"[1]"), "object"),
     _file("weights of torch.save", _zip(archive__data=b"\x80\x02ctorch._utils\n."), "its length"),
-    _file("an array of objects", _pickled(), "numbers", "npz"),
+    _file("an array of objects", _pickled(), "numeric or boolean", "npz"),
     _file("a zip that is none", b"PK\x03\x04" + bytes(50), "npz", "npz"),
     _file("a zip with a path", _zip(**{"..__..__a.npy": _npy()}), "NAME.npy", "npz"),
     _file("a zip with other files", _zip(**{"run.py": b"print()"}), "NAME.npy", "npz"),
-    _file("an array shorter than it says", _zip(**{"a.npy": _npy("(9,)")}), "as its shape says", "npz"),
-    _file("an array with a huge shape", _zip(**{"a.npy": _npy(f"({2**60}, {2**60})")}), "as its shape says", "npz"),
+    _file("an array shorter than it says", _zip(**{"a.npy": _npy("(9,)")}), "to match its shape", "npz"),
+    _file("an array with a huge shape", _zip(**{"a.npy": _npy(f"({2**60}, {2**60})")}), "to match its shape", "npz"),
     _file(
         "a header with code in it", _zip(**{"a.npy": _npy("(__import__('os').getpid(),)")}), "header of a.npy", "npz"
     ),
@@ -284,7 +286,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClie
 
 
 @pytest.mark.parametrize("hostile", REFUSED, ids=lambda hostile: hostile.name)
-def test_it_is_refused_and_nothing_is_changed(guarded, hostile):
+def test_hostile_request_is_rejected_without_changes(guarded, hostile):
     client, store, shown = guarded
     before = made.contents(store)
     headers = {**hostile.headers, **({} if hostile.token is None else shown[hostile.token])}
@@ -295,15 +297,15 @@ def test_it_is_refused_and_nothing_is_changed(guarded, hostile):
     assert made.contents(store) == before
 
 
-def test_there_are_enough_of_them():
+def test_hostile_requests_are_numerous():
     assert len({hostile.name for hostile in REFUSED}) == len(REFUSED) >= 25
 
 
-def test_nothing_ran(guarded):
+def test_hostile_requests_ran_no_code(guarded):
     assert not Path("/tmp/wattune-was-here").exists()
 
 
-def test_a_store_refuses_a_json_bomb_before_it_is_large(sqlite_store):
+def test_json_bomb_is_rejected_before_it_expands(sqlite_store):
     """Eight MiB of empty lists would be hundreds of MiB."""
     import tracemalloc
 
@@ -320,7 +322,7 @@ def test_a_store_refuses_a_json_bomb_before_it_is_large(sqlite_store):
         assert peak < 5 * len(bomb)
 
 
-def test_what_is_good_is_kept(guarded):
+def test_valid_uploads_are_stored(guarded):
     """The same checks let through what they should: else the table above would be met by refusing everything."""
     client, _, shown = guarded
     one = {"dtype": "BF16", "shape": [3], "data_offsets": [16, 22]}
@@ -337,15 +339,15 @@ def test_what_is_good_is_kept(guarded):
         assert made.put_file(client, content, kind, headers=shown["admin"]).status_code == 201
 
 
-def test_the_same_bytes_are_of_one_kind(sqlite_store):
+def test_same_bytes_have_one_kind(sqlite_store):
     with sqlite_store.database.session() as session:
-        assert models.add_file(session, "0" * 64, "text", 5, 0.0)
-        assert not models.add_file(session, "0" * 64, "text", 5, 1.0)
+        assert model_catalog.add_file(session, "0" * 64, "text", 5, 0.0)
+        assert not model_catalog.add_file(session, "0" * 64, "text", 5, 1.0)
         with pytest.raises(InputError, match="another kind"):
-            models.add_file(session, "0" * 64, "npz", 5, 1.0)
+            model_catalog.add_file(session, "0" * 64, "npz", 5, 1.0)
 
 
-def test_files_as_their_own_libraries_write_them_are_good(tmp_path):
+def test_files_from_their_own_libraries_are_valid(tmp_path):
     from safetensors.numpy import save_file
 
     save_file({"a": np.zeros((2, 3), np.float32), "b": np.arange(5)}, tmp_path / "a.safetensors", {"format": "pt"})
@@ -370,7 +372,7 @@ def raw(url: str, request: bytes, *, closes: bool = False) -> bytes:
         return answer
 
 
-def test_bytes_on_the_wire(tmp_path):
+def test_malformed_http_is_rejected(tmp_path):
     """Below what an HTTP client would send: each is answered or cut off, nothing is kept, and the server goes on."""
     with opened(tmp_path / "store", limits=Limits(json_bytes=10_000, silence_s=0.3)) as store:
         rows.put_model(store)

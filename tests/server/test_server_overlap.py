@@ -1,12 +1,12 @@
-"""The server trains the proxy while the device is profiled. ``python -m benchmarks overlap`` has the figures."""
+"""Overlap of the server's sweep and the device's profiling. ``python -m benchmarks overlap`` has the figures."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
-from tests.server.slow_made import RealTime
-from tests.server.story_made import offer, own_data, running, small
+from tests.support.server.slow import RealTime
+from tests.support.server.story import offer, own_data, running, small
 
 import wattune
 
@@ -15,7 +15,7 @@ class Stop(Exception):
     """Ends a run where both are there."""
 
 
-def test_a_board_in_real_time_is_the_same_board():
+def test_real_time_board_equals_virtual_board():
     quick, slow = wattune.open_device("sim:jetson-nano"), RealTime("jetson-nano", seconds=0.1)
     begin_s = time.monotonic()
     for board in (quick, slow):
@@ -26,7 +26,7 @@ def test_a_board_in_real_time_is_the_same_board():
 
 
 @pytest.mark.slow
-def test_profile_and_sweep_take_place_at_the_same_time(tmp_path, monkeypatch):
+def test_profiling_and_sweep_overlap(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     offer(tmp_path / "store", *small())
     seen = {}
@@ -39,7 +39,7 @@ def test_profile_and_sweep_take_place_at_the_same_time(tmp_path, monkeypatch):
     board = RealTime("jetson-nano", seconds=0.3)
     with running(tmp_path / "store") as server:
         with pytest.raises(Stop):
-            wattune.run(
+            wattune.run_with_server(
                 board,
                 server=server.url,
                 model="small-digits",

@@ -6,16 +6,16 @@ import itertools
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 from tests.server.conftest import opened
-from tests.server.served_made import model, pooled, request
+from tests.support.server.served import model, pooled, request
 
 from wattune.errors import InputError
 from wattune.server.jobs import leases, queue
-from wattune.server.jobs.leases import ATTEMPTS, LEASE_S, Trained
-from wattune.server.store.tables import FileRow, JobRow, UnitRow
+from wattune.server.jobs.leases import ATTEMPTS, LEASE_S, RunResult
+from wattune.server.store.schema import FileRow, JobRow, UnitRow
 
 RUNS = {(size, seed) for size in (8, 16, 32, 64) for seed in (0, 1)}
 HASH = "0" * 64
@@ -34,7 +34,7 @@ def claimed(store, worker="w1", now_s=0.0):
 
 def done(store, claim, now_s=0.0, number=0):
     with store.database.session() as session:
-        return leases.finish(session, claim, Trained(f"{number:064x}", 10, 512, True), now_s)
+        return leases.finish(session, claim, RunResult(f"{number:064x}", 10, 512, True), now_s)
 
 
 def status_of(store, job_id):
@@ -47,7 +47,7 @@ def call(store, what, *given, **named):
         return what(session, *given, **named)
 
 
-def test_the_same_request_is_one_job_however_often_it_comes(store):
+def test_repeated_request_is_one_job(store):
     job_id, is_new = submitted(store)
     assert is_new
     assert submitted(store, now_s=5.0) == (job_id, False)
@@ -58,7 +58,7 @@ def test_the_same_request_is_one_job_however_often_it_comes(store):
     assert submitted(store, target=0.9)[0] != job_id
 
 
-def test_the_same_request_from_many_at_once_is_one_job(store):
+def test_concurrent_request_is_one_job(store):
     found = []
 
     def ask():
@@ -78,24 +78,24 @@ def test_the_same_request_from_many_at_once_is_one_job(store):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (request(batch_sizes=[8, 24]), "batch size that digits is not served with: 24; allowed: 8, 16, 32, 64"),
-        (pooled(log_step_times={128: [0.0, 0.1]}), "step time of a batch size that is not asked for: 128"),
-        (pooled(log_step_times={}), "no step times"),
+        (request(batch_sizes=[8, 24]), "batch size for the model digits: 24; allowed: 8, 16, 32, 64"),
+        (pooled(log_step_times={128: [0.0, 0.1]}), "step time of a batch size that was not requested: 128"),
+        (pooled(log_step_times={}), "log_step_times is empty"),
     ],
 )
-def test_what_does_not_go_with_the_model_is_refused(sqlite_store, asked, message):
+def test_request_must_match_the_model(sqlite_store, asked, message):
     with pytest.raises(InputError, match=message):
         submitted(sqlite_store, asked)
     assert call(sqlite_store, queue.listing) == []
 
 
-def test_a_model_without_a_target_needs_one_in_the_request(sqlite_store):
-    with pytest.raises(InputError, match="digits has no target for its proxy"):
+def test_missing_target_must_be_in_the_request(sqlite_store):
+    with pytest.raises(InputError, match="the proxy of digits has no target"):
         submitted(sqlite_store, target=None)
     assert submitted(sqlite_store, request(target=0.7), target=None)[1]
 
 
-def test_each_unit_is_claimed_once_and_the_job_ends_with_its_curve(store):
+def test_units_are_claimed_once_until_the_job_is_done(store):
     job_id, _ = submitted(store)
     claims = [claimed(store, f"w{n}") for n in range(9)]
     assert claims.pop() is None
@@ -106,11 +106,11 @@ def test_each_unit_is_claimed_once_and_the_job_ends_with_its_curve(store):
         assert done(store, claim, number=number)
     choose = claimed(store)
     assert choose.chooses
-    assert choose.known == tuple(f"{number:064x}" for number in range(8))
-    assert call(store, leases.decide, choose, {"record": "efficiency"}, 7.0)
+    assert choose.curve_hashes == tuple(f"{number:064x}" for number in range(8))
+    assert call(store, leases.record_choice, choose, {"record": "efficiency"}, 7.0)
     found = status_of(store, job_id)
     assert (found.state, found.runs_done, found.runs_most, found.finished_s) == ("done", 8, 8, 7.0)
-    assert {run.curve for run in found.runs} == set(choose.known)
+    assert {run.curve for run in found.runs} == set(choose.curve_hashes)
     assert claimed(store) is None
     assert submitted(store) == (job_id, False)
     with store.database.session(reads_only=True) as session:
@@ -118,36 +118,40 @@ def test_each_unit_is_claimed_once_and_the_job_ends_with_its_curve(store):
         assert {row.kind for row in session.scalars(select(FileRow))} == {"curve"}
 
 
-def test_a_pooled_job_adds_the_runs_that_each_round_chose(store):
+def test_pooled_job_adds_chosen_runs(store):
     job_id, _ = submitted(store, pooled())
     assert (status_of(store, job_id).runs, status_of(store, job_id).runs_most) == ((), 12)
     first = claimed(store)
-    assert (first.chooses, first.seed, first.known) == (True, 0, ())
-    assert call(store, leases.decide, first, [(64, 0, None), (8, 0, 700)], 0.0)
+    assert (first.chooses, first.seed, first.curve_hashes) == (True, 0, ())
+    assert call(store, leases.record_choice, first, [(64, 0, None), (8, 0, 700)], 0.0)
     a, b = claimed(store), claimed(store)
     assert [(c.batch_size, c.seed, c.budget_samples) for c in (a, b)] == [(64, 0, None), (8, 0, 700)]
     assert done(store, b, number=2)
     assert claimed(store) is None  # the round has not ended
     assert done(store, a, number=1)
     second = claimed(store)
-    assert (second.chooses, second.seed, second.known) == (True, 1, (f"{1:064x}", f"{2:064x}"))
+    assert (second.chooses, second.seed, second.curve_hashes) == (True, 1, (f"{1:064x}", f"{2:064x}"))
 
 
-def test_a_lost_lease_counts_as_an_attempt_and_the_old_holder_is_refused(store):
+def test_expired_lease_is_requeued_and_old_holder_rejected(store):
     job_id, _ = submitted(store, request(seeds=1, batch_sizes=[8]))
     zombie = claimed(store)
-    assert call(store, leases.beat, zombie, LEASE_S - 1)
-    assert call(store, leases.late, LEASE_S) == set()
+    assert call(store, leases.renew, zombie, LEASE_S - 1)
+    assert call(store, leases.expired_workers, LEASE_S) == set()
     assert call(store, leases.release_expired, LEASE_S) == 0
     later_s = 2 * LEASE_S
-    assert call(store, leases.late, later_s) == {"w1"}
+    assert call(store, leases.expired_workers, later_s) == {"w1"}
     assert call(store, leases.release_expired, later_s) == 1
     [run] = status_of(store, job_id).runs
-    assert (run.state, run.attempts, run.reason) == ("waiting", 1, "the worker did not answer for 30 s")
+    assert (run.state, run.attempts, run.reason) == (
+        "waiting",
+        1,
+        "the lease expired: the worker did not respond for 30 s",
+    )
     assert claimed(store, "w2", later_s) is None  # not before a second has passed
     again = claimed(store, "w2", later_s + 1)
     assert (again.attempt, again.holder != zombie.holder) == (2, True)
-    assert not call(store, leases.beat, zombie, later_s)
+    assert not call(store, leases.renew, zombie, later_s)
     assert not done(store, zombie, number=1)
     assert not call(store, leases.fail, zombie, "late", later_s)
     call(store, leases.release, zombie, later_s)
@@ -157,7 +161,7 @@ def test_a_lost_lease_counts_as_an_attempt_and_the_old_holder_is_refused(store):
     assert (run.state, run.curve, run.attempts, run.reason) == ("done", f"{2:064x}", 2, None)
 
 
-def test_a_unit_that_fails_again_and_again_is_parked_with_its_job(store):
+def test_repeatedly_failing_unit_is_parked(store):
     job_id, _ = submitted(store, request(seeds=1, batch_sizes=[8, 16]))
     now_s, waits = 0.0, []
     other = None
@@ -182,7 +186,7 @@ def test_a_unit_that_fails_again_and_again_is_parked_with_its_job(store):
     assert {run.batch_size: (run.state, run.attempts) for run in found.runs} == {8: ("waiting", 0), 16: ("done", 1)}
 
 
-def test_what_can_never_work_fails_the_job_at_once(store):
+def test_permanent_error_fails_the_job_at_once(store):
     job_id, _ = submitted(store)
     first, second = claimed(store), claimed(store)
     assert call(store, leases.fail, first, "weights do not fit", 1.0, is_final=True)
@@ -194,13 +198,13 @@ def test_what_can_never_work_fails_the_job_at_once(store):
     assert len([claim for _ in range(9) if (claim := claimed(store, now_s=2.0))]) == 8
 
 
-def test_a_cancelled_job_keeps_what_is_done_and_goes_on_from_there(store):
+def test_cancelled_job_resumes_from_finished_runs(store):
     job_id, _ = submitted(store)
     first, second = claimed(store), claimed(store)
     assert done(store, first)
     found = call(store, queue.cancel, job_id, 3.0)
     assert (found.state, found.runs_done, found.finished_s) == ("cancelled", 1, 3.0)
-    assert not call(store, leases.beat, second, 3.0)
+    assert not call(store, leases.renew, second, 3.0)
     assert not done(store, second)
     assert claimed(store, now_s=3.0) is None
     with pytest.raises(queue.WrongState, match=f"job {job_id} has ended: cancelled"):
@@ -210,16 +214,16 @@ def test_a_cancelled_job_keeps_what_is_done_and_goes_on_from_there(store):
     assert claimed(store, now_s=4.0).batch_size == second.batch_size
 
 
-def test_a_job_cancelled_while_it_chose_chooses_again(store):
+def test_job_cancelled_during_choice_chooses_again(store):
     job_id, _ = submitted(store, pooled())
     choose = claimed(store)
     call(store, queue.cancel, job_id, 1.0)
-    assert not call(store, leases.decide, choose, [(8, 0, None)], 1.0)
+    assert not call(store, leases.record_choice, choose, [(8, 0, None)], 1.0)
     assert call(store, queue.retry, job_id, 2.0).runs == ()
     assert claimed(store, now_s=2.0).chooses
 
 
-def test_there_is_nothing_to_retry_or_cancel_that_is_not_there(store):
+def test_retry_and_cancel_need_a_matching_job(store):
     assert call(store, queue.cancel, "0" * 32, 0.0) is None
     assert call(store, queue.retry, "0" * 32, 0.0) is None
     assert status_of(store, "0" * 32) is None
@@ -228,11 +232,11 @@ def test_there_is_nothing_to_retry_or_cancel_that_is_not_there(store):
         call(store, queue.retry, job_id, 0.0)
 
 
-def test_what_nobody_could_help_does_not_count_as_an_attempt(store):
+def test_released_unit_does_not_count_as_attempt(store):
     job_id, _ = submitted(store)
     one, two, three = claimed(store, "a"), claimed(store, "b"), claimed(store, "bb")
     call(store, leases.release, one, 1.0)
-    assert call(store, leases.release_worker, "b", 1.0, reason="the worker ended by SIGKILL") == 1
+    assert call(store, leases.release_worker, "b", 1.0, reason="the worker crashed: killed by SIGKILL") == 1
     attempts = {(run.batch_size, run.seed): (run.state, run.attempts) for run in status_of(store, job_id).runs}
     assert [attempts[c.batch_size, c.seed] for c in (one, two, three)] == [
         ("waiting", 0),
@@ -244,7 +248,7 @@ def test_what_nobody_could_help_does_not_count_as_an_attempt(store):
     assert not done(store, three)
 
 
-def test_jobs_are_listed_newest_first_and_page_by_page(store):
+def test_jobs_are_listed_newest_first_in_pages(store):
     made = [submitted(store, request(seeds=seeds), now_s=float(seeds // 2))[0] for seeds in range(1, 6)]
     everything = [one.job for one in call(store, queue.listing)]
     assert sorted(everything) == sorted(made)
@@ -264,9 +268,8 @@ def test_jobs_are_listed_newest_first_and_page_by_page(store):
         call(store, queue.listing, before="nothing")
 
 
-@settings(max_examples=40)
 @given(moves=st.lists(st.tuples(st.sampled_from("cccddflxrk"), st.integers(0, 3)), max_size=40))
-def test_whatever_happens_no_unit_is_done_twice_and_none_is_missing(tmp_path_factory, moves):
+def test_units_are_done_exactly_once(tmp_path_factory, moves):
     """Claims, results, failures, lost leases, cancels and retries in any order; the set of units stays the same."""
     with opened(tmp_path_factory.mktemp("any")) as store:
         _play(store, moves)

@@ -1,4 +1,4 @@
-"""Who gets in, who does not, and what a browser is told."""
+"""Authentication, authorization and security headers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fastapi import Depends, FastAPI, Form
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
-from tests.server import api_made as made
 from tests.server.conftest import Store, opened
+from tests.support.server import api as made
 
 from wattune.server import security
-from wattune.server.app import create_app
+from wattune.server.application import create_app
 from wattune.server.limits import Buckets, Limits
-from wattune.server.sessions import COOKIE, LASTS_S
+from wattune.server.sessions import COOKIE, LIFETIME_S
 from wattune.server.settings import is_loopback
 from wattune.server.store import tokens
 
@@ -59,7 +59,7 @@ ROUTES = [
 ]
 
 
-def test_each_scope_opens_what_it_should(local, sqlite_store):
+def test_scopes_grant_their_routes(local, sqlite_store):
     shown = {scope: made.token(sqlite_store, scope) for scope in tokens.SCOPES}
     for needed, method, path, body in ROUTES:
         nobody = local.request(method, path, json=body)
@@ -73,7 +73,7 @@ def test_each_scope_opens_what_it_should(local, sqlite_store):
                 assert answer.status_code not in (401, 403), (scope, path)
 
 
-def test_every_route_of_the_api_asks_who_it_is(local, sqlite_store):
+def test_every_api_route_authenticates(local, sqlite_store):
     """So that a route that is added later without asking is seen."""
     made.token(sqlite_store, "admin")
     for path, methods in local.app.openapi()["paths"].items():
@@ -85,7 +85,7 @@ def test_every_route_of_the_api_asks_who_it_is(local, sqlite_store):
             assert local.request(method, asked).status_code == 401, (method, path)
 
 
-def test_a_token_that_no_longer_holds_opens_nothing(store):
+def test_expired_and_revoked_tokens_are_rejected(store):
     with TestClient(app_of(store), base_url=LOCAL) as client:
         expired = made.token(store, "admin", "old", expires_s=time.time() - 1)
         assert "expired" in made.problem(client.get("/v1/models", headers=expired), 401)["what"]
@@ -94,7 +94,7 @@ def test_a_token_that_no_longer_holds_opens_nothing(store):
         assert client.get("/v1/models", headers=good).status_code == 200
         with store.database.session() as session:
             tokens.revoke(session, "good", time.time())
-        time.sleep(security.RECENT_S)
+        time.sleep(security.TOKEN_CACHE_S)
         assert "revoked" in made.problem(client.get("/v1/models", headers=good), 401)["what"]
         with store.database.session() as session:
             tokens.revoke(session, "old", time.time())
@@ -114,19 +114,19 @@ def test_a_token_that_no_longer_holds_opens_nothing(store):
         lambda text: text.replace("wt", "\u00e9").encode("latin-1"),
     ],
 )
-def test_a_token_that_is_almost_right_is_wrong(local, sqlite_store, change):
+def test_almost_correct_token_is_rejected(local, sqlite_store, change):
     text = made.token(sqlite_store, "admin")["Authorization"]
     assert local.get("/v1/models", headers={"Authorization": text}).status_code == 200
     made.problem(local.get("/v1/models", headers={"Authorization": change(text)}), 401)
 
 
-def test_two_authorizations_are_none(local, sqlite_store):
+def test_two_authorization_headers_are_rejected(local, sqlite_store):
     text = made.token(sqlite_store, "admin")["Authorization"]
     twice = [("Authorization", text), ("Authorization", "Bearer wt_other")]
     made.problem(local.get("/v1/models", headers=twice), 401)
 
 
-def test_secrets_are_not_in_the_store(sqlite_store, tmp_path):
+def test_secrets_are_not_stored(sqlite_store, tmp_path):
     text = made.token(sqlite_store, "admin")["Authorization"].removeprefix("Bearer ")
     secret = text.rpartition("_")[2]
     sqlite_store.database.close()
@@ -135,7 +135,7 @@ def test_secrets_are_not_in_the_store(sqlite_store, tmp_path):
     assert secret.encode() not in kept
 
 
-def test_without_tokens_only_this_machine_is_let_in(local):
+def test_without_tokens_only_local_requests_are_allowed(local):
     assert local.get("/v1/models").status_code == 200
     for host in ("localhost:8484", "[::1]:8484", "127.0.0.1", "LOCALHOST"):
         assert local.get("/v1/models", headers={"Host": host}).status_code == 200, host
@@ -153,18 +153,18 @@ def test_without_tokens_only_this_machine_is_let_in(local):
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-def test_a_page_of_another_site_gets_nothing(local, headers):
+def test_cross_site_request_is_rejected(local, headers):
     made.problem(local.get("/v1/models", headers=headers), 403)
     made.problem(local.put("/v1/devices/a", json=made.status("a"), headers=headers), 403)
     assert local.get("/v1/devices").json() == []
 
 
-def test_a_page_of_ours_gets_on(local):
+def test_same_origin_request_is_allowed(local):
     headers = {"Origin": LOCAL, "Sec-Fetch-Site": "same-origin"}
     assert local.put("/v1/devices/nano-1", json=made.status(), headers=headers).status_code == 204
 
 
-def test_elsewhere_nobody_gets_in_without_a_token(tmp_path):
+def test_remote_address_requires_a_token(tmp_path):
     with opened(tmp_path / "store", host="0.0.0.0", requires_token=True) as store:
         with TestClient(app_of(store), base_url="http://fleet.example:8484") as client:
             made.problem(client.get("/v1/models"), 401)
@@ -201,14 +201,14 @@ def with_forms(store: Store) -> FastAPI:
     return app
 
 
-def test_a_browser_signs_in_and_out(sqlite_store):
+def test_browser_signs_in_and_out(sqlite_store):
     with TestClient(with_forms(sqlite_store), base_url=LOCAL) as browser:
         text = made.token(sqlite_store, "device")["Authorization"].removeprefix("Bearer ")
         made.problem(browser.post("/in", data={"token": "wt_wrong"}), 401)
         assert COOKIE not in browser.cookies
         entered = browser.post("/in", data={"token": text})
         cookie = entered.headers["set-cookie"]
-        for part in ("HttpOnly", "SameSite=strict", "Path=/", f"Max-Age={LASTS_S}"):
+        for part in ("HttpOnly", "SameSite=strict", "Path=/", f"Max-Age={LIFETIME_S}"):
             assert part in cookie
         assert text not in cookie
         assert browser.get("/v1/models").status_code == 200
@@ -220,7 +220,7 @@ def test_a_browser_signs_in_and_out(sqlite_store):
         made.problem(browser.get("/v1/models"), 401)
 
 
-def test_a_revoked_token_ends_its_sessions(sqlite_store):
+def test_revoking_a_token_ends_its_sessions(sqlite_store):
     with TestClient(with_forms(sqlite_store), base_url=LOCAL) as browser:
         made.token(sqlite_store, "admin", "another")
         text = made.token(sqlite_store, "device", "mine")["Authorization"].removeprefix("Bearer ")
@@ -231,16 +231,16 @@ def test_a_revoked_token_ends_its_sessions(sqlite_store):
         made.problem(browser.get("/v1/models"), 401)
 
 
-def test_a_session_ends_by_itself(sqlite_store, monkeypatch):
+def test_session_expires(sqlite_store, monkeypatch):
     with TestClient(with_forms(sqlite_store), base_url=LOCAL) as browser:
         text = made.token(sqlite_store, "device")["Authorization"].removeprefix("Bearer ")
         browser.post("/in", data={"token": text})
         now_s = time.time()
-        monkeypatch.setattr("wattune.server.sessions.time.time", lambda: now_s + LASTS_S + 1)
+        monkeypatch.setattr("wattune.server.sessions.time.time", lambda: now_s + LIFETIME_S + 1)
         made.problem(browser.get("/v1/models"), 401)
 
 
-def test_forms_and_calls_of_a_browser_carry_what_only_our_pages_know(sqlite_store):
+def test_browser_requests_require_csrf_token(sqlite_store):
     with TestClient(with_forms(sqlite_store), base_url=LOCAL) as browser:
         open_csrf = browser.get("/form").text
         assert browser.post("/form", data={"csrf": open_csrf}).text == "done"
@@ -256,7 +256,7 @@ def test_forms_and_calls_of_a_browser_carry_what_only_our_pages_know(sqlite_stor
         assert browser.put("/v1/devices/nano-1", json=made.status(), headers={"X-CSRF-Token": own}).status_code == 204
 
 
-def test_under_tls_the_cookie_is_for_tls(tmp_path):
+def test_cookie_is_secure_under_tls(tmp_path):
     with opened(tmp_path / "store", tls_cert=Path("cert.pem"), tls_key=Path("key.pem")) as store:
         with TestClient(with_forms(store), base_url="https://127.0.0.1:8484") as browser:
             text = made.token(store, "read")["Authorization"].removeprefix("Bearer ")
@@ -265,7 +265,7 @@ def test_under_tls_the_cookie_is_for_tls(tmp_path):
             assert entered.headers["strict-transport-security"]
 
 
-def test_a_page_without_a_session_is_sent_to_sign_in(local, sqlite_store):
+def test_page_without_session_redirects_to_login(local, sqlite_store):
     made.token(sqlite_store, "admin")
     page = local.get("/metrics", headers={"Accept": "text/html"}, follow_redirects=False)
     assert (page.status_code, page.headers["location"]) == (303, "/login?next=/metrics")
@@ -273,7 +273,7 @@ def test_a_page_without_a_session_is_sent_to_sign_in(local, sqlite_store):
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/absent", "/healthz", "/nowhere", "/v1/openapi.json"])
-def test_no_answer_can_do_harm_in_a_browser(local, path):
+def test_responses_have_security_headers(local, path):
     headers = local.get(path).headers
     assert "default-src 'none'" in headers["content-security-policy"]
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
@@ -282,7 +282,7 @@ def test_no_answer_can_do_harm_in_a_browser(local, path):
     assert headers["cache-control"] == "no-store"
 
 
-def test_what_comes_too_fast_is_told_to_wait(tmp_path):
+def test_rate_limit_returns_429(tmp_path):
     with opened(tmp_path / "store", limits=Limits(rate_per_s=1.0, burst=5)) as store:
         with TestClient(app_of(store), base_url=LOCAL) as client:
             shown = made.token(store, "read")
@@ -296,7 +296,7 @@ def test_what_comes_too_fast_is_told_to_wait(tmp_path):
             assert client.get("/healthz").status_code == 200
 
 
-def test_who_guesses_tokens_is_told_to_wait_and_locks_nobody_out(local, sqlite_store):
+def test_guessing_tokens_is_limited_without_lockout(local, sqlite_store):
     good = made.token(sqlite_store, "read")
     wrong = {"Authorization": f"Bearer wt_{'0' * 12}_{'x' * 43}"}
     answers = [local.get("/v1/models", headers=wrong).status_code for _ in range(14)]
@@ -305,7 +305,7 @@ def test_who_guesses_tokens_is_told_to_wait_and_locks_nobody_out(local, sqlite_s
     assert local.get("/v1/models", headers=good).status_code == 200
 
 
-def test_a_bucket_fills_again_and_forgets_the_oldest():
+def test_bucket_refills_and_evicts_the_oldest():
     now_s = 0.0
     buckets = Buckets(rate_per_s=2.0, burst=3.0, now_s=lambda: now_s)
     assert [buckets.take("a") for _ in range(3)] == [0.0, 0.0, 0.0]
@@ -318,7 +318,7 @@ def test_a_bucket_fills_again_and_forgets_the_oldest():
     assert buckets.take("a") == 0.0
 
 
-def test_which_addresses_are_this_machine_alone():
+def test_loopback_addresses_are_recognized():
     assert all(map(is_loopback, ("127.0.0.1", "127.8.0.1", "::1", "[::1]", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.1.4", "fleet.example", "")))
 
@@ -327,7 +327,7 @@ SERVE = """
 import sys
 from pathlib import Path
 from starlette.testclient import TestClient
-from wattune.server.app import create_app
+from wattune.server.application import create_app
 from wattune.server.settings import Settings
 from wattune.server.store import Database, FileStore
 
@@ -346,7 +346,7 @@ print(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 
 
-def test_the_process_of_the_api_has_no_torch(tmp_path):
+def test_api_process_does_not_import_torch(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SERVE, str(tmp_path)], capture_output=True, text=True, check=True, timeout=100
     )
@@ -355,7 +355,7 @@ def test_the_process_of_the_api_has_no_torch(tmp_path):
     assert loaded.isdisjoint({"torch", "plotly", "sklearn", "ray"})
 
 
-def test_nothing_of_the_server_but_its_worker_reads_pickles_or_code():
+def test_only_the_worker_may_load_code():
     """No name that comes from outside is ever looked up: see FACTORIES. What would do so stands nowhere."""
     folder = Path(security.__file__).parent
     for path in folder.rglob("*.py"):

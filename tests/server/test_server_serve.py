@@ -1,4 +1,4 @@
-"""``wattune serve``: starts, refuses what would be unsafe, looks after its workers, ends as it is told."""
+"""``wattune serve``: start, refusal of unsafe settings, supervision of workers, shutdown."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,12 +14,13 @@ import httpx
 import pytest
 from sqlalchemy import update
 from tests.server.conftest import opened
-from tests.server.served_made import model, request
-from tests.server.serving_made import Serving, serving, wait_for
+from tests.support.server.served import model, request
+from tests.support.server.serving import Serving, serving, wait_for
 
+from wattune.cli import main
 from wattune.server.jobs import leases, queue
-from wattune.server.store import models, tokens
-from wattune.server.store.tables import UnitRow
+from wattune.server.store import model_catalog, tokens
+from wattune.server.store.schema import UnitRow
 
 LONG = {"budget_samples": 200_000, "target": 0.9999, "options": {"classes": 5, "channels": 1, "width": 16}}
 """A model of which no run ends while a test looks at it."""
@@ -30,7 +29,7 @@ LONG = {"budget_samples": 200_000, "target": 0.9999, "options": {"classes": 5, "
 def offered(folder, **changes):
     """A store that offers a model, so that no example is made."""
     with opened(folder) as store, store.database.session() as session:
-        models.put(session, model(**changes), 0.0)
+        model_catalog.put(session, model(**changes), 0.0)
 
 
 def asked(server, **changes):
@@ -43,17 +42,23 @@ def job(server, job_id):
     return server.get(f"/v1/jobs/{job_id}").json()
 
 
-def refused(*options):
-    """What ``wattune serve`` says, and its exit code."""
-    done = subprocess.run(
-        [sys.executable, "-m", "wattune", "serve", *options], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    return done.returncode, done.stderr.strip()
+@pytest.fixture
+def refused(capsys, monkeypatch):
+    """Call ``wattune serve`` in this process: (options) -> (exit code, the one line that it says)."""
+    monkeypatch.setattr("wattune.server.logs.configure", lambda: None)  # it would last, for all tests of this process
+
+    def call(*options):
+        code = main(["serve", *map(str, options)])
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        return code, captured.err.strip()
+
+    return call
 
 
-def test_it_says_where_it_is_and_ends_with_0_at_sigterm_and_130_at_ctrl_c(tmp_path):
+@pytest.mark.slow
+def test_server_prints_its_url_and_exits_0_on_sigterm_and_130_on_ctrl_c(tmp_path):
     folder = tmp_path / "store"
     offered(folder)
     for how, code in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
@@ -63,7 +68,7 @@ def test_it_says_where_it_is_and_ends_with_0_at_sigterm_and_130_at_ctrl_c(tmp_pa
         assert server.end(how) == code
 
 
-def test_the_process_that_answers_has_no_torch_and_stays_small(tmp_path):
+def test_api_process_stays_small_without_torch(tmp_path):
     folder = tmp_path / "store"
     offered(folder)
     with serving(folder, "--workers", "0") as server:
@@ -78,28 +83,33 @@ def test_the_process_that_answers_has_no_torch_and_stays_small(tmp_path):
         assert {"time", "level", "logger", "message"} <= set(json.loads(lines[-1]))
 
 
-def test_a_store_has_one_server(tmp_path):
+@pytest.mark.slow
+def test_store_is_locked_by_one_server(refused, tmp_path):
     folder = tmp_path / "store"
     offered(folder)
     with serving(folder, "--workers", "0"):
-        code, line = refused("--port", "0", "--store", str(folder))
+        code, line = refused("--port", 0, "--store", folder)
     assert (code, line) == (2, f"wattune: another server uses this store: {folder}; give another --store")
 
 
-def test_a_port_in_use_is_one_line(tmp_path):
+def test_port_in_use_is_a_one_line_error(refused, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, line = refused("--port", str(port), "--store", str(tmp_path / "store"))
+        code, line = refused("--port", port, "--store", tmp_path / "store")
     assert code == 2
     assert line.startswith(f"wattune: cannot listen on 127.0.0.1:{port}: ")
 
 
-def test_an_address_that_others_reach_needs_a_token(tmp_path):
-    folder = tmp_path / "store"
-    code, line = refused("--host", "0.0.0.0", "--port", "0", "--store", str(folder))
+def test_public_address_requires_a_token(refused, tmp_path):
+    code, line = refused("--host", "0.0.0.0", "--port", 0, "--store", tmp_path / "store")
     assert code == 2
-    assert "an address that other machines reach, and no token: 0.0.0.0" in line
+    assert "listening on an address that other machines can reach needs a token: 0.0.0.0" in line
     assert "wattune token make" in line
+
+
+@pytest.mark.slow
+def test_an_address_that_others_reach_is_served_with_a_token(tmp_path):
+    folder = tmp_path / "store"
     offered(folder)
     with opened(folder) as store, store.database.session() as session:
         token = tokens.make(session, "lab", "read", time.time())
@@ -115,19 +125,19 @@ def test_an_address_that_others_reach_needs_a_token(tmp_path):
         (["--executor", "dask"], "executor: dask; allowed: ray or ray:ADDRESS"),
         (["--tls-cert", "/nowhere.pem"], "TLS; allowed: --tls-cert and --tls-key together"),
         (["--database", "mysql://x/y"], "--database:"),
-        (["--database", "postgresql+psycopg://x@/y?host=/nowhere"], "the database does not answer:"),
+        (["--database", "postgresql+psycopg://x@/y?host=/nowhere"], "the database does not respond:"),
         (["--store", "/proc/nowhere"], "cannot write /proc/nowhere"),
     ],
 )
-def test_what_cannot_work_is_one_line(tmp_path, options, said):
-    where = [] if "--store" in options else ["--store", str(tmp_path / "store")]
-    code, line = refused("--port", "0", *where, *options)
+def test_unusable_options_are_a_one_line_error(refused, tmp_path, options, said):
+    where = [] if "--store" in options else ["--store", tmp_path / "store"]
+    code, line = refused("--port", 0, *where, *options)
     assert code in (1, 2)
     assert said in line
 
 
 @pytest.mark.slow
-def test_workers_are_started_again_and_what_they_did_goes_on(tmp_path):
+def test_crashed_workers_restart_and_resume(tmp_path):
     folder = tmp_path / "store"
     offered(folder, **LONG)
     with serving(folder, "--workers", "1") as server:
@@ -136,7 +146,7 @@ def test_workers_are_started_again_and_what_they_did_goes_on(tmp_path):
         [first] = server.workers
         server.kill(first)
         run = wait_for(lambda: (r := job(server, job_id)["runs"][0])["attempts"] == 2 and r)
-        assert run["reason"] == "the worker ended by SIGKILL"
+        assert run["reason"] == "the worker crashed: killed by SIGKILL"
         [second] = server.workers
         assert second != first
         workers = server.workers
@@ -149,7 +159,7 @@ def test_workers_are_started_again_and_what_they_did_goes_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_end_with_a_server_that_was_killed(tmp_path):
+def test_workers_exit_if_the_server_is_killed(tmp_path):
     folder = tmp_path / "store"
     offered(folder, **LONG)
     server = Serving(folder, "--workers", "2", log=tmp_path / "log")
@@ -163,7 +173,7 @@ def test_workers_end_with_a_server_that_was_killed(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_loses_its_unit_and_its_life(tmp_path):
+def test_hung_worker_is_killed_and_its_unit_requeued(tmp_path):
     folder = tmp_path / "store"
     offered(folder, **LONG)
     with serving(folder, "--workers", "1") as server:
@@ -175,22 +185,22 @@ def test_a_worker_that_hangs_loses_its_unit_and_its_life(tmp_path):
             # As if the seconds of its lease had passed.
             session.execute(update(UnitRow).where(UnitRow.state == "running").values(lease_until_s=time.time() - 1))
         run = wait_for(lambda: (r := job(server, job_id)["runs"][0])["attempts"] == 2 and r)
-        assert run["reason"] == f"the worker did not answer for {leases.LEASE_S:.0f} s"
+        assert run["reason"] == f"the lease expired: the worker did not respond for {leases.LEASE_S:.0f} s"
         assert first not in server.workers
 
 
 @pytest.mark.slow
-def test_an_empty_store_gets_the_example_also_without_workers(tmp_path):
+def test_empty_store_gets_the_example_without_workers(tmp_path):
     with serving(tmp_path / "store", "--workers", "0") as server:
         wait_for(lambda: [one["model"] for one in server.get("/v1/models").json()] == ["resnet8-digits"])
         wait_for(lambda: server.workers == [])
 
 
 @pytest.mark.slow
-def test_two_servers_do_not_share_a_database(tmp_path, postgresql):
+def test_database_is_locked_by_one_server(refused, tmp_path, postgresql):
     url = postgresql.new()
     with serving(tmp_path / "one", "--workers", "0", "--database", url):
-        code, line = refused("--port", "0", "--store", str(tmp_path / "two"), "--database", url)
+        code, line = refused("--port", 0, "--store", tmp_path / "two", "--database", url)
     assert (code, line) == (2, "wattune: another server uses this database; give another --database")
 
 

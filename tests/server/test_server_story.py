@@ -18,10 +18,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from tests.server.story_made import COMMAND, ENVIRONMENT, running
+from tests.support.server.story import COMMAND, ENVIRONMENT, running
 
 import wattune
-from wattune.records import EfficiencyCurve, TrainingRecord
+from wattune.records import SampleEfficiency, TrainingRecord
 from wattune.records.served import ServedModel
 
 DEVICES = ("sim:jetson-nano", "sim:jetson-agx-orin")
@@ -86,7 +86,7 @@ def until(is_so, seconds=LIMIT_S):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_two_boards_end_at_their_own_points_from_the_same_model_and_curve(tmp_path):
+def test_two_boards_choose_their_own_points_from_one_curve(tmp_path):
     port = free_port()
     data = own_images(tmp_path / "my.npz")
     caps = {device: cap_w(device) for device in DEVICES}
@@ -107,7 +107,7 @@ def test_two_boards_end_at_their_own_points_from_the_same_model_and_curve(tmp_pa
         assert len(jobs) == 1  # both asked for the same
         runs = [(run["batch_size"], run["seed"]) for run in jobs[0]["runs"]]
         assert len(set(runs)) == len(runs)
-        for kind in (ServedModel, EfficiencyCurve):
+        for kind in (ServedModel, SampleEfficiency):
             one, other = (kind.load(devices.run(device, 1) / f"{kind.name}.json") for device in DEVICES)
             assert one == other
         nano, orin = (first[device].plan for device in DEVICES)
@@ -125,7 +125,7 @@ def test_two_boards_end_at_their_own_points_from_the_same_model_and_curve(tmp_pa
         with devices.start(DEVICES[0], 2) as process:
             second = devices.finish(process, DEVICES[0], 2)
         assert second.plan.point == nano.point
-        for text in ("cannot be reached", "the curve is from the cache of", "delivered at the next contact"):
+        for text in ("cannot be reached", "using the curve cached on", "will be delivered later"):
             assert text in devices.said(DEVICES[0], 2)
         server = stack.enter_context(running(tmp_path / "store", port=port, workers=0))
         with devices.start(DEVICES[0], 3) as process:

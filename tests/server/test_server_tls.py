@@ -1,4 +1,4 @@
-"""TLS with a certificate of one's own, made by the command of the docs."""
+"""TLS with a self-signed certificate, made by the command in the docs."""
 
 import re
 import shutil
@@ -6,13 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.server.served_made import model
-from tests.server.serving_made import serving
+from tests.support.server.served import model
+from tests.support.server.serving import serving
 
 from wattune.errors import InputError, WattuneError
-from wattune.remote import Server
+from wattune.remote import Client
 from wattune.server.settings import sqlite_url
-from wattune.server.store import Database, models, tokens
+from wattune.server.store import Database, model_catalog, tokens
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "server.md"
 
@@ -27,28 +27,28 @@ def certificate(folder):
     return folder / "cert.pem", folder / "key.pem"
 
 
-def test_a_device_reaches_a_server_by_its_own_certificate_and_trusts_no_other(tmp_path, monkeypatch):
+def test_device_trusts_only_the_given_certificate(tmp_path, monkeypatch):
     cert, key = certificate(tmp_path)
     store = tmp_path / "store"
     store.mkdir()
     database = Database(sqlite_url(store))
     database.upgrade()
     with database.session() as session:
-        models.put(session, model(), 0.0)
+        model_catalog.put(session, model(), 0.0)
         token = tokens.make(session, "lab", "device", 0.0)
     database.close()
     with serving(store, "--workers", "0", "--tls-cert", str(cert), "--tls-key", str(key)) as server:
         assert server.url.startswith("https://")
-        with Server(server.url, token=token, cache=tmp_path / "none", waits_s=()) as client:
+        with Client(server.url, token=token, cache=tmp_path / "none", backoff_s=()) as client:
             with pytest.raises(WattuneError, match="SSL_CERT_FILE"):
                 client.model(model().model)
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))
-        with Server(server.url, token=token, cache=tmp_path / "cache", waits_s=()) as client:
+        with Client(server.url, token=token, cache=tmp_path / "cache", backoff_s=()) as client:
             assert client.model(model().model) == model()
         # The same port without TLS gives nothing away.
-        with Server(server.url.replace("https", "http"), token=token, cache=tmp_path / "plain", waits_s=()) as client:
+        with Client(server.url.replace("https", "http"), token=token, cache=tmp_path / "plain", backoff_s=()) as client:
             with pytest.raises(WattuneError):
                 client.model(model().model)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "not-there.pem"))
     with pytest.raises(InputError, match="SSL_CERT_FILE"):
-        Server(server.url, token=token, cache=tmp_path / "cache")
+        Client(server.url, token=token, cache=tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""`wattune token`: made, listed, revoked; on both databases."""
+"""`wattune token`: create, list and revoke, on both databases."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.server.conftest import opened
 
 from wattune.cli import main
 from wattune.errors import InputError
-from wattune.server.app import create_app
-from wattune.server.security import RECENT_S
+from wattune.server.application import create_app
+from wattune.server.security import TOKEN_CACHE_S
 from wattune.server.store import tokens
 
 
@@ -29,7 +29,7 @@ def wattune(capsys):
     return call
 
 
-def test_a_token_is_made_used_and_revoked(wattune, database_url, tmp_path):
+def test_token_is_created_used_and_revoked(wattune, database_url, tmp_path):
     code, out, err = wattune(
         "token", "make", "lab", "--scope", "device", "--expires", "90d", "--database", database_url
     )
@@ -47,7 +47,7 @@ def test_a_token_is_made_used_and_revoked(wattune, database_url, tmp_path):
             assert text not in out
             assert text.rpartition("_")[2] not in out
             assert wattune("token", "revoke", "lab", "--database", database_url)[0] == 0
-            time.sleep(RECENT_S)
+            time.sleep(TOKEN_CACHE_S)
             assert client.get("/v1/models", headers=shown).status_code == 401, "in a server that runs, too"
     (told,) = json.loads(wattune("token", "list", "--json", "--database", database_url)[1])
     assert (told["name"], told["scope"]) == ("lab", "device")
@@ -56,7 +56,7 @@ def test_a_token_is_made_used_and_revoked(wattune, database_url, tmp_path):
     assert (code, "unknown token" in err) == (2, True)
 
 
-def test_a_store_that_is_not_there_is_made_for_its_owner_alone(wattune, tmp_path):
+def test_new_store_is_private(wattune, tmp_path):
     folder = tmp_path / "fleet"
     assert wattune("token", "make", "a", "--scope", "read", "--store", folder)[0] == 0
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -80,7 +80,7 @@ def test_a_store_that_is_not_there_is_made_for_its_owner_alone(wattune, tmp_path
         ((), "token --help"),
     ],
 )
-def test_mistakes_are_one_line(wattune, tmp_path, arguments, said):
+def test_token_errors_are_one_line(wattune, tmp_path, arguments, said):
     more = () if not arguments else ("--store", tmp_path)
     code, out, err = wattune("token", *arguments, *more)
     assert (code, out) == (2, "")
@@ -89,8 +89,8 @@ def test_mistakes_are_one_line(wattune, tmp_path, arguments, said):
     assert list(tmp_path.iterdir()) == [], "and no store was begun"
 
 
-def test_when_a_token_was_used_is_kept_now_and_then(sqlite_store, monkeypatch):
-    monkeypatch.setattr("wattune.server.app.USED_EVERY_S", 0.05)
+def test_last_use_of_a_token_is_written_periodically(sqlite_store, monkeypatch):
+    monkeypatch.setattr("wattune.server.application.USED_WRITE_EVERY_S", 0.05)
     app = create_app(sqlite_store.settings, sqlite_store.database, sqlite_store.files)
     begin_s = time.time()
     with sqlite_store.database.session() as session:
@@ -108,14 +108,14 @@ def test_when_a_token_was_used_is_kept_now_and_then(sqlite_store, monkeypatch):
         first_s = used_s()
         assert first_s is not None
         assert begin_s <= first_s <= time.time()
-        monkeypatch.setattr("wattune.server.app.USED_EVERY_S", 1000.0)
+        monkeypatch.setattr("wattune.server.application.USED_WRITE_EVERY_S", 1000.0)
         client.get("/v1/models", headers={"Authorization": f"Bearer {text}"})
     last_s = used_s()
     assert last_s is not None
     assert last_s > first_s, "what was not kept yet is kept at the end"
 
 
-def test_names_and_scopes_are_checked_below_the_command_line_too(sqlite_store):
+def test_names_and_scopes_are_checked_in_the_store(sqlite_store):
     with sqlite_store.database.session() as session:
         for name, scope in (("", "read"), ("a\n", "read"), ("a", "")):
             with pytest.raises(InputError):

@@ -1,4 +1,4 @@
-"""No training sample leaves a device: every byte of a whole run is looked at."""
+"""Privacy on the wire: no training sample is among the bytes of a whole run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import sys
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tests.server.story_made import ENVIRONMENT, offer, own_data, running, small
-from tests.server.wire_made import Detector, recorded
+from tests.support.server.story import ENVIRONMENT, offer, own_data, running, small
+from tests.support.server.wire import Detector, recorded
 
 from wattune.records import TrainingRecord
 
@@ -58,7 +58,7 @@ PLANTS = {
 
 
 @pytest.mark.parametrize("form", PLANTS)
-def test_a_sample_that_was_planted_is_found(images, detector, form):
+def test_planted_sample_is_detected(images, detector, form):
     noise = b'POST /v1/trainings HTTP/1.1\r\n\r\n{"metric": 0.25, "list": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]}'
     assert detector.finds(noise) == []
     for sample in images[[0, 17]]:

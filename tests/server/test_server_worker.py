@@ -1,4 +1,4 @@
-"""Workers: what they train is what an estimate here would, and what goes wrong is said."""
+"""Workers: results equal those of a local estimate, and errors are reported."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 import torch
 from safetensors.torch import save
 from sqlalchemy import select, update
-from tests.server.served_made import model, pooled, request
+from tests.support.server.served import model, pooled, request
 
 from wattune.algorithms import load_checkpoint
-from wattune.efficiency import CHECKPOINT_EVERY, estimate
-from wattune.records import EfficiencyCurve, LearningCurve
+from wattune.proxy import CHECKPOINT_EVERY, estimate
+from wattune.records import LearningCurve, SampleEfficiency
+from wattune.server.ingest import add_example
 from wattune.server.jobs import leases, queue
-from wattune.server.jobs.example import offer
 from wattune.server.jobs.worker import Worker
-from wattune.server.store import models
-from wattune.server.store.tables import JobRow, UnitRow
+from wattune.server.store import model_catalog
+from wattune.server.store.schema import JobRow, UnitRow
 from wattune.workloads import example_workload
 from wattune.workloads.served import proxy_workload
 
@@ -69,7 +69,7 @@ def same(one, other):
     return [{**r, "provenance": {**r["provenance"], "created_at": None}} for r in (one, other)]
 
 
-def test_a_full_sweep_is_what_an_estimate_here_would_be(store):
+def test_full_sweep_equals_local_estimate(store):
     asked = request(batch_sizes=[16, 64])
     job_id = submitted(store, asked)
     worked(store)
@@ -82,7 +82,7 @@ def test_a_full_sweep_is_what_an_estimate_here_would_be(store):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [None, {8: (-6.0, 0.1), 16: (-6.5, 0.1), 32: (-6.9, 0.1), 64: (-7.0, 0.1)}])
-def test_a_pooled_sweep_chooses_the_runs_that_an_estimate_here_would(sqlite_store, times):
+def test_pooled_sweep_chooses_the_runs_of_local_estimate(sqlite_store, times):
     asked = pooled(log_step_times=times)
     job_id = submitted(sqlite_store, asked)
     worked(sqlite_store)
@@ -91,7 +91,7 @@ def test_a_pooled_sweep_chooses_the_runs_that_an_estimate_here_would(sqlite_stor
     assert status_of(sqlite_store, job_id).runs_done == served["runs_used"]
 
 
-def test_a_curve_has_the_same_bytes_whoever_trained_it_and_when(sqlite_store, tmp_path):
+def test_curve_bytes_depend_on_the_run_alone(sqlite_store, tmp_path):
     job_id = submitted(sqlite_store, request(seeds=1, batch_sizes=[32]))
     worked(sqlite_store)
     [run] = status_of(sqlite_store, job_id).runs
@@ -107,7 +107,7 @@ def test_a_curve_has_the_same_bytes_whoever_trained_it_and_when(sqlite_store, tm
     assert status_of(sqlite_store, job_id).runs[0].curve == run.curve
 
 
-def test_an_interrupted_run_goes_on_from_its_checkpoint_and_ends_as_if_nothing_had_been(sqlite_store):
+def test_interrupted_run_resumes_from_checkpoint_with_same_result(sqlite_store):
     asked = request(seeds=1, batch_sizes=[16], target=0.999)
     job_id = submitted(sqlite_store, asked)
     worker, seen = worker_of(sqlite_store), []
@@ -140,7 +140,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint_and_ends_as_if_nothing_h
     assert status_of(sqlite_store, job_id).runs[0].curve == interrupted
 
 
-def test_a_checkpoint_that_was_cut_off_is_left_and_the_run_starts_again(sqlite_store):
+def test_truncated_checkpoint_is_discarded(sqlite_store):
     job_id = submitted(sqlite_store, request(seeds=1, batch_sizes=[32]))
     checkpoint = sqlite_store.settings.store / "work" / job_id / "b032-s0.checkpoint"
     checkpoint.parent.mkdir(parents=True)
@@ -153,7 +153,7 @@ def test_a_checkpoint_that_was_cut_off_is_left_and_the_run_starts_again(sqlite_s
     assert status_of(sqlite_store, job_id).state == "done"
 
 
-def test_a_run_that_was_finished_but_not_told_of_is_not_trained_again(sqlite_store):
+def test_finished_but_unreported_run_is_not_repeated(sqlite_store):
     job_id = submitted(sqlite_store, request(seeds=1, batch_sizes=[32]))
     worker = worker_of(sqlite_store)
     told = worker._finish
@@ -179,11 +179,11 @@ def weights_for(store, **options):
     content = save(small_cnn(**{"classes": 5, "channels": 1, "width": 4, **options}).state_dict())
     with store.database.session() as session:
         sha256 = store.files.write(content)
-        models.add_file(session, sha256, "safetensors", len(content), 0.0)
+        model_catalog.add_file(session, sha256, "safetensors", len(content), 0.0)
     return {"sha256": sha256, "bytes": len(content)}
 
 
-def test_weights_that_do_not_fit_fail_the_job_with_their_reason(store):
+def test_mismatched_weights_fail_the_job(store):
     job_id = submitted(store, weights=weights_for(store, width=8))
     assert worker_of(store).step()
     found = status_of(store, job_id)
@@ -192,7 +192,7 @@ def test_weights_that_do_not_fit_fail_the_job_with_their_reason(store):
     assert not worker_of(store).step()
 
 
-def test_an_algorithm_that_there_is_not_fails_the_job(sqlite_store):
+def test_unknown_algorithm_fails_the_job(sqlite_store):
     job_id = submitted(sqlite_store, request(algorithm="magic"))
     worked(sqlite_store)
     found = status_of(sqlite_store, job_id)
@@ -200,7 +200,7 @@ def test_an_algorithm_that_there_is_not_fails_the_job(sqlite_store):
     assert found.reason.startswith("unknown algorithm: magic; allowed:")
 
 
-def test_a_target_that_no_run_reaches_fails_the_job_after_its_runs(sqlite_store):
+def test_unreached_target_fails_the_job(sqlite_store):
     job_id = submitted(sqlite_store, request(seeds=1, batch_sizes=[64], target=0.999), budget_samples=256)
     worked(sqlite_store)
     found = status_of(sqlite_store, job_id)
@@ -208,7 +208,7 @@ def test_a_target_that_no_run_reaches_fails_the_job_after_its_runs(sqlite_store)
     assert "no run of digits-proxy reached the target" in found.reason
 
 
-def test_a_file_that_was_damaged_becomes_no_curve(sqlite_store):
+def test_damaged_file_yields_no_curve(sqlite_store):
     weights = weights_for(sqlite_store)
     job_id = submitted(sqlite_store, request(seeds=1, batch_sizes=[64]), weights=weights)
     path = sqlite_store.files.path(weights["sha256"])
@@ -225,7 +225,7 @@ def test_a_file_that_was_damaged_becomes_no_curve(sqlite_store):
     assert status_of(sqlite_store, job_id).state == "done"
 
 
-def test_an_error_that_nobody_expected_is_tried_again_and_then_parked(sqlite_store):
+def test_unexpected_error_is_retried_then_parked(sqlite_store):
     job_id = submitted(sqlite_store, request(seeds=1, batch_sizes=[64]))
     worker = worker_of(sqlite_store)
 
@@ -241,8 +241,8 @@ def test_an_error_that_nobody_expected_is_tried_again_and_then_parked(sqlite_sto
     )
 
 
-def test_a_cancelled_run_stops_at_its_next_evaluation(store, monkeypatch):
-    monkeypatch.setattr(leases, "BEAT_EVERY_S", 0.02)
+def test_cancelled_run_stops_at_next_evaluation(store, monkeypatch):
+    monkeypatch.setattr(leases, "RENEW_EVERY_S", 0.02)
     job_id = submitted(store, request(seeds=1, batch_sizes=[16], target=0.999))
     seen = []
 
@@ -266,20 +266,20 @@ def test_a_cancelled_run_stops_at_its_next_evaluation(store, monkeypatch):
     assert (found.state, [run.state for run in found.runs]) == ("cancelled", ["cancelled"])
 
 
-def test_an_empty_store_offers_the_example_once(sqlite_store):
-    assert offer(sqlite_store.database, sqlite_store.files)
-    assert not offer(sqlite_store.database, sqlite_store.files)
+def test_example_is_added_to_an_empty_store_once(sqlite_store):
+    assert add_example(sqlite_store.database, sqlite_store.files)
+    assert not add_example(sqlite_store.database, sqlite_store.files)
     with sqlite_store.database.session(reads_only=True) as session:
-        [served] = models.listing(session)
-        models._check_files(session, served)
+        [served] = model_catalog.listing(session)
+        model_catalog._check_files(session, served)
     path = sqlite_store.files.path(served.weights.sha256)
     assert proxy_workload(served, path, None).fingerprint() == example_workload().proxy.fingerprint()
 
 
-def test_the_finished_record_is_one_that_a_plan_takes(sqlite_store):
+def test_finished_record_can_be_planned_with(sqlite_store):
     job_id = submitted(sqlite_store, request(batch_sizes=[16, 64]))
     worked(sqlite_store)
-    record = EfficiencyCurve.parse(curve_of(sqlite_store, job_id))
+    record = SampleEfficiency.parse(curve_of(sqlite_store, job_id))
     assert (record.workload, record.algorithm, record.strategy) == ("digits", "backprop", "full")
     assert record.reference_batch_size == 64
     assert torch.get_num_threads() == 1

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.training import training_made as made
+from tests.support import training_runs as made
 
 from wattune.devices import Conditions, SimulatedDevice
 from wattune.errors import DeviceError, InputError
+from wattune.power.limiter import check_limit
+from wattune.power.monitor import BoardMonitor
 from wattune.profiling import profile_key
 from wattune.records import BoardEvent
-from wattune.training import check_limit, train
-from wattune.training.watch import Watch
+from wattune.training import train
 
 
 class Telling(SimulatedDevice):
@@ -37,7 +38,7 @@ class Telling(SimulatedDevice):
         self.happens = [event for event in self.happens if event not in due]
         return due
 
-    def hand_over(self, cap_w, max_temp_c=None):
+    def arm_guard(self, cap_w, max_temp_c=None):
         self.handed.append((cap_w, max_temp_c, self.current()))
 
 
@@ -125,7 +126,7 @@ def test_a_limit_that_is_no_temperature_is_refused(limit):
 def test_a_board_that_does_not_tell_its_temperature_is_refused():
     check_limit(made.nano(), None)
     device = made.nano()
-    with pytest.raises(InputError, match="does not tell its temperature"):
+    with pytest.raises(InputError, match="does not report its temperature"):
         train(device, made.workload(), made.plan(), max_temp_c=80.0)
     assert device.now_s() == 0
 
@@ -139,7 +140,7 @@ def test_the_board_guards_the_limits_as_well():
     assert free.handed == []
 
     class Refusing(Telling):
-        def hand_over(self, cap_w, max_temp_c=None):
+        def arm_guard(self, cap_w, max_temp_c=None):
             raise DeviceError("the agent has gone")
 
     refusing = Refusing()
@@ -168,10 +169,10 @@ def test_what_happens_to_the_board_is_in_the_record_in_the_trainings_time():
 
 def test_a_watch_goes_on_from_its_state():
     device = Telling()
-    first = Watch(device)
+    first = BoardMonitor(device)
     device.throttled_until_s = 100.0
     first.look(0.0)
-    second = Watch(device)
+    second = BoardMonitor(device)
     second.load_state_dict(first.state_dict())
     second.look(5.0)
     assert second.events == first.events != ()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.training import training_made as made
+from tests.support import training_runs as made
 
+from wattune.cap import PowerCap
 from wattune.devices import Fault
 from wattune.errors import Interrupted
 from wattune.planning import plan as make_plan
 from wattune.profiling import profile
-from wattune.records import EfficiencyCurve, EfficiencyPoint, TrainingRecord
+from wattune.records import EfficiencyPoint, SampleEfficiency, TrainingRecord
 from wattune.training import train
-from wattune.training.drift import Drift
+from wattune.training.plan_drift import Drift
 
 CAP_W = 4.5
 FOR_EVER = 1e6
@@ -28,8 +29,8 @@ def plan():
     """For a board as it was."""
     table = profile(made.nano(), workload(), reference=False)
     points = tuple(EfficiencyPoint(batch_size=b, relative_samples=1.0, samples=38400.0) for b in (8, 32))
-    curve = EfficiencyCurve(workload="points", reference_batch_size=32, points=points)
-    return make_plan(table, curve, cap_w=CAP_W)
+    curve = SampleEfficiency(workload="points", reference_batch_size=32, points=points)
+    return make_plan(table, curve, cap=PowerCap(CAP_W))
 
 
 def trained(plan, *faults, **arguments) -> TrainingRecord:
@@ -43,6 +44,7 @@ def test_on_the_board_that_was_profiled_nothing_is_changed(plan):
     assert {sample.setting for sample in record.trace} == {plan.clock_mhz}
 
 
+@pytest.mark.slow
 def test_a_board_that_draws_less_is_taken_to_a_higher_clock(plan):
     record = trained(plan, DRAWS_LESS)
     (change,) = record.replanned
@@ -88,7 +90,7 @@ def whole(plan, tmp_path_factory):
     return trained(plan, DRAWS_LESS, checkpoint=tmp_path_factory.mktemp("whole") / "checkpoint")
 
 
-@pytest.mark.parametrize("stops", [(1,), (3,), (2, 2)])
+@pytest.mark.parametrize("stops", [(2, 2), *(pytest.param(stops, marks=pytest.mark.slow) for stops in ((1,), (3,)))])
 def test_a_resumed_training_goes_on_with_its_new_plan(plan, whole, tmp_path, stops):
     for stop in stops:
         left = [stop]

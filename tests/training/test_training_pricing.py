@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.devices.devices_made import FileDevice
-from tests.training import training_made as made
+from tests.support import training_runs as made
+from tests.support.device_examples import FileDevice
 
-from wattune.efficiency import sweep
 from wattune.errors import InputError, RecordError
-from wattune.records import OperatingPoint
+from wattune.point import OperatingPoint
+from wattune.proxy import sweep
 from wattune.training import price, train
 
 
@@ -45,7 +45,7 @@ def test_what_cannot_be_priced_is_refused(tmp_path):
     workload = made.workload()
     (curve,) = sweep(workload, batch_sizes=[8], seeds=[0], folder=None)
     with pytest.raises(InputError, match="real board"):
-        price(curve, FileDevice(tmp_path), workload, OperatingPoint(batch_size=8, clock_mhz=100.0), cap_w=None)
+        price(curve, FileDevice(tmp_path), workload, OperatingPoint.of(8, clock_mhz=100.0), cap_w=None)
     with pytest.raises(InputError, match="batch size"):
         price(curve, made.nano(), workload, made.plan(32).point, cap_w=None)
     with pytest.raises(RecordError, match="other samples"):

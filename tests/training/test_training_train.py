@@ -4,22 +4,23 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.devices.devices_made import FileDevice
-from tests.training import training_made as made
+from tests.support import training_runs as made
+from tests.support.device_examples import FileDevice
 
-from wattune.algorithms import open_algorithm
-from wattune.devices import Fault, RecordedDevice
+from wattune.algorithms import load_checkpoint, open_algorithm, save_checkpoint
+from wattune.cap import PowerCap, SensorLimit
+from wattune.devices import Fault, ReplayDevice
 from wattune.errors import DeviceError, InputError, Interrupted, RecordError, SensorError
 from wattune.planning import plan as make_plan
 from wattune.profiling import profile, profile_key
 from wattune.records import (
     Baseline,
-    EfficiencyCurve,
     EfficiencyPoint,
     Plan,
     ProfileCell,
     ProfileCost,
     ProfileTable,
+    SampleEfficiency,
     TrainingRecord,
 )
 from wattune.training import price, train
@@ -102,11 +103,13 @@ def test_a_budget_that_is_used_up_is_said_in_the_record():
 
 def planned(device, workload, cap_w):
     points = (EfficiencyPoint(batch_size=b, relative_samples=1.0) for b in workload.batch_sizes)
-    efficiency = EfficiencyCurve(workload="points", reference_batch_size=32, points=tuple(points))
-    return make_plan(profile(device, workload, cap_w=cap_w, reference=False), efficiency, cap_w=cap_w)
+    efficiency = SampleEfficiency(workload="points", reference_batch_size=32, points=tuple(points))
+    return make_plan(
+        profile(device, workload, limit=SensorLimit(cap_w), reference=False), efficiency, cap=PowerCap(cap_w)
+    )
 
 
-@pytest.mark.parametrize("cap_w", [3.9, 4.1, 4.3, 4.6])
+@pytest.mark.parametrize("cap_w", [3.9, 4.6, *(pytest.param(w, marks=pytest.mark.slow) for w in (4.1, 4.3))])
 def test_no_reading_above_the_cap_with_a_perfect_sensor(cap_w):
     workload = made.workload(target=None)
     plan = planned(made.nano(), workload, cap_w)
@@ -151,7 +154,9 @@ def test_a_cap_that_no_setting_keeps_ends_the_training_for_safety(tmp_path):
 FAULTY = {"noise_w": 0.03, "resolution_w": 0.0405, "faults": [made.spike(1.0, 0.5)]}
 
 
-@pytest.mark.parametrize("stops", [(1,), (2,), (7,), (3, 1, 4), (10, 10)])
+@pytest.mark.parametrize(
+    "stops", [(1,), (3, 1, 4), *(pytest.param(stops, marks=pytest.mark.slow) for stops in ((2,), (7,), (10, 10)))]
+)
 def test_a_resumed_training_ends_with_the_same_record(tmp_path, stops):
     workload, plan = made.workload(target=None, budget_samples=1536), made.plan(cap_w=4.27)
     whole = train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=tmp_path / "whole", seed=1)
@@ -190,6 +195,53 @@ def test_resuming_what_is_finished_does_nothing_and_gives_the_record(tmp_path):
     )
     assert lines == []
     assert same(again, first)
+
+
+def test_a_checkpoint_with_the_first_tenth_of_an_older_version_is_resumed(tmp_path):
+    expected = {"from_samples": 64, "progress": 0.99, "progress_low": 0.98, "progress_high": 1.0, "runs": 2}
+    workload = made.workload(target=None, budget_samples=1024)
+    plan = Plan.parse({**made.plan(cap_w=4.27).dump(), "first_tenth": expected})
+    whole = train(made.nano(), workload, plan, checkpoint=tmp_path / "whole")
+    path = tmp_path / "parts"
+    with pytest.raises(Interrupted):
+        train(made.nano(), workload, plan, checkpoint=path, progress=Stop(8))
+    state, extra = load_checkpoint(path)
+    extra["so_far"] |= {
+        "tenth": {"samples": 512, "progress": 0.5, "expected": expected, "fits": False, "said": "It is slow."},
+        "gradients": {"pairs": [[8.13, 0.63], [0.78, 1.61]]},
+    }
+    save_checkpoint(path, state, extra=extra)
+    resumed = train(made.nano(), workload, plan, checkpoint=path, resume=True)
+    assert same(resumed, whole)
+    assert resumed.samples == 1024
+
+
+def test_a_checkpoint_with_the_guard_of_an_older_version_is_resumed(tmp_path):
+    """Until 0.1.0 its state had the events from before its last move apart, and nothing of evaluations."""
+    workload, plan, path = made.workload(target=None, budget_samples=1024), made.plan(cap_w=4.27), tmp_path / "parts"
+    whole = train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=path, progress=Stop(8))
+    state, extra = load_checkpoint(path)
+    guard = extra["so_far"]["guard"]
+    assert guard["events"]
+    extra["so_far"]["guard"] = {
+        "setting": guard["setting"],
+        "events": guard["events"][1:],
+        "stopped": False,
+        "changed_s": guard["changed_s"],
+        "went_down": guard["went_down"],
+        "below_since_s": guard["below_since_s"],
+        "waits_s": guard["waits_s"],
+        "last_s": guard["last_s"],
+        "over_s": guard["over_s"],
+        "told_lowest": guard["told_lowest"],
+        "before": [{**guard["events"][0], "temperature_c": None}],
+        "top": guard["top"],
+    }
+    assert set(extra["so_far"]) >= {"samples", "evaluations", "device", "guard", "meter", "watch", "drift", "moves"}
+    save_checkpoint(path, state, extra=extra)
+    assert same(train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=path, resume=True), whole)
 
 
 def test_a_kill_between_two_evaluations_repeats_less_than_an_interval(tmp_path, monkeypatch):
@@ -273,7 +325,7 @@ def test_training_never_goes_on_blind(tmp_path, cap_w):
     workload, plan = made.workload(target=None, budget_samples=10**5), made.plan(cap_w=cap_w)
     record = train(device, workload, plan, checkpoint=tmp_path / "c")
     assert (record.ended, record.reached) == ("stopped for safety", False)
-    assert "no reading any more" in record.reason
+    assert "the power sensor stopped responding" in record.reason
     assert 4.0 < device.now_s() < 4.4  # it was given up 2 s after its last reading, and the step then ended
     assert clocks == [614.4, device.settings[0]]
     assert [event.kind for event in record.board_events] == ["sensor lost"]
@@ -358,7 +410,7 @@ def test_on_a_recording_only_the_steps_count(tmp_path):
         ProfileCell(batch_size=8, power_limit_w=limit_w, step_s=0.1, power_mean_w=50.0, power_peak_w=60.0, steps=5)
         for limit_w in (100.0, 150.0)
     ]
-    device = RecordedDevice(ProfileTable(device="bench", workload="points", cells=tuple(cells)))
+    device = ReplayDevice(ProfileTable(device="bench", workload="points", cells=tuple(cells)))
     workload, plan = made.workload(target=None), Plan(batch_size=8, power_limit_w=150.0, cap_w=70.0)
     record = train(device, workload, plan, checkpoint=tmp_path / "c")
     assert record.time_s == pytest.approx(2048 / 8 * 0.1)

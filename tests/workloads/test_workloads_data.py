@@ -1,4 +1,4 @@
-"""Arrays, their order, augmentation, and the sources that a workload file names."""
+"""Arrays, their order, augmentation."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from wattune.errors import InputError, WorkloadError
 from wattune.workloads import Augmentation, Data
 from wattune.workloads.data import Order
-from wattune.workloads.sources import PRINTABLE, Digits, Npz, Text
+from wattune.workloads.example import Digits
 
 X, Y = np.zeros((6, 3), np.float32), np.zeros(6, int)
 
@@ -23,9 +23,9 @@ X, Y = np.zeros((6, 3), np.float32), np.zeros(6, int)
         ((X * np.nan, Y), "NaN"),
         ((X, np.full(6, np.inf)), "NaN or infinite"),
         ((X.astype(complex), Y), "complex"),
-        ((X, np.array(list("abcdef"))), "no array"),
-        (([[1, 2], [3]], Y), "no array"),
-        ((X, None), "no array"),
+        ((X, np.array(list("abcdef"))), "not an array"),
+        (([[1, 2], [3]], Y), "not an array"),
+        ((X, None), "not an array"),
         (X, "(inputs, targets)"),
         ((X[:, :2], Y), "(3,)"),
         ((X.astype(np.uint8), Y), "torch.float32"),
@@ -52,7 +52,7 @@ def test_order_depends_on_seed_and_position_alone(samples, seed, start, counts):
 
 
 class TestAugmentation:
-    def test_draws_for_every_sample_on_its_own(self):
+    def test_every_sample_has_its_own_draws(self):
         x = torch.arange(1, 65).reshape(1, 1, 8, 8).repeat(400, 1, 1, 1).float()
         changed = Augmentation(flip=True, shift=2).apply(x, seed=0, start=0)
         # 2 mirrorings times 25 moves, all of them seen
@@ -60,14 +60,14 @@ class TestAugmentation:
         flips = [bool((sample[0, 4].diff() < 0).sum() > 2) for sample in changed]
         assert 160 < sum(flips) < 240
 
-    def test_moves_zeros_in(self):
+    def test_a_shift_fills_with_zeros(self):
         x = torch.arange(1, 17).reshape(1, 1, 4, 4).float()
         for seed in range(40):
             moved = Augmentation(shift=1).apply(x, seed=seed, start=0)[0, 0]
-            kept = moved[moved > 0]
-            assert len(kept) in (9, 12, 16)
-            assert kept.tolist() == sorted(kept.tolist())
-            assert set(kept.tolist()) <= set(x.flatten().tolist())
+            visible = moved[moved > 0]
+            assert len(visible) in (9, 12, 16)
+            assert visible.tolist() == sorted(visible.tolist())
+            assert set(visible.tolist()) <= set(x.flatten().tolist())
 
     def test_noise_has_its_standard_deviation(self):
         noise = Augmentation(noise=0.5).apply(torch.zeros(20, 1, 32, 32), seed=0, start=0)
@@ -75,108 +75,23 @@ class TestAugmentation:
         assert noise.mean().item() == pytest.approx(0, abs=0.02)
         assert not torch.equal(noise[0], noise[1])
 
-    def test_leaves_what_came_in_as_it_was(self):
+    def test_the_input_stays_unchanged(self):
         x = torch.ones(2, 1, 4, 4)
         Augmentation(shift=1, noise=1).apply(x, seed=0, start=0)
         assert torch.equal(x, torch.ones(2, 1, 4, 4))
 
     @pytest.mark.parametrize("values", [{"flip": 1}, {"shift": -1}, {"shift": 1.5}, {"noise": -0.1}, {"noise": np.inf}])
-    def test_refuses_what_means_nothing(self, values):
+    def test_invalid_values_are_refused(self, values):
         with pytest.raises(WorkloadError, match="allowed"):
             Augmentation(**values)
 
-    def test_is_for_images(self):
+    def test_samples_that_are_not_images_are_refused(self):
         with pytest.raises(WorkloadError, match="images"):
             Augmentation(flip=True).check((64,))
 
 
-def npz(path, images, labels):
-    np.savez(path, images=images, labels=labels)
-    return path
-
-
-class TestNpz:
-    def test_keeps_the_classes_in_their_order(self, tmp_path):
-        labels = np.array([5, 9, 7, 7, 1, 9])
-        images = np.arange(6, dtype=np.uint8).reshape(6, 1, 1, 1)
-        path = npz(tmp_path / "a.npz", images, labels)
-        data = Npz(path, path, classes=(9, 5, 7))()
-        assert data.train[1].tolist() == [1, 0, 2, 2, 0]
-        assert data.train[0].flatten().tolist() == [0, 1, 2, 3, 5]
-
-    def test_is_split_by_the_seed(self, tmp_path):
-        path = npz(tmp_path / "a.npz", np.arange(10.0).reshape(10, 1), np.zeros(10, int))
-        one, other = (Npz(path, test_share=0.3, split_seed=seed)() for seed in (0, 1))
-        assert (len(one.train[0]), len(one.test[0])) == (7, 3)
-        assert sorted(torch.cat([one.train[0], one.test[0]]).flatten().tolist()) == list(range(10))
-        assert set(one.test[0].flatten().tolist()) != set(other.test[0].flatten().tolist())
-
-    def test_inputs_and_targets_are_for_whatever_are_no_images(self, tmp_path):
-        x, y = np.random.default_rng(0).normal(size=(10, 4, 3)), np.arange(10.0)
-        np.savez(tmp_path / "a.npz", inputs=x, targets=y)
-        data = Npz(tmp_path / "a.npz", test_share=0.2)()
-        assert data.train[0].shape == (8, 4, 3)
-        for found, target in zip(*data.train, strict=True):
-            assert torch.equal(found, torch.from_numpy(x)[int(target)])
-        np.savez(tmp_path / "a.npz", inputs=x, labels=y)
-        with pytest.raises(WorkloadError, match="lacks the array: targets"):
-            Npz(tmp_path / "a.npz")()
-
-    @pytest.mark.parametrize("cut", [0, 10, -30])
-    def test_that_is_cut_off_is_refused(self, tmp_path, cut):
-        path = npz(tmp_path / "a.npz", np.zeros((9, 1)), np.zeros(9, int))
-        path.write_bytes(path.read_bytes()[:cut])
-        with pytest.raises(WorkloadError, match="cannot read"):
-            Npz(path)()
-
-    def test_with_other_content_is_refused(self, tmp_path):
-        with pytest.raises(WorkloadError, match="no such data file"):
-            Npz(tmp_path / "a.npz")()
-        np.savez(tmp_path / "a.npz", x=np.zeros(3))
-        with pytest.raises(WorkloadError, match="lacks the array: images"):
-            Npz(tmp_path / "a.npz")()
-        npz(tmp_path / "a.npz", np.array([{}, {}]), np.zeros(2, int))  # pickled objects are not opened
-        with pytest.raises(WorkloadError, match="cannot read"):
-            Npz(tmp_path / "a.npz")()
-        np.save(tmp_path / "b.npz.npy", np.zeros(3))
-        with pytest.raises(WorkloadError, match="cannot read"):
-            Npz(tmp_path / "b.npz.npy")()
-        path = npz(tmp_path / "a.npz", np.zeros((4, 1)), np.arange(4))
-        with pytest.raises(WorkloadError, match=r"\[7\]"):
-            Npz(path, classes=(1, 7))()
-
-
-class TestText:
-    def test_the_target_is_the_character_after(self, tmp_path):
-        (tmp_path / "a.txt").write_text("abcabcabcab")
-        (tmp_path / "b.txt").write_text("cabXc")
-        data = Text(tmp_path / "a.txt", 3, test=tmp_path / "b.txt")()
-        assert data.train[0].tolist() == [[0, 1, 2]] * 3
-        assert data.train[1].tolist() == [[1, 2, 0]] * 3
-        assert data.test[0].tolist() == [[2, 0, 1]]  # X is not in the training text
-        assert data.test[1].tolist() == [[0, 1, 2]]
-
-    def test_one_vocabulary_for_every_text(self, tmp_path):
-        (tmp_path / "a.txt").write_text("Zürich,\nBern " * 20)
-        data = Text(tmp_path / "a.txt", 5, vocabulary="ascii")()
-        letters = sorted(PRINTABLE)
-        text = "".join(letters[number] for number in data.train[0].flatten().tolist())
-        assert len(letters) == 96
-        assert text.startswith("Zrich,\nBern Zrich")
-
-    def test_too_short_or_unreadable_is_refused(self, tmp_path):
-        with pytest.raises(WorkloadError, match="no such data file"):
-            Text(tmp_path / "a.txt", 5)()
-        (tmp_path / "a.txt").write_text("short")
-        with pytest.raises(WorkloadError, match="too short"):
-            Text(tmp_path / "a.txt", 5)()
-        (tmp_path / "a.txt").write_bytes(b"\xff\xfe\xff")
-        with pytest.raises(WorkloadError, match="UTF-8"):
-            Text(tmp_path / "a.txt", 5)()
-
-
 class TestDigits:
-    def test_are_larger_and_inverted_and_noisy(self):
+    def test_digits_are_enlarged_inverted_and_noisy(self):
         plain = Digits(classes=(5, 6))()
         inverted = Digits(classes=(5, 6), invert=True)()
         noisy = Digits(classes=(5, 6), noise=0.2)()
@@ -191,6 +106,6 @@ class TestDigits:
         [{"size": 7}, {"invert": 1}, {"noise": -1}, {"test_share": 1.0}, {"split_seed": -1}]
         + [{"classes": classes} for classes in [(), (1, 1), (-1,), (1.0,), ("a",)]],
     )
-    def test_refuse_what_means_nothing(self, values):
+    def test_invalid_digits_are_refused(self, values):
         with pytest.raises(InputError, match="allowed"):
             Digits(**values)

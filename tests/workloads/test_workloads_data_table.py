@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.workloads.archives_made import (
+from tests.support.archives import (
     cifar10_files,
     cifar100_files,
     cinic10_files,
@@ -18,13 +18,14 @@ from tests.workloads.archives_made import (
     zipped,
 )
 
+from wattune.datasets.downloads import Download
+from wattune.datasets.image_archives import Cifar, Idx, Svhn
+from wattune.datasets.image_folders import ImageFolders
+from wattune.datasets.npz import Npz
+from wattune.datasets.texts import Text
 from wattune.errors import InputError
 from wattune.workloads import load_workload
 from wattune.workloads.data_table import data_source
-from wattune.workloads.downloads import Download
-from wattune.workloads.image_archives import Cifar, Idx, Svhn
-from wattune.workloads.image_folders import ImageFolders
-from wattune.workloads.sources import Npz, Text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -38,23 +39,23 @@ SUM = "md5:" + "0" * 32
 def blocks():
     """Every table [data] in the documentation, also those that are commented out in the annotated file."""
     text = "\n".join(re.findall(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL))
-    found = []
+    tables = []
     for block in re.split(r"^(?=(?:# )?\[)|^$", text, flags=re.MULTILINE):
         plain = re.sub(r"^# ", "", block, flags=re.MULTILINE)
         if plain.startswith(("[data]", "[proxy.data]")):
             table = tomllib.loads(plain)
-            found.append(table.get("proxy", table)["data"])
-    return found
+            tables.append(table.get("proxy", table)["data"])
+    return tables
 
 
 @pytest.fixture
 def files(tmp_path):
-    """What the documentation's tables name, small."""
+    """Small versions of the files that the documentation's tables name."""
     for name in ("data", "cifar10"):
         (tmp_path / name).mkdir()
     folder = tmp_path / "data"
-    tar(folder / "cifar-10-python.tar.gz", cifar10_files())
-    tar(folder / "cifar-100-python.tar.gz", cifar100_files())
+    tar(folder / "cifar-10-binary.tar.gz", cifar10_files())
+    tar(folder / "cifar-100-binary.tar.gz", cifar100_files())
     tar(folder / "CINIC-10.tar.gz", cinic10_files()[0])
     tar(folder / "stl10_binary.tar.gz", stl10_files()[0])
     for name, samples in (("train_32x32.mat", 30), ("test_32x32.mat", 20)):
@@ -76,7 +77,7 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_every_table_of_the_documentation_reads_what_it_names(files):
+def test_every_documented_table_reads_its_files(files):
     sources = set()
     for table in blocks():
         shape = {"graphs": [48, 2], "series": [64, 1]}.get(table["source"], [64])
@@ -87,7 +88,7 @@ def test_every_table_of_the_documentation_reads_what_it_names(files):
             assert len(data.train[0]) > 0, table
             assert len(data.test[0]) > 0, table
     # Named beside their siblings.
-    cifar100 = data_source({"source": "cifar100", "archive": "data/cifar-100-python.tar.gz"}, files, [64])()
+    cifar100 = data_source({"source": "cifar100", "archive": "data/cifar-100-binary.tar.gz"}, files, [64])()
     assert len(cifar100.train[0]) == 200
     assert 'source = "cifar10"                     # or "cifar100"' in DOCS.read_text()
     assert 'source = "mnist"                       # or "fashion-mnist"' in DOCS.read_text()
@@ -157,7 +158,7 @@ def test_a_table_is_a_source(table, expected):
     [
         ({"source": "cifar10"}, "archive is missing in [data] from cifar10"),
         ({"source": "cifar10", "archive": "x", "train": "y"}, "unknown key in [data] from cifar10: train"),
-        ({"source": "cifar10", "archive": "https://h/x"}, "an address without a checksum"),
+        ({"source": "cifar10", "archive": "https://h/x"}, "a URL without a checksum"),
         ({"source": "cifar10", "archive": {"url": "https://h/x"}}, "checksum is missing in archive file"),
         ({"source": "cifar10", "archive": {"url": "x", "checksum": SUM}}, "url: x"),
         ({"source": "cifar10", "archive": {"url": 1, "checksum": 2}}, "url: 1"),
@@ -175,7 +176,7 @@ def test_a_table_is_a_source(table, expected):
         ({"source": "text", "train": "x", "gutenberg": "yes"}, "gutenberg: yes"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(table, words):
+def test_errors_are_one_line(table, words):
     with pytest.raises(InputError) as caught:
         data_source(table, Path("/f"), [64])
     assert words in str(caught.value)

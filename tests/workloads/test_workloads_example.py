@@ -10,15 +10,15 @@ from wattune.workloads import REFERENCE_VERSION, example_workload, reference_wor
 from wattune.workloads.example import PRETRAINING, pretrained
 
 
-def test_is_pretrained_once_when_the_weights_are_needed(tmp_path, monkeypatch):
+def test_the_example_is_pretrained_once_on_first_use(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("wattune.workloads.example.PRETRAINING", replace(PRETRAINING, budget_samples=2 * 64))
     workload = example_workload()
     assert workload.without_weights().model_fingerprint() == workload.model_fingerprint()
     assert list(tmp_path.rglob("*")) == []
-    told = []
-    example_workload(lambda done, total, what: told.append((done, total)))
-    assert told == [(1, 2), (2, 2)]
+    progress = []
+    example_workload(lambda done, total, what: progress.append((done, total)))
+    assert progress == [(1, 2), (2, 2)]
     (file,) = tmp_path.rglob("*.safetensors")
     written = file.stat().st_mtime_ns
     example_workload(lambda done, total, what: pytest.fail("it is there"))
@@ -27,7 +27,7 @@ def test_is_pretrained_once_when_the_weights_are_needed(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.rglob("*")} == {"wattune", file.name}
 
 
-def test_is_kept_in_the_temporary_folder_where_the_cache_cannot_be_written(tmp_path, monkeypatch):
+def test_weights_go_to_the_temporary_folder_if_the_cache_is_not_writable(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file, not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -37,7 +37,7 @@ def test_is_kept_in_the_temporary_folder_where_the_cache_cannot_be_written(tmp_p
 
 
 @pytest.mark.slow
-def test_knows_the_first_digits_and_not_yet_the_others():
+def test_the_pretrained_example_knows_only_the_first_digits():
     workload = example_workload()
     workload.check()
     workload.proxy.check()
@@ -52,7 +52,7 @@ def test_knows_the_first_digits_and_not_yet_the_others():
 
 
 @pytest.mark.slow
-def test_reaches_its_target_sooner_in_samples_with_a_smaller_batch():
+def test_a_smaller_batch_needs_fewer_samples():
     proxy = example_workload().proxy
     samples = {}
     for batch_size, limit in ((16, proxy.budget_samples), (128, 2048)):
@@ -72,11 +72,11 @@ def test_reaches_its_target_sooner_in_samples_with_a_smaller_batch():
     assert samples[128] is None
 
 
-def test_the_reference_set_of_this_version_is_what_it_was():
+def test_the_reference_set_of_this_version_is_unchanged():
     # Another set needs another version: worst-case clocks are compared by it.
     assert REFERENCE_VERSION == 1
-    found = {w.name: (sum(p.numel() for p in w.model(0).parameters()), w.batch_sizes) for w in reference_workloads()}
-    assert found == {
+    sizes = {w.name: (sum(p.numel() for p in w.model(0).parameters()), w.batch_sizes) for w in reference_workloads()}
+    assert sizes == {
         "reference-resnet20": (272474, (128,)),
         "reference-transformer": (4804704, (128,)),
         "reference-wide-mlp": (10512394, (128,)),

@@ -1,4 +1,4 @@
-"""Initial weights, layers that begin anew, layers that do not train, and the built-in models."""
+"""Initial weights, layers that are reinitialised, layers that do not train, and the built-in models."""
 
 import re
 from functools import reduce
@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.support.workload_files import tiny_cnn
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from workloads_made import tiny_cnn
 
-from wattune.algorithms.parts import parts
+from wattune.algorithms.model_parts import parts
+from wattune.datasets.efficientvit import EfficientViT, efficientvit_b0, efficientvit_b1
+from wattune.datasets.graph_network import GraphNetwork
+from wattune.datasets.mobilenet import MobileNetV2
+from wattune.datasets.recurrent import Gru
 from wattune.errors import WorkloadError
 from wattune.workloads import MODELS, Model
-from wattune.workloads.efficientvit import EfficientViT, efficientvit_b0, efficientvit_b1
-from wattune.workloads.graph_network import GraphNetwork
-from wattune.workloads.mobilenet import MobileNetV2
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet18, resnet20, small_cnn
-from wattune.workloads.recurrent import Gru
 from wattune.workloads.toml import find
 
 
@@ -34,7 +34,7 @@ def weights(tmp_path):
 
 
 class TestWeights:
-    def test_are_loaded_but_for_the_layers_that_begin_anew(self, weights):
+    def test_are_loaded_except_for_reinitialised_layers(self, weights):
         model = Model(tiny_cnn, weights=weights, reinitialise=("fc", "norm3"))
         one, other = model(0), model(1)
         for name, tensor in one.state_dict().items():
@@ -46,13 +46,13 @@ class TestWeights:
         assert not torch.equal(one.fc.weight, other.fc.weight)
         assert torch.equal(one.fc.weight, model(0).fc.weight)
 
-    def test_of_a_module_that_the_user_has_stay_but_for_the_layers_that_begin_anew(self):
+    def test_of_a_users_module_stay_except_for_reinitialised_layers(self):
         trained = tiny_cnn()
         model = Model(trained, reinitialise=("fc",))(0)
         assert torch.equal(model.conv1.weight, trained.conv1.weight)
         assert not torch.equal(model.fc.weight, trained.fc.weight)
 
-    def test_can_be_made_when_they_are_first_needed(self, weights):
+    def test_can_come_from_a_callable(self, weights):
         asked = []
 
         def make():
@@ -67,8 +67,8 @@ class TestWeights:
         ("change", "words"),
         [
             (lambda state: state, "shape of fc.bias in the weights weights.safetensors: (7,); allowed: (3,)"),
-            (lambda state: {n: t for n, t in state.items() if "conv1" not in n}, "lacks: conv1.weight"),
-            (lambda state: {**state, "head.weight": torch.ones(1)}, "beyond the model: head.weight"),
+            (lambda state: {n: t for n, t in state.items() if "conv1" not in n}, "lack: conv1.weight"),
+            (lambda state: {**state, "head.weight": torch.ones(1)}, "do not belong to the model: head.weight"),
             (lambda state: {**state, "conv1.weight": state["conv1.weight"] * float("nan")}, "NaN"),
         ],
     )
@@ -106,22 +106,22 @@ class Raw(nn.Module):
 
 
 class TestParts:
-    def test_only_what_is_named_trains(self):
+    def test_only_named_layers_train(self):
         model = Model(tiny_cnn, train_only=("fc", "conv1"))(0)
         assert {n for n, p in model.named_parameters() if p.requires_grad} == {"conv1.weight", "fc.weight", "fc.bias"}
 
-    def test_names_that_are_not_there_are_refused(self):
+    def test_unknown_names_are_refused(self):
         with pytest.raises(WorkloadError, match="head; allowed: conv1, norm1"):
             Model(tiny_cnn, reinitialise=("head",))(0)
         with pytest.raises(WorkloadError, match="head; allowed: conv1, norm1"):
             Model(tiny_cnn, train_only=("fc", "head"))(0)
 
-    def test_a_layer_that_cannot_begin_anew_is_refused(self):
+    def test_a_layer_that_cannot_be_reinitialised_is_refused(self):
         with pytest.raises(WorkloadError, match=r"0.*reset_parameters"):
             Model(nn.Sequential(Raw()), reinitialise=("0",))(0)
 
-    def test_a_model_without_anything_to_train_is_refused(self):
-        with pytest.raises(WorkloadError, match="no parameter that trains"):
+    def test_a_model_without_trainable_parameters_is_refused(self):
+        with pytest.raises(WorkloadError, match="no trainable parameter"):
             Model(nn.Sequential(nn.ReLU()))(0)
 
 
@@ -143,7 +143,7 @@ def one_sample(name):
 
 
 def multiply_adds(model, x):
-    """Of one pass of one sample, matrix products and convolutions alone, as PyTorch counts them."""
+    """Multiply-adds of a forward pass of one sample, by PyTorch's count of matrix products and convolutions."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model.eval().requires_grad_(False)(x)
     return counter.get_total_flops() / 2 / len(x)
@@ -199,7 +199,7 @@ class TestBuiltIn:
             (efficientvit_b1, {"classes": 1000, "stem": "imagenet"}, 9_102_024, 224, 519.0),
             # The authors publish none for B0: counted here.
             (efficientvit_b0, {"classes": 1000, "stem": "imagenet"}, 3_410_008, 224, 100.2),
-            # For 32x32 nobody has published any: counted here.
+            # No published figures for 32x32: counted here.
             (efficientvit_b1, {}, 7_517_034, 32, 164.9),
             (efficientvit_b0, {}, 2_141_818, 32, 31.3),
         ],
@@ -224,7 +224,7 @@ class TestBuiltIn:
                 assert stated >= set(signature(find(MODELS[name], "the model")).parameters), name
 
     def test_the_smaller_models_have_the_parameters_that_their_descriptions_state(self):
-        # Built here, so nobody else has published figures.
+        # Our own models, without published figures.
         for model, parameters in ((Gru(), 12_929), (GraphNetwork(), 8_839), (CharacterTransformer(), 4_804_704)):
             assert sum(p.numel() for p in model.parameters()) == parameters
 
@@ -232,11 +232,11 @@ class TestBuiltIn:
     def test_the_parts_of_a_model_are_its_forward_pass(self, name):
         model = find(MODELS[name], "the model")().eval()
         x = example(name)
-        found = parts(model)
-        assert len(found) >= (3 if name == "gru" else 4)
-        assert {id(p) for part in found for p in part.parameters()} == {id(p) for p in model.parameters()}
+        modules = parts(model)
+        assert len(modules) >= (3 if name == "gru" else 4)
+        assert {id(p) for part in modules for p in part.parameters()} == {id(p) for p in model.parameters()}
         with torch.no_grad():
-            assert torch.equal(reduce(lambda value, part: part(value), found, x), model(x))
+            assert torch.equal(reduce(lambda value, part: part(value), modules, x), model(x))
 
     def test_the_transformer_does_not_see_what_comes_after(self):
         model = CharacterTransformer(vocabulary=20, length=16, layers=2, heads=4, width=32).eval()

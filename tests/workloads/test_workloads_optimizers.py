@@ -15,12 +15,12 @@ def test_square_root_scaling_gives_the_published_rates():
     assert {b: float(f"{rule.rate(b):.3g}") for b in published} == published
 
 
-def test_other_scalings():
+def test_linear_and_constant_learning_rates():
     assert OptimizerRule("sgd", 0.1, 32, "linear").rate(8) == pytest.approx(0.025)
     assert OptimizerRule("sgd", 0.1, 32, "none").rate(8) == 0.1
 
 
-def test_only_what_trains_is_given_to_the_optimizer():
+def test_the_optimizer_gets_trainable_parameters_only():
     model = nn.Linear(2, 2)
     model.bias.requires_grad_(False)
     optimizer = OptimizerRule("sgd", 0.1, 4, "linear", weight_decay=0.5, momentum=0.9)(model, 8)
@@ -30,7 +30,7 @@ def test_only_what_trains_is_given_to_the_optimizer():
     assert (group["lr"], group["weight_decay"], group["momentum"]) == (0.2, 0.5, 0.9)
 
 
-def test_weight_decay_is_pytorchs_own_where_none_is_given():
+def test_weight_decay_defaults_to_pytorchs():
     assert OptimizerRule("adamw")(nn.Linear(1, 1), 4).param_groups[0]["weight_decay"] == 0.01
     assert OptimizerRule("adam")(nn.Linear(1, 1), 4).param_groups[0]["weight_decay"] == 0
 
@@ -51,7 +51,7 @@ def test_weight_decay_is_pytorchs_own_where_none_is_given():
         {"name": "adam", "momentum": 0.9},
     ],
 )
-def test_refuses_what_no_optimizer_takes(values):
+def test_invalid_rules_are_refused(values):
     with pytest.raises(InputError) as caught:
         OptimizerRule(**values)
     assert "allowed" in str(caught.value)

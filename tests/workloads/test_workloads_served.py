@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from tests.workloads.workloads_made import classification, image_data
+from tests.support.workload_files import classification, image_data
 
+from wattune.datasets.npz import Npz
 from wattune.errors import RecordError, WorkloadError
 from wattune.records.served import FACTORIES, ServedFile, ServedModel, ServedOptimizer, ServedProxy
 from wattune.workloads import (
@@ -27,7 +28,6 @@ from wattune.workloads import (
 from wattune.workloads.example import PRETRAINING, pretrained
 from wattune.workloads.models import small_cnn
 from wattune.workloads.optimizers import OPTIMIZERS, SCALINGS
-from wattune.workloads.sources import Npz
 
 TEXT = "abcdefgh " * 60
 SHA = "a" * 64
@@ -120,7 +120,7 @@ def test_a_proxy_reads_the_servers_files_by_their_hash(tmp_path):
     assert (proxy.target, proxy.budget_samples) == (0.5, 64)
 
 
-def test_a_proxy_has_its_own_target_and_budget_where_it_says_so(tmp_path):
+def test_a_proxy_can_have_its_own_target_and_budget(tmp_path):
     model = made(proxy={"data": {"source": "digits", "size": 8}, "target": 0.7, "budget_samples": 128})
     proxy = proxy_workload(model, None, no_file)
     assert (proxy.target, proxy.budget_samples) == (0.7, 128)
@@ -138,7 +138,7 @@ def test_a_devices_text_is_read_by_the_vocabulary_of_the_proxy(tmp_path, vocabul
     )
     (tmp_path / "own.txt").write_text("hag bed " * 60)  # other characters of the nine than the proxy's first ones
     if vocabulary is None:
-        with pytest.raises(WorkloadError, match="which characters it knows"):
+        with pytest.raises(WorkloadError, match="whose vocabulary"):
             device_workload(model, None, tmp_path / "own.txt")
         assert device_workload(model, None, tmp_path / "own.npz").data == Npz(tmp_path / "own.npz")
         return
@@ -166,15 +166,15 @@ def test_a_devices_series_has_the_horizon_of_the_proxy(tmp_path):
     assert proxy_workload(model, None, no_file).loaded.train[1].shape[1:] == torch.Size([3])
 
 
-def test_weights_that_are_missing_or_too_many_are_said(short):
+def test_missing_or_superfluous_weights_are_refused(short):
     weights, file = short
-    with pytest.raises(WorkloadError, match="needs its file"):
+    with pytest.raises(WorkloadError, match="needs a file"):
         proxy_workload(served_example(file), None, no_file)
     with pytest.raises(WorkloadError, match="has no file"):
         device_workload(made(), weights, image_data())
 
 
-def test_a_workload_file_becomes_a_description_and_comes_back_the_same(tmp_path):
+def test_a_workload_file_survives_the_round_trip_through_a_description(tmp_path):
     npz(tmp_path / "own.npz")
     npz(tmp_path / "proxy.npz", samples=30)
     (tmp_path / "work.toml").write_text("""
@@ -212,19 +212,19 @@ def own_loss(output, target):
 
 
 @pytest.mark.parametrize(
-    ("changes", "proxy", "said"),
+    ("changes", "proxy", "words"),
     [
-        ({"loss": own_loss}, {}, "loss of your own"),
-        ({"optimizer": own_loss}, {}, "optimizer of your own"),
+        ({"loss": own_loss}, {}, "custom loss"),
+        ({"optimizer": own_loss}, {}, "custom optimizer"),
         ({"micro_batch_sizes": [2]}, {}, "micro_batch_sizes"),
         ({}, {"augmentation": Augmentation(shift=1)}, "augmentation of a server's proxy"),
         ({}, {"model": small_cnn}, "the model of a server's proxy"),
     ],
 )
-def test_what_a_description_cannot_say_is_refused(changes, proxy, said):
+def test_workloads_that_a_description_cannot_express_are_refused(changes, proxy, words):
     work = classification(**{"target": 0.5, **changes})
     work = replace(work, proxy=classification(**{**changes, "target": 0.5, **proxy}))
-    with pytest.raises(WorkloadError, match=said):
+    with pytest.raises(WorkloadError, match=words):
         served_model(work, factory="small-cnn", data={"source": "digits"})
 
 

@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from wattune.datasets.npz import Npz
 from wattune.errors import InputError
 from wattune.workloads import Augmentation, OptimizerRule, load_workload
+from wattune.workloads.example import Digits
 from wattune.workloads.models import resnet8
-from wattune.workloads.sources import Digits, Npz
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,8 +98,8 @@ def test_the_annotated_file_states_the_defaults(tmp_path):
     assert short.augmentation == Augmentation()
 
 
-def test_every_key_that_can_be_given_stands_in_the_annotated_file(tmp_path):
-    """What the file refuses as unknown lists the known: each of them is documented."""
+def test_the_annotated_file_has_every_key(tmp_path):
+    """The error about an unknown key lists the known keys; each of them is documented."""
     documented = example_in_docs()
     for text in (
         SMALL.replace("name =", "nam =", 1),
@@ -192,7 +193,7 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop("mypieces", None)
 
 
-def test_pieces_of_the_users_own_are_found_beside_the_file(own):
+def test_the_users_modules_are_found_beside_the_file(own):
     workload = load_workload(written(own, OWN))
     workload.check()
     assert workload.train_samples == 12
@@ -208,7 +209,7 @@ def test_pieces_of_the_users_own_are_found_beside_the_file(own):
     [
         ("mypieces:loss", "mypieces:lost", "cannot import mypieces:lost"),
         ("mypieces:loss", "mypiece:loss", "No module named 'mypiece'"),
-        ("mypieces:loss", "mypieces:number", "something that can be called"),
+        ("mypieces:loss", "mypieces:number", "allowed: a callable"),
         ("mypieces:optimizer", "optimizer", '"package.module:name"'),
         ("mypieces:optimizer", ":", "cannot import"),
         ('direction = "min"', 'direction = "down"', "max, min"),
@@ -217,7 +218,7 @@ def test_pieces_of_the_users_own_are_found_beside_the_file(own):
         ("samples = 12", "samples = 0", "at least 1"),
     ],
 )
-def test_pieces_that_do_not_work_are_one_line(own, before, after, words):
+def test_errors_of_the_users_code_are_one_line(own, before, after, words):
     with pytest.raises(InputError) as caught:
         load_workload(written(own, OWN.replace(before, after))).check()
     assert words in str(caught.value)
@@ -234,7 +235,7 @@ def test_pieces_that_do_not_work_are_one_line(own, before, after, words):
         ("target = 0.5", "target = nan", "nan"),
         ("[1, 32, 32]", "[1, 32, 32.5]", "32.5"),
         ("[1, 32, 32]", "32", "list of whole numbers"),
-        ("[1, 32, 32]", "[]", "inputs of the shape ()"),
+        ("[1, 32, 32]", "[]", "inputs of shape ()"),
         ('"small-cnn"', '"resnet-8"', "character-transformer"),
         ('"small-cnn"', "5", "unknown model: 5"),
         ("options = { classes = 10, channels = 1 }", "options = 3", "options of the model: 3"),
@@ -264,7 +265,7 @@ def test_pieces_that_do_not_work_are_one_line(own, before, after, words):
         ("[data]", "[data", "cannot read"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path, before, after, words):
+def test_errors_are_one_line(tmp_path, before, after, words):
     assert before in SMALL
     with pytest.raises(InputError) as caught:
         load_workload(written(tmp_path, SMALL.replace(before, after, 1))).check()
@@ -272,7 +273,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, before, after, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_none_is_refused(tmp_path):
+def test_a_file_that_is_not_toml_is_refused(tmp_path):
     with pytest.raises(InputError, match="no such workload file"):
         load_workload(tmp_path / "no.toml")
     with pytest.raises(InputError, match="cannot read"):
@@ -287,7 +288,7 @@ VALUES = st.sampled_from(["-1", "0", "1e999", "nan", "true", '""', '"x"', "[]", 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_any_value_anywhere_is_a_workload_or_one_line(tmp_path, data):
+def test_any_value_gives_a_workload_or_a_one_line_error(tmp_path, data):
     lines = (ROOT / "examples/real-images/workload.toml").read_text().splitlines()
     lines = [line for line in lines if not line.startswith("#")]
     places = [index for index, line in enumerate(lines) if " = " in line]
@@ -303,7 +304,7 @@ def test_any_value_anywhere_is_a_workload_or_one_line(tmp_path, data):
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=8), st.integers(0, len(SMALL)), st.integers(0, 20))
-def test_any_damage_is_a_workload_or_one_line(tmp_path, inserted, place, cut):
+def test_any_damage_gives_a_workload_or_a_one_line_error(tmp_path, inserted, place, cut):
     path = tmp_path / "workload.toml"
     path.write_bytes(SMALL[:place].encode() + inserted + SMALL[place + cut :].encode())
     try:

@@ -9,8 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
-from workloads_made import (
+from tests.support.workload_files import (
     KINDS,
     classification,
     image_data,
@@ -23,6 +22,7 @@ from workloads_made import (
     train_loader,
     with_loaders,
 )
+from torch import nn
 
 from wattune.errors import InputError, WorkloadError
 from wattune.workloads import Augmentation, Data, Loaders, Metric, Model, OptimizerRule
@@ -38,7 +38,7 @@ def workload(request):
 
 
 class TestContract:
-    def test_trains_evaluates_and_leaves_the_mode_alone(self, workload):
+    def test_trains_and_evaluates_and_restores_the_mode(self, workload):
         workload.check()
         model = workload.model(0).train()
         model[0].eval() if isinstance(model, nn.Sequential) else model.norm.eval()
@@ -59,7 +59,7 @@ class TestContract:
         assert np.mean(losses[-10:]) < np.mean(losses[:10])
 
     @pytest.mark.parametrize("batch_size", [4, 8, 16])
-    def test_a_stream_goes_on_where_it_was_left(self, workload, batch_size):
+    def test_a_stream_resumes_at_its_position(self, workload, batch_size):
         # 112 samples: more than two passes over the data of every kind
         whole = list(itertools.islice(workload.batches(batch_size, seed=3), 112 // batch_size))
         assert all(len(x) == len(y) == batch_size for x, y in whole)
@@ -67,13 +67,13 @@ class TestContract:
             rest = workload.batches(batch_size, seed=3, start=skipped * batch_size)
             assert same(next(rest), whole[skipped])
 
-    def test_seeds_give_other_orders_and_other_weights(self, workload):
+    def test_seeds_change_the_order_and_the_weights(self, workload):
         one, other = (next(workload.batches(16, seed=seed)) for seed in (0, 1))
         assert not torch.equal(one[0], other[0])
         if not isinstance(workload.model.factory, nn.Module):
             assert not torch.equal(next(workload.model(0).parameters()), next(workload.model(1).parameters()))
 
-    def test_models_are_alike_and_independent_and_the_random_numbers_outside_stay(self, workload):
+    def test_models_of_a_seed_are_equal_and_leave_the_global_random_state_alone(self, workload):
         torch.manual_seed(0)
         expected = torch.rand(1)
         torch.manual_seed(0)
@@ -85,7 +85,7 @@ class TestContract:
             next(one.parameters()).add_(1)
         assert not torch.equal(next(one.parameters()), next(other.parameters()))
 
-    def test_an_example_looks_like_the_data(self, workload):
+    def test_an_example_has_the_shapes_and_types_of_the_data(self, workload):
         example, batch = workload.example(8), next(workload.batches(8, seed=0))
         for made, real in zip(example, batch, strict=True):
             assert made.dtype == real.dtype
@@ -93,7 +93,7 @@ class TestContract:
             assert len(made) == len(real)
         assert torch.isfinite(workload.loss(workload.model(0)(example[0]), example[1]))
 
-    def test_goes_to_another_process_without_what_was_loaded(self, workload):
+    def test_pickling_leaves_out_the_loaded_data(self, workload):
         before = workload.fingerprint()
         sent = pickle.dumps(workload)
         back = pickle.loads(sent)
@@ -119,7 +119,7 @@ class TestStream:
         assert all(sorted(one) == list(range(40)) for one in passes)
         assert passes[0] != passes[1] != passes[2] != sorted(passes[2])
 
-    def test_loaders_leave_out_the_last_short_batch_and_shuffle_every_pass_anew(self):
+    def test_loaders_skip_the_last_short_batch_and_reshuffle_every_epoch(self):
         workload = with_loaders()
         sixteen = list(itertools.islice(workload.batches(16, seed=0), 4))  # 42 samples: two batches a pass
         assert not torch.equal(sixteen[0][0], sixteen[2][0])
@@ -209,7 +209,7 @@ def broken_model():
         ({"augmentation": Augmentation(shift=8)}, "less than the image"),
     ],
 )
-def test_refuses_what_cannot_be_trained(changes, words):
+def test_invalid_workloads_are_refused(changes, words):
     with pytest.raises(InputError) as caught:
         classification(**changes)
     assert words in str(caught.value)
@@ -228,7 +228,7 @@ def test_refuses_what_cannot_be_trained(changes, words):
         (lambda: classification(data=lambda: 5), "int"),
         (lambda: classification(data=lambda: 1 / 0), "ZeroDivisionError"),
         (lambda: classification(data=lambda: (images(dtype=float), images(5, size=9, dtype=float))), "(1, 9, 9)"),
-        (lambda: classification(optimizer=lambda model, batch_size: 1 / 0), "the optimizer cannot be made"),
+        (lambda: classification(optimizer=lambda model, batch_size: 1 / 0), "the optimizer cannot be created"),
         (lambda: classification(model=Model(tiny_cnn, train_only=("head",))), "conv1, norm1"),
         (lambda: language(data=lambda: Data(*(2 * [(np.full((4, 8), 11), np.zeros((4, 8), int))]))), "0 to 10"),
         (lambda: language(data=lambda: Data(*(2 * [(np.zeros((4, 8), int), np.zeros(4, int))]))), "(8,)"),
@@ -236,7 +236,7 @@ def test_refuses_what_cannot_be_trained(changes, words):
         (lambda: classification(data=Loaders(train_loader, [])), "the test loader"),
     ],
 )
-def test_check_says_in_one_line_what_does_not_fit(workload, words):
+def test_check_reports_a_mismatch_in_one_line(workload, words):
     with pytest.raises(WorkloadError) as caught:
         workload().check()
     assert words in str(caught.value)
@@ -268,7 +268,7 @@ class TestProxy:
 
 
 class TestFingerprint:
-    def test_of_the_structure_is_neither_of_weights_nor_of_data(self):
+    def test_of_the_structure_ignores_weights_and_data(self):
         workload = classification()
         assert workload.model_fingerprint() == classification(data=loaders(), target=0.5).model_fingerprint()
         others = [
@@ -278,7 +278,7 @@ class TestFingerprint:
         ]
         assert len({w.model_fingerprint() for w in (workload, *others)}) == 4
 
-    def test_of_a_curve_changes_with_everything_that_the_curve_depends_on(self):
+    def test_of_a_curve_depends_on_everything_that_shapes_it(self):
         workload = classification(target=0.5)
         same_curve = [
             replace(workload, name="other"),
@@ -301,7 +301,7 @@ class TestFingerprint:
         assert {w.fingerprint() for w in same_curve} == {workload.fingerprint()}
         assert len({w.fingerprint() for w in (workload, *other_curve)}) == 1 + len(other_curve)
 
-    def test_of_the_optimizer_is_of_its_kind(self):
+    def test_of_the_optimizer_names_its_kind(self):
         assert classification(optimizer=OptimizerRule("sgd", 1)).optimizer_key() == "sgd"
         assert classification(optimizer=OptimizerRule("sgd", 2, momentum=0.9)).optimizer_key() == "sgd with momentum"
         assert "an_optimizer" in classification(optimizer=an_optimizer).optimizer_key()

@@ -1,4 +1,4 @@
-"""Training algorithms: how a model learns from batches, what a step of it asks of a device, and how it is kept."""
+"""Training algorithms: how a model learns from batches, the work of a step, and checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
 from wattune.algorithms.checkpoint import load_checkpoint, save_checkpoint, state_bytes
 from wattune.algorithms.learning import Progressed, learn
 from wattune.algorithms.placement import place, release, shortage_said
-from wattune.algorithms.spec import name_of, options_of, written
+from wattune.algorithms.spec import format_spec, name_of, parse_options
 from wattune.errors import UnknownName
 
 __all__ = [
@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 ALGORITHMS: dict[str, str] = {
-    "async-fgd": "wattune.algorithms.async_fgd:AsyncForwardGradient",
+    "async-fgd": "wattune.algorithms.forward.async_fgd:AsyncForwardGradient",
     "backprop": "wattune.algorithms.backprop:Backprop",
-    "forward-gradient": "wattune.algorithms.forward_gradient:ForwardGradient",
+    "forward-gradient": "wattune.algorithms.forward.forward_gradient:ForwardGradient",
 }
 """Name -> "module:class"."""
 
@@ -48,31 +48,31 @@ def open_algorithm(
     seed: int = 0,
     on: Literal["cpu", "gpu"] = "cpu",
 ) -> TrainingAlgorithm:
-    """A new training of ``trainable`` from its initial weights.
+    """Start training ``trainable`` from its initial weights.
 
-    ``spec``: a name and perhaps options, as in "async-fgd:modules=4". ``micro_batch_size`` is how many samples one
-    forward pass takes, the whole batch where it is None; ``on`` the processor, see ``place``.
+    ``spec``: a name, optionally with options, as in "async-fgd:modules=4". ``micro_batch_size``: samples of one forward
+    pass; None: the whole batch. ``on``: the processor, see ``place``.
     Raises: UnknownName; InputError, WorkloadError and OutOfDeviceMemory as the algorithm does.
     """
     algorithm = _class(spec)
-    opened: TrainingAlgorithm = algorithm(
+    instance: TrainingAlgorithm = algorithm(
         trainable,
         batch_size,
         micro_batch_size=micro_batch_size,
         seed=seed,
         on=place(on),
-        **options_of(spec, algorithm.OPTIONS),
+        **parse_options(spec, algorithm.OPTIONS),
     )
-    return opened
+    return instance
 
 
 def canonical(spec: str) -> str:
-    """The spec as records say it: options sorted. Raises: UnknownName, InputError."""
-    return written(name_of(spec), options_of(spec, _class(spec).OPTIONS))
+    """The spec in canonical form, as in records: options sorted. Raises: UnknownName, InputError."""
+    return format_spec(name_of(spec), parse_options(spec, _class(spec).OPTIONS))
 
 
 def takes_micro_batches(spec: str) -> bool:
-    """Whether a batch may go through the model in parts with this algorithm. Raises: UnknownName."""
+    """Return whether the algorithm can process a batch in micro-batches. Raises: UnknownName."""
     return bool(_class(spec).MICRO_BATCHES)
 
 
@@ -80,5 +80,5 @@ def _class(spec: str) -> type[Any]:
     if name_of(spec) not in ALGORITHMS:
         raise UnknownName("algorithm", name_of(spec), ALGORITHMS)
     module, _, attribute = ALGORITHMS[name_of(spec)].partition(":")
-    found: type[TrainingAlgorithm] = getattr(importlib.import_module(module), attribute)
-    return found
+    algorithm: type[TrainingAlgorithm] = getattr(importlib.import_module(module), attribute)
+    return algorithm

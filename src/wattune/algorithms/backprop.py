@@ -9,31 +9,32 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from wattune.algorithms import counting, recomputation, stepping
+from wattune.algorithms import recomputation, step_setup
 from wattune.algorithms.base import Batch, Step, Trainable
-from wattune.algorithms.operations import samples_of
+from wattune.algorithms.counting import step_counting
+from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.precision import autocast, check_data_type, matrix_precision
-from wattune.algorithms.spec import Option, written
+from wattune.algorithms.spec import SpecOption, format_spec
 from wattune.algorithms.stepwise import Stepwise
 
 
 class Backprop(Stepwise):
     """The plain training loop, on one torch device.
 
-    A batch larger than ``micro_batch_size`` goes through the model in parts whose gradients are added up: the gradient
-    is that of the mean loss over the whole batch. (Batch normalisation sees the parts, as it always does.) "fp16" and
-    "bf16" are autocast, the former with a scaled loss. Random numbers (dropout) are the algorithm's own: nothing that
-    runs between two steps disturbs them.
+    A batch larger than ``micro_batch_size`` is processed in micro-batches whose gradients accumulate: the gradient is
+    that of the mean loss over the whole batch. (Batch normalisation sees the micro-batches, as usual.) "fp16" and
+    "bf16" use autocast, the former with a scaled loss. Random numbers (dropout) are the algorithm's own: code that runs
+    between two steps does not affect them.
 
-    ``checkpoint``: the model's parts are taken in so many segments, and of each but the last no more than the input is
-    kept until the backward pass computes the rest again: the same gradients and running statistics, from less memory
-    and about a third more work. See ``recomputation``.
+    ``checkpoint``: divide the model's parts into this many segments, store only the input of each but the last, and
+    recompute the rest in the backward pass: the same gradients and running statistics for less memory and about a
+    third more work. See ``recomputation``.
 
-    Raises: InputError for batch sizes, segments or a data type that cannot be, WorkloadError where nothing trains or a
-    model to be checkpointed has no parts, OutOfDeviceMemory where model or step do not fit.
+    Raises: InputError for invalid batch sizes, segments or data type; WorkloadError without trainable parameters, or if
+    a model to checkpoint has no parts; OutOfDeviceMemory if model or step do not fit.
     """
 
-    OPTIONS: ClassVar[Mapping[str, Option]] = {"checkpoint": recomputation.SEGMENTS}
+    OPTIONS: ClassVar[Mapping[str, SpecOption]] = {"checkpoint": recomputation.SEGMENTS}
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Backprop(Stepwise):
     ) -> None:
         check_data_type(trainable.data_type)
         super().__init__(trainable, batch_size, micro_batch_size, seed, on)
-        self.name = written("backprop", {} if checkpoint is None else {"checkpoint": checkpoint})
+        self.name = format_spec("backprop", {} if checkpoint is None else {"checkpoint": checkpoint})
         self._checkpoint = checkpoint
         self._segments = None if checkpoint is None else recomputation.cut(self.module, checkpoint)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=trainable.data_type == "fp16")
@@ -56,26 +57,30 @@ class Backprop(Stepwise):
             self._random = self._random_state()
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the model with its buffers, the optimizer, the loss scale and the random numbers, on the CPU."""
+        """Copy of the model with its buffers, the optimizer, the loss scale and the random state, on the CPU."""
         return {
-            "module": stepping.copied(self.module.state_dict()),
-            "optimizer": stepping.copied(self._optimizer.state_dict()),
+            "module": step_setup.cpu_copy(self.module.state_dict()),
+            "optimizer": step_setup.cpu_copy(self._optimizer.state_dict()),
             "scaler": self._scaler.state_dict(),
-            "random": stepping.copied(self._random),
+            "random": step_setup.cpu_copy(self._random),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``, which stays as it is. Raises: InputError where it is of another model."""
-        with stepping.misfit_said():
+        """Resume from ``state_dict``, without changing it. Raises: InputError if it belongs to another model."""
+        with step_setup.state_errors():
             self.module.load_state_dict(state["module"])
-            self._optimizer.load_state_dict(stepping.copied(state["optimizer"]))
+            self._optimizer.load_state_dict(step_setup.cpu_copy(state["optimizer"]))
             self._scaler.load_state_dict(state["scaler"])
             if len(state["random"]) != len(self._random):
-                raise ValueError("it was made on another processor, whose random numbers are others")
-            self._random = stepping.copied(state["random"])
+                raise ValueError("it comes from another processor, with another random number generator")
+            self._random = step_setup.cpu_copy(state["random"])
 
-    def _pass(self) -> counting.TrainingPass:
-        return counting.backward_pass if self._checkpoint is None else recomputation.CheckpointedPass(self._checkpoint)
+    def _pass(self) -> step_counting.TrainingPass:
+        return (
+            step_counting.backward_pass
+            if self._checkpoint is None
+            else recomputation.CheckpointedPass(self._checkpoint)
+        )
 
     def _train(self, batch: Batch) -> Step:
         mean_loss = torch.zeros((), device=self._device)
@@ -96,7 +101,7 @@ class Backprop(Stepwise):
 
     @contextmanager
     def _own_random(self, state: list[Tensor] | None) -> Iterator[None]:
-        """The random numbers of PyTorch go on from ``state`` in here, and outside as if nothing had been drawn."""
+        """Continue PyTorch's random numbers from ``state`` within, and leave the global random state unchanged."""
         on_cuda = self._device.type == "cuda"
         with torch.random.fork_rng(devices=[self._device] if on_cuda else []):
             if state is not None:

@@ -1,4 +1,4 @@
-"""The one interface of a training algorithm, and what an algorithm needs of the thing it trains."""
+"""The interface of a training algorithm, and the part of a workload that it needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from wattune.algorithms.spec import Option
+from wattune.algorithms.spec import SpecOption
 from wattune.records import StepWork
 
 Batch = tuple[Any, Any]
@@ -18,57 +18,57 @@ Batch = tuple[Any, Any]
 
 
 class Trainable(Protocol):
-    """What an algorithm needs to know of a workload (``wattune.workloads.Workload`` is one)."""
+    """The part of a workload that an algorithm needs (``wattune.workloads.Workload`` implements it)."""
 
     @property
     def data_type(self) -> str:
-        """What a step computes in."""
+        """Data type that a step computes in."""
 
     @property
     def host_s_per_sample(self) -> float:
-        """Seconds of the CPU to load one sample."""
+        """CPU seconds to load one sample."""
 
     def model(self, seed: int) -> nn.Module:
-        """The model with its initial weights; ``seed`` decides the layers that start anew. Frozen parameters do not
+        """The model with its initial weights; ``seed`` determines the reinitialised layers. Frozen parameters do not
         require gradients."""
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean loss over the batch, a scalar."""
 
     def optimizer(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
-        """An optimizer of the trained parameters with the learning rate of this batch size."""
+        """Make an optimizer of the trained parameters with the learning rate of this batch size."""
 
     def example(self, batch_size: int) -> Batch:
-        """A made-up batch on the CPU with the shapes and types of the data, for counting and profiling."""
+        """Make a random batch on the CPU with the shapes and types of the data, for counting and profiling."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step that is done: how many samples it used and their mean loss."""
+    """A completed optimizer step: its number of samples and their mean loss."""
 
     samples: int
     loss: float
 
 
 class TrainingAlgorithm(ABC):
-    """Trains a model from an iterator of batches.
+    """A training loop over an iterator of batches.
 
-    Contract, held by ``tests/algorithms/contract.py``: ``run`` yields one Step per batch, in order, though it may
-    take several batches in before the first Step comes out; stopping the iteration leaves the parameters at the last
-    Step; ``load_state_dict(state_dict())`` on a new instance goes on exactly as the old one would have.
+    Contract, checked by ``tests/algorithms/contract.py``: ``run`` yields one Step per batch, in order, but may take
+    several batches before the first Step; stopping the iteration leaves the parameters at the last Step; after
+    ``load_state_dict(state_dict())`` a new instance continues exactly as the old one would have.
     """
 
     name: str
-    """As records say it: the name, and the options where there are any."""
+    """The spec in canonical form, as in records: name and options."""
 
-    OPTIONS: ClassVar[Mapping[str, Option]] = {}
-    """What may stand behind the name: keyword arguments of the same names."""
+    OPTIONS: ClassVar[Mapping[str, SpecOption]] = {}
+    """Options of the spec, passed as keyword arguments of the same names."""
 
     MICRO_BATCHES: ClassVar[bool] = True
-    """Whether a batch may go through the model in parts."""
+    """True if a batch can be processed in micro-batches."""
 
     module: nn.Module
-    """The model in training, in a state that can be evaluated between two Steps."""
+    """The model in training; it can be evaluated between two Steps."""
 
     @abstractmethod
     def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
@@ -76,16 +76,16 @@ class TrainingAlgorithm(ABC):
 
     @abstractmethod
     def work(self) -> StepWork:
-        """What one step asks of a device."""
+        """The work of one step."""
 
     @abstractmethod
     def evaluation_work(self, samples: int) -> StepWork:
-        """What a forward pass over so many samples, without gradients, asks of a device."""
+        """The work of a forward pass over ``samples`` samples without gradients."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a new instance needs to go on: nested dicts and lists of tensors and JSON values."""
+        """The state to resume from: nested dicts and lists of tensors and JSON values."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``."""
+        """Resume from ``state_dict``."""

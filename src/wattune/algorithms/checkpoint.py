@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file, its tensors as they are and everything else as JSON in its metadata."""
+"""Checkpoints: one safetensors file with the tensors, and everything else as JSON in its metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from wattune.algorithms.operations import tensors
+from wattune.algorithms.counting.aten import tensors
 from wattune.errors import RecordError
 from wattune.files import write_bytes
 
@@ -19,60 +19,60 @@ VERSION = "1"
 
 
 def save_checkpoint(path: str | Path, state: dict[str, Any], *, extra: dict[str, Any]) -> Path:
-    """Write ``state`` and ``extra``, replacing the file in one step.
+    """Write ``state`` and ``extra``, replacing the file atomically.
 
-    Both are nested dictionaries (keys: text, numbers, truth values, None), lists and tuples (read back as lists) of
-    tensors and JSON values. Raises: OutputError where the file cannot be written, TypeError for any other value.
+    Both are nested dictionaries (keys: text, numbers, Booleans, None), lists and tuples (read back as lists) of
+    tensors and JSON values. Raises: OutputError if the file cannot be written, TypeError for any other value.
     """
-    found: dict[str, Tensor] = {}
-    tree = json.dumps({"state": _encode(state, found), "extra": _encode(extra, found)})
-    return write_bytes(path, save(found, metadata={"wattune": "checkpoint", "version": VERSION, "tree": tree}))
+    contents: dict[str, Tensor] = {}
+    tree = json.dumps({"state": _encode(state, contents), "extra": _encode(extra, contents)})
+    return write_bytes(path, save(contents, metadata={"wattune": "checkpoint", "version": VERSION, "tree": tree}))
 
 
 def load_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The ``state`` and ``extra`` of ``save_checkpoint``; tensors on the CPU.
+    """Read the ``state`` and ``extra`` of ``save_checkpoint``; tensors on the CPU.
 
-    Raises: RecordError where the file is missing, cut off or no checkpoint.
+    Raises: RecordError if the file is missing, truncated or not a checkpoint.
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("wattune") != "checkpoint":
                 raise RecordError(
-                    f"{path} is not a checkpoint of wattune", hint="give a checkpoint that a training wrote"
+                    f"{path} is not a wattune checkpoint", hint="give a checkpoint written by a training run"
                 )
             if metadata.get("version") != VERSION:
                 raise RecordError(f"version of {path}", value=metadata.get("version"), allowed=VERSION)
             tree = json.loads(metadata["tree"])
             state, extra = _decode(tree["state"], file), _decode(tree["extra"], file)
             if not isinstance(state, dict) or not isinstance(extra, dict):
-                raise ValueError("it describes no state")
+                raise ValueError("the state is missing")
             return state, extra
     except FileNotFoundError as error:
         raise RecordError("no such checkpoint", value=str(path)) from error
     except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"cannot read the checkpoint {path}", value=str(error), allowed="a whole file") from error
+        raise RecordError(f"cannot read the checkpoint {path}", value=str(error), allowed="a complete file") from error
 
 
 def state_bytes(state: dict[str, Any]) -> int:
-    """What the tensors of a state take in a checkpoint."""
+    """Bytes of a state's tensors in a checkpoint."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors(state))
 
 
-# A tensor becomes {"tensor": its name in the file}, a dictionary {"dict": [[key, value], ...]}, since JSON knows no
-# keys but texts; lists and plain values stay what they are.
+# A tensor becomes {"tensor": its name in the file}; a dictionary {"dict": [[key, value], ...]}, since keys in JSON are
+# strings; lists and plain values stay the same.
 
 
-def _encode(value: Any, found: dict[str, Tensor]) -> Any:
+def _encode(value: Any, contents: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        name = str(len(found))
+        name = str(len(contents))
         # A copy, since safetensors refuses tensors that share memory, as tied weights do.
-        found[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        contents[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {"tensor": name}
     if isinstance(value, dict):
-        return {"dict": [[_plain(k), _encode(v, found)] for k, v in value.items()]}
+        return {"dict": [[_plain(k), _encode(v, contents)] for k, v in value.items()]}
     if isinstance(value, (list, tuple)):
-        return [_encode(v, found) for v in value]
+        return [_encode(v, contents) for v in value]
     return _plain(value)
 
 

@@ -1,4 +1,4 @@
-"""Learning, written once for proxy runs, trainings and replays: steps, and an evaluation every so many samples."""
+"""The learning loop of proxy runs, training runs and replays: steps, and evaluations at fixed numbers of samples."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from torch import nn
 
 from wattune.algorithms.base import Batch, TrainingAlgorithm
-from wattune.algorithms.operations import tensors
+from wattune.algorithms.counting.aten import tensors
 
 Around = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
 class Progressed:
-    """An evaluation after ``samples`` samples of the whole training.
+    """An evaluation after ``samples`` samples of the whole run.
 
-    ``loss`` is the mean training loss per sample since the evaluation before; None where it is not a finite number.
+    ``loss``: mean training loss per sample since the previous evaluation; None if it is not finite.
     """
 
     samples: int
@@ -39,15 +39,14 @@ def learn(
     around_step: Around = nullcontext,
     around_evaluation: Around = nullcontext,
 ) -> Iterator[Progressed]:
-    """Train until the budget is used up; evaluate wherever a step reaches or passes a multiple of ``evaluate_every``.
+    """Train until the budget is used up; evaluate whenever a step reaches or passes a multiple of ``evaluate_every``.
 
-    So the grid of evaluations is the same for every batch size; a step that passes several of its points is evaluated
-    once. The first step to reach ``budget_samples`` is the last, and is evaluated. No more batches are taken in than
-    the budget needs, so an algorithm that keeps several in flight ends with all of them done.
+    The grid of evaluations is therefore the same for every batch size; a step that passes several of its points is
+    evaluated once. The first step to reach ``budget_samples`` is the last, and is evaluated. No more batches are taken
+    than the budget needs, so an algorithm with several batches in flight ends with all of them done.
 
-    To go on from a checkpoint that was taken at a Progressed, give its ``samples`` as ``start_samples``, and
-    ``batches`` from that sample on. ``around_step`` and ``around_evaluation`` give a context for each step and each
-    evaluation.
+    To resume from a checkpoint taken at an evaluation, pass its ``samples`` as ``start_samples``, and ``batches`` from
+    that sample on. ``around_step`` and ``around_evaluation`` return a context for each step and each evaluation.
     """
     steps = iter(algorithm.run(_within(batches, budget_samples - start_samples)))
     samples = start_samples
@@ -76,10 +75,10 @@ def _next_point(samples: int, evaluate_every: int) -> int:
 
 
 def _within(batches: Iterable[Batch], budget_samples: int) -> Iterator[Batch]:
-    taken = 0
+    samples = 0
     for batch in batches:
         yield batch
-        # A replay's batches hold nothing; it keeps none in flight, so the last Step ends it in time.
-        taken += next((tensor.shape[0] for tensor in tensors(batch)), 0)
-        if taken >= budget_samples:
+        # A replay's batches are empty; it has none in flight, so the last Step ends it in time.
+        samples += next((tensor.shape[0] for tensor in tensors(batch)), 0)
+        if samples >= budget_samples:
             return

@@ -1,4 +1,4 @@
-"""Where training code runs, and what the many ways of running out of memory there are called."""
+"""The processor that training code runs on, and its many ways of running out of memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SIGNS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "NvMapMemAlloc",  # Tegra's driver
     "NvMapMemHandleAlloc",
-    "NVML_SUCCESS == r INTERNAL ASSERT",  # the allocator asks NVML why it got nothing, which Tegra does not have
+    "NVML_SUCCESS == r INTERNAL ASSERT",  # the allocator asks NVML why it failed, and Tegra has no NVML
 )
-"""Parts of the messages by which a RuntimeError means that memory has run out.
+"""Parts of a RuntimeError's message that mean out of memory.
 
 Source: pytorch c10/cuda/CUDACachingAllocator.cpp and c10/core/CPUAllocator.cpp; NVIDIA/cudnn status codes;
 dusty-nv/jetson-containers issues (NvMapMemAllocInternalTagged, the NVML assertion on Jetson).
@@ -28,7 +28,7 @@ dusty-nv/jetson-containers issues (NvMapMemAllocInternalTagged, the NVML asserti
 
 
 def place(trains_on: Literal["cpu", "gpu"]) -> torch.device:
-    """The torch device for a board that trains on this processor: CUDA's present one where there is one."""
+    """The torch device of a board that trains on this processor: CUDA's current device, if there is one."""
     if trains_on == "gpu" and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
@@ -36,7 +36,7 @@ def place(trains_on: Literal["cpu", "gpu"]) -> torch.device:
 
 @contextmanager
 def shortage_said(what: str) -> Iterator[None]:
-    """Around whatever takes memory: running out of it is an OutOfDeviceMemory, any other error stays what it is."""
+    """Raise OutOfDeviceMemory in place of an out-of-memory error; any other error passes through."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -47,7 +47,7 @@ def shortage_said(what: str) -> Iterator[None]:
 
 
 def release() -> None:
-    """Give back what nobody holds any more, so that the next one who needs memory finds it."""
+    """Free memory that is no longer referenced, including PyTorch's cache on the GPU."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

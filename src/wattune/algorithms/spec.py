@@ -1,4 +1,4 @@
-"""An algorithm with its options in one text: ``async-fgd:modules=4,perturb=activities``."""
+"""The spec of an algorithm: its name and options in one text, ``async-fgd:modules=4,perturb=activities``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from wattune.errors import InputError
 
 
-class Option(NamedTuple):
-    """How an option's text becomes a value (ValueError where it does not), and what is allowed, in words."""
+class SpecOption(NamedTuple):
+    """The parser of an option (it raises ValueError), and a description of the allowed values."""
 
     parse: Callable[[str], Any]
     allowed: str
 
 
-def whole(least: int, most: int = 2**31) -> Option:
+def whole(least: int, most: int = 2**31) -> SpecOption:
     """An option that is a whole number."""
 
     def parse(text: str) -> int:
@@ -24,10 +24,10 @@ def whole(least: int, most: int = 2**31) -> Option:
             raise ValueError(text)
         return value
 
-    return Option(parse, f"{least} and up" if most == 2**31 else f"{least} to {most}")
+    return SpecOption(parse, f"{least} or more" if most == 2**31 else f"{least} to {most}")
 
 
-def number(above: float, allowed: str) -> Option:
+def number(above: float, allowed: str) -> SpecOption:
     """An option that is a finite number above ``above``."""
 
     def parse(text: str) -> float:
@@ -36,10 +36,10 @@ def number(above: float, allowed: str) -> Option:
             raise ValueError(text)
         return value
 
-    return Option(parse, allowed)
+    return SpecOption(parse, allowed)
 
 
-def one_of(*names: str) -> Option:
+def one_of(*names: str) -> SpecOption:
     """An option that is one of these words."""
 
     def parse(text: str) -> str:
@@ -47,7 +47,7 @@ def one_of(*names: str) -> Option:
             raise ValueError(text)
         return text
 
-    return Option(parse, ", ".join(names))
+    return SpecOption(parse, ", ".join(names))
 
 
 def name_of(spec: str) -> str:
@@ -55,11 +55,11 @@ def name_of(spec: str) -> str:
     return spec.partition(":")[0]
 
 
-def options_of(spec: str, known: Mapping[str, Option]) -> dict[str, Any]:
-    """The options of a spec by name. Raises: InputError for one that is not known, not allowed or there twice."""
-    name, found, rest = spec.partition(":")
+def parse_options(spec: str, known: Mapping[str, SpecOption]) -> dict[str, Any]:
+    """Parse the options of a spec by name. Raises: InputError for an unknown, invalid or repeated option."""
+    name, colon, rest = spec.partition(":")
     values: dict[str, Any] = {}
-    for part in rest.split(",") if found else ():
+    for part in rest.split(",") if colon else ():
         key, equals, text = part.strip().partition("=")
         if key not in known or not equals or key in values:
             allowed = ", ".join(f"{k}=({o.allowed})" for k, o in sorted(known.items())) or "none"
@@ -71,6 +71,6 @@ def options_of(spec: str, known: Mapping[str, Option]) -> dict[str, Any]:
     return values
 
 
-def written(name: str, values: Mapping[str, Any]) -> str:
-    """The one text for a name and options, sorted: what records say."""
+def format_spec(name: str, values: Mapping[str, Any]) -> str:
+    """Write a name and options in canonical form, sorted, as in records."""
     return name + (":" if values else "") + ",".join(f"{k}={v}" for k, v in sorted(values.items()))

@@ -1,6 +1,6 @@
-"""A folder to carry to a board that has no network: wheels of wattune and of what it needs, and the agent as one file.
+"""Folder to carry to a board without a network: wheels of wattune and its dependencies, and the agent as one file.
 
-torch is left out on purpose: a Jetson's is NVIDIA's own, for its JetPack.
+torch is left out on purpose: a Jetson needs NVIDIA's own build, for its JetPack.
 """
 
 from __future__ import annotations

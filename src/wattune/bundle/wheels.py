@@ -1,4 +1,4 @@
-"""What others made: the wheels that wattune needs on another Python and another machine, by pip."""
+"""Wheels of wattune's dependencies for another Python and another machine, fetched with pip."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-LEFT_OUT = frozenset({"torch"})
+EXCLUDED = frozenset({"torch"})
 OLDEST_GLIBC = 17
-"""manylinux2014 is glibc 2.17; wheels for a glibc before the board's run there as well. Source: PEP 599, PEP 600."""
-MOST_ROUNDS = 20
-"""Needs of needs of needs: more than so many are not seen."""
+"""manylinux2014 is glibc 2.17; wheels for a glibc older than the board's run there too. Source: PEP 599, PEP 600."""
+MAX_ROUNDS = 20
+"""Deepest chain of dependencies that is followed; real ones are far shorter."""
 PLATFORM = re.compile(r"(manylinux2014|manylinux_2_(?P<minor>\d+)|linux)_(?P<machine>aarch64|x86_64|armv7l)")
 
 
 def fetch(installed: Distribution, wheels: Path, python: str, platform: str) -> None:
-    """Fetch until everything that is needed on the board is there.
+    """Download wheels until everything that the board needs is in the folder.
 
-    pip takes the board's wheels, but weighs conditions such as ``python_version < "3.11"`` by the Python and machine
-    that it runs on. So what needs what is followed here, and pip is asked for single wheels.
+    pip fetches the board's wheels, but evaluates markers such as ``python_version < "3.11"`` for the Python and machine
+    that it runs on. So dependencies are resolved here, and pip downloads single wheels.
 
-    Raises: InputError where a wheel cannot be had, or the wheels contradict each other.
+    Raises: InputError if a wheel is not available, or the wheels' requirements contradict each other.
     """
     from packaging.utils import canonicalize_name, parse_wheel_filename
 
     board = _Board(python, platform)
     wanted: dict[str, SpecifierSet] = {}
-    for _ in range(MOST_ROUNDS):
-        there = {}
+    for _ in range(MAX_ROUNDS):
+        present = {}
         for wheel in wheels.glob("*.whl"):
             name, version, _build, _tags = parse_wheel_filename(wheel.name)
             if name in wanted and not wanted[name].contains(version, prereleases=True):
-                wheel.unlink()  # found before all that is asked of it was known
+                wheel.unlink()  # downloaded before all of its requirements were known
             else:
-                there[name] = wheel
+                present[name] = wheel
         missing, seen, todo = set(), set[str](), board.needs(installed.requires or ())
         while todo:
             requirement = todo.pop()
             name = canonicalize_name(requirement.name)
             wanted[name] = wanted.get(name, requirement.specifier) & requirement.specifier
-            if name not in there:
+            if name not in present:
                 missing.add(name)
             elif str(requirement) not in seen:
                 seen.add(str(requirement))
-                todo += board.needs(_requires(there[name]), requirement.extras)
-        contradicted = {
+                todo += board.needs(_requires(present[name]), requirement.extras)
+        conflicts = {
             name
-            for name, wheel in there.items()
+            for name, wheel in present.items()
             if name in wanted and not wanted[name].contains(parse_wheel_filename(wheel.name)[1], prereleases=True)
         }
-        if not missing and not contradicted:
+        if not missing and not conflicts:
             return
         if missing:
             _download([f"{name}{wanted[name]}" for name in sorted(missing)], wheels, board)
-    raise InputError("the wheels that pip finds do not go together", value=", ".join(sorted(contradicted | missing)))
+    raise InputError("pip finds no compatible versions", value=", ".join(sorted(conflicts | missing)))
 
 
 class _Board:
@@ -93,7 +93,7 @@ class _Board:
         }
 
     def needs(self, requirements: Iterable[str], extras: Iterable[str] = ()) -> list[Requirement]:
-        """Those of the requirements that hold there."""
+        """The requirements whose markers hold on the board."""
         from packaging.requirements import Requirement
         from packaging.utils import canonicalize_name
 
@@ -101,7 +101,7 @@ class _Board:
         needed = []
         for requirement in map(Requirement, requirements):
             marker, requirement.marker = requirement.marker, None
-            if canonicalize_name(requirement.name) not in LEFT_OUT and (
+            if canonicalize_name(requirement.name) not in EXCLUDED and (
                 marker is None or any(marker.evaluate({**self._environment, "extra": extra}) for extra in chosen)
             ):
                 needed.append(requirement)
@@ -120,7 +120,7 @@ def _download(requirements: Sequence[str], wheels: Path, board: _Board) -> None:
     command += ["--implementation", "cp", "--python-version", board.python]
     for platform in board.platforms:
         command += ["--platform", platform]
-    done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
+    result = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    if result.returncode:
+        lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
         raise InputError("pip cannot fetch the wheels", value=lines[-1].removeprefix("ERROR: "))

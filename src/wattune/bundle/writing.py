@@ -1,11 +1,11 @@
-"""The folder, part by part."""
+"""Writing of the bundle, part by part."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from pathlib import Path
 
 from wattune.bundle.packing import deploy_files, write_agent, write_wheel
@@ -17,7 +17,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 @dataclass(frozen=True)
 class Bundle:
-    """What was written: the wheels, the agent, the files that set it up, and how to go on."""
+    """A bundle on disk: the wheels, the agent, the files that set it up, and the instructions."""
 
     folder: Path
     wheels: tuple[Path, ...]
@@ -33,21 +33,21 @@ def bundle(
     platform: str = "manylinux2014_aarch64",
     say: Callable[[str], None] = lambda text: None,
 ) -> Bundle:
-    """Write the folder, for a Python and a platform as pip names it. Fetches wheels with pip.
+    """Write a bundle for a Python version and a platform tag of pip's. Downloads wheels with pip.
 
-    Raises: InputError for a Python or platform that cannot be, and where pip cannot fetch a wheel; OutputError.
+    Raises: InputError for an unsupported Python or platform, or if pip cannot fetch a wheel; OutputError.
     """
     folder = Path(folder)
     if python not in PYTHONS:
-        raise InputError("--python", value=python, allowed=f"{', '.join(PYTHONS)}; the agent needs no wheel at all")
+        raise InputError("--python", value=python, allowed=f"{', '.join(PYTHONS)}; the agent alone needs no wheels")
     if not PLATFORM.fullmatch(platform):
         raise InputError(
             "--platform", value=platform, allowed="such as manylinux2014_aarch64 or manylinux_2_31_aarch64"
         )
-    try:
-        installed = distribution("wattune")
-    except PackageNotFoundError as error:
-        raise InputError("wattune is not installed in this Python", hint="pip install . in the clone") from error
+    # Sources in the path may have metadata beside them that does not belong to an installed wheel.
+    installed = next((one for one in distributions(name="wattune") if one.read_text("WHEEL")), None)
+    if installed is None:
+        raise InputError("wattune is not installed in this Python", hint="run `pip install .` in the clone")
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise OutputError("the output folder is not empty", value=str(folder), allowed="a new or an empty folder")
@@ -65,7 +65,7 @@ def bundle(
         readme = folder / "README.txt"
         readme.write_text(_README.format(python=python, platform=platform), encoding="utf-8")
     except BaseException as error:
-        # Half a bundle is of no use, and would be in the way of the next attempt.
+        # Half a bundle is useless, and would block the next attempt.
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):
             raise OutputError("cannot write the bundle", value=f"{folder}: {error.strerror}") from error
@@ -73,15 +73,15 @@ def bundle(
     return Bundle(folder, tuple(sorted((folder / "wheels").iterdir())), agent, deploy, readme)
 
 
-_README = """wattune for a board without a network, made for Python {python} on {platform}.
+_README = """wattune for a board without a network, for Python {python} on {platform}.
 
-wheels/             wattune and all it needs but torch; install your board's torch first, then:
+wheels/             wattune and its dependencies except torch; install your board's torch first, then:
                     python{python} -m pip install --no-index --find-links wheels wattune
-wattune-agent.pyz   the part that touches the board, as one file for any Python from 3.6 on; it needs nothing else:
+wattune-agent.pyz   the part that controls the board, as one file for Python 3.6 and later, without dependencies:
                     sudo python3 wattune-agent.pyz serve
                     python3 wattune-agent.pyz guard --device jetson --cap 10W -- python3 train.py
 deploy/             files that start the agent with the system and let a group use it
 
-On JetPack 4 and 5, whose Pythons are too old for wattune itself, wattune-agent.pyz is all there is to install.
-pip looks for torch as well: where it does not find your board's, add --no-deps and name the wheels: wheels/*.whl
+On JetPack 4 and 5, whose Pythons are too old for wattune itself, install wattune-agent.pyz only.
+pip looks for torch as well: if it does not find your board's, add --no-deps and name the wheels: wheels/*.whl
 """

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from wattune.cli.door import main
+from wattune.cli.main import main
 
 __all__ = ["main"]

@@ -1,4 +1,4 @@
-"""``wattune bundle``: what a board without a network needs, in a folder."""
+"""Command ``wattune bundle``: everything that a board without a network needs, in one folder."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from wattune.cli.output import emit, emit_json, note
 
 
 def bundle(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
-    python: Annotated[str, typer.Option("--python", metavar="X.Y", help="The board's Python.")] = "3.10",
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder.")],
+    python: Annotated[str, typer.Option("--python", metavar="X.Y", help="Python version of the board.")] = "3.10",
     platform: Annotated[
-        str, typer.Option("--platform", metavar="TAG", help="The board's platform, as pip names it.")
+        str, typer.Option("--platform", metavar="TAG", help="Platform of the board, as pip names it.")
     ] = "manylinux2014_aarch64",
     as_json: Json = False,
 ) -> None:
-    """Write all that a board without a network needs.
+    """Write everything that a board without a network needs to a folder.
 
-    Wheels of wattune and of what it needs but torch, and the agent as one file for any Python from 3.6 on.
+    The wheels of wattune and of its dependencies except torch, and the agent as one file for Python 3.6 and newer.
 
     \b
     Example:  wattune bundle for-the-board --python 3.10 --platform manylinux2014_aarch64
     """
     from wattune.bundle import bundle as write
 
-    made = write(folder, python=python, platform=platform, say=note)
+    result = write(folder, python=python, platform=platform, say=note)
     if as_json:
         emit_json(
             {
-                "folder": str(made.folder),
-                "wheels": [wheel.name for wheel in made.wheels],
-                "agent": made.agent.name,
-                "deploy": [file.name for file in made.deploy],
+                "folder": str(result.folder),
+                "wheels": [wheel.name for wheel in result.wheels],
+                "agent": result.agent.name,
+                "deploy": [file.name for file in result.deploy],
             }
         )
     else:
-        emit(f"{len(made.wheels)} wheels and {made.agent.name} are in {made.folder}; {made.readme} says how to go on")
+        emit(f"{len(result.wheels)} wheels and {result.agent.name} are in {result.folder}")
+        emit(f"the next steps are in {result.readme}")

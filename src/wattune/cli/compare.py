@@ -1,4 +1,4 @@
-"""``wattune compare``: every rule's pick, trained on the target."""
+"""Command ``wattune compare``: train the pick of every rule on the target."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from wattune.cli.options import (
     Seeds,
     SysfsRoot,
     WorkloadFile,
-    cap_limit,
     device_spec,
-    margin_w,
+    power_cap,
 )
 from wattune.cli.output import claim, resumable
 from wattune.cli.progress import shown
@@ -42,40 +41,41 @@ def compare(
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
-    """Train the picks of simpler rules as well.
+    """Train the pick of wattune and those of simpler rules.
 
-    Beside wattune's own they are: the largest or the best batch at a clock that is safe for any model, the best batch
-    first and the clock after, the largest batch at its own clock, and the fastest point by the target's own runs.
+    The simpler rules: the largest or the best batch at a clock that is safe for any model, the best batch first and
+    then its clock, the largest batch at its own clock, and the fastest point by the target's own runs.
 
     \b
     Example:  wattune compare profile.json efficiency.json --device sim:jetson-nano --cap 4.5W
     """
-    from wattune import stages
     from wattune.errors import RecordError
+    from wattune.job import steps
     from wattune.records import Comparison
-    from wattune.reporting import comparison_table, words
+    from wattune.reporting import comparison_table, phrases
 
-    limit, below, spec = cap_limit(cap), margin_w(margin), device_spec(device, sysfs_root, mode)
-    to = claim(output, "comparison.json", as_json=as_json, resume=resume)
-    record = to.load(Comparison)
-    if record is not None and (record.supply_cap_w or record.cap_w, record.cap_side) != limit:
+    asked_cap, spec = power_cap(cap, margin), device_spec(device, sysfs_root, mode)
+    destination = claim(output, "comparison.json", as_json=as_json, resume=resume)
+    record = destination.load(Comparison)
+    if record is not None and (record.supply_cap_w or record.cap_w, record.cap_side) != (
+        asked_cap.limit_w,
+        asked_cap.side,
+    ):
         raise RecordError(
-            "the finished record is of another cap", value=words.under(record.cap_w), hint="give another -o FILE"
+            "the finished record is of another cap", value=phrases.under(record.cap_w), hint="give another -o FILE"
         )
     if record is None:
-        folder = to.beside("-curves")
+        folder = destination.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:
-            record = stages.compare(
+            record = steps.compare(
                 spec,
                 workload,
                 profile,
                 efficiency,
-                cap_w=limit.cap_w,
-                cap_side=limit.side,
-                margin_w=below,
+                cap_w=asked_cap,
                 seeds=seeds,
                 folder=folder,
                 processes=processes,
                 progress=progress,
             )
-    to.deliver(record, f"{comparison_table(record)}\n\n{record.method}")
+    destination.deliver(record, f"{comparison_table(record)}\n\n{record.method}")

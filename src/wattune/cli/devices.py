@@ -1,4 +1,4 @@
-"""``wattune devices``: what there is to train on."""
+"""Command ``wattune devices``: list the devices to train on."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from wattune.devices import KnownDevice
 
 WIDTH = 110
-"""Characters of a line."""
+"""Characters per line."""
 
 
 def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
-    """List what can be trained on: what this computer has, and the simulated boards.
+    """List the devices of this computer and the simulated boards.
 
-    With --sysfs-root, only the boards whose files are in that folder.
+    With --sysfs-root, list only the boards whose files are in that folder.
 
     \b
     Example:  wattune devices
@@ -34,7 +34,7 @@ def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
     if known:
         emit(_listed(known))
     else:
-        emit(f"no board of a kind that is known in {sysfs_root}")
+        emit(f"no supported board in {sysfs_root}")
     concerned: dict[str, list[str]] = {}
     for device in known:
         for problem in device.problems:
@@ -47,7 +47,7 @@ def _listed(known: list[KnownDevice]) -> str:
     from wattune.reporting.text import table
 
     rows = [(d.spec, d.kind or "-", _settings(d), _power(d), _memory(d)) for d in known]
-    # What is long stands below: beside the table it would run out of any terminal.
+    # Long texts are below the table, which would otherwise be wider than a terminal.
     about = [
         textwrap.fill(f"{d.spec}: {'; '.join(part for part in _about(d) if part)}", WIDTH, subsequent_indent="    ")
         for d in known
@@ -57,7 +57,7 @@ def _listed(known: list[KnownDevice]) -> str:
 
 def _about(device: KnownDevice) -> tuple[str, ...]:
     name = device.name if device.name != device.spec else ""
-    auto = "the one that --device auto opens" if device.auto else ""
+    auto = "opened by --device auto" if device.auto else ""
     return name, device.mode, f"sensor {device.sensor}" if device.sensor else "", auto
 
 

@@ -1,4 +1,4 @@
-"""``wattune doctor``: is everything there that wattune needs of this device?"""
+"""Command ``wattune doctor``: diagnose a device and suggest fixes."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _WIDTH = 110
 def doctor(
     device: Annotated[
         str | None,
-        typer.Option("--device", metavar="DEVICE", help="A name from `wattune devices`. By default this board."),
+        typer.Option("--device", metavar="DEVICE", help="A name from `wattune devices` (default: this board)."),
     ] = None,
     submit: Annotated[
         Path | None,
-        typer.Option("--submit", metavar="FILE", help="Write what was read of this board as a record to share."),
+        typer.Option("--submit", metavar="FILE", help="Write the readings of this board to a record to share."),
     ] = None,
     calibrate: Annotated[
         str | None,
-        typer.Option("--calibrate", metavar="METER", help="Compare with a meter at the supply: external:..."),
+        typer.Option("--calibrate", metavar="METER", help="Calibrate against a meter at the supply: external:..."),
     ] = None,
     sysfs_root: SysfsRoot = None,
     as_json: Json = False,
 ) -> None:
-    """Check a device, and say what would fix what is missing.
+    """Diagnose a device and suggest fixes.
 
-    It changes nothing on the board. --calibrate puts it under several loads beside a meter of yours, and keeps what
-    lies between the supply's terminals and the board's sensor.
+    Nothing is changed on the board. --calibrate puts the board under several loads, compares its sensor with your meter
+    at the supply, and saves the difference.
 
     \b
     Example:  wattune doctor
@@ -51,11 +51,11 @@ def doctor(
     spec = device_spec(device or default_device(root), sysfs_root)
     if calibrate is not None:
         if submit is not None:
-            raise InputError("--calibrate and --submit are two calls")
+            raise InputError("--calibrate with --submit", allowed="one of them")
         _calibrate(spec, calibrate, as_json=as_json)
         return
     if submit is not None and submit.exists():
-        raise OutputError("the output is there already", value=str(submit), hint="give another one")
+        raise OutputError("the output exists already", value=str(submit), hint="give another one")
     result = examine(spec, say=note)
     if submit is not None:
         _submit(spec, result, submit)
@@ -94,47 +94,45 @@ def _failure(result: Examination) -> WattuneError | None:
 
 
 def _submit(spec: str, result: Examination, path: Path) -> None:
-    from wattune.doctor import tree_of
+    from wattune.doctor import board_tree
     from wattune.files import write_json
     from wattune_agent.capture import capture
 
-    place = tree_of(spec)
+    place = board_tree(spec)
     if place is None:
         raise InputError("--submit with this device", value=spec, allowed="jetson, cpu")
     record = capture(place[0], source="wattune doctor --submit")
     write_json(path, {**record, "figures": result.figures})
-    note(
-        f"the board record is in {path}; it holds no serial number, address or host name, look it through all the same"
-    )
+    note(f"the board record is in {path}; it has no serial number, address or host name; check it before sharing")
 
 
 def _calibrate(spec: str, meter: str, *, as_json: bool) -> None:
     from dataclasses import asdict
 
     from wattune.devices import open_device
-    from wattune.doctor import calibrate, keep, tree_of
+    from wattune.doctor import board_tree, calibrate, save_calibration
     from wattune_agent.tree import Tree
 
     if not meter.startswith("external:"):
         raise InputError("--calibrate", value=meter, allowed="external:COMMAND or external:URL")
-    place = tree_of(spec)
+    place = board_tree(spec)
     board = open_device(spec)
     try:
         other = open_device(meter)
         try:
-            found = calibrate(board, other, note)
+            calibration = calibrate(board, other, note)
         finally:
             other.close()
-        kept = keep(board, found, Tree() if place is None else place[0])
+        kept = save_calibration(board, calibration, Tree() if place is None else place[0])
     finally:
         board.close()
     if as_json:
-        emit_json({"device": board.name, **asdict(found), "kept": kept})
+        emit_json({"device": board.name, **asdict(calibration), "kept": kept})
         return
-    for pair in found.pairs:
+    for pair in calibration.pairs:
         emit(f"{pair.words:<16} module {pair.module_w:7.3f} W   supply {pair.supply_w:7.3f} W")
     emit(
-        f"supply = (module + {found.other_w:.3f} W) / {found.efficiency:.3f}; off by {found.residual_w:.3f} W "
-        f"(root mean square), {found.largest_w:.3f} W at most"
+        f"supply = (module + {calibration.other_w:.3f} W) / {calibration.efficiency:.3f}; error "
+        f"{calibration.residual_w:.3f} W (root mean square), {calibration.largest_w:.3f} W at most"
     )
-    note(f"kept in {kept}: --cap 12W@supply now works with this board")
+    note(f"saved in {kept}: --cap 12W@supply now works with this board")

@@ -1,20 +1,21 @@
-"""``wattune estimate``: how many samples each batch size needs, from training a proxy or from recorded runs."""
+"""Command ``wattune estimate``: samples to target per batch size, from training a proxy or from recorded runs."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from wattune.cli.options import ALGORITHM, Algorithm, File, Json, Processes, Resume, WorkloadFile, cap_limit
+from wattune.cli.options import ALGORITHM, SEEDS, Algorithm, Cap, File, Json, Processes, Resume, WorkloadFile, power_cap
 from wattune.cli.output import claim, resumable
-from wattune.cli.pairs import step_seconds, values
 from wattune.cli.progress import shown
 from wattune.errors import InputError, RecordError
 
 if TYPE_CHECKING:
-    from wattune.records import EfficiencyCurve
+    from wattune.records import SampleEfficiency
 
 
 def estimate(
@@ -25,55 +26,62 @@ def estimate(
         str | None,
         typer.Option(
             "--strategy",
-            metavar="WHICH",
-            help="pooled: as few trainings as tell the best batch size; full: every batch size, --seeds times each. "
-            "By default pooled, with --seeds full.",
+            metavar="NAME",
+            help="Runs to make. pooled: as few as tell the best batch size; full: --seeds runs of every batch size "
+            "(default: full with --seeds, else pooled).",
         ),
     ] = None,
-    seeds: Annotated[
-        int | None, typer.Option("--seeds", metavar="N", min=1, max=1000, help="Trainings per batch size; full.")
-    ] = None,
+    seeds: Annotated[int | None, SEEDS] = None,
     step_times: Annotated[
         str | None,
         typer.Option(
             "--step-times",
             metavar="LIST",
-            help="Seconds of a step on the device by batch size, such as 8=0.021,16=0.034: which is best?",
+            help="Seconds per step on the device by batch size, such as 8=0.021,16=0.034 (default: unknown).",
         ),
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option("--profile", metavar="FILE", help="Take the step times from this profile, and --cap.")
+        Path | None,
+        typer.Option("--profile", metavar="FILE", help="Take the step times from this profile, under --cap."),
     ] = None,
-    cap: Annotated[
-        str, typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W, for --profile.")
-    ] = "none",
+    cap: Cap = "none",
     from_runs: Annotated[
         Path | None,
-        typer.Option("--from-runs", metavar="CSV", help="Train nothing: take the runs from this table."),
+        typer.Option("--from-runs", metavar="CSV", help="Use the runs in this table, and train nothing."),
     ] = None,
     target: Annotated[
-        float | None, typer.Option("--target", metavar="T", help="Of a table with several targets: this one.")
+        float | None,
+        typer.Option("--target", metavar="T", help="With --from-runs: target to use, if the table has several."),
     ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
-            "--where", metavar="COLUMN=VALUE", help="Of a table with several workloads: this one. Repeatable."
+            "--where",
+            metavar="COLUMN=VALUE",
+            help="With --from-runs: workload to use, if the table has several; repeatable.",
         ),
     ] = None,
     allocate: Annotated[
         int | None,
-        typer.Option("--allocate", metavar="N", min=3, help="Of a table use N runs at most, chosen as if just made."),
+        typer.Option(
+            "--allocate",
+            metavar="N",
+            min=3,
+            help="With --from-runs: use at most N runs, chosen as if they were made now.",
+        ),
     ] = None,
     processes: Processes = None,
     executor: Annotated[
         str | None,
-        typer.Option("--executor", metavar="WHERE", help="ray or ray:ADDRESS: train over a Ray cluster."),
+        typer.Option(
+            "--executor", metavar="WHERE", help="Train on a Ray cluster: ray or ray:ADDRESS (default: this machine)."
+        ),
     ] = None,
     output: File = None,
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
-    """See on a proxy how many samples each batch needs.
+    """Estimate on a proxy how many samples each batch size needs.
 
     \b
     Example:  wattune estimate workload.toml -o efficiency.json
@@ -81,20 +89,21 @@ def estimate(
               wattune estimate workload.toml --executor ray:10.0.0.1:6379 -o efficiency.json
               wattune estimate --from-runs runs.csv --step-times 8=0.021,16=0.034,32=0.062
     """
-    from wattune import stages
-    from wattune.records import EfficiencyCurve
+    from wattune.job import steps
+    from wattune.job.coercion import as_workload
+    from wattune.records import SampleEfficiency
 
-    trained = ALGORITHM if algorithm is None else algorithm
-    limit = cap_limit(cap)
-    if limit.cap_w is not None and profile is None:
-        raise InputError("--cap without a profile", value=cap, allowed="--profile FILE with it")
+    algorithm_name = ALGORITHM if algorithm is None else algorithm
+    asked_cap = power_cap(cap)
+    if asked_cap.limit_w is not None and profile is None:
+        raise InputError("--cap without --profile", value=cap, allowed="both, or neither")
     if step_times is not None and profile is not None:
         raise InputError("--step-times with --profile", allowed="one of them")
     if processes is not None and executor is not None:
-        raise InputError("--processes with --executor", allowed="one of them", hint="the cluster says how many at once")
-    seconds = profile if step_times is None else step_seconds(step_times)
+        raise InputError("--processes with --executor", allowed="one of them", hint="the cluster decides how many run")
+    seconds = profile if step_times is None else _step_seconds(step_times)
     if from_runs is None:
-        _refuse({"--target": target, "--where": where, "--allocate": allocate}, "only of a table, with --from-runs CSV")
+        _refuse({"--target": target, "--where": where, "--allocate": allocate}, "with --from-runs CSV only")
     else:
         _refuse(
             {
@@ -106,13 +115,13 @@ def estimate(
                 "--executor": executor,
                 "--resume": resume or None,
             },
-            "only where something is trained, without --from-runs",
+            "without --from-runs only",
         )
 
-    times = None if seconds is None else stages.step_times(seconds, cap_w=limit.cap_w, cap_side=limit.side)
+    times = None if seconds is None else steps.step_times(seconds, cap_w=asked_cap)
     to = claim(output, "efficiency.json", as_json=as_json, resume=resume)
-    record = to.load(EfficiencyCurve)
-    if record is not None and record.workload != (name := stages.as_workload(workload).name):
+    record = to.load(SampleEfficiency)
+    if record is not None and record.workload != (name := as_workload(workload).name):
         raise RecordError(
             "the finished record is of another workload",
             value=record.workload,
@@ -120,16 +129,18 @@ def estimate(
             hint="give another -o FILE",
         )
     if record is not None and from_runs is None:
-        stages.check_algorithm("efficiency record", record.algorithm, trained)
+        from wattune.job.checks import check_algorithm
+
+        check_algorithm("efficiency record", record.algorithm, algorithm_name)
     if record is None and from_runs is not None:
-        chosen = values("--where", where or [])
-        record = stages.estimate_recorded(from_runs, where=chosen, target=target, allocate=allocate, step_times=times)
+        chosen = _values("--where", where or [])
+        record = steps.estimate_recorded(from_runs, where=chosen, target=target, allocate=allocate, step_times=times)
     elif record is None:
         folder = to.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:
-            record = stages.estimate(
+            record = steps.estimate(
                 workload,
-                algorithm=trained,
+                algorithm=algorithm_name,
                 strategy=cast(Literal["full", "pooled"] | None, strategy),
                 seeds=seeds,
                 step_times=times,
@@ -141,14 +152,14 @@ def estimate(
     to.deliver(record, _text(record))
 
 
-def _refuse(given: dict[str, object], allowed: str) -> None:
-    for name, value in given.items():
+def _refuse(options: dict[str, object], allowed: str) -> None:
+    for name, value in options.items():
         if value is not None:
-            raise InputError(f"{name} is of no use here", allowed=allowed)
+            raise InputError(f"{name} has no effect here", allowed=allowed)
 
 
-def _text(record: EfficiencyCurve) -> str:
-    from wattune.reporting import words
+def _text(record: SampleEfficiency) -> str:
+    from wattune.reporting import phrases
     from wattune.reporting.text import table
 
     rows = []
@@ -158,7 +169,7 @@ def _text(record: EfficiencyCurve) -> str:
         relative = "-" if point.relative_samples is None else f"{point.relative_samples:.2f}"
         runs = [] if record.strategy != "pooled" else [str(point.runs)]
         best = [] if record.p_best is None else [f"{record.p_best.get(point.batch_size, 0.0):.0%}"]
-        rows.append((str(point.batch_size), words.count(point.samples), relative, band, *runs, *best, missed))
+        rows.append((str(point.batch_size), phrases.count(point.samples), relative, band, *runs, *best, missed))
     more = [*(["runs"] if record.strategy == "pooled" else []), *(["best with"] if record.p_best is not None else [])]
     head = ("batch", "samples needed", f"relative to {record.reference_batch_size}", "90 % band", *more)
     how = "" if record.algorithm == "backprop" else f", with {record.algorithm}"
@@ -166,7 +177,40 @@ def _text(record: EfficiencyCurve) -> str:
     if record.stopped_because is not None:
         text += f"\n{record.runs_used} runs; {record.stopped_because}"
     if record.misfit:
-        text += "\nthe runs follow no common curve: their means count, and more runs would tell more"
+        text += "\nno single curve fits the runs: their means are used; make more runs for a better estimate"
     if record.best is not None:
         text += f"\nbest on the device: batch size {record.best}, expected to lose {record.expected_regret:.1%}"
     return text
+
+
+def _step_seconds(text: str) -> dict[int, float]:
+    """Batch size -> seconds of a step, from "8=0.021,16=0.034". Raises: InputError."""
+    seconds_by_size: dict[int, float] = {}
+    for pair in text.split(","):
+        size, equals, seconds = (part.strip() for part in pair.partition("="))
+        value = _seconds(seconds)
+        if not equals or not (size.isdecimal() and size.isascii() and 0 < int(size) < 10**9) or value is None:
+            raise InputError("--step-times", value=pair, allowed="batch size=seconds, such as 8=0.021,16=0.034")
+        if int(size) in seconds_by_size:
+            raise InputError("--step-times has a batch size twice", value=size, allowed="each batch size once")
+        seconds_by_size[int(size)] = value
+    return seconds_by_size
+
+
+def _values(option: str, pairs: Sequence[str]) -> dict[str, str]:
+    """Name -> value, from "name=value" each. Raises: InputError."""
+    value_by_name: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not name or not equals or name in value_by_name:
+            raise InputError(option, value=pair, allowed="column=value, each column once")
+        value_by_name[name] = value
+    return value_by_name
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None

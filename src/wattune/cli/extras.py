@@ -1,4 +1,4 @@
-"""What only the commands of a server need: its packages, and the database of its store."""
+"""Dependencies of the server's commands: its packages, and the database of its store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def server_extra() -> Iterator[None]:
-    """Around the imports of a server's parts. Raises: InputError where a package that they need is not installed."""
+    """A context for imports of the server. Raises: InputError if a package that they need is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -25,9 +25,9 @@ def server_extra() -> Iterator[None]:
 
 
 def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Database:
-    """The database of a store. ``makes``: a new store is made where there is none.
+    """The database of a store; with ``makes`` a missing store is created.
 
-    Raises: InputError where there is none, or its database is elsewhere and no ``url`` says where; OutputError.
+    Raises: InputError if there is no store, or its database is elsewhere and no ``url`` is given; OutputError.
     """
     with server_extra():
         from wattune.server.settings import sqlite_file, sqlite_url
@@ -40,7 +40,7 @@ def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Datab
             raise OutputError(f"cannot make {folder}", value=error.strerror) from error
     elif not folder.is_dir() and url is None:
         raise InputError("--store", value=str(folder), allowed="the store of a server")
-    # A server that was here and left no database has it elsewhere: a new one beside it would be nobody's.
+    # A server ran here and left no database, so it is elsewhere: a new one here would never be used.
     elif url is None and not sqlite_file(folder).is_file() and (not makes or (folder / "lock").exists()):
         raise InputError(
             "no database in the store", value=str(folder), hint="give its URL: --database, WATTUNE_DATABASE"

@@ -1,39 +1,66 @@
-"""Options and arguments that several commands take, each with its one help text."""
+"""Options and arguments of several commands, each with one help text, and the parsing of their values."""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated
 
 import typer
 
+from wattune.cap import PowerCap, parse_celsius, parse_watts
 from wattune.errors import InputError
 
 WorkloadFile = Annotated[
-    Path | None, typer.Argument(metavar="WORKLOAD", help="Workload file; without one the built-in example.")
+    Path | None, typer.Argument(metavar="WORKLOAD", help="Workload file (default: the built-in example).")
 ]
-DeviceSpec = Annotated[
-    str,
+ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="Profile record.")]
+EfficiencyFile = Annotated[Path, typer.Argument(metavar="EFFICIENCY", help="Efficiency record.")]
+
+# An option that `run` may also take from the folder of the run that it resumes has no default there: an object to
+# annotate with, beside the type that other commands have.
+DEVICE = typer.Option(
+    "--device", metavar="DEVICE", help="A name from `wattune devices`, a board file, or auto for this machine's board."
+)
+DeviceSpec = Annotated[str, DEVICE]
+CAP = typer.Option(
+    "--cap",
+    metavar="WATTS",
+    help="Power cap, such as 4.5W at the power sensor or 12W@supply at the supply's terminals; none for no cap.",
+)
+Cap = Annotated[str, CAP]
+MARGIN = typer.Option("--margin", metavar="WATTS", help="Leave this much of the cap unused, such as 0.2W or 200mW.")
+Margin = Annotated[str, MARGIN]
+SEED = typer.Option(
+    "--seed", metavar="N", min=0, max=2**32 - 1, help="Random seed of the training run and of simulated sensors."
+)
+Seed = Annotated[int, SEED]
+SEEDS = typer.Option("--seeds", metavar="N", min=1, max=1000, help="Training runs per batch size.")
+Seeds = Annotated[int, SEEDS]
+
+MaxTemp = Annotated[
+    str | None,
     typer.Option(
-        "--device", metavar="DEVICE", help="A name from `wattune devices`, a board file, or auto: what is here."
+        "--max-temp",
+        metavar="CELSIUS",
+        help="Highest temperature of the board, such as 80C; a second limit beside the cap (default: none).",
     ),
 ]
 SysfsRoot = Annotated[
     Path | None,
-    typer.Option("--sysfs-root", metavar="DIR", help="A folder with sys/... in it, in place of this machine's files."),
+    typer.Option(
+        "--sysfs-root", metavar="DIR", help="Read sys/... from this folder, not from this machine (default: /)."
+    ),
 ]
 Mode = Annotated[
     str | None,
-    typer.Option("--mode", metavar="ID", help="Switch the board to this nvpmodel mode; as it was found afterwards."),
-]
-Cap = Annotated[
-    str, typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W, 10W@module or 12W@supply, or none.")
-]
-MaxTemp = Annotated[
-    str | None,
-    typer.Option("--max-temp", metavar="CELSIUS", help="Second limit such as 80C: hotter counts as above the cap."),
+    typer.Option(
+        "--mode",
+        metavar="ID",
+        help="Switch the board to this nvpmodel mode, and back at the end (default: leave it as it is).",
+    ),
 ]
 File = Annotated[
     Path | None,
@@ -41,118 +68,100 @@ File = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Where the record goes, by default here by its own name; never overwritten.",
+        help="File for the record; it is never overwritten (default: the record's own name, in this folder).",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of the training.")]
-Seeds = Annotated[int, typer.Option("--seeds", metavar="N", min=1, max=1000, help="Trainings per batch size.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what was interrupted.")]
 Processes = Annotated[
-    int | None, typer.Option("--processes", metavar="N", min=1, help="Trainings at a time; by default one a core.")
+    int | None, typer.Option("--processes", metavar="N", min=1, help="Training runs at a time (default: one per core).")
 ]
 Strategy = Annotated[
     str | None,
     typer.Option(
         "--strategy",
-        metavar="WHICH",
-        help="full: every batch size and clock; staircase: those along the limit; guided: the few that tell most. By "
-        "default staircase under a limit.",
+        metavar="NAME",
+        help="Points to profile. full: every batch size and clock; staircase: those along the cap; guided: the few "
+        "that tell most (default: staircase with a cap, full without).",
     ),
 ]
 Reference = Annotated[
     bool | None,
     typer.Option(
         "--reference/--no-reference",
-        help="Also measure the reference workloads, once a device, to compare with simpler rules. By default where "
-        "that takes no time of a real board.",
+        help="Also measure the reference workloads, once per device, to compare with simpler rules (default: if that "
+        "takes no time of a real board).",
     ),
 ]
-Margin = Annotated[str, typer.Option("--margin", metavar="WATTS", help="Stay this much below the limit.")]
 Algorithm = Annotated[
     str | None,
     typer.Option(
         "--algorithm",
         metavar="NAME",
-        help="Training algorithm, perhaps with options: backprop (by default), backprop:checkpoint=auto, "
-        "forward-gradient, async-fgd:modules=4; see docs/algorithms.md.",
+        help="Training algorithm, with its options: backprop:checkpoint=auto, forward-gradient, async-fgd:modules=4 "
+        "(default: backprop); see docs/algorithms.md.",
     ),
 ]
 Memory = Annotated[
     str | None,
-    typer.Option("--memory", metavar="BYTES", help="Limit of memory such as 64MB, 1.5GB or 512MiB; by default none."),
+    typer.Option("--memory", metavar="BYTES", help="Memory limit, such as 64MB, 1.5GB or 512MiB (default: no limit)."),
 ]
-ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile record.")]
-EfficiencyFile = Annotated[Path, typer.Argument(metavar="EFFICIENCY", help="An efficiency record.")]
 
 STORE = Path("wattune-store")
-"""The store of a server where none is given."""
+"""Default store of a server."""
 
-Store = Annotated[
-    Path | None, typer.Option("--store", metavar="DIR", help=f"The server's store. By default ./{STORE}.")
-]
+Store = Annotated[Path | None, typer.Option("--store", metavar="DIR", help=f"The server's store (default: ./{STORE}).")]
 DatabaseUrl = Annotated[
     str | None,
     typer.Option(
         "--database",
         metavar="URL",
         envvar="WATTUNE_DATABASE",
-        help="The server's database: postgresql+psycopg://USER@HOST/NAME. By default SQLite in the store.",
+        help="The server's database: postgresql+psycopg://USER@HOST/NAME (default: SQLite in the store).",
     ),
 ]
 
 ALGORITHM = "backprop"
-"""The training algorithm where none is given."""
+"""Default training algorithm."""
 
 REAL = ("auto", "jetson", "cpu")
-"""The devices that are read from files, which may be in a folder of their own."""
+"""Devices that are read from files, for which ``--sysfs-root`` names another folder."""
 
 _NUMBER = r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)"
-_WATTS = re.compile(_NUMBER + r"\s*(?P<unit>mW|[wW])?", re.ASCII)
-_CELSIUS = re.compile(_NUMBER + r"\s*°?[cC]?")
 _CLOCK = re.compile(_NUMBER + r"\s*(?P<unit>[kMG]?Hz)?", re.ASCII | re.IGNORECASE)
 _BYTES = re.compile(_NUMBER + r"\s*(?P<unit>[kMGT]i?)?B?", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _MHZ = {"hz": 1e-6, "khz": 1e-3, "mhz": 1.0, "ghz": 1e3}
 
 
-class Limit(NamedTuple):
-    """A power limit, and where it holds: at the board's own sensor or at the supply's terminals."""
+def power_cap(
+    cap: str | None, margin: str | None = None, max_temp: str | None = None, *, before: PowerCap | None = None
+) -> PowerCap:
+    """The power cap that ``--cap``, ``--margin`` and ``--max-temp`` ask for; one not given is that of ``before``.
 
-    cap_w: float | None
-    side: Literal["module", "supply"] = "module"
-
-
-def cap_limit(text: str) -> Limit:
-    """A power limit such as "10W" or "12W@supply"; without a side the board's own sensor's. Raises: InputError."""
-    if text.strip().lower() == "none":
-        return Limit(None)
-    watts, at, side = text.partition("@")
-    value, side = _watts(watts), side.strip().lower() if at else "module"
-    if value is None or value <= 0 or side not in ("module", "supply"):
-        raise InputError(
-            "--cap",
-            value=text,
-            allowed="a limit above zero such as 4.5W, 4500mW or 4.5, with @module or @supply behind it, or none",
-        )
-    return Limit(value, "supply" if side == "supply" else "module")
+    Raises: InputError.
+    """
+    before = before or PowerCap()
+    asked = before if cap is None else PowerCap.parse(cap, name="--cap")
+    return replace(
+        asked,
+        margin_w=before.margin_w if margin is None else margin_w(margin),
+        max_temp_c=before.max_temp_c if max_temp is None else max_temp_c(max_temp),
+    )
 
 
 def margin_w(text: str) -> float:
     """A margin in watts. Raises: InputError."""
-    value = _watts(text)
+    value = parse_watts(text)
     if value is None or value < 0:
-        raise InputError("--margin", value=text, allowed="watts from 0 on, such as 0.2W or 200mW")
+        raise InputError("--margin", value=text, allowed="watts, 0 or more, such as 0.2W or 200mW")
     return value
 
 
-def max_temp_c(text: str | None) -> float | None:
-    """A temperature in °C that a board can have. Raises: InputError."""
-    if text is None:
-        return None
-    match = _CELSIUS.fullmatch(text.strip())
-    value = float(match["number"]) if match else math.nan
-    if not 0 < value < 150:
+def max_temp_c(text: str) -> float:
+    """A temperature in degrees Celsius that a board can have. Raises: InputError."""
+    value = parse_celsius(text)
+    if value is None or not 0 < value < 150:
         raise InputError("--max-temp", value=text, allowed="°C above 0 and below 150, such as 80C or 80")
     return value
 
@@ -185,12 +194,12 @@ def sizes(text: str) -> tuple[int, ...]:
     """Batch sizes such as "8,16,32". Raises: InputError."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and word.isascii() and 0 < int(word) < 10**9 for word in words):
-        raise InputError("--batch-sizes", value=text, allowed="numbers from 1 on, such as 8,16,32")
+        raise InputError("--batch-sizes", value=text, allowed="positive numbers, such as 8,16,32")
     return tuple(int(word) for word in words)
 
 
 def device_spec(device: str, sysfs_root: Path | None = None, mode: str | None = None) -> str:
-    """The device with ``--sysfs-root`` and ``--mode`` written behind it. Raises: InputError where it takes neither."""
+    """The device, with ``--sysfs-root`` and ``--mode`` in its spec. Raises: InputError if it takes neither."""
     if sysfs_root is None and mode is None:
         return device
     scheme = re.split(r"[:?]", device, maxsplit=1)[0]
@@ -199,14 +208,6 @@ def device_spec(device: str, sysfs_root: Path | None = None, mode: str | None = 
         raise InputError(f"{option} with this device", value=device, allowed=", ".join(REAL))
     if sysfs_root is not None and not (sysfs_root / "sys").is_dir():
         raise InputError("--sysfs-root", value=str(sysfs_root), allowed="a folder with sys/... in it")
-    from wattune.devices.options import with_options
+    from wattune.devices.spec_options import with_options
 
     return with_options(device, root=None if sysfs_root is None else sysfs_root.absolute(), mode=mode)
-
-
-def _watts(text: str) -> float | None:
-    match = _WATTS.fullmatch(text.strip())
-    if match is None:
-        return None
-    value = float(match["number"]) / (1000 if match["unit"] == "mW" else 1)
-    return value if math.isfinite(value) else None

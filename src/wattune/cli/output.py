@@ -1,7 +1,7 @@
-"""Where a command's record goes: to a file, to stdout as JSON, or both; never over a file that is there.
+"""The output of a command: a record in a file, as JSON on stdout, or both. Existing files are never overwritten.
 
-``-o FILE`` names the file. Without it the record goes to a file of its own name in the current folder, or with
-``--json`` to stdout alone; a plan is then only printed.
+``-o FILE`` names the file. By default the record goes to a file named after it in the current folder, or with
+``--json`` only to stdout; a plan is only printed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from wattune.errors import Interrupted, OutputError, WattuneError
+from wattune.errors import Interrupted, OutputError, SafetyStop, TargetNotReached, WattuneError
 
 if TYPE_CHECKING:
-    from wattune.records import Record
+    from wattune.records import Record, TrainingRecord
 
     R = TypeVar("R", bound=Record)
 
@@ -34,7 +34,7 @@ def emit(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        # What could not be written stays in the buffer, and Python would complain about it again while it exits.
+        # The text stays in the buffer, and Python would complain about it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise
@@ -48,36 +48,36 @@ def emit_json(data: Any) -> None:
 
 @dataclass(frozen=True)
 class Output:
-    """Where the record of one command goes; ``path`` is None where it is only printed."""
+    """Destination of a command's record; ``path`` is None if it is only printed."""
 
     path: Path | None
     as_json: bool
     resume: bool = False
 
     def load(self, kind: type[R]) -> R | None:
-        """The record that an earlier call has finished, where this one resumes. Raises: RecordError."""
+        """The finished record of an earlier call, if this one resumes it. Raises: RecordError."""
         return kind.load(self.path) if self.path is not None and os.path.exists(self.path) else None
 
     def beside(self, suffix: str) -> Path | None:
-        """A file or folder for unfinished work, named after the record's.
+        """A file or folder for unfinished work, named after the record's file.
 
-        Raises: OutputError where one is there already and is not to be resumed.
+        Raises: OutputError if it exists and is not to be resumed.
         """
         if self.path is None:
             return None
-        place = self.path.with_name(self.path.stem + suffix)
-        if os.path.exists(place) and not self.resume:
+        partial = self.path.with_name(self.path.stem + suffix)
+        if os.path.exists(partial) and not self.resume:
             raise OutputError(
-                "work of an earlier call is there already",
-                value=str(place),
-                hint="go on with it by --resume, remove it, or give another -o FILE",
+                "unfinished work of an earlier call exists",
+                value=str(partial),
+                hint="continue it with --resume, remove it, or give another -o FILE",
             )
-        return place
+        return partial
 
     def deliver(self, record: Record, text: str, failure: WattuneError | None = None, *, replace: bool = False) -> None:
         """Save the record, and print it (``--json``) or ``text``; then raise ``failure``, if any.
 
-        A record that is there already is what an earlier call finished, and stays; unless ``replace``.
+        An existing record, finished by an earlier call, stays unless ``replace``.
 
         Raises: OutputError.
         """
@@ -96,31 +96,50 @@ class Output:
 
 
 def claim(output: Path | None, default: str, *, as_json: bool, resume: bool = False) -> Output:
-    """Decide where a record goes, and see that it can, before any work is done. Raises: OutputError."""
-    from wattune.folder import check_writable
+    """Check before any work is done that the record can be saved. Raises: OutputError."""
+    from wattune.job.folder import check_writable
 
     if output is None and as_json:
         if resume:
-            raise OutputError("--resume with --json", hint="name the file to go on with by -o FILE")
+            raise OutputError("--resume with --json", hint="name the file to continue with -o FILE")
         return Output(None, as_json)
     path = Path(default) if output is None else output
-    # `os.path` and not `Path` here: a path that nothing can be at is then reported by the attempt to write there.
+    # `os.path` and not `Path`: an impossible path is then reported by the attempt to write there.
     if os.path.isdir(path) or (os.path.exists(path) and not resume):
-        raise OutputError("the output is there already", value=str(path), hint="give another one by -o FILE")
+        raise OutputError("the output exists already", value=str(path), hint="give another one with -o FILE")
     check_writable(path.parent)
     return Output(path, as_json, resume)
 
 
 @contextmanager
-def resumable(arguments: Sequence[str], kept: Path | None) -> Iterator[None]:
-    """Around work that leaves ``kept`` behind when it is interrupted, and goes on by ``arguments`` and --resume.
+def resumable(arguments: Sequence[str], partial: Path | None) -> Iterator[None]:
+    """A context for work that leaves ``partial`` when interrupted; ``arguments`` and --resume continue it.
 
     Raises: Interrupted with one line that names the command.
     """
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as error:
-        if kept is None or not kept.exists():
+        if partial is None or not partial.exists():
             raise
         command = shlex.join(["wattune", *(a for a in arguments if a != "--resume"), "--resume"])
-        raise Interrupted(f"interrupted, what is done is kept; go on with: {command}") from error
+        raise Interrupted(f"interrupted; the work so far is saved; continue with: {command}") from error
+
+
+def failure(record: TrainingRecord) -> WattuneError | None:
+    """The error of a training run that did not reach its target; its record is saved all the same."""
+    if record.ended == "stopped for safety":
+        why = record.reason
+        if why is None:
+            cap = "" if record.plan.cap_w is None else f" of {record.plan.cap_w:g} W"
+            why = f"{record.power_peak_w:.4g} W read and {record.above_cap_s:.3g} s above the cap{cap}"
+        return SafetyStop(f"stopped for safety: {why}; the record is saved")
+    if record.ended == "diverged":
+        return TargetNotReached(
+            f"training diverged after {record.samples:,} samples: its metric is not a number; use a smaller learning "
+            "rate; the record is saved"
+        )
+    if not record.reached:
+        last = f" ({record.evaluations[-1].metric:.4g}, not {record.target})" if record.evaluations else ""
+        return TargetNotReached(f"target not reached{last} after {record.samples:,} samples; the record is saved")
+    return None

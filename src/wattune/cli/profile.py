@@ -1,4 +1,4 @@
-"""``wattune profile``: step time and power of a workload on a device."""
+"""Command ``wattune profile``: step time and power of a workload or a program on a device."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import typer
 from wattune.cli.options import (
     ALGORITHM,
     Algorithm,
+    Cap,
     DeviceSpec,
     File,
     Json,
     Mode,
     Reference,
     Resume,
+    Seed,
     Strategy,
     SysfsRoot,
     WorkloadFile,
-    cap_limit,
     device_spec,
+    power_cap,
     sizes,
 )
 from wattune.cli.output import claim, resumable
@@ -36,17 +38,16 @@ def profile(
     device: DeviceSpec,
     workload: WorkloadFile = None,
     algorithm: Algorithm = None,
-    cap: Annotated[
-        str,
-        typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W or 12W@supply: probes stop above it."),
-    ] = "none",
+    cap: Cap = "none",
     strategy: Strategy = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="With guided: nothing is probed that might be above the limit.")
+        bool, typer.Option("--strict", help="With guided: avoid every point that might be above the cap.")
     ] = False,
     efficiency: Annotated[
         Path | None,
-        typer.Option("--efficiency", metavar="FILE", help="With guided: samples per batch size, from this record."),
+        typer.Option(
+            "--efficiency", metavar="FILE", help="With guided: efficiency record with the samples per batch size."
+        ),
     ] = None,
     reference: Reference = None,
     steps: Annotated[
@@ -56,39 +57,46 @@ def profile(
             metavar="N",
             min=1,
             max=100_000,
-            help="Steps in a probe, at least; ten seconds of them are enough.",
+            help="Steps of a probe, at least; ten seconds of them are enough.",
         ),
     ] = 5,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of a simulated sensor.")
-    ] = 0,
+    seed: Seed = 0,
     check: Annotated[
         Path | None,
-        typer.Option("--check", metavar="FILE", help="Measure five cells of this profile again: does it still hold?"),
+        typer.Option(
+            "--check", metavar="FILE", help="Measure five cells of this profile again, to see if it still holds."
+        ),
     ] = None,
     command: Annotated[
         str | None,
-        typer.Option("--command", metavar="TEXT", help="Any program, with {batch_size} and {steps} in its arguments."),
+        typer.Option(
+            "--command", metavar="TEXT", help="Profile this program, with {batch_size} and {steps} in its arguments."
+        ),
     ] = None,
     batch_sizes: Annotated[
-        str | None, typer.Option("--batch-sizes", metavar="LIST", help="The program's, such as 8,16,32.")
+        str | None,
+        typer.Option("--batch-sizes", metavar="LIST", help="With --command: batch sizes to profile, such as 8,16,32."),
     ] = None,
     step_time: Annotated[
         str | None,
         typer.Option(
             "--step-time",
             metavar="PATTERN",
-            help="Finds the seconds of a step in the program's lines: a regular expression with one group, named ms "
-            "for milliseconds. Without it, a step is timed by runs of two lengths.",
+            help="With --command: regular expression that finds the seconds of a step in the program's output; one "
+            "group, named ms for milliseconds (default: time runs of two lengths).",
         ),
     ] = None,
     step_time_file: Annotated[
         Path | None,
-        typer.Option("--step-time-file", metavar="FILE", help="The program writes step times there, one a line."),
+        typer.Option(
+            "--step-time-file", metavar="FILE", help="With --command: file to which it writes step times, one per line."
+        ),
     ] = None,
     run_limit: Annotated[
         float | None,
-        typer.Option("--run-limit", metavar="SECONDS", min=1.0, help="A run that takes longer hangs; 900 by default."),
+        typer.Option(
+            "--run-limit", metavar="SECONDS", min=1.0, help="With --command: kill a run after this time (default: 900)."
+        ),
     ] = None,
     sysfs_root: SysfsRoot = None,
     mode: Mode = None,
@@ -96,12 +104,14 @@ def profile(
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
-    """Measure step time and power per batch size and clock: of a workload, or of any program.
+    """Measure step time and power of a workload, or of any program, per batch size and clock.
+
+    With a cap, a probe stops at its first reading above it.
 
     \b
     Example:  wattune profile --device sim:jetson-nano -o profile.json
               wattune profile --device sim:jetson-nano --algorithm backprop:checkpoint=auto -o checkpointed.json
-    Example:  wattune profile --device jetson --cap 10W --batch-sizes 8,16,32
+              wattune profile --device jetson --cap 10W --batch-sizes 8,16,32
                 --command "python3 train.py --batch-size {batch_size} --steps {steps}"
     """
     spec = device_spec(device, sysfs_root, mode)
@@ -116,7 +126,7 @@ def profile(
     if command is not None and (workload, check, reference, algorithm) != (None,) * 4:
         raise InputError("--command goes without WORKLOAD, --check, --reference and --algorithm")
     if command is not None and batch_sizes is None:
-        raise InputError("--batch-sizes", value="not given", allowed="those to profile the program at, such as 8,16,32")
+        raise InputError("--batch-sizes is missing", allowed="batch sizes to profile the program at, such as 8,16,32")
     if strategy != "guided" and (strict or efficiency is not None):
         raise InputError(f"{'--strict' if strict else '--efficiency'} goes with --strategy guided")
     if check is not None:
@@ -125,25 +135,24 @@ def profile(
         _check(check, spec, workload, output, seed=seed, as_json=as_json)
         return
 
-    from wattune import stages
+    from wattune.job import steps as job_steps
     from wattune.records import ProfileTable
 
-    trained = ALGORITHM if algorithm is None else algorithm
-    limit = cap_limit(cap)
-    to = claim(output, "profile.json", as_json=as_json, resume=resume)
-    partial = to.beside("-partial.json")
-    record = to.load(ProfileTable)
+    algorithm_name = ALGORITHM if algorithm is None else algorithm
+    asked_cap = power_cap(cap)
+    destination = claim(output, "profile.json", as_json=as_json, resume=resume)
+    partial = destination.beside("-partial.json")
+    record = destination.load(ProfileTable)
     if command is not None:
         if record is None:
             with resumable(context.obj, partial), shown() as progress:
-                record = stages.profile_command(
+                record = job_steps.profile_command(
                     spec,
                     command,
                     batch_sizes=sizes(batch_sizes or ""),
                     step_time=step_time,
                     step_time_file=step_time_file,
-                    cap_w=limit.cap_w,
-                    cap_side=limit.side,
+                    cap_w=asked_cap,
                     strategy=strategy,
                     steps=steps,
                     run_limit_s=run_limit,
@@ -153,16 +162,14 @@ def profile(
         elif record.program is None or record.program.command != command:
             raise RecordError("the finished profile is of another program", value=str(output or "profile.json"))
     elif record is not None:
-        stages.check_algorithm("profile", record.algorithm, trained)
-        stages.check_profile(record, spec, workload)
+        _check_finished(record, spec, workload, algorithm_name)
     else:
         with resumable(context.obj, partial), shown() as progress:
-            record = stages.profile(
+            record = job_steps.profile(
                 spec,
                 workload,
-                algorithm=trained,
-                cap_w=limit.cap_w,
-                cap_side=limit.side,
+                algorithm=algorithm_name,
+                cap_w=asked_cap,
                 strategy=strategy,
                 strict=strict,
                 efficiency=efficiency,
@@ -172,59 +179,68 @@ def profile(
                 partial=partial,
                 progress=progress,
             )
-    to.deliver(record, _text(record))
+    destination.deliver(record, _text(record))
     if partial is not None:
         partial.unlink(missing_ok=True)
 
 
+def _check_finished(record: ProfileTable, device: str, workload: Path | None, algorithm: str) -> None:
+    """Refuse a finished profile of something else. Raises: RecordError, InputError."""
+    from wattune.job.checks import check_algorithm, check_command, check_profile
+    from wattune.job.coercion import as_workload, opened
+
+    check_algorithm("profile", record.algorithm, algorithm)
+    with opened(device) as board:
+        command = check_command(board, None, workload)
+        check_profile(record, board, as_workload(workload), command=command)
+
+
 def _check(path: Path, device: str, workload: Path | None, output: Path | None, *, seed: int, as_json: bool) -> None:
-    """See by five cells whether a profile of this device, in another mode or with other software, still holds."""
-    from wattune import profiling, stages
+    """Measure five cells again, to see if a profile holds in another mode or with other software."""
+    from wattune import profiling
+    from wattune.job.coercion import as_workload, opened
     from wattune.records import ProfileTable
 
     known = ProfileTable.load(path)
     if known.program is not None:
-        raise InputError("--check of a program's profile", value=str(path), hint="profile the program again")
-    to = claim(output, f"{path.stem}-checked.json", as_json=as_json)
-    with stages.opened(device, seed=seed) as board, shown() as progress:
-        record, deviations = profiling.check(
-            board, stages.as_workload(workload).without_weights(), known, progress=progress
-        )
-    to.deliver(record, f"the profile still holds\n{deviations}")
+        raise InputError("--check with the profile of a program", value=str(path), hint="profile the program again")
+    destination = claim(output, f"{path.stem}-checked.json", as_json=as_json)
+    with opened(device, seed=seed) as board, shown() as progress:
+        record, deviations = profiling.check(board, as_workload(workload).without_weights(), known, progress=progress)
+    destination.deliver(record, f"the profile still holds\n{deviations}")
 
 
 def _text(record: ProfileTable) -> str:
-    from wattune.reporting import words
+    from wattune.reporting import phrases
     from wattune.reporting.text import table
 
-    origin = words.origin(profile=record.provenance.kind)
+    origin = phrases.origin(profile=record.provenance.kind)
     how = "" if record.algorithm == "backprop" else f" with {record.algorithm}"
     parts = [f"{record.workload}{how} on {record.device}: {len(record.measured)} points  [{origin}]"]
     rows = []
     for size in record.batch_sizes:
-        cells = sorted((c for c in record.measured if c.batch_size == size), key=lambda c: c.point.setting or 0.0)
+        cells = sorted((c for c in record.measured if c.batch_size == size), key=lambda c: c.knobs.order)
         for cell in dict.fromkeys((cells[0], cells[-1])):
             rows.append(
-                (words.batch(cell.point), words.setting(cell.point), words.seconds(cell.step_s),
-                 words.watts(cell.power_mean_w), words.watts(cell.power_peak_w), words.memory(cell.memory_bytes))
+                (phrases.batch(cell.point), phrases.setting(cell.point), phrases.seconds(cell.step_s),
+                 phrases.watts(cell.power_mean_w), phrases.watts(cell.power_peak_w), phrases.memory(cell.memory_bytes))
             )  # fmt: skip
     parts.append(table(("batch", "setting", "step", "mean power", "peak power", "memory"), rows))
     if unfit := sorted({cell.batch_size for cell in record.cells if cell.out_of_memory}):
         parts.append(f"does not fit in memory: batch size {', '.join(map(str, unfit))}")
     if not record.measured:
-        parts.append("No point could be measured to its end: every probe was stopped above the cap.")
+        parts.append("No point could be measured: every probe was stopped above the cap.")
     if record.guided is not None:
         parts.append(_ending(record.guided))
     parts += record.notes
     if record.cost:
-        parts.append(words.profiling_cost(record.cost, None, None))
+        parts.append(phrases.profiling_cost(record.cost, None, None))
     return "\n\n".join(parts)
 
 
 def _ending(guided: Guidance) -> str:
-    from wattune.reporting import words
 
     if guided.pick is None:
         return f"Nothing to pick: {guided.stopped_because}."
     risk = "" if guided.p_above_cap is None else f" (above the cap with a probability of {guided.p_above_cap:.1%})"
-    return f"Fastest: {words.point(guided.pick)}{risk}.\nStopped: {guided.stopped_because}."
+    return f"Fastest: {guided.pick.point}{risk}.\nStopped: {guided.stopped_because}."

@@ -10,18 +10,18 @@ from typing import Protocol
 from wattune.cli.output import note
 
 QUIET_S = 10.0
-"""Away from a terminal, so long passes between two lines of one step."""
+"""Seconds between two lines of one step, if stderr is not a terminal."""
 
 
 class Progress(Protocol):
-    """(done, total, what): how many of how many, and a few words; "step: words" where there are several steps."""
+    """(done, total, what): how many of how many, and a few words; "step: words" if there are several steps."""
 
     def __call__(self, done: int, total: int, what: str) -> None: ...  # noqa: D102
 
 
 @contextmanager
 def shown() -> Iterator[Progress]:
-    """Show progress while inside."""
+    """A context that shows progress."""
     from rich.console import Console
 
     console = Console(stderr=True)

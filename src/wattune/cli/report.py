@@ -1,4 +1,4 @@
-"""``wattune report``: records as one HTML file."""
+"""Command ``wattune report``: records as one HTML file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from wattune.errors import OutputError
 
 
 def report(
-    records: Annotated[list[Path], typer.Argument(metavar="RECORDS", help="A run's folder, or records one by one.")],
+    records: Annotated[list[Path], typer.Argument(metavar="RECORDS", help="Folder of a run, or record files.")],
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
-            help="The HTML file. By default report.html beside the records, made anew.",
+            help="HTML file (default: report.html beside the records, replaced).",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show records as one HTML file.
+    """Write records as one HTML file.
 
     \b
     Example:  wattune report wattune-run-1
@@ -36,7 +36,7 @@ def report(
     if path is None:
         path = (records[0] if records[0].is_dir() else records[0].parent) / "report.html"
     elif path.exists():
-        raise OutputError("the output is there already", value=str(path), hint="give another one by -o FILE")
+        raise OutputError("the output exists already", value=str(path), hint="give another one with -o FILE")
     write_report(records, path)
     if as_json:
         emit_json({"report": str(path)})

@@ -1,4 +1,4 @@
-"""``wattune restore``: bring back what a process that was killed left behind."""
+"""Command ``wattune restore``: restore boards that a killed process left changed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from wattune.errors import InputError
 
 
 def restore(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
-    """Bring back clocks that a killed process left changed.
+    """Restore clocks that a killed process left changed.
 
-    Whatever ends by itself, by an error, by Ctrl-C or by a signal brings them back without this.
+    A process that finishes, or that is ended by an error, Ctrl-C or a signal, restores them already.
 
     \b
     Example:  sudo wattune restore
@@ -18,17 +18,17 @@ def restore(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
     if sysfs_root is not None and not (sysfs_root / "sys").is_dir():
         raise InputError("--sysfs-root", value=str(sysfs_root), allowed="a folder with sys/... in it")
 
-    from wattune.devices.local import mapped
+    from wattune.devices.real_time import mapped
     from wattune_agent.controller import restore_left_behind
     from wattune_agent.tree import Tree
 
     with mapped():
         done = list(restore_left_behind(Tree("/" if sysfs_root is None else str(sysfs_root))))
     if sysfs_root is None:
-        from wattune.devices.gpu_restore import restore_gpus
+        from wattune.devices.nvidia.gpu_restore import restore_gpus
 
         done += restore_gpus()
     if as_json:
         emit_json({"restored": done})
     else:
-        emit("\n".join(done) or "nothing was left behind")
+        emit("\n".join(done) or "nothing to restore")

@@ -8,6 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from wattune.cli.options import (
+    CAP,
+    DEVICE,
+    MARGIN,
+    SEED,
+    SEEDS,
     Algorithm,
     Json,
     MaxTemp,
@@ -18,148 +23,163 @@ from wattune.cli.options import (
     Strategy,
     SysfsRoot,
     WorkloadFile,
-    cap_limit,
     device_spec,
-    margin_w,
-    max_temp_c,
+    power_cap,
 )
-from wattune.cli.outcome import failure
-from wattune.cli.output import Output, resumable
+from wattune.cli.output import Output, failure, resumable
 from wattune.cli.progress import shown
 from wattune.errors import InputError, OutputError
-
-Device = Annotated[
-    str | None, typer.Option("--device", metavar="DEVICE", help="A name from `wattune devices`, or a board file.")
-]
-Cap = Annotated[
-    str | None,
-    typer.Option("--cap", metavar="WATTS", help="Power limit such as 4.5W, 10W@module or 12W@supply, or none."),
-]
-Folder = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="A new or empty folder. By default wattune-run-N."),
-]
-Profile = Annotated[
-    Path | None, typer.Option("--profile", metavar="FILE", help="A profile record; it is then not measured anew.")
-]
-Compare = Annotated[bool, typer.Option("--compare", help="Afterwards train the picks of simpler rules as well.")]
-Seeds = Annotated[
-    int | None, typer.Option("--seeds", metavar="N", min=1, max=1000, help="Trainings per batch size. By default 3.")
-]
-Seed = Annotated[
-    int | None, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of the training. By default 0.")
-]
-Margin = Annotated[
-    str | None, typer.Option("--margin", metavar="WATTS", help="Stay this much below the limit. By default 0.")
-]
-Server = Annotated[
-    str | None,
-    typer.Option("--server", metavar="URL", help="A wattune server, in place of WORKLOAD; it trains the proxy."),
-]
-ModelName = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Which of the server's models.")]
-Data = Annotated[
-    str | None,
-    typer.Option("--data", metavar="FILE", help="Your own data, .npz, with --server; it never leaves this machine."),
-]
-Target = Annotated[
-    float | None, typer.Option("--target", metavar="X", help="With --server: train to this. By default the model's.")
-]
-DeviceName = Annotated[
-    str | None,
-    typer.Option("--name", metavar="NAME", help="What the server calls this device. By default the machine's name."),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option("--token-file", metavar="FILE", help="A file with the server's token. By default WATTUNE_TOKEN."),
-]
 
 
 def run(
     workload: WorkloadFile = None,
-    device: Device = None,
-    cap: Cap = None,
-    output: Folder = None,
+    device: Annotated[str | None, DEVICE] = None,
+    cap: Annotated[str | None, CAP] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="New or empty folder of the run (default: wattune-run-N)."),
+    ] = None,
     resume: Resume = False,
-    compare: Compare = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Then also train the picks of simpler rules.")] = False,
     strategy: Strategy = None,
     reference: Reference = None,
-    profile: Profile = None,
-    seeds: Seeds = None,
-    seed: Seed = None,
-    margin: Margin = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option("--profile", metavar="FILE", help="Use this profile record (default: profile the device)."),
+    ] = None,
+    seeds: Annotated[int | None, SEEDS] = None,
+    seed: Annotated[int | None, SEED] = None,
+    margin: Annotated[str | None, MARGIN] = None,
     algorithm: Algorithm = None,
     max_temp: MaxTemp = None,
     sysfs_root: SysfsRoot = None,
     mode: Mode = None,
     processes: Processes = None,
-    server: Server = None,
-    model: ModelName = None,
-    data: Data = None,
-    target: Target = None,
-    name: DeviceName = None,
-    token_file: TokenFile = None,
+    server: Annotated[
+        str | None,
+        typer.Option("--server", metavar="URL", help="Train a model of this wattune server, which trains the proxy."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="With --server: name of the model.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="FILE", help="With --server: your data, .npz; it never leaves this machine."),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option("--target", metavar="X", help="With --server: target metric (default: the model's)."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="With --server: name of this device (default: the host's name)."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", metavar="FILE", help="With --server: file with the token (default: $WATTUNE_TOKEN)."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Profile, estimate, plan, train and report. Going on with a run needs its folder only.
+    """Profile, estimate, plan, train and report, in one folder.
+
+    To resume an interrupted run, give its folder; the other options are remembered. Defaults: 3 seeds, seed 0, no
+    margin.
 
     \b
     Example:  wattune run --device sim:jetson-nano --cap 4.5W
               wattune run --output wattune-run-1 --resume
               wattune run --server http://host:8484 --model resnet8-digits --device jetson --cap 5W --data my.npz
     """
-    given: dict[str, Any] = {
-        "workload": None if workload is None else str(workload),
-        "algorithm": algorithm,
-        "strategy": strategy,
-        "seeds": seeds,
-        "seed": seed,
-        "reference": reference,
-        "compare": compare or None,
-        "server": server,
-        "model": model,
-        "data": data,
-        "target": target,
-        "device_name": name,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    if device is not None:
-        given["device"] = device_spec(device, sysfs_root, mode)
-    elif sysfs_root is not None or mode is not None:
+    spec = None if device is None else device_spec(device, sysfs_root, mode)
+    if spec is None and (sysfs_root is not None or mode is not None):
         raise InputError("--sysfs-root and --mode go with --device")
-    if cap is not None:
-        given["cap_w"], given["cap_side"] = cap_limit(cap)
-    if margin is not None:
-        given["margin_w"] = margin_w(margin)
-    if max_temp is not None:
-        given["max_temp_c"] = max_temp_c(max_temp)
-
-    from wattune.folder import RunFolder, free_folder
-
     if resume and output is None:
-        raise OutputError("--resume", hint="name the folder of the run to go on with by -o DIR")
+        raise OutputError("--resume", hint="name the folder of the run to continue with -o DIR")
+
+    from wattune.job.folder import RunFolder, free_folder
+
     folder = RunFolder(free_folder() if output is None else output)
-    if resume and folder.begun:
-        given = folder.remembered() | given
-    for missing, option in (("device", "--device"), ("cap_w", "--cap")):
-        if missing not in given:
-            raise InputError(f"{option} is missing", hint="see wattune run --help")
-    if token_file is not None:
-        given["token"] = _token(token_file)
+    before = folder.arguments if resume else None
+
+    def chosen(name: str, given: Any) -> Any:
+        return getattr(before, name, None) if given is None else given
+
+    spec, url = chosen("device", spec), chosen("server", server)
+    if spec is None:
+        raise InputError("--device is missing", hint="see wattune run --help")
+    if cap is None and before is None:
+        raise InputError("--cap is missing", hint="see wattune run --help")
+    asked_cap = power_cap(cap, margin, max_temp, before=None if before is None else before.cap)
+    work = chosen("workload", None if workload is None else str(workload))
+    of_server = {"--model": chosen("model", model), "--data": chosen("data", data)}
+    if url is None:
+        others = {**of_server, "--target": target, "--name": name, "--token-file": token_file}
+        if option := next((option for option, value in others.items() if value is not None), None):
+            raise InputError(f"{option} without --server", hint="it belongs to a model that comes from a server")
+    elif work is not None:
+        raise InputError("a workload and a server", value=work, allowed="one of them")
+    elif option := next((option for option, value in of_server.items() if value is None), None):
+        raise InputError(f"{option} is missing", hint="a run with a server needs its model, and data of your own")
+    token = None if token_file is None else _token(token_file)
+    seeds, seed = chosen("seeds", seeds), chosen("seed", seed) or 0
+    strategy, algorithm = chosen("strategy", strategy), chosen("algorithm", algorithm)
+    reference, compare = chosen("reference", reference), bool(chosen("compare", compare or None))
 
     again = ["run", "--output", str(folder.path)]
-    if token_file is not None:  # which the folder does not remember
+    if token_file is not None:  # its name is not among the saved arguments
         again += ["--token-file", str(token_file)]
-    with resumable(again, folder.arguments), shown() as progress:
-        from wattune import pipeline
+    with resumable(again, folder.arguments_file), shown() as progress:
+        if url is None:
+            from wattune.job.full_run import run as run_job
+            from wattune.job.resumable_run import SEEDS
 
-        record = pipeline.run(
-            **given, profile=profile, output=folder.path, resume=resume, processes=processes, progress=progress
-        )
+            record = run_job(
+                spec,
+                work,
+                cap_w=asked_cap,
+                output=folder.path,
+                seeds=SEEDS if seeds is None else seeds,
+                seed=seed,
+                strategy=strategy,
+                reference=reference,
+                algorithm=algorithm,
+                profile=profile,
+                compare=compare,
+                resume=resume,
+                processes=processes,
+                progress=progress,
+            )
+        else:
+            from wattune.job.with_server import run_with_server
+
+            record = run_with_server(
+                spec,
+                server=url,
+                model=of_server["--model"],
+                data=of_server["--data"],
+                cap_w=asked_cap,
+                target=chosen("target", target),
+                device_name=chosen("device_name", name),
+                token=token,
+                output=folder.path,
+                seeds=seeds,
+                seed=seed,
+                strategy=strategy,
+                reference=reference,
+                algorithm=algorithm,
+                profile=profile,
+                compare=compare,
+                resume=resume,
+                processes=processes,
+                progress=progress,
+            )
 
     from wattune.records import Comparison
     from wattune.reporting import summary
 
-    comparison = folder.load(Comparison) if given.get("compare") else None
+    comparison = folder.load(Comparison) if compare else None
     text = f"{summary(record.plan, record, comparison)}\nreport: {folder.report}"
     Output(folder.path / "training.json", as_json).deliver(record, text, failure(record))
 
@@ -168,5 +188,5 @@ def _token(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:  # not its content: that is a secret
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InputError("--token-file cannot be read", value=str(path), hint=why) from error

@@ -1,4 +1,4 @@
-"""``wattune serve``: models, sweeps, profiles and records for a fleet of devices, and pages that show them."""
+"""Command ``wattune serve``: models, sweeps, profiles and records for a fleet of devices, and web pages."""
 
 from __future__ import annotations
 
@@ -12,27 +12,42 @@ import typer
 from wattune.cli.extras import server_extra
 from wattune.cli.options import STORE, DatabaseUrl, Store
 from wattune.cli.output import emit
-from wattune.executor import cluster_address
 
 
 def serve(
     host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; others than this machine need tokens.")
+        str,
+        typer.Option(
+            "--host",
+            metavar="ADDRESS",
+            help="Address to listen on. Any address but loopback requires a token.",
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0: any that is free.")] = 8484,
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port; 0 picks a free one.")
+    ] = 8484,
     store: Store = None,
     database: DatabaseUrl = None,
     workers: Annotated[
-        int, typer.Option("--workers", metavar="N", min=0, max=256, help="Processes that train, one core each.")
+        int,
+        typer.Option("--workers", metavar="N", min=0, max=256, help="Worker processes that train, one core each."),
     ] = 1,
     executor: Annotated[
         str | None,
-        typer.Option("--executor", metavar="WHERE", help="ray or ray:ADDRESS: train on a cluster, --workers at once."),
+        typer.Option(
+            "--executor",
+            metavar="WHERE",
+            help="Train on a Ray cluster, --workers runs at a time: ray or ray:ADDRESS (default: this machine).",
+        ),
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate, PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM.")] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="TLS certificate in PEM format.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate in PEM format.")
+    ] = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Simulated boards use it meanwhile, in a temporary store.")
+        bool, typer.Option("--demo", help="Run simulated boards against the server, by default in a temporary store.")
     ] = False,
 ) -> None:
     """Serve models and proxy sweeps to a fleet of devices.
@@ -42,12 +57,14 @@ def serve(
               wattune token make lab --scope device --store fleet
               wattune serve --store fleet --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
 
-    It ends at Ctrl-C or SIGTERM; what its workers were at goes on when it is started again.
+    Ctrl-C or SIGTERM stops the server; unfinished jobs resume when it is started again.
     """
     with server_extra():
-        from wattune.server.process import serve as run
+        from wattune.server.lifecycle import serve as run
         from wattune.server.settings import Settings, is_loopback, sqlite_url
     if executor is not None:
+        from wattune.remote import cluster_address
+
         cluster_address(executor)
     with ExitStack() as stack:
         if store is None and demo:

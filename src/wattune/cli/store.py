@@ -1,4 +1,4 @@
-"""``wattune store``: what a server keeps: models added, all of it backed up and restored."""
+"""Command ``wattune store``: add models to a server's store, back it up, and restore it."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from wattune.errors import InputError
 
 store = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The store of a server.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Store of a server.")]
 
 
 @store.callback()
 def _store() -> None:
-    """A server's store: models, backup, restore."""
+    """Manage a server's store: add models, back up, restore."""
 
 
 @store.command()
 def add(
-    workload: Annotated[Path, typer.Argument(metavar="FILE", help="A workload file with a table [proxy].")],
+    workload: Annotated[Path, typer.Argument(metavar="FILE", help="Workload file with a table [proxy].")],
     store: Store = None,
     database: DatabaseUrl = None,
 ) -> None:
-    """Offer the model of a workload file; what its proxy is trained on goes to the store, its own data does not.
+    """Add the model of a workload file. The proxy's data is copied into the store, the workload's own data is not.
 
     \b
     Example:  wattune store add workload.toml --store fleet
     """
     with server_extra():
-        from wattune.server.adding import add_model, read_offer
+        from wattune.server.ingest import add_model, read_model
         from wattune.server.store import FileStore
 
-    offer = read_offer(workload)
+    local = read_model(workload)
     folder = store or STORE
     opened = opened_store(folder, database, makes=True)
     try:
         opened.upgrade()
-        model, is_new = add_model(offer, opened, FileStore(folder / "files"))
+        model, is_new = add_model(local, opened, FileStore(folder / "files"))
     finally:
         opened.close()
-    emit(f"{model.model} is on offer{'' if is_new else ', in place of the one before'}")
+    emit(f"{'added' if is_new else 'replaced'} model {model.model}")
 
 
 @store.command()
 def backup(
     folder: Folder,
-    target: Annotated[Path, typer.Argument(metavar="TARGET.tar", help="The file to write.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET.tar", help="Backup file to write; must not exist.")],
     database: DatabaseUrl = None,
 ) -> None:
-    """Write all of a store to one file, also while its server runs.
+    """Back up a store to one file. The server may be running.
 
     \b
     Example:  wattune store backup fleet fleet-monday.tar
@@ -66,16 +66,16 @@ def backup(
         count = write(folder, opened, target)
     finally:
         opened.close()
-    emit(f"{target}: the rows and {count} files of {folder}")
+    emit(f"{target}: all rows and {count} files of {folder}")
 
 
 @store.command()
 def restore(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE.tar", help="A backup.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The store to make: a new or empty folder.")],
+    source: Annotated[Path, typer.Argument(metavar="SOURCE.tar", help="Backup file.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New store: a folder that is empty or does not exist.")],
     database: DatabaseUrl = None,
 ) -> None:
-    """Make a store from a backup, whichever database that was of.
+    """Restore a store from a backup, into either database.
 
     \b
     Example:  wattune store restore fleet-monday.tar fleet
@@ -85,4 +85,4 @@ def restore(
 
     if not source.is_file():
         raise InputError("no such backup", value=str(source))
-    emit(f"{folder}: the rows and {read(source, folder, database)} files of {source}")
+    emit(f"{folder}: all rows and {read(source, folder, database)} files of {source}")

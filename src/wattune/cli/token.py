@@ -1,4 +1,4 @@
-"""``wattune token``: who may use a server; made, listed and revoked on its machine."""
+"""Command ``wattune token``: create, list and revoke the access tokens of a server, on its machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 token = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What it is called: who or what it is for.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Token name.")]
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 @token.callback()
 def _token() -> None:
-    """Tokens of a server: who may use it."""
+    """Manage the access tokens of a server."""
 
 
 @token.command()
@@ -40,16 +40,16 @@ def make(
         typer.Option(
             "--scope",
             metavar="SCOPE",
-            help="read: look; device: also run jobs and hand in records; admin: also change models.",
+            help="read: view everything; device: also run jobs and upload records; admin: also change models.",
         ),
     ],
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="TIME", help="Such as 90d, 12h; by default it never does.")
+        str | None, typer.Option("--expires", metavar="TIME", help="Lifetime, e.g. 90d or 12h (default: unlimited).")
     ] = None,
     store: Store = None,
     database: DatabaseUrl = None,
 ) -> None:
-    """Make a token, and print it: once, since only a hash of it is kept.
+    """Create a token and print it. It is shown only once, because the store keeps only its hash.
 
     \b
     Example:  wattune token make lab --scope device --expires 90d --store fleet
@@ -57,24 +57,24 @@ def make(
     with server_extra():
         from wattune.server.store import tokens
 
-    tokens.check(name, scope)  # before a store is made for it
+    tokens.check(name, scope)  # before a store is created for it
     now_s = time.time()
     expires_s = None if expires is None else now_s + _seconds(expires)
     with _session(store, database, makes=True) as session:
         text = tokens.make(session, name, scope, now_s, expires_s)
-    note("keep it: it is not shown again. A device reads it from WATTUNE_TOKEN, or a file: --token-file")
+    note("save the token: it is not shown again. Devices read it from WATTUNE_TOKEN or from a file: --token-file")
     emit(text)
 
 
 @token.command("list")
 def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json = False) -> None:
-    """The tokens of a server, without their secrets."""
+    """List the tokens of a server, without their secrets."""
     with server_extra():
         from wattune.server.store import tokens
 
     with _session(store, database) as session:
         rows = tokens.listing(session)
-        shown = [
+        entries = [
             {
                 "name": row.name,
                 "scope": row.scope,
@@ -86,18 +86,18 @@ def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json
             for row in rows
         ]
     if as_json:
-        emit_json(shown)
+        emit_json(entries)
         return
     lines: list[tuple[str, ...]] = [("NAME", "SCOPE", "MADE", "EXPIRES", "LAST USED", "REVOKED")]
-    lines += [tuple(text or "-" for text in one.values()) for one in shown]
+    lines += [tuple(text or "-" for text in entry.values()) for entry in entries]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    said = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    emit("\n".join(said) if shown else "no tokens: the server is open to the users of its machine, and to nobody else")
+    table = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    emit("\n".join(table) if entries else "no tokens: only users of the server's machine have access")
 
 
 @token.command()
 def revoke(name: Name, store: Store = None, database: DatabaseUrl = None) -> None:
-    """Let a token open nothing any more, within a second."""
+    """Revoke a token. The server rejects it within a second."""
     with server_extra():
         from wattune.server.store import tokens
 
@@ -118,10 +118,10 @@ def _session(store: Path | None, url: str | None, *, makes: bool = False) -> Ite
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"([0-9]{1,5})([smhdw])", text.strip())
-    if found is None or int(found[1]) == 0:
-        raise InputError("--expires", value=text, allowed="a number and s, m, h, d or w, such as 90d")
-    return float(int(found[1]) * _UNITS_S[found[2]])
+    match = re.fullmatch(r"([0-9]{1,5})([smhdw])", text.strip())
+    if match is None or int(match[1]) == 0:
+        raise InputError("--expires", value=text, allowed="a number followed by s, m, h, d or w, such as 90d")
+    return float(int(match[1]) * _UNITS_S[match[2]])
 
 
 def _moment(moment_s: float | None) -> str | None:

@@ -1,4 +1,4 @@
-"""``wattune train``: train as planned, and keep the cap."""
+"""Command ``wattune train``: train as planned, and stay under the cap."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from wattune.cli.options import (
     device_spec,
     max_temp_c,
 )
-from wattune.cli.outcome import failure
-from wattune.cli.output import claim, resumable
+from wattune.cli.output import claim, failure, resumable
 from wattune.cli.progress import shown
 
 
 def train(
     context: typer.Context,
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan record.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan record.")],
     device: DeviceSpec,
     workload: WorkloadFile = None,
     algorithm: Annotated[
@@ -35,8 +34,8 @@ def train(
         typer.Option(
             "--algorithm",
             metavar="NAME",
-            help="Of a plan that was chosen from several training algorithms: with this one, at its best point. By "
-            "default the plan's own; a name alone, such as async-fgd, stands for the one of that name.",
+            help="Train with this algorithm, at its best point, if the plan was chosen from several; a name without "
+            "options, such as async-fgd, is enough (default: the plan's own).",
         ),
     ] = None,
     seed: Seed = 0,
@@ -52,23 +51,25 @@ def train(
     \b
     Example:  wattune train plan.json workload.toml --device sim:jetson-nano
     """
-    from wattune import stages
     from wattune.errors import RecordError
+    from wattune.job import steps
     from wattune.records import TrainingRecord
     from wattune.reporting import summary
 
-    spec, hottest_c = device_spec(device, sysfs_root, mode), max_temp_c(max_temp)
-    to = claim(output, "training.json", as_json=as_json, resume=resume)
-    chosen = stages.planned(plan, algorithm)
-    record = to.load(TrainingRecord)
+    spec, hottest_c = device_spec(device, sysfs_root, mode), None if max_temp is None else max_temp_c(max_temp)
+    destination = claim(output, "training.json", as_json=as_json, resume=resume)
+    chosen = steps.with_algorithm(plan, algorithm)
+    record = destination.load(TrainingRecord)
     if record is not None and record.plan != chosen:
-        raise RecordError("the finished record is of another plan", value=str(to.path), hint="give another -o FILE")
-    # One that was stopped for safety goes on from its checkpoint: whoever resumes it has seen to the reason.
+        raise RecordError(
+            "the finished record is of another plan", value=str(destination.path), hint="give another -o FILE"
+        )
+    # One that was stopped for safety continues from its checkpoint: the user has removed the cause by now.
     stopped = record is not None and record.ended == "stopped for safety"
     if record is None or stopped:
-        checkpoint, weights = to.beside("-checkpoint.safetensors"), to.beside("-model.safetensors")
+        checkpoint, weights = destination.beside("-checkpoint.safetensors"), destination.beside("-model.safetensors")
         with resumable(context.obj, checkpoint), shown() as progress:
-            record = stages.train(
+            record = steps.train(
                 spec,
                 workload,
                 chosen,
@@ -79,4 +80,4 @@ def train(
                 weights=weights,
                 progress=progress,
             )
-    to.deliver(record, summary(record.plan, record), failure(record), replace=stopped)
+    destination.deliver(record, summary(record.plan, record), failure(record), replace=stopped)

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from wattune.devices.base import Actuator, Conditions, Device, Sensor, Setting, Truth
-from wattune.devices.board import Board, Fault, builtin_board, load_board
+from wattune.devices.base import Actuator, Conditions, Device, ExactStep, GroundTruth, Sensor, Setting
 from wattune.devices.meter import Meter, MeterFigures
-from wattune.devices.real import RealDevice
-from wattune.devices.recorded import RecordedDevice
+from wattune.devices.real_time import RealDevice
 from wattune.devices.registry import OPENERS, KnownDevice, known_devices, open_device
-from wattune.devices.simulated import SimulatedDevice
+from wattune.devices.replay import ReplayDevice
+from wattune.devices.simulator.board_file import Fault, SimulatedBoard, builtin_board, load_board
+from wattune.devices.simulator.simulated import SimulatedDevice
 
 __all__ = [
     "OPENERS",
     "Actuator",
-    "Board",
     "Conditions",
     "Device",
+    "ExactStep",
     "Fault",
+    "GroundTruth",
     "KnownDevice",
     "Meter",
     "MeterFigures",
     "RealDevice",
-    "RecordedDevice",
+    "ReplayDevice",
     "Sensor",
     "Setting",
+    "SimulatedBoard",
     "SimulatedDevice",
-    "Truth",
     "builtin_board",
     "known_devices",
     "load_board",

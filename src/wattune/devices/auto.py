@@ -1,26 +1,26 @@
-"""The device "auto": what this computer is, or has."""
+"""The device "auto": the first usable one of this computer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from wattune.devices.agent import agent_specs, local_specs
 from wattune.devices.base import Device
-from wattune.devices.local import agent_specs, local_specs
-from wattune.devices.options import split_options, with_options
 from wattune.devices.registry import KnownDevice, open_device
-from wattune.errors import BoardUnusable, DeviceError, InputError
+from wattune.devices.spec_options import split_options, with_options
+from wattune.errors import DeviceError, DeviceUnavailable, InputError
 
 ORDER = ("agent", "jetson", "nvidia", "cpu")
-"""Who is asked first: an agent has the rights that this process may lack, and a GPU is what most train on."""
+"""Order in which devices are tried: an agent has rights that this process may lack, and most training is on a GPU."""
 
 
 def open_auto(rest: str, *, seed: int = 0) -> Device:
-    """The first that is here and has a power sensor that reads: the system's agent, the Jetson, the first NVIDIA GPU,
-    the CPU. ``?root=`` names a folder with a board's files instead, ``&mode=`` a power mode; an agent or a card has
-    neither.
+    """Open the first device of this computer whose power sensor works: the system's agent, the Jetson, the first NVIDIA
+    GPU, the CPU. ``?root=`` names a folder with a board's files instead, ``&mode=`` a power mode; an agent or a card
+    has neither.
 
-    Raises: BoardUnusable that lists what was tried; InputError.
+    Raises: DeviceUnavailable that lists what was tried; InputError.
     """
     before, options = split_options(rest, "?", {"root", "mode"}, device="auto")
     if before:
@@ -32,25 +32,27 @@ def open_auto(rest: str, *, seed: int = 0) -> Device:
         except DeviceError as error:
             tried.append(f"{spec}: {error}")
     said = "; ".join(tried) or f"neither {', '.join(ORDER[:-1])} nor {ORDER[-1]} is here"
-    raise BoardUnusable(f"no device to train on was found ({said}); name one in place of auto, see `wattune devices`")
+    raise DeviceUnavailable(
+        f"no device to train on was found ({said}); name one in place of auto, see `wattune devices`"
+    )
 
 
 def marked(known: Sequence[KnownDevice]) -> list[KnownDevice]:
-    """The same, the one that "auto" opens among them marked."""
+    """The same devices, with a mark on the one that "auto" opens."""
     working = [device for device in known if device.backend in ORDER and device.power_w is not None]
     first = min(working, key=lambda device: ORDER.index(device.backend), default=None)
     return [replace(device, auto=True) if device is first else device for device in known]
 
 
 def _specs(options: dict[str, str], tried: list[str]) -> Iterator[str]:
-    """Names of what is here, in order; what could not even be looked for is told in ``tried``."""
+    """Names of this computer's devices, in order; a failure to look for some is added to ``tried``."""
     if not options:
         yield from agent_specs()
     local = {spec.partition("?")[0]: spec for spec in local_specs(options.get("root"))}
     if "jetson" in local:
         yield with_options(local["jetson"], mode=options.get("mode"))
     if not options:
-        from wattune.devices.nvidia import nvidia_specs
+        from wattune.devices.nvidia.gpu import nvidia_specs
 
         try:
             yield from nvidia_specs()

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, final
 
 from wattune.errors import DeviceError, InputError
 from wattune.records import ExactFigures, Kind, StepWork
 
 if TYPE_CHECKING:
-    from wattune.records import BoardEvent, Supply
+    from wattune.records import BoardEvent, ProfileTable, Supply
 
 Actuator = Literal["clock_mhz", "power_limit_w"]
 
 JOIN_S = 5.0
-"""Time that a call under way in another thread is given to come to its end. A sensor's read may never return: nobody
-waits for it any longer than that, and what it says or does after it does not count."""
+"""Longest wait for a call in another thread to return. A read of a sensor may never return: after this time it is
+abandoned, and its result is ignored."""
 
 
 @dataclass(frozen=True)
 class Sensor:
-    """What is known of the power sensor.
+    """Properties of the power sensor.
 
     ``resolution_w``: smallest step between readings; ``period_s``: time between fresh values (0: always fresh);
     ``window_s``: time that one value is averaged over (0: instantaneous); ``lag_s``: age of the end of that window
@@ -46,17 +46,17 @@ class Sensor:
 
     @property
     def settle_s(self) -> float:
-        """Time after a change of power until a reading holds nothing of what was before."""
+        """Time after a change of power until a reading contains none of the power before it."""
         return self.window_s + self.lag_s + self.period_s
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """How the board is now; None where it does not tell.
+    """The board's present state; None for what the board does not tell.
 
-    ``temperature_c``: its hottest zone; ``throttled``: what holds its clocks down at present, empty where nothing
-    does; ``over_current``: such events since it booted; ``swapped_bytes``: memory that went to and from the swap
-    since it booted. The last two are counts: compare two of them.
+    ``temperature_c``: its hottest zone; ``throttled``: what throttles its clocks at present, empty if nothing does;
+    ``over_current``: over-current events since it booted; ``swapped_bytes``: memory that was swapped in or out
+    since it booted. The last two are running totals: compare two of them.
     """
 
     temperature_c: float | None = None
@@ -75,7 +75,7 @@ class Setting:
         self.value = value
 
     def change(self, value: float) -> None:
-        """Move to another of the device's settings. Raises: InputError, DeviceError, also once ``at`` was left."""
+        """Change to another of the device's settings. Raises: InputError; DeviceError, also after ``at`` was left."""
         self._device.check_setting(value)
         with self._turn:
             if self._was_left:
@@ -90,8 +90,39 @@ class Setting:
             self._turn.release()
 
 
-class Truth(ABC):
-    """What a simulated board really used since the truth was asked for."""
+class ExactStep(NamedTuple):
+    """Exact figures of a step that a simulated board repeats without end: its seconds, its mean power, and the highest
+    mean power over a window of the sensor."""
+
+    step_s: float
+    power_mean_w: float
+    power_peak_w: float
+
+
+class BoardController(Protocol):
+    """Direct access to a board's clock and sensor: a ``Controller`` in this process, or a ``Client`` of an agent."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Describe the board."""
+
+    def read(self) -> Mapping[str, Any]:
+        """Take a reading of the sensor."""
+
+    def pin(self, mhz: float) -> Mapping[str, Any]:
+        """Pin the clock to ``mhz``."""
+
+    def check(self) -> list[dict[str, Any]]:
+        """New events since the last call: another writer, a clock that is no longer pinned."""
+
+    def restore(self) -> None:
+        """Restore the board."""
+
+    def close(self) -> None:
+        """Release the board."""
+
+
+class GroundTruth(ABC):
+    """Exact accounting of what a simulated board has used since ``Device.ground_truth`` was called."""
 
     @abstractmethod
     def figures(self) -> ExactFigures:
@@ -99,11 +130,11 @@ class Truth(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """What a later truth needs to go on from here, as JSON values."""
+        """State from which a later ground truth continues, as JSON values."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``, on a device that has loaded its own state of the same moment."""
+        """Continue from ``state_dict``, on a device that has loaded its own state of the same moment."""
 
 
 class Device(ABC):
@@ -111,9 +142,15 @@ class Device(ABC):
 
     Contract, held by ``tests/devices/contract.py`` for every implementation:
     ``settings`` ascend and hold every value that ``at`` takes; ``at`` leaves the device as it was found, also on an
-    exception, and can be nested; ``now_s`` never falls; ``power_w`` is positive or raises SensorError;
-    ``step`` raises OutOfDeviceMemory before anything is done where the work does not fit, and InputError for a
+    exception, and can be nested; ``now_s`` never decreases; ``power_w`` is positive or raises SensorError;
+    ``step`` raises OutOfDeviceMemory before anything is done if the work does not fit, and InputError for a
     data type that the chip lacks.
+
+    No code outside ``wattune.devices`` asks for a device's class. What only some devices can do is a method or an
+    attribute here, and the others answer with None or an empty result: ``recorded_profile`` (a replay alone);
+    ``variants``, ``exact_steps`` and ``ground_truth`` (a simulated board alone); ``controller`` (a board that this
+    computer or an agent controls). ``variants`` are devices of the same kind and actuator, without variants of their
+    own, and the same ones each time; ``exact_steps`` has one entry for each of ``settings``.
     """
 
     name: str
@@ -122,22 +159,24 @@ class Device(ABC):
     actuator: Actuator | None
     settings: tuple[float, ...]
     volts: tuple[float, ...] = ()
-    """Voltage of the processor at each setting, as published; empty where that is not known."""
+    """Voltage of the processor at each setting, as published; empty if that is not known."""
     sensor: Sensor
     memory_bytes: float | None
     data_types: frozenset[str]
     executes_steps: bool
-    """Whether training code runs on the device itself. Where it does not, ``step`` alone makes time pass."""
+    """True if training code runs on the device itself. Otherwise time passes in ``step`` and ``wait`` only."""
     spec: str = ""
-    """The text that the device was opened by."""
+    """The text that named the device when it was opened."""
     trains_on: Literal["cpu", "gpu"] = "cpu"
     """The processor that training code has to run on."""
     shares_memory: bool = False
-    """Whether training and the system live in the same memory, so that a step that does not fit endangers both."""
+    """True if training and the system share one memory, so that a step that does not fit endangers both."""
     supply: Supply | None = None
-    """What lies between the battery's terminals and the sensor, where that is known."""
+    """Losses and loads between the battery's terminals and the sensor; None if they are not known."""
     problems: tuple[str, ...] = ()
-    """What is not as it should be, one sentence each."""
+    """Problems of the device, one sentence each."""
+    controller: BoardController | None = None
+    """Direct access to the board for a guard that runs beside training; None if ``at`` is the only way."""
 
     # ------------------------------------------------------------------------------------------------ for backends
 
@@ -151,7 +190,7 @@ class Device(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """Let so much time pass without work."""
+        """Let ``seconds`` pass without work."""
 
     @abstractmethod
     def step(self, work: StepWork) -> Any:
@@ -163,25 +202,34 @@ class Device(ABC):
 
     @abstractmethod
     def _apply(self, value: float) -> None:
-        """Set the actuator to a checked value and see that it took. Raises: DeviceError."""
+        """Set the actuator to a checked value and verify that it took effect. Raises: DeviceError."""
 
     @abstractmethod
     def _snapshot(self) -> object:
-        """What ``_restore`` needs to leave the device as it is now."""
+        """State from which ``_restore`` brings the device back to how it is now."""
 
     @abstractmethod
     def _restore(self, snapshot: object) -> None:
-        """Bring back what ``_snapshot`` saw. Raises: DeviceError."""
+        """Restore the state that ``_snapshot`` returned. Raises: DeviceError."""
 
-    # ---------------------------------------------------------------------------------------- for everybody else
+    # ---------------------------------------------------------------------------------------- for all callers
 
     @property
     def clocks_mhz(self) -> tuple[float, ...]:
-        """The clocks, ascending; empty where the device has none or another actuator."""
+        """The clocks, ascending; empty if the device has none or another actuator."""
         return self.settings if self.actuator == "clock_mhz" else ()
 
+    @property
+    def safest(self) -> float | None:
+        """The setting that draws least; None for a device without settings."""
+        return self.settings[0] if self.settings else None
+
+    def ladder(self, value: float | None) -> tuple[float, ...]:
+        """The settings from the safest up to ``value``, each drawing no less than the one before; empty for None."""
+        return () if value is None else self.settings[: self.settings.index(value) + 1]
+
     def check_setting(self, value: float) -> None:
-        """Raises: InputError where ``value`` is not one of the device's settings."""
+        """Check a setting. Raises: InputError if ``value`` is not one of the device's settings."""
         if value not in self.settings:
             raise InputError(
                 f"{self.name} has no such {self.actuator or 'clock'}",
@@ -192,7 +240,7 @@ class Device(ABC):
     @final
     @contextmanager
     def at(self, value: float | None) -> Iterator[Setting]:
-        """The device at this clock (or power limit); as it was found afterwards, whatever happens inside.
+        """Hold the device at this clock (or power limit), and restore it afterwards, whatever happens inside.
 
         None leaves the actuator alone. Raises: InputError for a value that is not in ``settings``.
         """
@@ -214,7 +262,7 @@ class Device(ABC):
         """Call ``call`` every ``period_s`` seconds of the device's time while inside.
 
         Here: from a thread on real time. An exception in ``call`` ends the thread and is raised on leaving. A call that
-        does not return is left to itself ``JOIN_S`` after that.
+        has not returned ``JOIN_S`` after that is abandoned.
         """
         stop = threading.Event()
         failures: list[BaseException] = []
@@ -240,33 +288,48 @@ class Device(ABC):
             raise failures[0]
 
     def rails_w(self) -> dict[str, float]:
-        """The latest reading of each power rail that the board tells apart; empty where it tells none."""
+        """The latest reading of each power rail that the board measures separately; empty if there are none."""
         return {}
 
     def conditions(self) -> Conditions:
-        """How the board is at this moment. Raises: nothing; what cannot be read is None."""
+        """The board's present state. Raises nothing: a figure that cannot be read is None."""
         return Conditions()
 
     def events(self) -> tuple[BoardEvent, ...]:
-        """What happened on the board since the last call: another writer, a clamp, a stuck sensor."""
+        """Events on the board since the last call: another writer, a clamp, a stuck sensor."""
         return ()
 
-    def hand_over(self, cap_w: float | None, max_temp_c: float | None = None) -> None:  # noqa: B027 - most cannot
-        """Inside ``at``: let the board itself guard these limits as well, until the context is left.
+    def arm_guard(self, cap_w: float | None, max_temp_c: float | None = None) -> None:  # noqa: B027 - most cannot
+        """Arm the board's own guard, inside ``at`` and until that context is left.
 
-        Where training hangs, or its process is stopped, the board then still keeps them. Raises: DeviceError.
+        The board then stays within these limits even if training hangs or its process is stopped. Raises: DeviceError.
         """
 
-    def truth(self, cap_w: float | None) -> Truth | None:
-        """Start exact accounting against ``cap_w``; None where the device is not simulated."""
+    def ground_truth(self, cap_w: float | None) -> GroundTruth | None:
+        """Start exact accounting against ``cap_w``; None if the device is not simulated."""
         return None
 
+    def recorded_profile(self) -> ProfileTable | None:
+        """The profile that a replay plays back, so that measuring it again says nothing new; None for other devices."""
+        return None
+
+    def variants(self, count: int) -> tuple[Device, ...]:
+        """``count`` other boards that a simulated board's file allows, by its ranges; empty for other devices.
+
+        The first ones are the same for every ``count``.
+        """
+        return ()
+
+    def exact_steps(self, work: StepWork) -> dict[float, ExactStep]:
+        """Clock in MHz -> noise-free figures of a step of this work on a simulated board; empty for other devices."""
+        return {}
+
     def state_dict(self) -> dict[str, Any] | None:
-        """What a later process needs to go on from here, as JSON values; None where there is nothing to keep."""
+        """State from which a later process continues, as JSON values; None if there is nothing to save."""
         return None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most devices have nothing to load
-        """Go on from ``state_dict``."""
+        """Continue from ``state_dict``."""
 
     def close(self) -> None:  # noqa: B027 - most devices hold nothing
-        """Let go of the device."""
+        """Release the device."""

@@ -1,7 +1,8 @@
-"""A meter of one's own: a smart plug, a bench meter, a script. It has no clock, so batch sizes alone are chosen.
+"""A meter that the user provides: a smart plug, a bench meter, a script. It has no clock to set, so wattune chooses
+the batch size alone.
 
 ``external:URL`` is fetched, ``external:COMMAND`` is run (without a shell), and the answer is a number or JSON. Options
-stand behind the last ``#``: ``field`` (dots between names and positions), ``unit`` (W, mW, ...), ``period_s``.
+follow the last ``#``: ``field`` (dots between names and positions), ``unit`` (W, mW, ...), ``period_s``.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from typing import Any
 import httpx
 
 from wattune.devices.base import Conditions, Sensor
-from wattune.devices.options import split_options
-from wattune.devices.real import RealDevice, told
-from wattune.errors import BoardUnusable, InputError, SensorError
+from wattune.devices.real_time import RealDevice, told
+from wattune.devices.spec_options import split_options
+from wattune.errors import DeviceUnavailable, InputError, SensorError
 from wattune_agent.memory import free_bytes, swapped_bytes
 from wattune_agent.tree import Tree
 
 UNITS_W = {"uW": 1e-6, "mW": 1e-3, "W": 1.0, "kW": 1e3}
 
 PERIOD_S = 1.0
-"""Time between readings where ``period_s`` does not say: what most plugs refresh in."""
+"""Default time between readings: the refresh period of most plugs."""
 
 HIGHEST_W = 1e5
-"""More than this no outlet gives to one device."""
+"""Upper bound of a plausible reading: no outlet supplies more to one device."""
 
 TIMEOUT_S = 2.0
-"""A meter that has not answered by then gave no reading."""
+"""Time within which a meter has to answer; otherwise there is no reading."""
 
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(uW|mW|W|kW)?\s*", re.ASCII)
 
 
 class ExternalDevice(RealDevice):
-    """This machine, with a meter that a URL or a command reads. ``ask`` gives its answer as text."""
+    """This machine, with a meter that is read through a URL or a command. ``ask`` returns its answer as text."""
 
     kind = "measured"
     actuator = None
     settings = ()
     mode = "as it is"
     data_types = frozenset({"fp32", "tf32", "fp16", "bf16"})
-    trains_on = "gpu"  # where there is one: the meter knows nothing of processors
-    shares_memory = True  # as far as anybody knows
+    trains_on = "gpu"  # if there is one: the meter knows nothing of processors
+    shares_memory = True  # assumed, since the meter cannot tell
 
     def __init__(self, name: str, ask: Callable[[], str], *, field: str = "", unit: str = "W", period_s: float):
         self.name = name
@@ -58,7 +59,7 @@ class ExternalDevice(RealDevice):
         self._power_w = 0.0
         self._tree = Tree()
         self.memory_bytes = told(free_bytes, self._tree)
-        # A plug says little of how it averages; over its own period is what most do.
+        # Plugs document little about how they average; most average over their own period.
         self.sensor = Sensor(
             f"external, {field}" if field else "external",
             period_s=period_s,
@@ -68,7 +69,7 @@ class ExternalDevice(RealDevice):
         super().__init__()
 
     def current(self) -> None:
-        """Nothing can be set."""
+        """None: nothing can be set."""
         return None
 
     def _apply(self, value: float) -> None:
@@ -81,7 +82,7 @@ class ExternalDevice(RealDevice):
         """Nothing was set."""
 
     def _read_w(self) -> float:
-        with self._asking:  # the meter is asked once a period, whoever reads it how often
+        with self._asking:  # the meter is asked once a period, however often it is read
             now_s = self._clock_s()
             if self._read_s is None or now_s - self._read_s >= self.sensor.period_s:
                 self._power_w = _power_w(self._ask(), self._field, self._unit_w)
@@ -89,14 +90,14 @@ class ExternalDevice(RealDevice):
             return self._power_w
 
     def conditions(self) -> Conditions:
-        """How much was swapped; a meter knows nothing else."""
+        """The swapped memory; a meter knows nothing else."""
         return Conditions(swapped_bytes=told(swapped_bytes, self._tree))
 
 
 def open_external(rest: str, *, seed: int = 0) -> ExternalDevice:
-    """The meter at a URL or behind a command, with its options.
+    """Open the meter at a URL or behind a command, with its options.
 
-    Raises: InputError; BoardUnusable where it gives no reading.
+    Raises: InputError; DeviceUnavailable if it gives no reading.
     """
     source, options = split_options(rest, "#", {"field", "unit", "period_s"}, device="external")
     source = source.strip()
@@ -112,13 +113,13 @@ def open_external(rest: str, *, seed: int = 0) -> ExternalDevice:
     try:
         device.power_w()
     except SensorError as error:
-        raise BoardUnusable(str(error)) from error
+        raise DeviceUnavailable(str(error)) from error
     return device
 
 
 def _fetcher(url: str) -> Callable[[], str]:
     try:
-        # A meter is in the house: no proxy on the way to it.
+        # A meter is on the local network: no proxy on the way to it.
         client = httpx.Client(timeout=TIMEOUT_S, follow_redirects=True, trust_env=False)
         httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -162,13 +163,13 @@ def _power_w(answer: str, field: str, unit_w: float) -> float:
         try:
             data = json.loads(answer)
         except ValueError:
-            raise SensorError(f"the meter's answer is no JSON, but {_short(answer)}") from None
+            raise SensorError(f"the meter's answer is not JSON, but {_short(answer)}") from None
         value = _at(data, field)
     match = _NUMBER.fullmatch(str(value)) if not isinstance(value, bool) else None
     if match is None:
         where = f"the meter's field {field}" if field else "the meter's answer"
-        raise SensorError(f"{where} is no number, but {_short(value)}{_fields_in(answer)}")
-    # A unit beside the number is the meter's own word, and goes before what the option says.
+        raise SensorError(f"{where} is not a number, but {_short(value)}{_fields_in(answer)}")
+    # A unit beside the number comes from the meter, and takes precedence over the option.
     power_w = float(match[1]) * (UNITS_W[match[2]] if match[2] else unit_w)
     if power_w > HIGHEST_W:
         raise SensorError(f"the meter says {_short(value)}, which no meter of one device can read")

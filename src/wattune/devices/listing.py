@@ -1,6 +1,6 @@
-"""What there is on this computer, or in a folder of files: names of devices and how each is looked at.
+"""Devices of this computer, or of a folder of files: their names, and for each a call that finds it.
 
-Looked at, not opened: a device that lacks a sensor is shown with what is missing.
+Found, not opened for training: a device that lacks a sensor is listed with what is missing.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from wattune.devices.agent import agent_specs, find_agent, find_local, local_specs
 from wattune.devices.base import Device
-from wattune.devices.local import agent_specs, find_agent, find_local, local_specs
 from wattune.errors import DeviceError, InputError
 
 Find = Callable[[], Device]
 
 
 def found_in(root: str) -> Iterator[tuple[str, Find]]:
-    """The boards whose files are below ``root``. Raises: InputError where there is no such folder."""
+    """The boards whose files are below ``root``. Raises: InputError if there is no such folder."""
     if not Path(root).is_dir():
         raise InputError("no such folder", value=root, hint="--sysfs-root needs a folder with sys/ in it")
     yield from _local(root)
 
 
 def found_here() -> Iterator[tuple[str, Find]]:
-    """What this computer has, and an agent that runs on it."""
+    """This computer's devices, and the agent that runs on it."""
     yield from _local(None)
     for spec in agent_specs():
         yield spec, partial(find_agent, "")
@@ -38,7 +38,7 @@ def _local(root: str | None) -> Iterator[tuple[str, Find]]:
 
 
 def _nvidia() -> Iterator[tuple[str, Find]]:
-    from wattune.devices.nvidia import find_nvidia, nvidia_specs
+    from wattune.devices.nvidia.gpu import find_nvidia, nvidia_specs
 
     try:
         specs = nvidia_specs()

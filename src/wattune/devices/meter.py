@@ -1,4 +1,4 @@
-"""Samples a device's power sensor while something runs: joules, mean, peak, and the time above a cap."""
+"""Sample a device's power sensor while something runs: joules, mean, peak, and the time above a cap."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from typing_extensions import Self
 
 from wattune.devices.base import Device
 from wattune.errors import DeviceError, SensorError
+from wattune_agent.cap_guard import is_above
 
 GONE_AFTER_S = 2.0
-"""Time without a reading after which a sensor is given up; until then each failure is only tried again."""
+"""Time without a reading after which a sensor counts as lost; until then it is read again after each failure."""
 
 ANSWER_WITHIN_S = 1.0
-"""Seconds of the operating system that a reading under way is given to come in, before it counts as none: where
-training has kept this process busy, it may be there already."""
+"""Longest wait, in seconds of the operating system, for a reading in progress before it counts as missing: if training
+kept this process busy, it may have arrived already."""
 
 TRACE_LENGTH = 2000
-"""Most entries that a trace holds; beyond that it is thinned."""
+"""Most entries that a trace holds; beyond that it is thinned out."""
 
 
 @dataclass(frozen=True)
 class MeterFigures:
-    """What a meter saw.
+    """Figures of a metered stretch of time.
 
     ``energy_j`` is integrated over ``time_s``; mean, standard deviation and peak are those of the readings, each of
     which is the sensor's own mean over its window. ``above_cap_s``: time during which the latest reading was above
@@ -48,19 +49,19 @@ class MeterFigures:
 class Meter:
     """A context in which the device's sensor is read ``rate_hz`` times a second of the device's time.
 
-    A reading says what the power was a while ago: the sensor averages over its window, shows the result after its
-    lag, and holds it until the next refresh. On average that is ``lag + (window + period) / 2`` late, so the readings
-    of that much time at the beginning belong to what was before the meter and are left out of the energy, and the
-    last reading stands for that much time at the end. The energy is therefore exact but for changes of power within
+    A reading tells the power of a while ago: the sensor averages over its window, shows the result after its lag, and
+    holds it until the next refresh. On average it is ``lag + (window + period) / 2`` late, so the readings of that
+    much time at the beginning belong to the time before the meter and are left out of the energy, and the last
+    reading is used for that much time at the end. The energy is therefore exact except for changes of power within
     one such delay of either end.
 
     ``on_reading`` is called with each reading as (seconds since the meter began, watts), on virtual time at that
     instant and on real time from the sampling thread.
 
-    A sensor that fails is asked again at the next instant; meanwhile the last reading stands. Without a reading for
-    more than ``GONE_AFTER_S`` seconds it is given up, and ``lost`` is what it said. Then ``on_lost`` is called once,
-    and the figures remain those of what was seen; without ``on_lost``, the error is raised by ``figures``, and on
-    leaving the context where nothing else was raised there.
+    A sensor that fails is read again at the next instant; meanwhile the last reading counts. After more than
+    ``GONE_AFTER_S`` seconds without a reading it is lost, and ``lost`` is its last error. Then ``on_lost`` is called
+    once, and the figures remain those up to that time; without ``on_lost``, the error is raised by ``figures``, and
+    on leaving the context unless something else was raised there.
     """
 
     def __init__(
@@ -75,17 +76,17 @@ class Meter:
         sensor = device.sensor
         self._device = device
         self._period_s = 1.0 / rate_hz
-        self._cap_w = math.inf if cap_w is None else cap_w
+        self._cap_w = cap_w
         self._on_reading = on_reading
         self._on_lost = on_lost
         self._delay_s = sensor.lag_s + (sensor.window_s + sensor.period_s) / 2
         self._lock = threading.Lock()
         self._answered = threading.Condition(self._lock)
         self._sampling: AbstractContextManager[None] | None = None
-        self._seen_s = 0.0  # when there last was a reading
-        self._is_answered = False  # on_reading has it at this moment
+        self._seen_s = 0.0  # time of the last reading
+        self._is_answered = False  # on_reading is handling a reading at this moment
         self._stretch = 0  # counts how often the context was entered and left
-        self._missed: DeviceError | None = None  # what the sensor said since
+        self._missed: DeviceError | None = None  # the sensor's error since then
         self._failure: DeviceError | None = None
         self._begin_s: float | None = None
         self._end_s: float | None = None
@@ -96,7 +97,7 @@ class Meter:
     def __enter__(self) -> Self:
         now_s = self._device.now_s()
         went_on = self._begin_s is not None and abs(now_s - self._begin_s - self._sums.elapsed_s) < 1e-6
-        if not went_on:  # a new meter, or one that goes on where the device's time began anew
+        if not went_on:  # a new meter, or a resumed one on a device whose time began again
             self._begin_s = now_s - self._sums.elapsed_s
         self._end_s = None
         self._seen_s = self._sums.elapsed_s
@@ -108,10 +109,10 @@ class Meter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         assert self._sampling is not None
         try:
-            # What on_reading raised on real time comes out here, in the base class's `every`.
+            # An exception of on_reading on real time is raised here, by the base class's `every`.
             self._sampling.__exit__(kind, error, trace)
         finally:
-            # Shorter than a sampling period: one reading is all there is. A sensor that hangs is not asked again.
+            # Shorter than a sampling period: take a single reading. A sensor that hangs is not read again.
             if self._sums.readings == 0 and self.lost is None:
                 self._sample(self._stretch)
                 if self._missed is not None:
@@ -126,10 +127,9 @@ class Meter:
     # ------------------------------------------------------------------------------------------------------- figures
 
     def figures(self) -> MeterFigures:
-        """What was seen so far; also usable while the meter runs.
+        """Figures up to now; also usable while the meter runs.
 
-        Raises: SensorError where the sensor was given up, unless that is ``on_lost``'s business, or gave no reading
-        yet.
+        Raises: SensorError if the sensor was lost and ``on_lost`` does not handle that, or if there is no reading yet.
         """
         lost = self.lost
         with self._lock:
@@ -139,10 +139,10 @@ class Meter:
             if sums.readings == 0:
                 raise SensorError(f"{self._device.name}: no reading of {self._device.sensor.rail} yet")
             time_s = self._elapsed_s()
-            # Until now the latest reading goes on; at the end it stands for the delay as well.
+            # The latest reading counts until now, and for the delay at the end as well.
             energy_j = sums.energy_j + sums.last_w * _overlap(sums.last_s, time_s, self._delay_s)
             energy_j += sums.last_w * min(self._delay_s, time_s)
-            above_s = sums.above_s + (max(0.0, time_s - sums.last_s) if sums.last_w > self._cap_w else 0.0)
+            above_s = sums.above_s + (max(0.0, time_s - sums.last_s) if is_above(sums.last_w, self._cap_w) else 0.0)
             return MeterFigures(
                 time_s=time_s,
                 energy_j=energy_j,
@@ -162,7 +162,7 @@ class Meter:
 
     @property
     def lost(self) -> DeviceError | None:
-        """What the sensor said last before it was given up; None where it was not."""
+        """The sensor's last error if it was lost; None if it was not."""
         with self._answered:
             silent = self._is_silent() and not self._answered.wait(ANSWER_WITHIN_S)
         if silent:
@@ -171,21 +171,21 @@ class Meter:
 
     @property
     def trace(self) -> list[tuple[float, float]]:
-        """Readings as (seconds, watts); where there were more than 2000, the highest of each so many."""
+        """Readings as (seconds, watts); of more than 2000, the highest of each group of consecutive ones."""
         with self._lock:
             return [*self._sums.trace, *([self._sums.bucket] if self._sums.bucket else [])]
 
     # --------------------------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """What a later meter needs to go on counting, as JSON values; also while the meter runs."""
+        """State from which a later meter continues, as JSON values; also while the meter runs."""
         with self._lock:
             if self._begin_s is not None:
                 self._sums.elapsed_s = self._elapsed_s()
             return {"begin_s": self._begin_s, **vars(self._sums), "trace": [list(e) for e in self._sums.trace]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``; call it before the context is entered, after the device has loaded its state."""
+        """Continue from ``state_dict``; call it before entering the context, after the device has loaded its state."""
         fields = {key: value for key, value in state.items() if key != "begin_s"}
         fields["trace"] = [(time_s, power_w) for time_s, power_w in state["trace"]]
         fields["bucket"] = tuple(state["bucket"]) if state["bucket"] else None
@@ -205,7 +205,7 @@ class Meter:
             missed = error
         with self._answered:
             if stretch != self._stretch:
-                return  # it took so long that the context was left: nobody waited for it
+                return  # it took so long that the context was left without it
             time_s, self._missed = self._elapsed_s(), missed
             if missed is None:
                 self._sums.add(time_s, power_w, self._cap_w, self._delay_s)
@@ -222,7 +222,7 @@ class Meter:
                 self._is_answered = False
 
     def _is_silent(self) -> bool:
-        # On real time the thread that samples may have ended, or hang in a read. (Sampling itself counts failures.)
+        # On real time the sampling thread may have ended, or hang in a read. (Sampling itself counts failures.)
         if self._begin_s is None or self._end_s is not None or self._failure is not None or self._is_answered:
             return False
         return self._elapsed_s() - self._seen_s > GONE_AFTER_S + self._period_s
@@ -246,7 +246,7 @@ class Meter:
 
 @dataclass
 class _Sums:
-    """What a meter keeps, all of it plain values; ``squares``: sum of squared deviations from the mean."""
+    """State of a meter, in plain values; ``squares``: sum of squared deviations from the mean."""
 
     elapsed_s: float = 0.0
     last_s: float = 0.0
@@ -263,15 +263,15 @@ class _Sums:
     bucket: tuple[float, float] | None = None
     trace: list[tuple[float, float]] = field(default_factory=list)
 
-    def add(self, time_s: float, power_w: float, cap_w: float, delay_s: float) -> None:
-        """Take in one reading: the one before it held until now, and the first one since the beginning."""
+    def add(self, time_s: float, power_w: float, cap_w: float | None, delay_s: float) -> None:
+        """Add one reading: the one before it held until now, and the first one since the beginning."""
         held_w = self.last_w if self.readings else power_w
         self.energy_j += held_w * _overlap(self.last_s, time_s, delay_s)
-        if self.readings and self.last_w > cap_w:
+        if self.readings and is_above(self.last_w, cap_w):
             self.above_s += time_s - self.last_s
         self.last_s, self.last_w = time_s, power_w
         self.readings += 1
-        self.readings_above += power_w > cap_w
+        self.readings_above += is_above(power_w, cap_w)
         self.peak_w = max(self.peak_w, power_w)
         # Welford, Technometrics 4(3), 1962.
         deviation = power_w - self.mean_w
@@ -288,7 +288,7 @@ class _Sums:
         self.trace.append(self.bucket)
         self.bucket, self.in_bucket = None, 0
         if len(self.trace) >= TRACE_LENGTH:
-            # Of each pair the higher one stays, so that no excursion disappears from the picture.
+            # Keep the higher one of each pair, so that no excursion disappears from the plot.
             pairs = zip(self.trace[::2], self.trace[1::2], strict=True)
             self.trace = [max(pair, key=lambda entry: entry[1]) for pair in pairs]
             self.stride *= 2

@@ -1,4 +1,4 @@
-"""From the text behind ``--device`` to a device."""
+"""Devices by name: from the text behind ``--device`` to a device."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 
 from wattune.devices.base import Actuator, Device, Sensor
-from wattune.devices.board import board_names, builtin_board
+from wattune.devices.simulator.board_file import board_names, builtin_board
 from wattune.errors import DeviceError, UnknownName, WattuneError
 from wattune.records import Kind
 
 OPENERS = {
-    "agent": "wattune.devices.local:open_agent",
+    "agent": "wattune.devices.agent:open_agent",
     "auto": "wattune.devices.auto:open_auto",
-    "cpu": "wattune.devices.local:open_cpu",
+    "cpu": "wattune.devices.agent:open_cpu",
     "external": "wattune.devices.external:open_external",
-    "jetson": "wattune.devices.local:open_jetson",
-    "nvidia": "wattune.devices.nvidia:open_nvidia",
-    "recorded": "wattune.devices.recorded:open_recorded",
-    "sim": "wattune.devices.simulated:open_simulated",
+    "jetson": "wattune.devices.agent:open_jetson",
+    "nvidia": "wattune.devices.nvidia.gpu:open_nvidia",
+    "recorded": "wattune.devices.replay:open_recorded",
+    "sim": "wattune.devices.simulator.simulated:open_simulated",
 }
-"""The name that a device is asked for by -> a function of what stands behind the name and a seed. Third parties add
-theirs in the entry-point group ``wattune.devices``."""
+"""Name of a device -> a function of the text behind the name and a seed. Third parties add theirs in the entry-point
+group ``wattune.devices``."""
 
 ALONE = frozenset({"agent", "auto", "cpu", "external", "jetson", "nvidia"})
-"""Names that need nothing behind them, or say themselves what they need."""
+"""Names that need nothing behind them, or whose opener says what it needs."""
 
 GROUP = "wattune.devices"
 
@@ -38,9 +38,9 @@ Opener = Callable[..., Device]
 
 @dataclass(frozen=True)
 class KnownDevice:
-    """A device that can be named: the text to name it by, what it has, and what keeps it from working here.
+    """A device that can be named: the text that names it, its properties, and the problems that it has here.
 
-    ``power_w`` and ``rails_w`` are a reading of now, None and empty where there is none.
+    ``power_w`` and ``rails_w`` are a present reading, None and empty if there is none.
     """
 
     spec: str
@@ -57,32 +57,32 @@ class KnownDevice:
     rails_w: dict[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     auto: bool = False
-    """Whether it is the one that "auto" opens."""
+    """True for the device that "auto" opens."""
 
 
 def open_device(spec: str, *, seed: int = 0) -> Device:
-    """The device that ``spec`` names.
+    """Open the device that ``spec`` names.
 
-    "jetson", "cpu", "nvidia:0", "agent" and "external:URL or COMMAND" for what is here, with options behind them
-    (docs/boards.md); "sim:jetson-nano" and its like, ":cpu" behind it for the board's CPU; the path of a board file;
-    "recorded:FILE" for a profile that is replayed; "NAME" or "NAME:REST" of a third party's device. "auto" is
-    the first that works of the agent, the Jetson, the NVIDIA GPU and the CPU that are here. ``seed`` is that
-    of a simulated sensor's noise.
+    "jetson", "cpu", "nvidia:0", "agent" and "external:URL or COMMAND" for real devices, with options behind them
+    (docs/boards.md); "sim:jetson-nano" and other simulated boards, ":cpu" behind it for the board's CPU; the path of
+    a board file; "recorded:FILE" for a profile that is replayed; "NAME" or "NAME:REST" for a third party's device.
+    "auto" is the first of this computer's agent, Jetson, NVIDIA GPU and CPU that works. ``seed`` is that of a
+    simulated sensor's noise.
 
-    Raises: UnknownName, InputError; DeviceError where a device does not answer or a third party's cannot be loaded,
-    among them BoardUnusable where a board is not there, has no power sensor, or may not be used.
+    Raises: UnknownName, InputError; DeviceError if a device does not answer or a third party's cannot be loaded,
+    in particular DeviceUnavailable if a board is missing, has no power sensor, or may not be used.
     """
     device = _opener(spec)(seed)
-    device.spec = device.spec or spec  # "auto" has opened one by another name
+    device.spec = device.spec or spec  # "auto" has opened a device of another name
     return device
 
 
 def known_devices(sysfs_root: str | None = None) -> list[KnownDevice]:
-    """The devices that can be named here: what this computer has, the simulated boards, and those of third parties.
+    """The devices that can be named here: this computer's, the simulated boards, and those of third parties.
 
     With ``sysfs_root``, only the boards whose files are below that folder. A device that cannot be used is listed with
-    its ``problems``; but not this computer's CPU where it has neither clock nor sensor, as in most virtual machines.
-    Raises: InputError where there is no such folder.
+    its ``problems``; but not this computer's CPU if it has neither clock nor sensor, as in most virtual machines.
+    Raises: InputError if there is no such folder.
     """
     from wattune.devices.auto import marked
     from wattune.devices.listing import found_here, found_in
@@ -152,7 +152,7 @@ def _foreign(point: EntryPoint) -> KnownDevice:
 
 
 def _listed(spec: str, find: Callable[[], Device]) -> KnownDevice:
-    """What is known of a device; one that cannot be opened is its problem alone."""
+    """Entry for a device; a device that cannot be opened is listed with the error as its problem."""
     backend = re.split("[:?]", spec)[0]
     try:
         device = find()

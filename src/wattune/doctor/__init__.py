@@ -1,12 +1,12 @@
-"""A look at a device before it is relied on: everything that wattune needs of it, and what would fix the rest.
+"""Checks of a device before it is relied on: everything that wattune needs, and what would fix what is missing.
 
-It changes nothing on the board. ``calibrate`` compares the board's sensor with a meter of the user's own.
+Nothing on the board is changed. ``calibrate`` compares the board's sensor with an external meter.
 """
 
 from __future__ import annotations
 
-from wattune.doctor.calibrating import Calibration, Pair, calibrate, fit, keep
-from wattune.doctor.examining import Examination, default_device, examine, tree_of
+from wattune.doctor.calibration import Calibration, Pair, calibrate, fit, save_calibration
+from wattune.doctor.examination import Examination, board_tree, default_device, examine
 from wattune.doctor.finding import Finding
 
 __all__ = [
@@ -14,10 +14,10 @@ __all__ = [
     "Examination",
     "Finding",
     "Pair",
+    "board_tree",
     "calibrate",
     "default_device",
     "examine",
     "fit",
-    "keep",
-    "tree_of",
+    "save_calibration",
 ]

@@ -1,4 +1,4 @@
-"""What one check found."""
+"""Result of one check."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ State = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """``state``: "ok"; "warn" where wattune works, with a drawback; "fail" where something cannot be done.
+    """One thing that a check found.
 
-    ``text`` says what was seen, ``fix`` what would help ("" where nothing needs to).
+    ``state``: "ok"; "warn" if wattune works, with a drawback; "fail" if something cannot be done. ``text`` describes
+    it, ``fix`` is what would help ("" if nothing needs fixing).
     """
 
     name: str

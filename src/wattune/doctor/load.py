@@ -1,7 +1,7 @@
-"""Work that draws power on demand: one busy process a core, or matrix products on the GPU where torch has one.
+"""Load that draws power on demand: one busy process per core, or matrix products on the GPU if torch has one.
 
-The processes are ready before they are needed, so that a load begins at a known moment; they end when told to, and by
-themselves when the process that started them is gone.
+The processes start ahead of time, so that a load begins at a known moment. They end on request, or when their parent
+process is gone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing_extensions import Self
 
 from wattune.errors import DeviceError
 
-READY_S = 180.0
-"""Longest that a process may take to be ready: on a small board the first use of CUDA takes most of a minute."""
+READY_TIMEOUT_S = 180.0
+"""Timeout for a process to be ready: on a small board the first use of CUDA takes most of a minute."""
 
 _CPU = """
 import os
@@ -45,7 +45,7 @@ while os.getppid() == parent:
 
 
 class Load(Protocol):
-    """Something that draws power between ``begin`` and ``end``."""
+    """A load that draws power between ``begin`` and ``end``."""
 
     words: str
 
@@ -54,10 +54,10 @@ class Load(Protocol):
     def end(self) -> None: ...  # noqa: D102
 
 
-class Busy:
-    """So many processes (or one on the GPU) that wait when the context is entered, and work once ``begin`` is called.
+class BusyProcess:
+    """A number of processes (or one on the GPU) that start with the context and work once ``begin`` is called.
 
-    Raises: DeviceError where one of them does not get ready.
+    Raises: DeviceError if one of them does not get ready.
     """
 
     def __init__(self, processes: int, *, on_gpu: bool = False):
@@ -69,7 +69,7 @@ class Busy:
     def __enter__(self) -> Self:
         try:
             for _ in range(self._count):
-                self._running.append(_started(self._code))
+                self._running.append(_start(self._code))
             for process in self._running:
                 _await_ready(process)
         except BaseException:
@@ -78,7 +78,7 @@ class Busy:
         return self
 
     def begin(self) -> None:
-        """Work from now on."""
+        """Start working."""
         for process in self._running:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
@@ -86,7 +86,7 @@ class Busy:
                 process.stdin.flush()
 
     def end(self) -> None:
-        """Stop, for good."""
+        """End the processes."""
         for process in self._running:
             process.kill()
         for process in self._running:
@@ -98,11 +98,11 @@ class Busy:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _started(code: str) -> subprocess.Popen[bytes]:
+def _start(code: str) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-c", code],
@@ -110,18 +110,18 @@ def _started(code: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
-        # Ctrl-C goes to the doctor alone, which then ends them.
+        # Ctrl-C reaches only this process, which then ends them.
         start_new_session=True,
     )
 
 
 def _await_ready(process: subprocess.Popen[bytes]) -> None:
     assert process.stdout is not None
-    late = threading.Timer(READY_S, process.kill)
-    late.start()
+    timeout = threading.Timer(READY_TIMEOUT_S, process.kill)
+    timeout.start()
     try:
         line = process.stdout.readline()
     finally:
-        late.cancel()
+        timeout.cancel()
     if line.strip() != b"ready":
-        raise DeviceError("the process that was to draw power did not start")
+        raise DeviceError("the process that puts load on the board did not start")

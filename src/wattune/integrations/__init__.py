@@ -1,1 +1,1 @@
-"""Callbacks for other people's training loops; each module needs the library that it is named after."""
+"""Callbacks for third-party training loops; each module needs the library that it is named after."""

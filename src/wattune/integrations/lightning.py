@@ -1,13 +1,12 @@
 """Lightning under a power cap: one callback chooses batch size, micro-batches and clock while the Trainer trains.
 
-    from wattune.integrations.lightning import PowerCap
+    from wattune.integrations.lightning import PowerCapCallback
 
-    trainer = Trainer(callbacks=[PowerCap(10)])
+    trainer = Trainer(callbacks=[PowerCapCallback(10)])
 
-The Trainer goes on to fetch, accumulate, step, validate and log; what the callback changes is how large the batches
-are that it fetches and with which of them the optimizer steps. Everything that the user gave in batches or steps of
-his own keeps its meaning in samples: ``limit_train_batches``, ``max_steps``, ``val_check_interval`` and schedulers
-that tick with each step.
+The Trainer still fetches, accumulates, steps, validates and logs; the callback only changes how large the batches are
+and how many of them make an optimizer step. Settings in batches or steps keep their meaning in samples:
+``limit_train_batches``, ``max_steps``, ``val_check_interval`` and schedulers that tick with each step.
 """
 
 from __future__ import annotations
@@ -22,40 +21,38 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from wattune.cap import PowerCap
 from wattune.devices import Device
 from wattune.errors import SensorError
-from wattune.integrations.lightning_calendar import Calendar, state
-from wattune.integrations.lightning_division import division, restored
-from wattune.integrations.lightning_loader import Passes
-from wattune.integrations.lightning_setup import Source, check, try_with
-from wattune.integrations.lightning_step import Step
-from wattune.records import CapSide, EfficiencyCurve, SessionRecord
-from wattune.session import Session, capped
-from wattune.session.knowledge import opened_curve
-from wattune.session.rows import batch_sizes as sizes_of
+from wattune.integrations.lightning_calendar import Calendar, trainer_state
+from wattune.integrations.lightning_division import division, division_from
+from wattune.integrations.lightning_loader import LightningBatches
+from wattune.integrations.lightning_setup import LoaderSource, check_trainer, set_fit_check
+from wattune.integrations.lightning_step import LightningStep
+from wattune.online import Session, capped
+from wattune.online.batch_shapes import batch_sizes as sizes_of
+from wattune.online.sample_model import opened_curve
+from wattune.records import SampleEfficiency, SessionRecord
 
 
-class PowerCap(Callback):
+class PowerCapCallback(Callback):
     """Trains below ``cap_w`` watts, as fast as the board can; see ``wattune.capped`` for the arguments.
 
     The batch size of the user's recipe is the loader's times ``accumulate_grad_batches``; ``keep_recipe`` leaves it as
-    it is. The loss of ``training_step`` is taken to be a mean over the samples, and weighted by their number. The
-    board is below the cap during the sanity check and validations, too, and afterwards as it was found. Lightning's
-    checkpoints hold the search, so that a training goes on from one without probing again, and in the middle of an
-    epoch with the samples that are left of it. ``session`` is the one under way, ``record`` says what it was.
+    it is. The loss of ``training_step`` is taken as a mean over the samples, and weighted by their number. The board
+    stays below the cap during the sanity check and validations, too, and is restored afterwards. Lightning's
+    checkpoints hold the search, so that training resumes without probing again, and in the middle of an epoch with
+    the remaining samples. ``session`` is the current session, ``record`` the record of the last one.
     """
 
     def __init__(
         self,
-        cap_w: float | None,
+        cap_w: float | str | PowerCap | None,
         *,
         device: str | Device = "auto",
         keep_recipe: bool = False,
-        efficiency: EfficiencyCurve | str | Path | None = None,
+        efficiency: SampleEfficiency | str | Path | None = None,
         batch_sizes: Sequence[int] | None = None,
-        cap_side: CapSide = "module",
-        margin_w: float = 0.0,
-        max_temp_c: float | None = None,
         record: str | Path | None = None,
         seed: int = 0,
     ):
@@ -64,34 +61,31 @@ class PowerCap(Callback):
         self._keep, self._efficiency, self._batch_sizes = keep_recipe, efficiency, batch_sizes
         self._options: dict[str, Any] = {
             "device": device,
-            "cap_w": cap_w,
-            "cap_side": cap_side,
-            "margin_w": margin_w,
-            "max_temp_c": max_temp_c,
+            "cap_w": PowerCap.of(cap_w),
             "record": record,
             "seed": seed,
         }
-        self._trainer: Any  # some of what it has is set from elsewhere, and unknown to its type
-        self._passes: Passes | None = None
-        self._attached: Passes | None = None
+        self._trainer: Any  # its type does not know the attributes that are set from elsewhere
+        self._passes: LightningBatches | None = None
+        self._attached: LightningBatches | None = None
         self._calendar: Calendar | None = None
         self._source: Any = None
-        self._kept: dict[str, Any] | None = None
+        self._checkpoint: dict[str, Any] | None = None
         self._final: dict[str, Any] = {}
         self._evaluation: AbstractContextManager[None] | None = None
-        self._step: Step | None = None
+        self._step: LightningStep | None = None
         self._open = False
 
-    # --------------------------------------------------------------------------------------------- before and after it
+    # --------------------------------------------------------------------------------------------- setup and teardown
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Stand between the Trainer and its loader. Raises: InputError for what cannot be honoured."""
+        """Insert itself between the Trainer and its loader. Raises: InputError for an unsupported setting."""
         if stage != "fit":
             return
-        check(trainer, pl_module)
+        check_trainer(trainer, pl_module)
         self._trainer, self._passes, self._attached = trainer, None, None
         self._source = trainer.fit_loop._data_source
-        trainer.fit_loop._data_source = Source(self._source, self._take)
+        trainer.fit_loop._data_source = LoaderSource(self._source, self._take)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Bring the board below the cap, before anything runs on it. Raises: InputError, DeviceError."""
@@ -115,24 +109,24 @@ class PowerCap(Callback):
             **self._options,
         )
         session.options.loader = passes.loader
-        try_with(session, pl_module, batch_size)
+        set_fit_check(session, pl_module, batch_size)
         self._calendar = Calendar(trainer, batch_size, parts, moves=not self._keep)
         self._restored = self._restore(passes)
         session.__enter__()
         self._open = True
         self._logged, self._planned = (0.0, 0.0), 0
-        self._step = Step(session, trainer, optimizer)
+        self._step = LightningStep(session, trainer, optimizer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the board as it was found, and write the record."""
+        """Restore the board, and write the record."""
         self._close(None)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """As ``on_fit_end``, where that did not come."""
+        """Restore the board if ``on_fit_end`` was not called."""
         self._close(None)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """As ``on_fit_end``, whatever went wrong; a KeyboardInterrupt comes here, too."""
+        """Restore the board after an exception, KeyboardInterrupt included."""
         self._close(exception)
 
     def _close(self, error: BaseException | None) -> None:
@@ -141,12 +135,12 @@ class PowerCap(Callback):
         if not self._open or self.session is None or self._calendar is None:
             return
         self._open = False
-        raised = (None, None, None) if error is None else (type(error), error, error.__traceback__)
+        exception = (None, None, None) if error is None else (type(error), error, error.__traceback__)
         try:
             self._end_evaluation(error or GeneratorExit())
         finally:
             try:
-                self.session.__exit__(*raised)
+                self.session.__exit__(*exception)
             finally:
                 self._give_back()
 
@@ -155,20 +149,20 @@ class PowerCap(Callback):
         assert self._calendar is not None
         assert self._step is not None
         self.record = self.session.record
-        self._final = self._state()  # for who saves a checkpoint afterwards
+        self._final = self._state()  # for a checkpoint that is saved afterwards
         self._step.close()
         self._calendar.give_back(self._trainer)
 
     def _end_evaluation(self, error: BaseException | None) -> None:
         evaluation, self._evaluation = self._evaluation, None
         if evaluation is not None:
-            raised = (None, None, None) if error is None else (type(error), error, error.__traceback__)
-            evaluation.__exit__(*raised)
+            exception = (None, None, None) if error is None else (type(error), error, error.__traceback__)
+            evaluation.__exit__(*exception)
 
     # -------------------------------------------------------------------------------------------------------- training
 
-    def _take(self, loader: Any) -> Passes:
-        self._passes = Passes(loader, keep=self._keep)
+    def _take(self, loader: Any) -> LightningBatches:
+        self._passes = LightningBatches(loader, keep=self._keep)
         return self._passes
 
     def _attach(self) -> None:
@@ -180,30 +174,30 @@ class PowerCap(Callback):
         self._calendar.take_over(trainer)
         passes.attach(session, self._calendar.parts)
         fetcher: Any = trainer.fit_loop._data_fetcher
-        fetcher.length = None  # of the first pass, whose length was asked for before
+        fetcher.length = None  # it has cached the length of the first pass
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take over what Lightning counts in batches."""
+        """Take over from Lightning all counting of batches."""
         self._attach()
-        kept, self._restored = self._restored, None
-        if kept is not None and self._passes is not None:
-            # In the middle of an epoch, Lightning looks at these before it fetches.
-            over = self._passes.samples is not None and kept["position"] >= self._passes.samples
-            trainer.val_check_batch = kept["trainer"]["val_check_batch"]
-            trainer.fit_loop.max_batches = (kept["trainer"]["max_batches"] if over else None) or float("inf")
-            trainer.fit_loop.epoch_loop.batch_progress.is_last_batch &= over
-            self._trainer.accumulate_grad_batches = restored(kept["trainer"]["division"])
+        state, self._restored = self._restored, None
+        if state is not None and self._passes is not None:
+            # In the middle of an epoch, Lightning reads these before it fetches.
+            is_over = self._passes.samples is not None and state["position"] >= self._passes.samples
+            trainer.val_check_batch = state["trainer"]["val_check_batch"]
+            trainer.fit_loop.max_batches = (state["trainer"]["max_batches"] if is_over else None) or float("inf")
+            trainer.fit_loop.epoch_loop.batch_progress.is_last_batch &= is_over
+            self._trainer.accumulate_grad_batches = division_from(state["trainer"]["division"])
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A pass over the data set begins."""
+        """Begin a pass over the data set."""
         self._attach()
         passes = self._passes
         if passes is not None and self._calendar is not None:
-            passes.cut(self._calendar.most(trainer))
+            passes.cut(self._calendar.samples_left(trainer))
             trainer.fit_loop.max_batches = passes.expected()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """A micro-batch was fetched: say what is to be done with it."""
+        """Tell Lightning what to do with the micro-batch that was fetched."""
         passes, calendar, step = self._passes, self._calendar, self._step
         assert passes is not None
         assert calendar is not None
@@ -220,21 +214,21 @@ class PowerCap(Callback):
         trainer.fit_loop.max_batches = batch_idx + 1 if part.ends_pass else max(self._planned, batch_idx + 2)
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The gradients of a micro-batch are there."""
+        """Read the gradients of a micro-batch."""
         if self._open and self._passes is not None and self._step is not None and self._step.is_under_way:
             self._step.backward(self._passes.part, wants_norms=self._passes.wants_norms)
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """The gradients of a step are complete."""
+        """Read the complete gradients of a step."""
         if self._open and self._step is not None and self._step.is_under_way:
             self._step.complete(optimizer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A micro-batch was trained on; where it was the last of a step, the step is over. Raises: as the session."""
+        """End the step if the micro-batch was its last one. Raises: like the session."""
         passes, calendar, step = self._passes, self._calendar, self._step
         assert passes is not None
         assert calendar is not None
@@ -248,7 +242,7 @@ class PowerCap(Callback):
             self._log()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A pass is over, complete or not."""
+        """End the pass, complete or not."""
         if self._passes is not None and self.session is not None:
             self.session.passes += self._passes.end_pass()
             if self._step is not None:
@@ -261,49 +255,48 @@ class PowerCap(Callback):
             figures = session.governor.meter.figures()
         except SensorError:  # no reading yet
             return
-        point = {k: v for k, v in session.point.model_dump().items() if v is not None}
-        values = {f"wattune/{name}": float(value) for name, value in point.items()}
+        values = {f"wattune/{name}": float(value) for name, value in session.point.fields().items()}
         values["wattune/energy_j"] = figures.energy_j
         time_s, energy_j = self._logged
         if figures.time_s > time_s:
             values["wattune/power_w"] = (figures.energy_j - energy_j) / (figures.time_s - time_s)
         self._logged = figures.time_s, figures.energy_j
         for logger in self._trainer.loggers:
-            # Beside what Lightning logs of the same step, whose number it counts from 0.
+            # Beside Lightning's own values of the same step, which it numbers from 0.
             logger.log_metrics(values, step=self._trainer.global_step - 1)
 
     # ------------------------------------------------------------------------------------------------------ evaluation
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Nobody knows the power of an evaluation before. Raises: SafetyStop, DeviceError."""
+        """Begin an evaluation, whose power is not known in advance. Raises: SafetyStop, DeviceError."""
         if not self._open or self.session is None or self._step is None:
             return
-        if self._step.is_under_way:  # by the clock, in the middle of a step: a part of that
+        if self._step.is_under_way:  # validation by wall time in the middle of a step counts as part of it
             self._step.disturb()
             return
         self._evaluation = self.session.evaluation()
         self._evaluation.__enter__()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Back to where training was. Raises: SafetyStop, DeviceError."""
+        """Return to the operating point of training. Raises: SafetyStop, DeviceError."""
         if self._open:
             self._end_evaluation(None)
 
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """The search, what was taken so far, and where in the pass training is; for Lightning's checkpoints."""
+        """The search, time and energy so far, and the position in the pass; for Lightning's checkpoints."""
         return self._state() if self._open else self._final
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from ``state_dict`` when the next training begins."""
-        self._kept = state_dict
+        """Resume from ``state_dict`` when the next run begins."""
+        self._checkpoint = state_dict
 
     def _state(self) -> dict[str, Any]:
         session, passes = self.session, self._passes
         assert session is not None
         assert passes is not None
-        kept = {
+        values = {
             "recipe": self._recipe(session),
             "governor": session.governor.state_dict(),
             "knowledge": session.knowledge.state_dict(),
@@ -311,25 +304,25 @@ class PowerCap(Callback):
             "position": passes.position,
             "order": passes.order,
             "samples": passes.samples,
-            "trainer": state(self._trainer),
+            "trainer": trainer_state(self._trainer),
         }
-        return {"session": json.dumps(kept), "random": passes.random}
+        return {"session": json.dumps(values), "random": passes.random}
 
-    def _restore(self, passes: Passes) -> dict[str, Any] | None:
-        found, self._kept = self._kept, None
+    def _restore(self, passes: LightningBatches) -> dict[str, Any] | None:
+        checkpoint, self._checkpoint = self._checkpoint, None
         session = self.session
-        if not found or session is None:
+        if not checkpoint or session is None:
             return None
-        kept: dict[str, Any] = json.loads(found["session"])
-        if kept["samples"] == passes.samples:
-            passes.resume(kept["position"], found["random"], kept["order"])
-        session.passes = kept["passes"]
-        if kept["recipe"] == self._recipe(session):
-            session.knowledge.load_state_dict(kept["knowledge"])
-            session.governor.load_state_dict(kept["governor"])
+        values: dict[str, Any] = json.loads(checkpoint["session"])
+        if values["samples"] == passes.samples:
+            passes.resume(values["position"], checkpoint["random"], values["order"])
+        session.passes = values["passes"]
+        if values["recipe"] == self._recipe(session):
+            session.knowledge.load_state_dict(values["knowledge"])
+            session.governor.load_state_dict(values["governor"])
         else:
-            session.governor.note("the checkpoint is of another board or recipe, so the search began anew")
-        return kept
+            session.governor.note("the checkpoint is of another board or recipe, so the search was restarted")
+        return values
 
     def _recipe(self, session: Session) -> dict[str, Any]:
         recipe = session.recipe

@@ -1,7 +1,7 @@
-"""What the user of Lightning gave in batches or steps of his own, kept where the batches are others.
+"""Lightning's settings in batches or steps, converted to samples while the batch size changes.
 
-A step of any size counts as the samples that are in it: what was to happen after the user's tenth batch happens with
-the first step that ends behind that batch's last sample.
+A step counts by its samples: an event that is due after the user's tenth batch happens at the end of the first step
+that reaches that batch's last sample.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from wattune.integrations.lightning_division import kept
+from wattune.integrations.lightning_division import division_state
 
 NEVER = sys.maxsize
-"""A number of batches that no training has."""
+"""A number of batches that no run reaches."""
 
 
 class Calendar:
-    """When to validate, to tick schedulers and to end, in one training.
+    """Schedule of a run: when to validate, to tick learning rate schedulers and to end.
 
-    ``batch_size`` is the loader's, ``parts`` of its batches make a step of the user's own. ``moves``: steps may have
-    another size than his. Lightning's own counting is off between ``take_over`` and ``give_back``.
+    ``batch_size`` is the loader's; ``parts`` of its batches make one step of the user's. ``moves``: the size of a step
+    may change. Lightning's own counting is off between ``take_over`` and ``give_back``.
     """
 
     def __init__(self, trainer: Trainer, batch_size: int, parts: int, *, moves: bool):
@@ -33,14 +33,14 @@ class Calendar:
         self._max_steps = trainer.max_steps
         self._frequencies = [(c, c.frequency) for c in trainer.lr_scheduler_configs if c.interval == "step"]
         self._budget: int | None = None
-        """The samples of ``max_steps`` steps of the user's own; None where his steps are counted as they are."""
+        """Samples of ``max_steps`` of the user's steps; None if steps are counted as they are."""
 
     def read(self, trainer: Trainer, batches: float, samples: int | None) -> None:
-        """Take in what Lightning made of a loader: before anything of that is changed."""
+        """Read Lightning's settings for a loader, before any of them is changed."""
         self._batches, self._samples = batches, samples
         self._val_every = trainer.val_check_batch
         if batches == math.inf and self._val_every is not None and isinstance(trainer.val_check_interval, float):
-            self._val_every = math.inf  # a share of what nobody knows is the whole pass
+            self._val_every = math.inf  # a share of an unknown length is the whole pass
         if self._moves and self._max_steps >= 0 and samples is not None and batches != math.inf:
             passes, steps = divmod(self._max_steps, math.ceil(batches / self.parts))
             self._budget = passes * samples + min(samples, steps * self.parts * self._batch_size)
@@ -48,35 +48,35 @@ class Calendar:
             self._budget = None
 
     def take_over(self, trainer: Trainer) -> None:
-        """Count here from now on."""
+        """Turn off Lightning's own counting."""
         for config, _ in self._frequencies:
             config.frequency = NEVER
         if self._budget is not None:
             trainer.fit_loop.epoch_loop.max_steps = NEVER
 
     def give_back(self, trainer: Trainer) -> None:
-        """As the user gave it."""
+        """Restore the user's settings."""
         for config, frequency in self._frequencies:
             config.frequency = frequency
         trainer.fit_loop.epoch_loop.max_steps = self._max_steps
         trainer.accumulate_grad_batches = self.parts
 
-    def most(self, trainer: Trainer) -> int | None:
-        """Samples of the pass that begins until training is to end; None where it ends elsewhere."""
+    def samples_left(self, trainer: Trainer) -> int | None:
+        """Samples until training ends in the pass that begins; None if it does not end in this pass."""
         if self._budget is None or self._samples is None:
             return None
         left = self._budget - trainer.current_epoch * self._samples
         return max(0, left) if left < self._samples else None
 
     def begin_step(self, trainer: Trainer) -> None:
-        """No validation before the step is over, but by the clock."""
+        """Defer validation to the end of the step, except validation by wall time."""
         if self._val_every is not None:
             trainer.val_check_batch = NEVER
 
     def end_step(
         self, trainer: Trainer, pl_module: LightningModule, position: int, samples: int, *, is_end: bool
     ) -> None:
-        """A step of so many samples ended at this position in the pass; ``is_end``: and the pass with it."""
+        """End a step of ``samples`` samples at ``position`` in the pass; ``is_end``: the pass ends with it."""
         every, due = self._val_every, is_end
         if self._frequencies or every not in (None, math.inf):
             before, now = self._index(position - samples, is_end=False), self._index(position, is_end=is_end)
@@ -89,11 +89,11 @@ class Calendar:
         if every is not None:
             trainer.val_check_batch = 1 if due else NEVER
         if self._budget is not None and self._samples is not None:
-            over = trainer.current_epoch * self._samples + position >= self._budget
-            trainer.fit_loop.epoch_loop.max_steps = trainer.global_step if over else NEVER
+            is_over = trainer.current_epoch * self._samples + position >= self._budget
+            trainer.fit_loop.epoch_loop.max_steps = trainer.global_step if is_over else NEVER
 
     def _index(self, position: int, *, is_end: bool) -> int:
-        """How many of the user's batches are behind this position."""
+        """Number of the user's batches before this position."""
         if is_end:
             return int(self._batches) if self._batches != math.inf else -(-position // self._batch_size)
         return position // self._batch_size
@@ -101,7 +101,7 @@ class Calendar:
     def _tick(self, trainer: Trainer, pl_module: LightningModule, before: int, now: int) -> None:
         for config, frequency in self._frequencies:
             ticks = self._ticks(now, frequency) - self._ticks(before, frequency)
-            if config.reduce_on_plateau:  # needs a metric, which Lightning has after the validation
+            if config.reduce_on_plateau:  # needs a metric, which Lightning has after validation
                 config.frequency = 1 if ticks else NEVER
                 continue
             for _ in range(ticks):
@@ -109,16 +109,16 @@ class Calendar:
 
     def _ticks(self, batches: int, frequency: int) -> int:
         # Lightning ticks with a step whose last batch has a number that the frequency divides.
-        found = batches // math.lcm(self.parts, frequency)
+        ticks = batches // math.lcm(self.parts, frequency)
         is_rest = batches == self._batches and batches % self.parts != 0
-        return found + (is_rest and batches % frequency == 0)
+        return ticks + (is_rest and batches % frequency == 0)
 
 
-def state(trainer: Trainer) -> dict[str, Any]:
-    """What Lightning looks at before the first batch when a training goes on, as JSON values."""
+def trainer_state(trainer: Trainer) -> dict[str, Any]:
+    """The state that Lightning reads before the first batch of a resumed run, as JSON values."""
     every, batches = trainer.val_check_batch, trainer.fit_loop.max_batches
     return {
         "val_check_batch": None if every == math.inf else every,
         "max_batches": None if batches == math.inf else batches,
-        "division": kept(trainer.accumulate_grad_batches),
+        "division": division_state(trainer.accumulate_grad_batches),
     }

@@ -1,4 +1,4 @@
-"""How much of the user's loader Lightning is to use, in the order of its sampler."""
+"""Sampler that limits the user's loader to Lightning's ``limit_train_batches``, in the order of its own sampler."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader, Sampler
 from wattune.errors import InputError
 
 
-class UpTo(Sampler[int]):
-    """The first ``samples`` of a loader's sampler, ``most`` of them where that is not None.
+class LimitedSampler(Sampler[int]):
+    """The first ``samples`` indices of a loader's sampler, or the first ``limit`` if that is not None.
 
-    It is asked for more only where the user's own loader would ask it, since a sampler may draw random numbers then.
+    It draws one index more only if the user's loader would, since a sampler may draw random numbers for it.
     """
 
     def __init__(self, loader: DataLoader[Any], batches: float):
@@ -25,30 +25,30 @@ class UpTo(Sampler[int]):
             )
         self.sampler = loader.sampler
         self.samples = int(min(len(loader.sampler), batches * loader.batch_size))
-        self.most: int | None = None
-        is_asked = loader.num_workers > 0 or self.samples % loader.batch_size != 0
-        self._is_asked = is_asked and self.samples == len(loader.sampler)
+        self.limit: int | None = None
+        draws_more = loader.num_workers > 0 or self.samples % loader.batch_size != 0
+        self._draws_more = draws_more and self.samples == len(loader.sampler)
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of samples."""
         return self.samples
 
     def __iter__(self) -> Iterator[int]:
-        """A new pass."""
+        """Indices of a new pass."""
         indices = iter(self.sampler)
-        first = itertools.islice(indices, self.samples if self.most is None else self.most)
-        # Without a step of Python's own for each sample.
-        return itertools.chain(first, _asked(indices)) if self._is_asked and self.most is None else first
+        first = itertools.islice(indices, self.samples if self.limit is None else self.limit)
+        # Chained iterators run in C: no Python bytecode per sample.
+        return itertools.chain(first, _draw_one(indices)) if self._draws_more and self.limit is None else first
 
 
-def _asked(indices: Iterator[int]) -> Iterator[int]:
+def _draw_one(indices: Iterator[int]) -> Iterator[int]:
     next(indices, None)
     yield from ()
 
 
 def batches_in(loader: Any, limit: float) -> float:
-    """Batches of a loader in a pass, at most ``limit``; inf where nobody knows."""
+    """Number of batches in a pass over a loader, at most ``limit``; inf if unknown."""
     try:
         return min(len(loader) if isinstance(loader, Sized) else math.inf, limit)
-    except (TypeError, NotImplementedError):  # of an IterableDataset without a length
+    except (TypeError, NotImplementedError):  # an IterableDataset without a length
         return limit

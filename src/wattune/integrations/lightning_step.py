@@ -1,4 +1,4 @@
-"""Lightning's optimizer step while it is under way: whether it was one, and what its gradients say."""
+"""Lightning's current optimizer step: it was taken or skipped, and the norms of its gradients."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wattune.integrations.lightning_division import Part
-from wattune.session import Session
-from wattune.session.optimizing import Overflows, squared_norm, trained
+from wattune.online import Session
+from wattune.online.optimizer_step import Overflows, squared_norm, trained
 
 
-class Step:
-    """The step under way, one after the other, from ``begin`` to ``end``; seen through the optimizer until ``close``.
+class LightningStep:
+    """The current step, from ``begin`` to ``end``, observed through hooks of the optimizer until ``close``.
 
-    Lightning runs forward and backward passes within ``optimizer.step``, or before it where gradients are scaled.
+    Lightning runs forward and backward passes within ``optimizer.step``, or before it if gradients are scaled.
     """
 
     def __init__(self, session: Session, trainer: Trainer, optimizer: Optimizer):
@@ -31,26 +31,26 @@ class Step:
         self._hooks = [optimizer.register_step_post_hook(lambda *_: self._stepped())]
         book = session.governor.book
         if book.counts:
-            # After the book's own hook, which takes a step to be nothing but the optimizer's work.
+            # After the book's own hook, which assumes that a step is the optimizer's work only.
             self._hooks.append(optimizer.register_step_pre_hook(lambda *_: book.optimizing(self._is_complete)))
 
     def close(self) -> None:
-        """Leave the optimizer as it was found."""
+        """Remove the hooks from the optimizer."""
         for hook in self._hooks:
             hook.remove()
 
     def begin(self) -> None:
-        """Its first micro-batch is about to be trained on."""
+        """Begin a step, before its first micro-batch."""
         self.is_under_way = True
         self._is_stepped = self._is_disturbed = self._is_complete = self._is_backward = False
         self._first, self._both = None, None
 
     def disturb(self) -> None:
-        """Something else goes on in the middle of it, so that it is not like others."""
+        """Mark the step as not representative, because something else ran in the middle of it."""
         self._is_disturbed = True
 
     def backward(self, part: Part, *, wants_norms: bool) -> None:
-        """The gradients of a micro-batch are there."""
+        """Read the gradients of a micro-batch."""
         self._is_backward = True
         if wants_norms and part.first and not part.last:
             with self._session.governor.book.uncounted():
@@ -58,7 +58,7 @@ class Step:
             self._first = part.samples, square
 
     def complete(self, optimizer: Optimizer) -> None:
-        """The gradients of all its micro-batches are there, unscaled where this optimizer does not do that itself."""
+        """Read the complete gradients, which are unscaled unless the optimizer does that itself."""
         book = self._session.governor.book
         if self._first is not None:
             scale = self._scale() if getattr(optimizer, "_step_supports_amp_scaling", False) else 1.0
@@ -68,7 +68,7 @@ class Step:
         book.optimizing(True)
 
     def end(self, samples: int) -> None:
-        """It is over, with so many samples. Raises: as ``Session.end_step``; InputError where none is ever taken."""
+        """End the step of ``samples`` samples. Raises: like ``Session.end_step``; InputError if all are skipped."""
         session, self.is_under_way = self._session, False
         session.end_step(stepped=self._is_stepped and not self._is_disturbed)
         if self._scaler is not None:

@@ -1,7 +1,7 @@
 """Training with a Transformers ``Trainer`` under a power cap: ``attach(trainer, device="auto", cap_w=10)``.
 
-The Trainer's own loop goes on as it was set up; what changes is the device's clock, between two of its optimizer steps,
-and how many rows there are in a micro-batch (see ``passes``).
+The Trainer's own loop runs as configured. Only the device's clock changes, between two optimizer steps, and the number
+of rows in a micro-batch (see ``micro_batch_passes``).
 """
 
 from __future__ import annotations
@@ -17,54 +17,52 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from wattune.devices import Device, Meter, open_device
+from wattune.cap import PowerCap, SensorLimit
+from wattune.devices import Device, open_device
 from wattune.errors import InputError, RecordError, SafetyStop
 from wattune.files import read_json, write_json
-from wattune.integrations.regrouping import Inputs
-from wattune.integrations.trained import Training
-from wattune.planning.sides import module_cap
-from wattune.records import CapSide, OperatingPoint, SessionRecord
-from wattune.session.interrupts import Shield
-from wattune.session.session import Options, Session
-from wattune.session.work import WorkBook
-from wattune.training.guard import Guard, check_limit
+from wattune.integrations.row_groups import Inputs
+from wattune.integrations.trainer_run import TrainerRun
+from wattune.online.interrupts import Shield
+from wattune.online.session import Session, SessionOptions
+from wattune.online.step_counter import StepWorkCounter
+from wattune.point import OperatingPoint
+from wattune.power.capped_run import CappedRun
+from wattune.power.limiter import check_limit
+from wattune.records import SessionRecord
 
 STATE_NAME = "wattune.json"
-"""What a checkpoint of the Trainer holds for a later ``train(resume_from_checkpoint=...)``."""
+"""File in the Trainer's checkpoint for a later ``train(resume_from_checkpoint=...)``."""
 
-STEPPING_BACKWARD = ("lomo", "adalomo")
-"""Optimizers that step while they backpropagate, so that no gradient can be added up."""
+FUSED_OPTIMIZERS = ("lomo", "adalomo")
+"""Optimizers that step during the backward pass, so that gradients cannot be accumulated."""
 
 
 def attach(
     trainer: Trainer,
     *,
     device: str | Device = "auto",
-    cap_w: float | None,
-    cap_side: CapSide = "module",
-    margin_w: float = 0.0,
-    max_temp_c: float | None = None,
+    cap_w: float | str | PowerCap | None,
     record: str | os.PathLike[str] | None = None,
     seed: int = 0,
 ) -> Capped:
     """Hold ``trainer.train()``, ``evaluate()`` and ``predict()`` below ``cap_w`` watts; train as fast as that allows.
 
     The recipe stays: each optimizer step takes ``per_device_train_batch_size * gradient_accumulation_steps`` rows, in
-    the order of the Trainer's own loader. Clock and micro-batch are chosen while it trains. ``device``, ``cap_side``,
-    ``margin_w``, ``max_temp_c`` and ``record`` are those of ``wattune.capped``. Call it once, when the Trainer is made.
+    the order of the Trainer's own loader. Clock and micro-batch are chosen while it trains. ``cap_w``,
+    ``device`` and ``record`` are as in ``wattune.capped``. Call it once, when the Trainer is made.
 
     Raises: InputError for a Trainer that spans several processes or GPUs or chooses its batch size itself; DeviceError.
     """
     _check(trainer)
+    cap = PowerCap.of(cap_w)
     opened = open_device(device, seed=seed) if isinstance(device, str) else device
     if opened is not device:
         weakref.finalize(trainer, opened.close)
-    check_limit(opened, max_temp_c)
-    limit_w = module_cap(cap_w, cap_side, opened.supply)
-    options = Options(
-        supply_cap_w=cap_w if cap_side == "supply" else None, cap_side=cap_side, margin_w=margin_w, seed=seed
-    )
-    capped = Capped(trainer, opened, options, cap_w=limit_w, max_temp_c=max_temp_c, path=record)
+    check_limit(opened, cap.max_temp_c)
+    limit = cap.at_sensor(opened.supply)
+    options = SessionOptions(supply_cap_w=cap.supply_w, cap_side=cap.side, margin_w=cap.margin_w, seed=seed)
+    capped = Capped(trainer, opened, options, cap_w=limit.limit_w, max_temp_c=cap.max_temp_c, path=record)
     trainer.add_callback(capped)
     return capped
 
@@ -72,31 +70,34 @@ def attach(
 def _check(trainer: Any) -> None:
     args = trainer.args
     if any(isinstance(callback, Capped) for callback in trainer.callback_handler.callbacks):
-        raise InputError("attach() was called for this Trainer before", hint="call it once")
+        raise InputError("attach() was called before for this Trainer", hint="call it once")
     if args.parallel_mode.value != "not_parallel" or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         raise InputError(
             "a Trainer that spans several processes or GPUs", value=args.parallel_mode.value, allowed="one device"
         )
     if args.auto_find_batch_size:
         raise InputError(
-            "auto_find_batch_size", value=True, allowed="False", hint="the micro-batch is chosen here, the recipe stays"
+            "auto_find_batch_size",
+            value=True,
+            allowed="False",
+            hint="wattune chooses the micro-batch size and keeps the recipe",
         )
     name = getattr(args.optim, "value", args.optim)
-    if name in STEPPING_BACKWARD:
-        raise InputError("an optimizer that steps while it backpropagates", value=name, hint="choose another optim=")
+    if name in FUSED_OPTIMIZERS:
+        raise InputError("an optimizer that steps during the backward pass", value=name, hint="choose another optim=")
 
 
 class Capped(TrainerCallback):
-    """What ``attach`` gives: a callback that holds the board while the Trainer trains or evaluates.
+    """The callback that ``attach`` returns: it keeps the board under the cap while the Trainer trains or evaluates.
 
-    ``record``: what the last training was on the board, also where it was interrupted.
+    ``record``: the record of the last run on the board, also if it was interrupted.
     """
 
     def __init__(
         self,
         trainer: Any,
         device: Device,
-        options: Options,
+        options: SessionOptions,
         *,
         cap_w: float | None,
         max_temp_c: float | None,
@@ -107,7 +108,7 @@ class Capped(TrainerCallback):
         self.record: SessionRecord | None = None
         self._trainer = trainer
         self._options, self._path = options, path
-        self._training: Training | None = None
+        self._training: TrainerRun | None = None
         self._shield = Shield()
         self._resume_from: str | None = None
         self._reached: float | None = None
@@ -121,21 +122,21 @@ class Capped(TrainerCallback):
 
     @property
     def session(self) -> Session | None:
-        """The one under way; None outside of a training."""
+        """The current session; None outside of training."""
         return None if self._training is None else self._training.session
 
     @property
     def point(self) -> OperatingPoint | None:
-        """What training runs at now: rows of an optimizer step and of a micro-batch, and the clock; None outside."""
+        """Current rows of an optimizer step and of a micro-batch, and the clock; None outside of training."""
         return None if self._training is None else self._training.session.point
 
     def explain(self) -> str:
-        """What was chosen, from what. Raises: InputError outside of a training."""
+        """Explain the choice of the point. Raises: InputError outside of training."""
         if self._training is None:
-            raise InputError("nothing is being trained", hint="the record of the last training is in `record`")
+            raise InputError("no training in progress", hint="`record` has the record of the last run")
         return self._training.session.explain()
 
-    # --------------------------------------------------------------------------------------------- around the training
+    # -------------------------------------------------------------------------------------------------- begin and end
 
     def _train(self, *arguments: Any, **options: Any) -> Any:
         self._resume_from = _checkpoint(self._trainer, *arguments, **options)
@@ -146,24 +147,24 @@ class Capped(TrainerCallback):
                 try:
                     return self._originals["train"](*arguments, **options)
                 except (KeyboardInterrupt, SafetyStop):
-                    self._keep_all()
+                    self._save_checkpoint()
                     raise
         finally:
             self._finish()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Take the board, at its lowest clock."""
+        """Take control of the board, at its lowest clock."""
         trainer = self._trainer
         loader = others.get("train_dataloader")
         self._options.loader = loader
-        training = Training(trainer, self.device, loader, self._options, cap_w=self.cap_w, max_temp_c=self.max_temp_c)
+        training = TrainerRun(trainer, self.device, loader, self._options, cap_w=self.cap_w, max_temp_c=self.max_temp_c)
         if self._resume_from is not None and (file := Path(self._resume_from) / STATE_NAME).exists():
-            kept: Any = read_json(file)
-            if kept["governor"]["name"] != self.device.name:
+            values: Any = read_json(file)
+            if values["governor"]["name"] != self.device.name:
                 raise RecordError(
-                    f"{file} is of another device", value=kept["governor"]["name"], allowed=self.device.name
+                    f"{file} is of another device", value=values["governor"]["name"], allowed=self.device.name
                 )
-            training.load_state_dict(kept)
+            training.load_state_dict(values)
         self._stack.enter_context(training)
         self._training = training
         for name, method in (
@@ -177,7 +178,7 @@ class Capped(TrainerCallback):
         trainer.accelerator.backward = training.passes.backward
 
     def _finish(self) -> None:
-        """The Trainer as it was; what it took on the board is in ``record``."""
+        """Restore the Trainer's methods, and write the record."""
         training, self._training = self._training, None
         if training is None:
             return
@@ -189,8 +190,8 @@ class Capped(TrainerCallback):
         if self.record is not None and self._path is not None:
             self.record.save(Path(self._path))
 
-    def _keep_all(self) -> None:
-        """A checkpoint of the Trainer's own, after the last whole step."""
+    def _save_checkpoint(self) -> None:
+        """Save a checkpoint of the Trainer's own, after the last complete step."""
         training, trainer = self._training, self._trainer
         if training is None or self._is_torn:
             return
@@ -202,17 +203,17 @@ class Capped(TrainerCallback):
     # ----------------------------------------------------------------------------------------------- the Trainer's loop
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """The loader starts anew."""
+        """Note that the loader starts a new pass."""
         self._is_first = True
 
     def _get_batch_samples(self, *arguments: Any, **options: Any) -> Any:
         training = self._training
         assert training is not None
         begun_s = self.device.now_s()
-        found = self._originals["get_batch_samples"](*arguments, **options)
-        training.fetched(found[0], self.device.now_s() - begun_s, first=self._is_first)
+        samples = self._originals["get_batch_samples"](*arguments, **options)
+        training.fetched(samples[0], self.device.now_s() - begun_s, first=self._is_first)
         self._is_first = False
-        return found
+        return samples
 
     def _training_step(self, model: nn.Module, inputs: Inputs, *others: Any) -> Tensor:
         training = self._training
@@ -221,25 +222,25 @@ class Capped(TrainerCallback):
         return training.passes.training_step(model, inputs, *others)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """An interrupt waits until the step is whole."""
+        """Defer interrupts until the step is complete."""
         self._shield.hold()
         self._is_torn = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """The step is whole. Raises: SafetyStop, DeviceError; KeyboardInterrupt that waited."""
+        """End the step. Raises: SafetyStop, DeviceError; a deferred KeyboardInterrupt."""
         self._is_torn = False
         if self._training is not None:
             self._training.end(stepped=not self._trainer.accelerator.optimizer_step_was_skipped)
         self._shield.release()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """A step that another callback ended early is none."""
+        """Drop a step that another callback ended early."""
         if self._training is not None:
             self._training.drop()
             self._training.session.passes = int(state.epoch or 0)
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """What was learned of the board goes into the Trainer's checkpoint."""
+        """Add the state of the search to the Trainer's checkpoint."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if self._training is not None and folder.is_dir():
             write_json(folder / STATE_NAME, self._training.state_dict())
@@ -247,7 +248,7 @@ class Capped(TrainerCallback):
     def _log(self, logs: dict[str, float], *arguments: Any, **options: Any) -> None:
         training = self._training
         if training is not None and ("loss" in logs or "train_runtime" in logs):
-            logs.update(training.logged(total="train_runtime" in logs))
+            logs.update(training.log_values(total="train_runtime" in logs))
         self._originals["log"](logs, *arguments, **options)
 
     # ------------------------------------------------------------------------------------------------------- evaluation
@@ -266,30 +267,27 @@ class Capped(TrainerCallback):
             self._evaluates = False
 
     def _alone(self, original: Any, *arguments: Any, **options: Any) -> Any:
-        """Outside of training: at the setting at which evaluations kept the cap, else at the lowest."""
-        device = self.device
-        lowest = device.settings[0] if device.settings and self.cap_w is not None else None
-        with device.at(lowest if self._reached is None else self._reached) as setting:
-            device.wait(device.sensor.settle_s)
-            guard = Guard(device, setting, self.cap_w, self.max_temp_c)
-            book = WorkBook(self._trainer.model, None, counts=not device.executes_steps)
-            with Meter(device, cap_w=self.cap_w, on_reading=guard):
-                book.begin("evaluation")
-                try:
-                    found = original(*arguments, **options)
-                    if book.counts:
-                        with device.step(book.end(1, 1)):
-                            pass
-                finally:
-                    book.close()
-            if guard.stopped:
-                raise SafetyStop(guard.reason)
-            return found
+        """Evaluate outside of training: at the setting that kept evaluations under the cap, else at the lowest."""
+        device, limit = self.device, SensorLimit(self.cap_w, max_temp_c=self.max_temp_c)
+        lowest = None if self.cap_w is None else device.safest
+        with CappedRun(device, limit, lowest if self._reached is None else self._reached) as run:
+            run.start()
+            book = StepWorkCounter(self._trainer.model, None, counts=not device.executes_steps)
+            book.begin("evaluation")
+            try:
+                metrics = original(*arguments, **options)
+                if book.counts:
+                    with device.step(book.end(1, 1)):
+                        pass
+            finally:
+                book.close()
+            run.check()
+            return metrics
 
 
 def _checkpoint(trainer: Any, resume_from_checkpoint: str | bool | None = None, *_: Any, **__: Any) -> str | None:
-    """The folder that the Trainer will go on from, as it finds it."""
+    """The folder that the Trainer will resume from, by the Trainer's own rule."""
     if resume_from_checkpoint is True:
-        found: str | None = get_last_checkpoint(trainer.args.output_dir)  # type: ignore[no-untyped-call]
-        return found
+        folder: str | None = get_last_checkpoint(trainer.args.output_dir)  # type: ignore[no-untyped-call]
+        return folder
     return str(resume_from_checkpoint) if resume_from_checkpoint else None

@@ -1,23 +1,20 @@
-"""From a profile and an efficiency curve to a plan: pure arithmetic, without torch and without a device."""
+"""Planning: from a profile and an efficiency curve to a plan; pure arithmetic, without torch or a device."""
 
 from __future__ import annotations
 
 from wattune.planning.algorithms import plan_algorithms, with_algorithm
-from wattune.planning.gradients import learns_as
+from wattune.planning.baselines import BASELINES, RULES, pick
+from wattune.planning.confidence import robustness
 from wattune.planning.plan import check_profile, plan
-from wattune.planning.robustness import robustness
-from wattune.planning.rules import BASELINES, RULES, pick
-from wattune.planning.sides import SIDES, module_cap
-from wattune.planning.times import log_step_times
+from wattune.planning.sample_times import log_step_times
+from wattune.planning.shared_curves import learns_as
 
 __all__ = [
     "BASELINES",
     "RULES",
-    "SIDES",
     "check_profile",
     "learns_as",
     "log_step_times",
-    "module_cap",
     "pick",
     "plan",
     "plan_algorithms",

@@ -1,8 +1,8 @@
 """The third choice beside batch size and clock: the training algorithm.
 
-Minimised is T(a, b, f) x N(a, b), device seconds per sample times samples to the target, over algorithms a, batch sizes
-b and clocks f, with a peak power of at most the cap and a memory of at most the limit. N is absolute, so that
-algorithms can be compared; it is told relative to that of backprop at its reference batch size.
+It minimises T(a, b, f) x N(a, b), device seconds per sample times samples to target, over algorithms a, batch sizes b
+and clocks f, with a peak power of at most the cap and a memory of at most the limit. N is absolute, so that algorithms
+can be compared; it is reported relative to that of backprop at its reference batch size.
 """
 
 from __future__ import annotations
@@ -11,35 +11,33 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from wattune.errors import CapError, NoPoint, RecordError
-from wattune.planning.gradients import learns_as
-from wattune.planning.memory import needed, why_too_large
+from wattune.cap import PowerCap
+from wattune.errors import CapError, NoFeasiblePoint, RecordError
+from wattune.planning.memory_limit import needed, why_too_large
 from wattune.planning.plan import plan
-from wattune.records import AlgorithmChoice, CapSide, EfficiencyCurve, OperatingPoint, Plan, ProfileTable
+from wattune.planning.shared_curves import learns_as
+from wattune.records import AlgorithmChoice, Plan, ProfileTable, SampleEfficiency, flat
 
 REFERENCE = "backprop"
-"""The algorithm whose samples all others are relative to."""
+"""The algorithm that the samples of all others are relative to."""
 
 
 def plan_algorithms(
     profiles: Sequence[ProfileTable],
-    curves: Sequence[EfficiencyCurve],
+    curves: Sequence[SampleEfficiency],
     *,
-    cap_w: float | None,
-    cap_side: CapSide = "module",
-    margin_w: float = 0.0,
+    cap: PowerCap,
     batch_size: int | None = None,
     memory_bytes: float | None = None,
 ) -> Plan:
     """The plan of the algorithm that reaches the target first, with the best of each other one in ``algorithms``.
 
-    One profile for each algorithm, and for each kind of gradient the curve that says how many samples it needs:
-    checkpointing leaves backprop's gradients as they are, so both go by one curve, that of either. All profiles are of
-    one workload on one device, all curves of one workload and target. The rest is as in ``plan``, of which one is made
-    for each profile. A tie goes to the profile that stands first.
+    Takes one profile for each algorithm, and one curve for each kind of gradient: checkpointing does not change
+    backprop's gradients, so both share a curve. All profiles are of one workload on one device, all curves of one
+    workload and target. The rest is as in ``plan``, which is called for each profile. A tie goes to the first profile.
 
-    Raises: CapError or NoPoint where nothing can be chosen with any algorithm, saying why for the first;
-    RecordError where the records do not belong together, a curve is missing or has no absolute samples; InputError.
+    Raises: CapError or NoFeasiblePoint if nothing can be chosen with any algorithm, with the reason for the first;
+    RecordError if the records do not belong together, a curve is missing or has no absolute samples; InputError.
     """
     pairs = _paired(profiles, curves)
     reference = next((curve for curve in curves if learns_as(curve.algorithm) == REFERENCE), None)
@@ -47,25 +45,23 @@ def plan_algorithms(
         raise RecordError(
             "no efficiency record is of backprop, which samples are counted relative to",
             value=", ".join(curve.algorithm for curve in curves),
-            hint="give backprop's as well",
+            hint="give that of backprop as well",
         )
-    best = partial(
-        plan, cap_w=cap_w, cap_side=cap_side, margin_w=margin_w, batch_size=batch_size, memory_bytes=memory_bytes
-    )
-    found = [_found(profile, curve, best) for profile, curve in pairs]
-    chosen = min((one.plan for one in found if one.plan is not None), key=_seconds, default=None)
+    best = partial(plan, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
+    attempts = [_attempt(profile, curve, best) for profile, curve in pairs]
+    chosen = min((one.plan for one in attempts if one.plan is not None), key=_seconds, default=None)
     if chosen is None:
-        raise next(one.why_not for one in found if one.why_not is not None)
-    entries = tuple(_entry(one, chosen, reference, memory_bytes) for one in found)
+        raise next(one.why_not for one in attempts if one.why_not is not None)
+    entries = tuple(_entry(one, chosen, reference, memory_bytes) for one in attempts)
     cost = _cost(chosen, entries, reference)
     return chosen.model_copy(update={"algorithms": entries, "algorithm_cost": cost})
 
 
 def with_algorithm(plan: Plan, asked: str) -> Plan:
-    """The plan to train with the algorithm that is asked for: this one, or the best point of that among those that it
-    was chosen from. A name without options stands for the only one of that name.
+    """The plan to train with the algorithm asked for: this one, or its best point for that algorithm.
 
-    Raises: RecordError where the plan says nothing of it, or that it has no point.
+    A name without options stands for the only algorithm of that name. Raises: RecordError if the plan does not know the
+    algorithm, or has no point for it.
     """
     if asked == plan.algorithm:
         return plan
@@ -82,14 +78,11 @@ def with_algorithm(plan: Plan, asked: str) -> Plan:
             hint=f"profile with --algorithm {asked} and plan again",
         )
     (choice,) = named
-    if not choice.feasible or choice.batch_size is None:
+    if not choice.feasible or choice.point is None:
         raise RecordError(f"the plan has no point for {choice.algorithm}", value=choice.why_not)
-    point = OperatingPoint(
-        **{name: getattr(choice, name) for name in OperatingPoint.model_fields if hasattr(choice, name)}
-    )
     return plan.model_copy(
         update={
-            **point.model_dump(),
+            **flat(choice.point),
             "algorithm": choice.algorithm,
             "key": plan.key and plan.key.model_copy(update={"algorithm": choice.algorithm}),
             "step_s": choice.step_s,
@@ -115,41 +108,40 @@ OF_ANOTHER: Mapping[str, object] = {
     "profile_cost": None,
     "run_by": None,
     "robustness": None,
-    "first_tenth": None,
 }
-"""What of a plan is known of the chosen algorithm alone, and nothing about another."""
+"""Fields of a plan that hold for the chosen algorithm alone, with their values for another."""
 
 
-class _Found(NamedTuple):
+class _Attempt(NamedTuple):
     profile: ProfileTable
-    curve: EfficiencyCurve
+    curve: SampleEfficiency
     plan: Plan | None
-    why_not: CapError | NoPoint | None
+    why_not: CapError | NoFeasiblePoint | None
 
 
-def _found(
-    profile: ProfileTable, curve: EfficiencyCurve, best: Callable[[ProfileTable, EfficiencyCurve], Plan]
-) -> _Found:
+def _attempt(
+    profile: ProfileTable, curve: SampleEfficiency, best: Callable[[ProfileTable, SampleEfficiency], Plan]
+) -> _Attempt:
     try:
-        return _Found(profile, curve, best(profile, curve), None)
-    except (CapError, NoPoint) as error:
-        return _Found(profile, curve, None, error)
+        return _Attempt(profile, curve, best(profile, curve), None)
+    except (CapError, NoFeasiblePoint) as error:
+        return _Attempt(profile, curve, None, error)
 
 
 def _paired(
-    profiles: Sequence[ProfileTable], curves: Sequence[EfficiencyCurve]
-) -> list[tuple[ProfileTable, EfficiencyCurve]]:
+    profiles: Sequence[ProfileTable], curves: Sequence[SampleEfficiency]
+) -> list[tuple[ProfileTable, SampleEfficiency]]:
     """Each profile with its curve."""
     _alike("profile", [(p.algorithm, _about(p)) for p in profiles])
     _alike("efficiency record", [(c.algorithm, {"workload": c.workload, "target": c.target}) for c in curves])
     if twice := _twice([profile.algorithm for profile in profiles]):
         raise RecordError("two profiles are of one training algorithm", value=twice, hint="give one of them")
-    known: dict[str, EfficiencyCurve] = {}
+    known: dict[str, SampleEfficiency] = {}
     for curve in curves:
         kind = learns_as(curve.algorithm)
         if kind in known:
-            said = f"{known[kind].algorithm}, {curve.algorithm}"
-            raise RecordError("two efficiency records are of the same gradients", value=said, hint="give one of them")
+            both = f"{known[kind].algorithm}, {curve.algorithm}"
+            raise RecordError("two efficiency records are of the same gradients", value=both, hint="give one of them")
         if curve.reference_samples is None:
             raise RecordError(
                 "an efficiency record without absolute samples cannot be compared with another algorithm's",
@@ -169,15 +161,15 @@ def _paired(
 
 
 def _about(profile: ProfileTable) -> dict[str, object]:
-    """What a profile is of, but for the algorithm."""
+    """The subject of a profile, except for its algorithm."""
     key = {} if profile.key is None else profile.key.model_dump()
     about = {"device": profile.device, "workload": profile.workload, "kind": profile.provenance.kind}
     return {**{name: value for name, value in key.items() if name != "algorithm"}, **about}
 
 
-def _alike(what: str, found: Sequence[tuple[str, dict[str, object]]]) -> None:
-    for algorithm, about in found[1:]:
-        first = found[0][1]
+def _alike(what: str, subjects: Sequence[tuple[str, dict[str, object]]]) -> None:
+    for algorithm, about in subjects[1:]:
+        first = subjects[0][1]
         differences = [
             f"{name} ({about[name]}, not {first[name]})"
             for name in first
@@ -185,39 +177,39 @@ def _alike(what: str, found: Sequence[tuple[str, dict[str, object]]]) -> None:
         ]
         if differences:
             raise RecordError(
-                f"the {what}s are not of one and the same training: that of {algorithm} differs in",
+                f"the {what}s do not belong together: that of {algorithm} differs in",
                 value=", ".join(differences),
             )
 
 
-def _entry(found: _Found, chosen: Plan, reference: EfficiencyCurve, memory_bytes: float | None) -> AlgorithmChoice:
-    profile, curve, made, error = found
-    if made is None:
+def _entry(attempt: _Attempt, chosen: Plan, reference: SampleEfficiency, memory_bytes: float | None) -> AlgorithmChoice:
+    profile, curve, result, error = attempt
+    if result is None:
         least = min(needed(profile).values(), default=None)
-        why = None if error is None else _said(error)
+        why = None if error is None else _remark(error)
         if memory_bytes is not None and least is not None and least > memory_bytes:
             why = why_too_large(least, memory_bytes)
         return AlgorithmChoice(algorithm=profile.algorithm, feasible=False, memory_bytes=least, why_not=why)
-    relative = curve.at(made.batch_size).relative_samples or 0.0
-    times = _seconds(made) / _seconds(chosen)
+    relative = curve.at(result.batch_size).relative_samples or 0.0
+    times = _seconds(result) / _seconds(chosen)
     return AlgorithmChoice(
         algorithm=profile.algorithm,
         feasible=True,
-        **{k: v for k, v in made.point.model_dump().items() if k in AlgorithmChoice.model_fields},
-        memory_bytes=made.predicted_memory_bytes,
+        **result.point.fields(),
+        memory_bytes=result.predicted_memory_bytes,
         relative_samples=relative * _samples(curve) / _samples(reference),
-        step_s=made.step_s,
-        power_mean_w=made.power_mean_w,
-        predicted_s=made.predicted_s,
-        predicted_j=made.predicted_j,
-        predicted_peak_w=made.predicted_peak_w,
+        step_s=result.step_s,
+        power_mean_w=result.power_mean_w,
+        predicted_s=result.predicted_s,
+        predicted_j=result.predicted_j,
+        predicted_peak_w=result.predicted_peak_w,
         times_chosen=times,
-        why_not=None if made is chosen else f"{times:.2f} x slower" if times >= 1.01 else "less than 1 % slower",
+        why_not=None if result is chosen else f"{times:.2f} x slower" if times >= 1.01 else "less than 1 % slower",
     )
 
 
-def _cost(chosen: Plan, entries: Sequence[AlgorithmChoice], reference: EfficiencyCurve) -> str | None:
-    """What another gradient than backprop's costs, where it was chosen, and why nothing of backprop was."""
+def _cost(chosen: Plan, entries: Sequence[AlgorithmChoice], reference: SampleEfficiency) -> str | None:
+    """The cost of a gradient other than backprop's, if one was chosen, and the reason why backprop was not."""
     if learns_as(chosen.algorithm) == REFERENCE:
         return None
     own = next(one for one in entries if one.algorithm == chosen.algorithm)
@@ -237,21 +229,21 @@ def _cost(chosen: Plan, entries: Sequence[AlgorithmChoice], reference: Efficienc
 
 
 def _predicate(why_not: str | None) -> str:
-    # "needs ..." goes on with the name as a sentence; whatever else there is stands for itself.
+    # "needs ..." completes a sentence that begins with the name; other reasons are sentences of their own.
     return why_not if why_not is not None and why_not.startswith("needs ") else f"has no point: {why_not}"
 
 
-def _said(error: CapError | NoPoint) -> str:
-    """The error as a remark: what, the value, the best there was."""
+def _remark(error: CapError | NoFeasiblePoint) -> str:
+    """The error as a remark: what, the value, and the best measured."""
     return "; ".join(part for part in (f"{error.what}: {error.value}", error.allowed) if part)
 
 
-def _seconds(made: Plan) -> float:
-    assert made.predicted_s is not None  # its curve has absolute samples
-    return made.predicted_s
+def _seconds(result: Plan) -> float:
+    assert result.predicted_s is not None  # its curve has absolute samples
+    return result.predicted_s
 
 
-def _samples(curve: EfficiencyCurve) -> float:
+def _samples(curve: SampleEfficiency) -> float:
     assert curve.reference_samples is not None  # held by _paired
     return curve.reference_samples
 

@@ -1,22 +1,23 @@
-"""Options as candidates of a plan, and in plain words why each of them lost."""
+"""Options as candidates of a plan, and the reason why each of them lost."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from wattune.planning.selection import Limit, rank
-from wattune.planning.table import Option, Table, place_of
-from wattune.records import AbortedProbe, AtPoint, Candidate
+from wattune.cap import SensorLimit
+from wattune.planning.selection import rank
+from wattune.planning.table import Option, PlanningTable
+from wattune.records import AbortedProbe, Candidate
 
 CENSORED = "no proxy run reached the target"
 
 
 def figures(option: Option, reference_samples: float | None) -> dict[str, Any]:
-    """The fields of a Candidate that say where this option is and what it takes; None for what is unknown."""
+    """The fields of a Candidate with the point of this option and what it takes; None for unknown figures."""
     time = option.relative_time
     predicted_s = None if time is None or reference_samples is None else time * reference_samples
     return {
-        **position(option.cell),
+        **option.point.fields(),
         "relative_time": time,
         "predicted_s": predicted_s,
         "predicted_j": None if predicted_s is None else predicted_s * option.mean_w,
@@ -24,47 +25,37 @@ def figures(option: Option, reference_samples: float | None) -> dict[str, Any]:
     }
 
 
-def position(cell: AtPoint) -> dict[str, Any]:
-    """The fields of a Candidate that say where it is."""
-    return {
-        "batch_size": cell.batch_size,
-        "micro_batch_size": cell.micro_batch_size,
-        "clock_mhz": cell.clock_mhz,
-        "power_limit_w": cell.power_limit_w,
-    }
-
-
 def candidates(
-    table: Table, limit: Limit, chosen: Option, too_large: tuple[Candidate, ...] = ()
+    table: PlanningTable, limit: SensorLimit, chosen: Option, too_large: tuple[Candidate, ...] = ()
 ) -> tuple[Candidate, ...]:
-    """Every cell and every stopped probe of the profile: batch sizes, then settings, ascending. ``too_large``: those
+    """Every cell and every stopped probe of the profile: batch sizes, then knobs, ascending. ``too_large``: those
     that do not fit in the memory limit, of which the table knows nothing."""
     listed = [_measured(option, table.reference_samples, limit, chosen) for option in table.at.values()]
     listed += [
-        Candidate(**position(cell), feasible=False, why_not="does not fit in memory")
+        Candidate(**cell.point.fields(), feasible=False, why_not="does not fit in memory")
         for cell in table.profile.cells
         if cell.out_of_memory
     ]
     listed += [
-        Candidate(**position(probe), feasible=False, why_not=why_stopped(probe, limit))
-        for probe in table.aborted.values()
+        Candidate(**point.fields(), feasible=False, why_not=why_stopped(probe, limit))
+        for point, probe in table.aborted.items()
     ]
-    return tuple(sorted([*listed, *too_large], key=place_of))
+    return tuple(sorted([*listed, *too_large], key=lambda candidate: candidate.point.order))
 
 
-def why_above(power_peak_w: float, limit: Limit) -> str:
-    """Why a point with this peak power is not feasible."""
-    cap_w = limit.cap_w or 0.0
+def why_above(power_peak_w: float, limit: SensorLimit) -> str:
+    """The reason why a point with this peak power is not feasible."""
+    limit_w = limit.limit_w or 0.0
     if limit.margin_w:
-        return f"{power_peak_w:.4g} W and the margin of {limit.margin_w:g} W are above the cap of {cap_w:g} W"
-    # More digits where four would print the same number twice.
-    digits = 9 if f"{power_peak_w:.4g}" == f"{cap_w:.4g}" else 4
-    return f"{power_peak_w:.{digits}g} W is above the cap of {cap_w:.{digits}g} W"
+        return f"{power_peak_w:.4g} W and the margin of {limit.margin_w:g} W exceed the cap of {limit_w:g} W"
+    # More digits if four would print the same number twice.
+    digits = 9 if f"{power_peak_w:.4g}" == f"{limit_w:.4g}" else 4
+    return f"{power_peak_w:.{digits}g} W exceeds the cap of {limit_w:.{digits}g} W"
 
 
-def why_stopped(probe: AbortedProbe, limit: Limit) -> str:
-    """Why a point whose probe was stopped is not feasible."""
-    if not limit.keeps(probe.power_w):
+def why_stopped(probe: AbortedProbe, limit: SensorLimit) -> str:
+    """The reason why a point whose probe was stopped is not feasible."""
+    if not limit.allows(probe.power_w):
         return f"above the cap: {probe.power_w:.4g} W read when the probe was stopped"
     return (
         f"stopped at {probe.power_w:.4g} W under a cap of {probe.cap_w:.4g} W, so its peak is unknown; "
@@ -73,8 +64,8 @@ def why_stopped(probe: AbortedProbe, limit: Limit) -> str:
 
 
 def why_slower(option: Option, chosen: Option) -> str | None:
-    """Why a feasible option is not the chosen one; None where it is."""
-    if option.place == chosen.place:
+    """The reason why a feasible option is not the chosen one; None if it is."""
+    if option.point == chosen.point:
         return None
     if option.relative_time is None or chosen.relative_time is None:
         return CENSORED
@@ -87,7 +78,7 @@ def why_slower(option: Option, chosen: Option) -> str | None:
     return next((reason for reason, is_worse in zip(reasons, worse, strict=False) if is_worse), tie)
 
 
-def _measured(option: Option, reference_samples: float | None, limit: Limit, chosen: Option) -> Candidate:
-    feasible = limit.keeps(option.peak_w)
+def _measured(option: Option, reference_samples: float | None, limit: SensorLimit, chosen: Option) -> Candidate:
+    feasible = limit.allows(option.peak_w)
     why_not = why_slower(option, chosen) if feasible else why_above(option.peak_w, limit)
     return Candidate(**figures(option, reference_samples), feasible=feasible, why_not=why_not)

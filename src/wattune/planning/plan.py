@@ -1,83 +1,91 @@
-"""From a profile, an efficiency curve and a cap to a Plan."""
+"""The plan: from a profile, an efficiency record and a cap to the point to train at."""
 
 from __future__ import annotations
 
-from wattune.errors import CapError, NoPoint, RecordError
+import shlex
+
+from wattune.cap import PowerCap, SensorLimit
+from wattune.errors import CapError, InputError, NoFeasiblePoint, RecordError
+from wattune.planning.baselines import BASELINES, choose, fields, gain_over_caps
 from wattune.planning.candidates import candidates, figures, why_slower
-from wattune.planning.caps import gain_over_caps
-from wattune.planning.guarding import NOT_PINNED, guard_command
-from wattune.planning.memory import needed, within
-from wattune.planning.rules import BASELINES, choose, fields
-from wattune.planning.selection import Limit, fastest
-from wattune.planning.sides import module_cap
-from wattune.planning.sizes import at_size
-from wattune.planning.sureness import sureness
-from wattune.planning.table import Option, Table
+from wattune.planning.confidence import confidence
+from wattune.planning.memory_limit import needed, within
+from wattune.planning.selection import fastest
+from wattune.planning.table import Option, PlanningTable
 from wattune.records import (
     Baseline,
-    CapSide,
-    EfficiencyCurve,
+    EfficiencyPoint,
     Kind,
     Plan,
     ProfileCell,
     ProfileKey,
     ProfileTable,
+    SampleEfficiency,
     provenance,
 )
 
 CHECK = "wattune profile --check PROFILE --device DEVICE"
 """The command that measures five cells of a stale table again."""
 
+NO_CURVE = (
+    "no efficiency record was given, so only the clock is chosen, for the given batch size; `wattune estimate` shows "
+    "how many samples other batch sizes need"
+)
+"""Note of a plan without an efficiency record."""
+
+STEPS = "STEPS"
+"""Placeholder in the command for the number of steps, which the user chooses."""
+
+NOT_PINNED = "`wattune guard` sets no power limit: set that of this plan first, with `nvidia-smi --power-limit`"
+"""Note of a plan for a program on a device with a power limit."""
+
 
 def plan(
     profile: ProfileTable,
-    efficiency: EfficiencyCurve | None = None,
+    efficiency: SampleEfficiency | None = None,
     *,
-    cap_w: float | None,
-    cap_side: CapSide = "module",
-    margin_w: float = 0.0,
+    cap: PowerCap,
     batch_size: int | None = None,
     memory_bytes: float | None = None,
 ) -> Plan:
-    """Choose batch size and clock together: the measured point that trains fastest among those that keep the cap.
+    """Choose batch size and clock together: the measured point that trains fastest and stays under the cap.
 
-    A point keeps the cap where its ``power_peak_w`` plus ``margin_w`` is at most ``cap_w`` (None: no cap), in watts.
-    Where that is a cap at the terminals of the supply (``cap_side`` "supply"), the profile's ``supply`` says what of it
-    is the module's. ``target`` is that of the curve. The names of the workloads may differ, since the curve is that of
-    a proxy.
+    A point stays under the cap if its ``power_peak_w`` plus the margin is at most the cap. For a cap at the terminals
+    of the supply, the profile's ``supply`` says how much of it is left to the module. ``target`` is that of the curve.
+    The names of the workloads may differ, since the curve is that of a proxy.
 
     ``batch_size``: choose for this one only, the baselines left out. Without ``efficiency`` it is needed, unless the
     profile has no other. ``memory_bytes``: nothing is chosen of which a step takes more.
 
-    Raises: CapError where no measured point keeps the cap; InputError for a cap that is not a positive number, one at a
-    supply that is not known, or a batch size that was not profiled; NoPoint where nothing fits in the memory limit, or
-    no proxy run reached the target at any feasible point; RecordError where the records do not fit together.
+    Raises: CapError if no measured point stays under the cap; InputError for a cap at a supply that is not known, or a
+    batch size that was not profiled; NoFeasiblePoint if nothing fits in memory, or no proxy run reached the target at
+    any feasible point; RecordError if the records do not fit together.
     Source: arXiv 2502.18323, Algorithm 1.
     """
-    limit = Limit(module_cap(cap_w, cap_side, profile.supply), margin_w)
-    whole, (profile, efficiency, said) = profile, at_size(profile, efficiency, batch_size)
+    limit = cap.at_sensor(profile.supply)
+    whole, (profile, efficiency, notes) = profile, _at_size(profile, efficiency, batch_size)
     one_size = profile is not whole
     profile, too_large = within(profile, memory_bytes)
-    table = Table(profile, efficiency)
+    table = PlanningTable(profile, efficiency)
     chosen = fastest(table.rows, limit)
     if chosen is None:
-        raise _nothing(table, limit)
+        raise _why_nothing(table, limit)
     source = profile.provenance
     if profile.program is not None and chosen.cell.power_limit_w is not None:
-        said += (NOT_PINNED,)
-    made = Plan(
+        notes += (NOT_PINNED,)
+    result = Plan(
         **figures(chosen, table.reference_samples),
         step_s=chosen.step_s,
         power_mean_w=chosen.mean_w,
-        **sureness(profile, efficiency, limit, chosen),
-        cap_w=limit.cap_w,
-        cap_side=cap_side,
-        supply_cap_w=cap_w if cap_side == "supply" else None,
+        **confidence(profile, efficiency, limit, chosen),
+        cap_w=limit.limit_w,
+        cap_side=cap.side,
+        supply_cap_w=cap.supply_w,
         supply=profile.supply,
         margin_w=limit.margin_w,
         memory_limit_bytes=memory_bytes,
-        predicted_memory_bytes=needed(profile).get(chosen.place[:2]),
-        notes=(*said, *_notes(chosen.cell, efficiency), *profile.notes),
+        predicted_memory_bytes=needed(profile).get(chosen.point.shape),
+        notes=(*notes, *_notes(chosen.cell, efficiency), *profile.notes),
         candidates=candidates(table, limit, chosen, too_large),
         baselines=() if one_size else _baselines(table, limit, chosen),
         gain_over_caps=gain_over_caps(table, limit.margin_w),
@@ -90,21 +98,19 @@ def plan(
         sensor_window_s=profile.sensor_window_s,
         sensor_rail=profile.sensor_rail,
         program=profile.program,
-        first_tenth=efficiency.first_tenth,
         provenance=provenance(
             source.kind, device=source.device or profile.device, model=source.model, data=efficiency.provenance.data
         ),
     )
-    return made.model_copy(update={"run_by": guard_command(made)})
+    return result.model_copy(update={"run_by": _guard_command(result)})
 
 
 def check_profile(profile: ProfileTable, key: ProfileKey, *, kind: Kind | None = None, command: str = CHECK) -> None:
-    """Refuse a table that was not measured with this device, model, input shape, ... A table without a key, from
-    another program, is compared by device and algorithm only. ``kind`` is that of the device, where there is one: what
-    was simulated is no profile of a real board, nor the other way round.
+    """Refuse a table that was measured with another device, model, input shape, ...
 
-    Where nothing but the board's mode or the software has changed, the error names ``command``, which measures five
-    cells again instead of all of them.
+    A table without a key, from another program, is compared by device and algorithm only. ``kind`` is that of the
+    device, if there is one: a simulated profile is refused for a real board, and the other way round. If only the
+    board's mode or the software has changed, the error names ``command``, which measures five cells again.
 
     Raises: RecordError naming every field that differs.
     """
@@ -112,20 +118,59 @@ def check_profile(profile: ProfileTable, key: ProfileKey, *, kind: Kind | None =
     if profile.key is not None:
         differences = profile.key.differences(key)
         if profile.key.is_stale(key):
-            hint = f"see by five cells whether it still holds: {command}"
+            hint = f"check with five cells if it still holds: {command}"
     else:
         pairs = {"device": (profile.device, key.device), "algorithm": (profile.algorithm, key.algorithm)}
-        differences = [f"{name} ({wanted}, not {found})" for name, (found, wanted) in pairs.items() if found != wanted]
+        differences = [f"{name} ({wanted}, not {own})" for name, (own, wanted) in pairs.items() if own != wanted]
     foreign = profile.provenance.kind_on(kind)
     if foreign:
         differences, hint = [*foreign, *differences], "profile again"
     if differences:
         raise RecordError(
-            "the profile belongs to something else, it differs in", value=", ".join(differences), hint=hint
+            "the profile belongs to something else; it differs in", value=", ".join(differences), hint=hint
         )
 
 
-def _baselines(table: Table, limit: Limit, chosen: Option) -> tuple[Baseline, ...]:
+def _at_size(
+    profile: ProfileTable, efficiency: SampleEfficiency | None, batch_size: int | None
+) -> tuple[ProfileTable, SampleEfficiency, tuple[str, ...]]:
+    """The profile's part for this batch size, a curve for it, and notes; all of it if ``batch_size`` is None.
+
+    Raises: InputError for a batch size that was not profiled, or if it is missing without a curve and with several
+    batch sizes in the profile.
+    """
+    sizes = sorted({cell.batch_size for cell in profile.cells} | {probe.batch_size for probe in profile.aborted})
+    allowed = ", ".join(map(str, sizes))
+    if batch_size is None and efficiency is None and len(sizes) == 1:
+        batch_size = sizes[0]
+    if batch_size is None:
+        if efficiency is None:
+            raise InputError(
+                "the batch size is missing",
+                allowed=allowed,
+                hint="give the one that you train with, or an efficiency record to choose it by",
+            )
+        return profile, efficiency, ()
+    if batch_size not in sizes:
+        raise InputError("the profile has no batch size", value=batch_size, allowed=allowed)
+    part = profile.model_copy(
+        update={
+            "cells": tuple(cell for cell in profile.cells if cell.batch_size == batch_size),
+            "aborted": tuple(probe for probe in profile.aborted if probe.batch_size == batch_size),
+        }
+    )
+    if efficiency is not None:
+        return part, efficiency, ()
+    even = SampleEfficiency(
+        workload=profile.workload,
+        algorithm=profile.algorithm,
+        reference_batch_size=batch_size,
+        points=(EfficiencyPoint(batch_size=batch_size, relative_samples=1.0),),
+    )
+    return part, even, (NO_CURVE,)
+
+
+def _baselines(table: PlanningTable, limit: SensorLimit, chosen: Option) -> tuple[Baseline, ...]:
     baselines = []
     for rule in BASELINES:
         choice = choose(rule, table, limit)
@@ -142,48 +187,65 @@ def _baselines(table: Table, limit: Limit, chosen: Option) -> tuple[Baseline, ..
     return tuple(baselines)
 
 
-def _notes(chosen: ProfileCell, efficiency: EfficiencyCurve) -> tuple[str, ...]:
+def _notes(chosen: ProfileCell, efficiency: SampleEfficiency) -> tuple[str, ...]:
     point = efficiency.at(chosen.batch_size)
     notes = []
     if point.censored:
         notes.append(
             f"{point.censored} of {point.runs} proxy runs at batch size {chosen.batch_size} did not reach the target: "
-            "it needs more samples than this plan counts with"
+            "it needs more samples than this plan assumes"
         )
     if chosen.disturbed:
         what = chosen.throttled or (f"{chosen.over_current} over-current events",)
-        notes.append(f"the board held itself back while this point was measured ({', '.join(what)})")
+        notes.append(f"the board was throttled while this point was measured ({', '.join(what)})")
     if chosen.swapped_bytes:
         notes.append(f"the board swapped {chosen.swapped_bytes / 2**20:.0f} MiB while this point was measured")
     return tuple(notes)
 
 
-def _nothing(table: Table, limit: Limit) -> CapError | NoPoint:
-    """Why nothing could be chosen."""
-    if any(limit.keeps(option.peak_w) for option in table.at.values()):
-        return NoPoint(
-            "no proxy run reached the target at any batch size that keeps the cap",
+def _why_nothing(table: PlanningTable, limit: SensorLimit) -> CapError | NoFeasiblePoint:
+    """The reason why no point could be chosen."""
+    if any(limit.allows(option.peak_w) for option in table.at.values()):
+        return NoFeasiblePoint(
+            "no proxy run reached the target at any batch size that stays under the cap",
             value=", ".join(str(b) for b, relative in table.relative_samples.items() if relative is None),
             hint="estimate with a larger budget or a lower proxy target",
         )
-    measured = [(option.peak_w, option.place, "peak") for option in table.at.values()]
-    stopped = [(probe.power_w, place, "reading of a stopped probe") for place, probe in table.aborted.items()]
-    power_w, place, what = min(measured or stopped)
-    if limit.keeps(power_w):
-        return NoPoint(
+    measured = [(option.peak_w, point, "peak") for point, option in table.at.items()]
+    stopped = [(probe.power_w, point, "reading of a stopped probe") for point, probe in table.aborted.items()]
+    power_w, point, what = min(measured or stopped)
+    if limit.allows(power_w):
+        return NoFeasiblePoint(
             "every probe of the profile was stopped at the cap that it was made for",
-            value=f"{table.aborted[place].cap_w:g} W",
+            value=f"{table.aborted[point].cap_w:g} W",
             hint="profile again for this cap",
         )
-    batch_size, _, clock_mhz, power_limit_w = place
-    setting = (
-        f" and {clock_mhz:g} MHz" if clock_mhz else f" and a limit of {power_limit_w:g} W" if power_limit_w else ""
-    )
-    lowest = f"the lowest measured {what} is {power_w:.4g} W, at batch size {batch_size}{setting}"
+    lowest = f"the lowest measured {what} is {power_w:.4g} W, with {point}"
     margin = f" with a margin of {limit.margin_w:g} W" if limit.margin_w else ""
     return CapError(
-        f"no measured point keeps the cap{margin}",
-        value=f"{limit.cap_w:g} W",
+        f"no measured point stays under the cap{margin}",
+        value=f"{limit.limit_w:g} W",
         allowed=lowest,
         hint="raise the cap, or profile lower clocks or smaller batches",
     )
+
+
+def _guard_command(plan: Plan) -> str | None:
+    """The command that runs the profile's program at the chosen point, under its cap; None without a program.
+
+    ``STEPS`` stands for the number of steps.
+    """
+    if plan.program is None:
+        return None
+    words = ["wattune", "guard", "--device", plan.program.device]
+    if plan.clock_mhz is not None:
+        words += ["--clock", f"{plan.clock_mhz:.9g}MHz"]
+    if plan.supply_cap_w is not None:
+        words += ["--cap", f"{plan.supply_cap_w:.9g}W@supply"]
+    elif plan.cap_w is not None:
+        words += ["--cap", f"{plan.cap_w:.9g}W"]
+    program = [
+        word.replace("{batch_size}", str(plan.batch_size)).replace("{steps}", STEPS)
+        for word in shlex.split(plan.program.command)
+    ]
+    return shlex.join([*words, "--", *program])

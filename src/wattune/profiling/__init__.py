@@ -9,13 +9,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattune.profiling.checking import WITHIN, Deviation, Deviations, check
-    from wattune.profiling.command import profile_command
-    from wattune.profiling.confirming import confirm
-    from wattune.profiling.draws import drawn_tables
-    from wattune.profiling.grid import STRATEGIES
+    from wattune.profiling.confirmation import confirm
     from wattune.profiling.key import profile_key
-    from wattune.profiling.workload import profile
+    from wattune.profiling.profile import profile
+    from wattune.profiling.program.profile_command import profile_command
+    from wattune.profiling.recheck import WITHIN, Deviation, Deviations, check
+    from wattune.profiling.strategies import STRATEGIES
+    from wattune.profiling.tolerance import drawn_tables
 
 __all__ = [
     "STRATEGIES",
@@ -31,15 +31,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "STRATEGIES": "grid",
-    "WITHIN": "checking",
-    "Deviation": "checking",
-    "Deviations": "checking",
-    "check": "checking",
-    "confirm": "confirming",
-    "drawn_tables": "draws",
-    "profile": "workload",
-    "profile_command": "command",
+    "STRATEGIES": "strategies",
+    "WITHIN": "recheck",
+    "Deviation": "recheck",
+    "Deviations": "recheck",
+    "check": "recheck",
+    "confirm": "confirmation",
+    "drawn_tables": "tolerance",
+    "profile": "profile",
+    "profile_command": "program.profile_command",
     "profile_key": "key",
 }
 

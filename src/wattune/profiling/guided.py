@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wattune.decisions.prior import relative_samples
-from wattune.decisions.search import Manner, Point, Row, Search
 from wattune.devices import Device
 from wattune.errors import CapError, InputError
-from wattune.profiling.drift import corrected
-from wattune.profiling.grid import Shape
-from wattune.profiling.merging import merged
-from wattune.profiling.notebook import Note, Notebook
-from wattune.records import AbortedProbe, EfficiencyCurve, Guidance, ProfileCell
+from wattune.point import BatchShape
+from wattune.profiling.journal import Journal, JournalEntry
+from wattune.profiling.repeats import corrected, merged
+from wattune.records import AbortedProbe, Guidance, ProfileCell, SampleEfficiency
+from wattune.sample_efficiency.prior import relative_samples
+from wattune.search.search import Point, Row, Search, SearchPolicy
 
 MOST: Final = 16
 """Probes at most, those that look for drift among them."""
@@ -29,12 +28,12 @@ CHECK_AFTER: Final = 5
 CLIMB: Final = 1 / 6
 """A voltage that was flat so far may begin to rise anywhere: two settings up of twelve at a time."""
 
-FREE: Final = Manner(daring=1.0, noise=1.64, highest=(1.54, 0.6), price=0.002, least=0.005, climb=CLIMB)
+FREE: Final = SearchPolicy(daring=1.0, noise=1.64, highest=(1.54, 0.6), price=0.002, least=0.005, climb=CLIMB)
 """1.0: five in six keep the cap of the steps that are dared rather than giving up far below it. 1.64: one reading in
 twenty of those at the pick may be above the cap. 1.54 and 0.6: mean and standard deviation of the highest of ten normal
 numbers, which a probe's readings are."""
 
-STRICT: Final = Manner(
+STRICT: Final = SearchPolicy(
     deviations=3.0, noise=1.64, highest=(1.54, 0.6), price=0.002, least=0.005, climb=CLIMB, daring=None, steep=True
 )
 
@@ -56,7 +55,7 @@ class Guided:
     notes: tuple[str, ...]
 
 
-def samples_of(curve: EfficiencyCurve | None, rows: Sequence[Shape]) -> Samples:
+def samples_of(curve: SampleEfficiency | None, rows: Sequence[BatchShape]) -> Samples:
     """How many samples each batch size needs, relative to that of the first probe: by the curve, or by what is usual.
 
     Batch sizes that the curve does not have, or that did not reach its target, are left out.
@@ -82,9 +81,9 @@ def samples_of(curve: EfficiencyCurve | None, rows: Sequence[Shape]) -> Samples:
 
 def guided(
     device: Device,
-    rows: Sequence[Shape],
-    notebook: Notebook,
-    measure: Callable[[Shape, float | None], None],
+    rows: Sequence[BatchShape],
+    notebook: Journal,
+    measure: Callable[[BatchShape, float | None], None],
     *,
     cap_w: float,
     samples: Samples,
@@ -110,7 +109,7 @@ def guided(
             break
         if (first := _to_check(own)) is not None:
             point = first
-        measure((point.row.batch_size, point.row.micro_batch_size), point.setting)
+        measure(BatchShape(*point.row), point.setting)
     reason = search.reason if point is None else f"{MOST} probes, the most that a guided profile takes"
     aborted = tuple(result for result in results if isinstance(result, AbortedProbe))
     cells = merged([result for result in results if isinstance(result, ProfileCell)])
@@ -139,13 +138,13 @@ def guided(
     return Guided(cells, aborted, guidance, notes)
 
 
-def _start(rows: Sequence[Shape]) -> Row:
+def _start(rows: Sequence[BatchShape]) -> Row:
     """Where to begin: in the middle, from where every other row is near."""
     ordered = sorted(Row(*row) for row in rows)
     return ordered[len(ordered) // 2]
 
 
-def _search(device: Device, rows: Sequence[Shape], *, cap_w: float, samples: Samples, strict: bool) -> Search:
+def _search(device: Device, rows: Sequence[BatchShape], *, cap_w: float, samples: Samples, strict: bool) -> Search:
     sensor = device.sensor
     search = Search(
         [Row(*row) for row in rows],
@@ -176,7 +175,7 @@ def _tell(search: Search, result: ProfileCell | AbortedProbe) -> None:
         search.tell(point, result.step_s, result.power_mean_w, result.power_peak_w, seconds)
 
 
-def _to_check(own: Sequence[Note]) -> Point | None:
+def _to_check(own: Sequence[JournalEntry]) -> Point | None:
     """The first cell, where it is time to look at it again."""
     measured = [_point(note.cell) if note.cell and not note.cell.out_of_memory else None for note in own]
     first = next((point for point in measured if point is not None), None)
@@ -200,4 +199,4 @@ def _check_rest(device: Device, cap_w: float) -> None:
 
 
 def _point(result: ProfileCell | AbortedProbe) -> Point:
-    return Point(Row(result.batch_size, result.micro_batch_size or result.batch_size), result.point.setting)
+    return Point(Row(*result.shape), result.knobs.first)

@@ -1,16 +1,16 @@
-"""The records that travel between the parts: frozen, validated on the way in, JSON in and out.
+"""Records that the parts exchange: frozen, validated when read, JSON in and out.
 
-Units stand in the field names: W, J, s, MHz, samples, bytes. Fields that this version does not know are kept;
-an older ``version`` is read, a newer one is refused. ``save`` replaces a file in one step, so a record is either
-the old one or the new one, never a half.
+Field names end with their unit: W, J, s, MHz, samples, bytes. Unknown fields are kept; an older ``version`` is read, a
+newer one is refused. ``save`` replaces a file atomically.
 """
 
 from __future__ import annotations
 
+from wattune.cap import CapSide
 from wattune.records.base import Kind, Provenance, Record, Value, provenance
-from wattune.records.board import BoardEvent, CapSide, Supply
+from wattune.records.board import BoardEvent, Supply
 from wattune.records.comparison import Comparison, ComparisonRow
-from wattune.records.efficiency import EfficiencyCurve, EfficiencyPoint, FirstTenth
+from wattune.records.efficiency import EfficiencyPoint, SampleEfficiency
 from wattune.records.plan import AlgorithmChoice, Baseline, Candidate, CapGain, Plan, Robustness
 from wattune.records.profile import (
     AbortedProbe,
@@ -29,19 +29,19 @@ from wattune.records.training import (
     Ending,
     Evaluation,
     ExactFigures,
-    FirstTenthSeen,
     GuardEvent,
     LearningCurve,
     PointChange,
     PowerSample,
     TrainingRecord,
 )
-from wattune.records.work import AtPoint, OperatingPoint, Operation, PhaseWork, StepWork
+from wattune.records.work import AtPoint, AtPointIfAny, Operation, PhaseWork, PointRecord, StepWork, flat
 
 __all__ = [
     "AbortedProbe",
     "AlgorithmChoice",
     "AtPoint",
+    "AtPointIfAny",
     "Baseline",
     "BoardEvent",
     "Candidate",
@@ -50,23 +50,20 @@ __all__ = [
     "Comparison",
     "ComparisonRow",
     "Confirmation",
-    "EfficiencyCurve",
     "EfficiencyPoint",
     "EfficiencySource",
     "Ending",
     "Evaluation",
     "ExactFigures",
-    "FirstTenth",
-    "FirstTenthSeen",
     "GuardEvent",
     "Guidance",
     "Kind",
     "LearningCurve",
-    "OperatingPoint",
     "Operation",
     "PhaseWork",
     "Plan",
     "PointChange",
+    "PointRecord",
     "PowerSample",
     "ProfileCell",
     "ProfileCost",
@@ -78,6 +75,7 @@ __all__ = [
     "ReferencePower",
     "ReferenceSet",
     "Robustness",
+    "SampleEfficiency",
     "SessionEnding",
     "SessionRecipe",
     "SessionRecord",
@@ -85,5 +83,6 @@ __all__ = [
     "Supply",
     "TrainingRecord",
     "Value",
+    "flat",
     "provenance",
 ]

@@ -1,4 +1,4 @@
-"""What every record has: frozen and validated fields, a name, a version, a provenance, JSON in and out."""
+"""Base of all records: frozen and validated fields, a name, a version, a provenance, JSON in and out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from wattune.version import __version__
 
 
 def number(value: object) -> object:
-    """The value, where it is no text and no truth value. Raises: ValueError."""
-    # Other programs' files may say 4.0 for 4, but a text or a truth value is a mistake.
+    """Return the value unless it is a text or a truth value. Raises: ValueError."""
+    # Files of other programs may have 4.0 for 4, but a text or a truth value is a mistake.
     if isinstance(value, (bool, str)):
         raise ValueError("a number")
     return value
@@ -32,13 +32,13 @@ Kind = Literal["measured", "simulated", "recorded", "replayed"]
 
 
 class Value(BaseModel):
-    """Base of everything frozen in here; unknown fields are kept, NaN and infinity are refused."""
+    """Base of all frozen values; unknown fields are kept, NaN and infinity are refused."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
 
 class Provenance(Value):
-    """Where a record comes from. Free beyond ``kind``, which is None where a file from elsewhere does not say."""
+    """Origin of a record. All fields are optional; ``kind`` is None if a third-party file does not have it."""
 
     kind: Kind | None = None
     device: str | None = None
@@ -49,20 +49,20 @@ class Provenance(Value):
     created_at: str | None = None
 
     def kind_on(self, kind: Kind | None) -> list[str]:
-        """One text where a device of this kind cannot have given the figures: a made-up board and one of metal may
-        have everything else in common."""
+        """One text if a device of this kind cannot have given the figures: a simulated and a physical board may have
+        everything else in common."""
         own = ("measured", "simulated")
         return [f"kind ({kind}, not {self.kind})"] if kind in own and self.kind in own and kind != self.kind else []
 
 
 def provenance(kind: Kind | None, **fields: Any) -> Provenance:
-    """A provenance with this version of wattune and the time of now filled in."""
+    """Make a provenance with this version of wattune and the current time."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Provenance(**{"kind": kind, "software": f"wattune {__version__}", "created_at": now, **fields})
 
 
 class Record(Value):
-    """A value with a name and a version that is kept in a file of its own."""
+    """A value with a name and a version that has a file of its own."""
 
     name: ClassVar[str]
     version_read: ClassVar[int] = 1
@@ -74,23 +74,21 @@ class Record(Value):
     def parse(cls, data: object, *, source: str = "record") -> Self:
         """Validate ``data``, the content of a JSON file.
 
-        Raises: RecordError with one line: the field, its value and what is allowed.
+        Raises: RecordError in one line: the field, its value and what is allowed.
         """
         if not isinstance(data, dict):
             raise RecordError(
                 f"{source} is not a {cls.name} record", value=type(data).__name__, allowed="a JSON object"
             )
-        found = data.get("record")
-        if found != cls.name:
+        name = data.get("record")
+        if name != cls.name:
             raise RecordError(
-                f"{source} is not a {cls.name} record, its field 'record' says",
-                value=found,
-                allowed=f'"{cls.name}"',
+                f"{source} is not a {cls.name} record, its field 'record' is", value=name, allowed=f'"{cls.name}"'
             )
         version = data.get("version", 1)
         if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= cls.version_read:
             raise RecordError(
-                f"{source} has a version that this wattune does not read",
+                f"{source} has a version that this wattune cannot read",
                 value=version,
                 allowed=f"1 to {cls.version_read}",
             )
@@ -115,18 +113,18 @@ class Record(Value):
         return {"record": self.name, **self.model_dump(mode="json")}
 
     def save(self, path: str | Path) -> Path:
-        """Write the record as JSON, replacing the file in one step. Raises: OutputError."""
+        """Write the record as JSON, replacing the file atomically. Raises: OutputError."""
         return write_json(path, self.dump())
 
     @model_validator(mode="before")
     @classmethod
     def _without_name(cls, data: object) -> object:
-        # "record" is the class's name, not a field: it is written by `dump` and checked by `parse`.
+        # "record" is the name of the class, not a field: `dump` writes it and `parse` checks it.
         if not isinstance(data, dict):
             return data
         return {k: v for k, v in data.items() if k != "record" and (k, v) != ("provenance", None)}
 
 
 def _shown(value: object) -> object:
-    # A whole record in an error line helps nobody.
+    # A whole record would make the error line unreadable.
     return f"{type(value).__name__} with {len(value)} entries" if isinstance(value, (dict, list, tuple)) else value

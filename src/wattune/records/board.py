@@ -1,22 +1,19 @@
-"""What a board says of itself beside its power: where a cap can be meant, and what happened to it."""
+"""A board's supply, and the events that happened to the board."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from wattune.records.base import NotNegative, Value, number
 
-CapSide = Literal["module", "supply"]
-"""Where a cap holds: at the power sensor ("module"), or at the terminals of the supply or the battery ("supply")."""
-
 
 class Supply(Value):
-    """What lies between the supply's terminals and the sensor.
+    """Losses between the supply's terminals and the sensor.
 
-    ``other_w``: power of everything on the board that the sensor does not see; ``efficiency``: share of what the
-    terminals give that the regulators pass on.
+    ``other_w``: power of all parts of the board that the sensor does not measure; ``efficiency``: share of the power at
+    the terminals that the regulators pass on.
     """
 
     other_w: NotNegative = 0.0
@@ -27,15 +24,15 @@ class Supply(Value):
         return (module_w + self.other_w) / self.efficiency
 
     def at_module(self, supply_w: float) -> float:
-        """What the sensor reads while the terminals give ``supply_w``; not above zero where nothing is left."""
+        """Power at the sensor while the terminals give ``supply_w``; zero or less if ``other_w`` uses all of it."""
         return supply_w * self.efficiency - self.other_w
 
 
 class BoardEvent(Value):
-    """Something that happened to the board while it was in use: another writer, throttling, a sensor that is stuck, ...
+    """An event on the board while it was in use: another writer, throttling, a stuck sensor, ...
 
-    ``time_s`` is the device's time, in a training record that of the training; ``kind`` is one or two words, ``text``
-    a sentence.
+    ``time_s`` is the device's time, in a training record the time since the start of the run; ``kind`` is one or two
+    words, ``text`` a sentence.
     """
 
     time_s: NotNegative

@@ -1,23 +1,23 @@
-"""Every rule's pick, trained."""
+"""Comparison of the picks of all rules by training."""
 
 from __future__ import annotations
 
-from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Value
-from wattune.records.board import CapSide
+from wattune.cap import CapSide
+from wattune.records.base import NotNegative, Positive, Record, Samples, Value
+from wattune.records.work import AtPointIfAny
 
 
-class ComparisonRow(Value):
+class _ByRule(Value):
+    rule: str
+
+
+class ComparisonRow(AtPointIfAny, _ByRule):
     """One rule's pick, trained to the target over seeds: mean and standard deviation of time and energy.
 
-    ``censored`` of ``runs`` seeds did not reach the target; where any did not, the means are None.
-    ``speed_up`` is this rule's time over that of wattune's pick; ``above_fastest`` its distance from the fastest.
+    ``censored`` of ``runs`` seeds did not reach the target; if any did not, the means are None.
+    ``speed_up`` is this rule's time divided by that of wattune's pick; ``above_fastest``: its excess over the fastest.
     """
 
-    rule: str
-    batch_size: BatchSize | None = None
-    micro_batch_size: BatchSize | None = None
-    clock_mhz: Positive | None = None
-    power_limit_w: Positive | None = None
     runs: Samples = 0
     censored: Samples = 0
     time_s: Positive | None = None
@@ -31,9 +31,9 @@ class ComparisonRow(Value):
 
 
 class Comparison(Record):
-    """Every rule's pick for one cap, trained on the target's own data. ``method`` says how it was priced.
+    """Every rule's pick for one cap, trained on the target's own data. ``method``: how time and energy were determined.
 
-    ``cap_w``, ``cap_side`` and ``supply_cap_w`` as in a plan.
+    ``cap_w``, ``cap_side`` and ``supply_cap_w`` are those of a plan.
     """
 
     name = "comparison"

@@ -1,4 +1,4 @@
-"""How many samples each batch size needs, and the learning curves that say so."""
+"""Samples to target of each batch size."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from wattune.errors import RecordError
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
 
 BAND_SD = 1.6449
-"""Standard deviations from the middle of a 90 % band to its ends."""
+"""Half-width of a 90 % band in standard deviations."""
 
 EfficiencyStrategy = Literal["full", "pooled"]
-"""How the samples were estimated: every batch size by its own runs, or all from a few runs by a curve."""
+"""Estimation strategy: every batch size by its own runs, or all batch sizes by a curve through a few runs."""
 
 
 class EfficiencyPoint(Value):
-    """How many samples one batch size needs to reach the target, relative to the reference batch size.
+    """Samples to target of one batch size, relative to the reference batch size.
 
-    ``relative_samples`` is None where every run was censored (ended before the target); ``low`` and ``high`` are
-    the 90 % band, None where unknown; ``samples`` is the mean over the runs, a run that
-    ended before the target (censored) counting with its budget; ``samples_std`` that of those which reached it.
-    A pooled curve has all of these from the runs of all batch sizes, and also where ``runs`` is 0.
+    ``relative_samples`` is None if every run was censored (ended before the target); ``low`` and ``high`` are the 90 %
+    band, None if unknown; ``samples`` is the mean over the runs, in which a censored run counts with its budget;
+    ``samples_std`` is the standard deviation of the runs that reached the target. A pooled curve has all of these from
+    the runs of all batch sizes, even if ``runs`` is 0.
     """
 
     batch_size: BatchSize
@@ -38,7 +38,7 @@ class EfficiencyPoint(Value):
 
     @property
     def log_sd(self) -> float | None:
-        """Standard deviation of ln(relative samples), by the band; None where there is none."""
+        """Standard deviation of ln(relative samples), by the band; None if there is no band."""
         if self.low is None or self.high is None:
             return None
         return math.log(self.high / self.low) / (2 * BAND_SD)
@@ -52,39 +52,20 @@ class EfficiencyPoint(Value):
         return self
 
 
-class FirstTenth(Value):
-    """What the proxy runs say of the first tenth of the samples that a training is predicted to need.
-
-    ``progress``: the share of the way to the target, from the metric after ``from_samples`` samples, that is made by
-    then: the mean over ``runs`` trainings of the proxy. ``progress_low`` and ``progress_high`` are the band that holds
-    90 % of trainings on the target, None for one run. ``noise_scale``: the gradient noise scale then, in samples, that
-    belongs to the curve's critical batch size, with its 90 % band. What is not known is None.
-    """
-
-    from_samples: Samples | None = None
-    progress: Number | None = None
-    progress_low: Number | None = None
-    progress_high: Number | None = None
-    runs: Samples = 0
-    noise_scale: Positive | None = None
-    noise_scale_low: Positive | None = None
-    noise_scale_high: Positive | None = None
-
-
-class EfficiencyCurve(Record):
+class SampleEfficiency(Record):
     """Samples to the target per batch size, relative to the reference (largest) batch size.
 
-    ``strategy``: "full", the mean over the runs of each batch size, or "pooled", a curve through all runs; None where
-    the file does not say. The rest is of a pooled curve, None elsewhere. ``covariance``: of ln(relative samples) on the
-    target, in the order of the points, the reference's rows 0. ``runs_used``, ``censored``: how many runs there were,
-    and how many of them ended before the target. ``misfit``: the runs do not follow a curve, and more are needed.
-    ``stopped_because``: why no further run was made. Where the device's step times were known: ``best``, the batch size
-    to take, ``p_best``, the probability of each to be the best, and ``expected_regret``, how much longer than the best
-    one ``best`` is expected to take (0.01: 1 %).
+    ``strategy``: "full", the mean over the runs of each batch size, or "pooled", a curve through all runs; None if the
+    file does not have it. The following fields belong to a pooled curve and are None otherwise. ``covariance``: of
+    ln(relative samples) on the target, in the order of the points; the reference's rows and columns are 0.
+    ``runs_used``, ``censored``: numbers of runs, and of runs that ended before the target. ``misfit``: the runs do not
+    follow a curve, and more are needed. ``stopped_because``: the reason why no further run was made. If the device's
+    step times were known: ``best``, the batch size to choose; ``p_best``, each one's probability of being the best; and
+    ``expected_regret``, the expected excess time of ``best`` over the best one (0.01: 1 %).
 
-    ``critical_batch_size`` and ``critical_log_sd``: the batch size B that bends a curve through all runs, samples
-    growing as 1 + b / B or close to it, and the standard deviation of its logarithm; of either strategy. What a
-    training is compared with on its way is ``first_tenth``. All are None where they are not known.
+    ``critical_batch_size`` and ``critical_log_sd``: the batch size B at which a curve through all runs bends, with
+    samples growing about as 1 + b / B, and the standard deviation of its logarithm; of either strategy. Both are None
+    if unknown.
     """
 
     name = "efficiency"
@@ -105,7 +86,6 @@ class EfficiencyCurve(Record):
     expected_regret: NotNegative | None = None
     critical_batch_size: Positive | None = None
     critical_log_sd: NotNegative | None = None
-    first_tenth: FirstTenth | None = None
 
     @model_validator(mode="after")
     def _reference(self) -> Self:
@@ -123,12 +103,12 @@ class EfficiencyCurve(Record):
         return self
 
     def at(self, batch_size: int) -> EfficiencyPoint:
-        """The point of this batch size. Raises: RecordError where there is none."""
+        """The point of this batch size. Raises: RecordError if there is none."""
         for point in self.points:
             if point.batch_size == batch_size:
                 return point
         raise RecordError(
-            "the efficiency curve has no batch size",
+            "the sample efficiency has no batch size",
             value=batch_size,
             allowed=", ".join(str(p.batch_size) for p in self.points),
             hint="estimate it with the profile's batch sizes",
@@ -136,5 +116,5 @@ class EfficiencyCurve(Record):
 
     @property
     def reference_samples(self) -> float | None:
-        """Samples that the reference batch size needs, None where unknown."""
+        """Samples to target of the reference batch size, None if unknown."""
         return self.at(self.reference_batch_size).samples

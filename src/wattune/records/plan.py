@@ -1,16 +1,16 @@
-"""What was chosen, and everything that it was chosen from."""
+"""The chosen point, and all candidates."""
 
 from __future__ import annotations
 
+from wattune.cap import CapSide, SensorLimit
 from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Share, Value
-from wattune.records.board import CapSide, Supply
-from wattune.records.efficiency import FirstTenth
+from wattune.records.board import Supply
 from wattune.records.profile import ProfileCost, ProfileKey, Program
-from wattune.records.work import AtPoint
+from wattune.records.work import AtPoint, AtPointIfAny
 
 
 class Candidate(AtPoint):
-    """One point that was considered. ``why_not`` is None for the chosen one."""
+    """One point that was considered. ``why_not``: why it was not chosen, None for the chosen one."""
 
     feasible: bool
     relative_time: Positive | None = None
@@ -21,46 +21,45 @@ class Candidate(AtPoint):
 
 
 class Baseline(Candidate):
-    """What another rule would have chosen under the same cap.
+    """The choice of another rule under the same cap.
 
-    ``rule``: one of ``wattune.planning.RULES``; ``speed_up`` is its predicted time over the plan's.
+    ``rule``: one of ``wattune.planning.RULES``; ``speed_up`` is its predicted time divided by the plan's.
     """
 
     rule: str
     speed_up: Positive | None = None
 
 
-class CapGain(Value):
-    """The pick under one cap, and the largest-batch and best-batch rules' predicted time over the pick's.
-
-    ``feasible`` is False where no measured point keeps the cap; a rule that has no point there is None.
-    """
-
+class _UnderCap(Value):
     cap_w: Positive
     feasible: bool
-    batch_size: BatchSize | None = None
-    micro_batch_size: BatchSize | None = None
-    clock_mhz: Positive | None = None
-    power_limit_w: Positive | None = None
+
+
+class CapGain(AtPointIfAny, _UnderCap):
+    """The pick under one cap, and the largest-batch and best-batch rules' predicted time over the pick's.
+
+    ``feasible`` is False if no measured point stays under the cap; the figure of a rule without a point is None.
+    """
+
     relative_time: Positive | None = None
     over_largest_batch: Positive | None = None
     over_best_batch: Positive | None = None
 
 
-class AlgorithmChoice(Value):
-    """What is best with one training algorithm, under the plan's cap and memory limit.
-
-    ``relative_samples``: what the target takes at this point, over the samples of backprop's reference batch size;
-    ``times_chosen``: its predicted time over the chosen one's. Where no point is ``feasible`` there is none,
-    ``memory_bytes`` is the least that any of its points takes, and ``why_not`` says why; it is None for the chosen one.
-    """
-
+class _WithAlgorithm(Value):
     algorithm: str
     feasible: bool
-    batch_size: BatchSize | None = None
-    micro_batch_size: BatchSize | None = None
-    clock_mhz: Positive | None = None
-    power_limit_w: Positive | None = None
+
+
+class AlgorithmChoice(AtPointIfAny, _WithAlgorithm):
+    """The best point with one training algorithm, under the plan's cap and memory limit.
+
+    ``relative_samples``: samples to target at this point, relative to backprop's reference batch size;
+    ``times_chosen``: its predicted time divided by the chosen one's. If it is not ``feasible``, there is no point,
+    ``memory_bytes`` is the least of all its points, and ``why_not`` is the reason. ``why_not`` is None for the chosen
+    one.
+    """
+
     memory_bytes: Positive | None = None
     relative_samples: Positive | None = None
     step_s: Positive | None = None
@@ -73,12 +72,12 @@ class AlgorithmChoice(Value):
 
 
 class Robustness(Value):
-    """How far a pick holds on ``draws`` boards drawn from the ranges of a simulated board's file, known exactly.
+    """Robustness of a pick on ``draws`` boards drawn from the ranges of a simulated board's file.
 
-    ``best``: boards on which it is the fastest point that keeps the cap; ``best_batch_size``: on which that has its
-    batch size; ``over_cap``: on which it is above the cap; ``unkept``: on which nothing keeps it. ``mean_loss``: what
-    its batch size, at the best clock of each board, takes longer than the fastest point, as a share; None where it
-    keeps the cap on none.
+    Numbers of boards: ``best``, on which it is the fastest point under the cap; ``best_batch_size``, on which that
+    point has its batch size; ``over_cap``, on which it exceeds the cap; ``unkept``, on which every point does.
+    ``mean_loss``: excess time of its batch size, at the best clock of each board, over the fastest point, as a share;
+    None if it exceeds the cap on every board.
     """
 
     draws: BatchSize
@@ -90,29 +89,27 @@ class Robustness(Value):
 
 
 class Plan(AtPoint, Record):
-    """The chosen point, what it was compared with, and what it is predicted to take.
+    """The chosen point, the candidates, and the predicted time, energy and power.
 
-    Selection is by ``step_s / batch_size * relative_samples`` among the points whose peak power plus ``margin_w``
-    is at most ``cap_w``. ``predicted_s`` is that times the samples of the reference batch size, None where unknown;
-    ``target`` is that of the curve, so usually the proxy's; ``notes`` say what is not to be relied on. ``step_s`` and
-    ``power_mean_w`` are the profile's at the chosen point: a training in which they are not so is planned anew.
+    Selection is by ``step_s / batch_size * relative_samples`` among the points whose peak power plus ``margin_w`` is at
+    most ``cap_w``. ``predicted_s`` is that times the samples of the reference batch size, None if unknown; ``target``
+    is the curve's, so usually the proxy's; ``notes`` are caveats. ``step_s`` and ``power_mean_w`` are the profile's at
+    the chosen point: if training deviates from them, it is planned again.
 
-    ``cap_w`` is always what the sensor may read. Where the cap was given for the terminals of the supply (``cap_side``
-    "supply"), ``supply_cap_w`` is what was given, and ``supply`` what ``cap_w`` was computed with.
+    ``cap_w`` is always the limit at the sensor. If the cap was given at the terminals of the supply (``cap_side``
+    "supply"), ``supply_cap_w`` is the given cap, and ``supply`` what ``cap_w`` was computed with.
 
-    ``p_best``: the probability that the batch size is the best one; ``expected_loss``: how much longer than the best
-    one it is expected to take, as a share; ``p_over_cap``: the probability that the power at the chosen point, without
-    the noise of the sensor, is above ``cap_w``. None where the records do not tell how sure their figures are.
+    ``p_best``: the probability that the batch size is the best one; ``expected_loss``: its expected excess time over
+    the best one, as a share; ``p_over_cap``: the probability that the power at the chosen point, without sensor noise,
+    is above ``cap_w``. They are None if the records do not have the uncertainty of their figures.
 
-    ``first_tenth``: the curve's, with which a training compares its own.
+    ``program``: the profiled program, if it is not a workload of wattune; ``run_by`` is then the command that runs it
+    at this point under the cap.
 
-    ``program``: what the profile is of, where that is no workload of wattune; ``run_by`` is then the command that runs
-    it at this point and guards the cap.
-
-    ``predicted_memory_bytes``: the most memory that a step takes at the chosen point; ``memory_limit_bytes``: what was
-    allowed. ``algorithms``: the best of each training algorithm, where there was more than one to choose from; the
-    plan is that of ``algorithm``, and all else in it is of that one alone. ``algorithm_cost``: how many more samples
-    its gradient needs than backprop's, and why it was chosen all the same; None where it is backprop's.
+    ``predicted_memory_bytes``: the peak memory of a step at the chosen point; ``memory_limit_bytes``: the limit.
+    ``algorithms``: the best point of each training algorithm, if there was more than one to choose from; the plan is
+    that of ``algorithm``, and all other fields belong to it. ``algorithm_cost``: how many more samples its gradient
+    needs than backprop's, and why it was chosen all the same; None for backprop.
     """
 
     name = "plan"
@@ -147,7 +144,11 @@ class Plan(AtPoint, Record):
     sensor_rail: str | None = None
     program: Program | None = None
     run_by: str | None = None
-    first_tenth: FirstTenth | None = None
     robustness: Robustness | None = None
     algorithms: tuple[AlgorithmChoice, ...] = ()
     algorithm_cost: str | None = None
+
+    @property
+    def limit(self) -> SensorLimit:
+        """The limit at the power sensor that the chosen point was compared with."""
+        return SensorLimit(self.cap_w, self.margin_w)

@@ -1,4 +1,4 @@
-"""What was measured on a device."""
+"""Measurements on a device."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Literal
 from pydantic import model_validator
 from typing_extensions import Self
 
+from wattune.point import Knobs
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Value
 from wattune.records.board import Supply
-from wattune.records.work import AtPoint, OperatingPoint
+from wattune.records.work import AtPoint, KnobFields, PointRecord
 
 
 class ProfileCell(AtPoint):
     """One measured (batch size, clock). A cell that did not fit has ``out_of_memory`` and no figures.
 
-    ``power_peak_w`` is the largest reading of the sensor; ``step_s`` the mean over ``steps`` steps.
-    What the board said of itself meanwhile: ``throttled`` is what held its clocks down, ``over_current`` how many such
-    events there were, ``swapped_bytes`` how much memory went to and from the swap, ``temperature_c`` the highest
-    temperature; None where it does not tell. ``probes``: how many probes it was measured in, if more than one: means
-    are then those over all of them, the peak the highest. ``p_above_cap``: the probability that its power, without the
-    sensor's noise, is above the cap of a guided profile. ``memory_bytes``: the most memory that a step takes, with
-    parameters, gradients and the optimizer's state; None where it is not known.
+    ``power_peak_w`` is the largest reading of the sensor; ``step_s`` the mean over ``steps`` steps. State of the board
+    during the measurement: ``throttled``, the causes of throttling; ``over_current``, the number of over-current
+    events; ``swapped_bytes``, the memory swapped in and out; ``temperature_c``, the highest temperature; None if the
+    board does not report it. ``probes``: the number of probes if more than one; means are then over all of them, the
+    peak is the highest. ``p_above_cap``: the probability that its power, without sensor noise, is above the cap of a
+    guided profile. ``memory_bytes``: the peak memory of a step, with parameters, gradients and the optimizer's state;
+    None if unknown.
     """
 
     step_s: Positive | None = None
@@ -41,7 +42,7 @@ class ProfileCell(AtPoint):
 
     @property
     def disturbed(self) -> bool:
-        """Whether the board held itself back meanwhile, so that the figures are not those of the setting."""
+        """True if the board was throttled, so that the figures are not those of the setting."""
         return bool(self.throttled or self.over_current)
 
     @model_validator(mode="after")
@@ -58,35 +59,36 @@ class ProfileCell(AtPoint):
 
 
 class AbortedProbe(AtPoint):
-    """A probe that was stopped at the first reading above the cap: it says no more than that."""
+    """A probe that was stopped at the first reading above the cap, and gave no other figures."""
 
     cap_w: Positive
     power_w: Positive
 
 
 class Confirmation(AtPoint):
-    """A cell that was measured again, for longer, before a training relied on it: no more than that it was done."""
+    """A cell that was measured again, for longer, before a training run used it; its figures are in the cell."""
 
     cap_w: Positive
     power_w: Positive
 
 
-class ReferencePower(Value):
+class _OfReference(Value):
+    workload: str
+    batch_size: BatchSize
+
+
+class ReferencePower(KnobFields, _OfReference):
     """Peak power of one reference workload at one clock: what a worst-case clock is chosen from.
 
     ``stopped``: the probe was stopped at this reading, the first above the cap, so the peak may be higher.
     """
 
-    workload: str
-    batch_size: BatchSize
-    clock_mhz: Positive | None = None
-    power_limit_w: Positive | None = None
     power_peak_w: Positive
     stopped: bool = False
 
 
 class ProfileCost(Value):
-    """What profiling cost on the device; ``above_cap_s`` counts against ``cap_w`` and nothing where that is None."""
+    """Cost of profiling on the device; ``above_cap_s`` is the time above ``cap_w``, 0 if that is None."""
 
     time_s: NotNegative
     energy_j: NotNegative
@@ -98,7 +100,7 @@ class ProfileCost(Value):
 class ReferenceSet(Value):
     """Peak powers of the fixed set of reference workloads, and the version of that set.
 
-    ``cost``: what measuring them took, once for a device; it is no part of the profile's own cost.
+    ``cost``: the cost of measuring them, once per device; it is not included in the profile's own cost.
     """
 
     set_version: int
@@ -107,7 +109,7 @@ class ReferenceSet(Value):
 
 
 class ProfileKey(Value):
-    """What a table depends on, and nothing else: never data values, weights or targets."""
+    """Key of a profile table: all that it depends on, and never data values, weights or targets."""
 
     device: str
     mode: str
@@ -119,37 +121,35 @@ class ProfileKey(Value):
     software: str
 
     def differences(self, other: ProfileKey) -> list[str]:
-        """One text a field that differs, such as ``data_type (fp32, not fp16)``."""
+        """One text per field that differs, such as ``data_type (fp32, not fp16)``."""
         mine, theirs = self.model_dump(), other.model_dump()
         return [f"{k} ({theirs[k]}, not {mine[k]})" for k in type(self).model_fields if mine[k] != theirs[k]]
 
     def is_stale(self, now: ProfileKey) -> bool:
-        """Whether nothing but the board's mode and the software have changed: a few cells then tell whether a table
-        still holds."""
+        """True if only the board's mode or the software changed: a few cells then show if a table is still valid."""
         return self != now and self.model_copy(update={"mode": now.mode, "software": now.software}) == now
 
 
 class Guidance(Value):
-    """How a guided profile came to its end, and what it takes for the best of what it measured.
+    """End of a guided profile, and its pick of the measured points.
 
-    ``samples_from``: where it knows from how many samples each batch size needs, an efficiency record or nothing but
-    what is usual ("prior"). ``may_save``: share of the training's time that more probes were expected to save.
+    ``samples_from``: source of the samples to target per batch size, an efficiency record or the prior. ``may_save``:
+    expected share of the training time that more probes could save.
     """
 
     strict: bool
     samples_from: Literal["efficiency", "prior"]
     stopped_because: str
     may_save: NotNegative
-    pick: OperatingPoint | None = None
+    pick: PointRecord | None = None
     p_above_cap: Share | None = None
 
 
 class Program(Value):
     """The program that was measured in place of a workload.
 
-    ``command``: how it is called, with ``{batch_size}`` and perhaps ``{steps}`` in it; ``device``: the text that its
-    device was opened by; ``step_time``: where its step times came from, lines that it printed, lines of a file, or two
-    runs of different length.
+    ``command``: its command line, with ``{batch_size}`` and optionally ``{steps}``; ``device``: the device's spec;
+    ``step_time``: source of its step times: printed lines, lines of a file, or two runs of different length.
     """
 
     command: str
@@ -160,8 +160,8 @@ class Program(Value):
 class ProfileTable(Record):
     """Step time and power per (batch size, clock). A cell that was not measured is absent.
 
-    ``supply`` is what lay between the terminals of the device's supply and its sensor; ``notes`` say what is to be
-    known of the table. ``program``: what was measured, where that is no workload of wattune.
+    ``supply``: losses between the terminals of the device's supply and its sensor; ``notes``: remarks about the table.
+    ``program``: the measured program, if it is not a workload of wattune.
     """
 
     name = "profile"
@@ -184,27 +184,18 @@ class ProfileTable(Record):
     program: Program | None = None
 
     @model_validator(mode="after")
-    def _one_actuator(self) -> Self:
-        found = {(cell.clock_mhz is not None, cell.power_limit_w is not None) for cell in self.measured}
-        if len(found) > 1 or (True, True) in found:
-            raise ValueError("one actuator: clock_mhz in every cell, or power_limit_w in every cell, or neither")
+    def _same_knobs(self) -> Self:
+        if len({tuple(cell.knobs) for cell in self.measured}) > 1:
+            raise ValueError("the same knobs in every cell, such as clock_mhz, or none in any")
         return self
 
     @model_validator(mode="after")
     def _unique(self) -> Self:
         seen = set()
         for cell in self.cells:
-            place = (
-                cell.batch_size,
-                cell.micro_batch_size or cell.batch_size,
-                cell.clock_mhz,
-                cell.power_limit_w,
-            )
-            if place in seen:
-                raise ValueError(
-                    f"each cell once, but batch size {place[0]} at {cell.point.setting} stands there twice"
-                )
-            seen.add(place)
+            if cell.point in seen:
+                raise ValueError(f"each cell once, but {cell.point} occurs twice")
+            seen.add(cell.point)
         return self
 
     @property
@@ -218,6 +209,6 @@ class ProfileTable(Record):
         return tuple(sorted({cell.batch_size for cell in self.measured}))
 
     @property
-    def settings(self) -> tuple[float, ...]:
-        """Clocks (or power limits) of the measured cells, ascending; empty on a device without."""
-        return tuple(sorted({s for cell in self.measured if (s := cell.point.setting) is not None}))
+    def combinations(self) -> tuple[Knobs, ...]:
+        """Knob settings of the measured cells, ascending; on a device without knobs, one empty setting."""
+        return tuple(sorted({cell.knobs for cell in self.measured}))

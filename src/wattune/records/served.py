@@ -1,4 +1,4 @@
-"""What a server and its devices tell each other beside the records: models, sweeps, and how a device is doing."""
+"""Values that a server and its devices exchange beside the records: models, sweeps, and the status of a device."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
+from wattune.cap import CapSide
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Value
-from wattune.records.board import CapSide
 from wattune.records.efficiency import EfficiencyStrategy
 
 FACTORIES = (
@@ -26,7 +26,7 @@ FACTORIES = (
     "resnet8",
     "small-cnn",
 )
-"""The model factories that a server's description may name. Nothing else is ever looked up: no name names code."""
+"""Model factories that a served model may name. No other name is looked up, so that a name cannot run code."""
 
 SOURCES: dict[str, tuple[str, ...]] = {
     "digits": (),
@@ -35,7 +35,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "npz": ("train", "test"),
     "text": ("train", "test"),
 }
-"""The sources of a proxy's data, and which of their keys name a file of the server, as "sha256:..."."""
+"""Sources of a proxy's data -> their keys that name a file of the server, as "sha256:..."."""
 
 MODEL_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 DEVICE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -49,7 +49,7 @@ Text = Annotated[str, Field(max_length=200)]
 
 
 class Strict(Value):
-    """A value from outside in which a field that is not known is a mistake."""
+    """A value from outside; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -81,9 +81,9 @@ class ServedAugmentation(Strict):
 
 
 class ServedProxy(Strict):
-    """The proxy of a model: data that the server has, and what differs from the model's own recipe.
+    """The proxy of a model: data on the server, and the differences from the model's own recipe.
 
-    ``data``: the table [data] of a workload file; where a key names a file it is "sha256:..." of one on the server.
+    ``data``: the table [data] of a workload file; files are named as "sha256:..." of a file on the server.
     """
 
     data: dict[str, Any]
@@ -112,11 +112,11 @@ class ServedProxy(Strict):
 
 
 class ServedModel(Record):
-    """A pre-trained model that a server offers, with the recipe it is trained by and the proxy it is tried on.
+    """A pre-trained model that a server offers, with its training recipe and its proxy.
 
-    The fields are those of a workload file (docs/workload-file.md): ``factory`` is the name of [model], out of
-    ``FACTORIES``; ``target`` and ``budget_samples`` are what a device takes where its user gives no others.
-    ``weights`` is a safetensors file of the server, None for a model that begins with random weights.
+    The fields are those of a workload file (docs/workload-file.md): ``factory`` is the name of [model], one of
+    ``FACTORIES``; ``target`` and ``budget_samples`` are the defaults for a device. ``weights`` is a safetensors file of
+    the server, None for random initial weights.
     """
 
     name = "model"
@@ -150,24 +150,24 @@ class ServedModel(Record):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """SHA-256 of every file of the server that it needs."""
+        """SHA-256 of every file of the server that the model needs."""
         return (*(() if self.weights is None else (self.weights.sha256,)), *self.proxy.files)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that a proxy run depends on: the record without its version and provenance."""
+        """SHA-256 of all fields that a proxy run depends on: the record without its version and provenance."""
         return digest(self.model_dump(mode="json", exclude={"version", "provenance"}))
 
 
 SweepState = Literal["waiting", "running", "done", "failed", "parked", "cancelled"]
-"""``failed``: it can never be done as asked. ``parked``: a run of it failed again and again, and somebody must look."""
+"""``failed``: the request cannot be fulfilled. ``parked``: a run failed repeatedly and needs an operator."""
 
 
 class SweepRequest(Strict):
-    """What a device asks of the proxy: how many samples does each batch size of ``model`` need?
+    """Request for the samples to target of each batch size of ``model``, estimated on its proxy.
 
-    ``strategy``, ``seeds``, ``target`` and ``log_step_times`` as in ``wattune.efficiency.estimate``; ``batch_sizes``
-    None is all of the model's.
+    ``strategy``, ``seeds``, ``target`` and ``log_step_times`` as in ``wattune.proxy.estimate``; ``batch_sizes``: None
+    for all of the model's.
     """
 
     model: ModelName
@@ -187,7 +187,7 @@ class SweepRequest(Strict):
         return self
 
     def key(self, model_digest: str) -> str:
-        """The name of the job: the same request of the same model is the same job."""
+        """The name of the job: equal requests for the same model share a job."""
         return digest({**self.model_dump(mode="json"), "digest": model_digest})[:32]
 
 
@@ -205,7 +205,7 @@ class SweepRun(Value):
 
 
 class SweepStatus(Value):
-    """A job as the server tells of it. ``runs_most``: how many runs it takes at most."""
+    """Status of a job on the server. ``runs_most``: the largest number of runs that it may take."""
 
     job: str
     request: SweepRequest
@@ -220,14 +220,14 @@ class SweepStatus(Value):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more happens by itself."""
+        """True if the job is in a final state, or parked."""
         return self.state not in ("waiting", "running")
 
 
 class DeviceStatus(Strict):
-    """How a device is doing, as it says itself. ``share``: of the present step that is done.
+    """Status of a device, as it reports it. ``share``: the finished share of the current step.
 
-    ``metric_name``: what ``metric`` and ``target`` are of, such as "accuracy" or "mse"; None where it is not said.
+    ``metric_name``: the metric of ``metric`` and ``target``, such as "accuracy" or "mse"; None if not reported.
     """
 
     device: DeviceName
@@ -250,7 +250,7 @@ class DeviceStatus(Strict):
 
 
 def digest(value: object) -> str:
-    """SHA-256 of a JSON value in its one canonical form."""
+    """SHA-256 of a JSON value in canonical form."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,26 +1,27 @@
-"""What a training in the user's own loop was: what was chosen, from what, and what it took."""
+"""Record of a training run in the user's own loop: the choice, its candidates, time and energy."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from wattune.cap import CapSide
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
-from wattune.records.board import BoardEvent, CapSide, Supply
+from wattune.records.board import BoardEvent, Supply
 from wattune.records.profile import ProfileTable
 from wattune.records.training import ExactFigures, GuardEvent, PointChange
-from wattune.records.work import OperatingPoint
+from wattune.records.work import PointRecord
 
 EfficiencySource = Literal["curve", "prior", "prior and noise scale", "the user's batch size"]
-"""Where it is known from how many samples each batch size needs."""
+"""Source of the samples to target of each batch size."""
 
 SessionEnding = Literal["finished", "interrupted", "stopped for safety", "failed"]
 
 
 class SessionRecipe(Value):
-    """What the user trains with, and whether that may change.
+    """The user's recipe, and if it may change.
 
-    ``batch_size`` is the user's own; ``keep``: it stays, and ``learning_rate_rule`` then says so, else how the learning
-    rate follows the batch size.
+    ``batch_size`` is the user's own; ``keep``: it is fixed; ``learning_rate_rule``: how the learning rate follows the
+    batch size, or that both are fixed.
     """
 
     batch_size: BatchSize
@@ -29,12 +30,12 @@ class SessionRecipe(Value):
 
 
 class SessionRecord(Record):
-    """One session: the board, the recipe, what was probed and chosen, what it took and how it ended.
+    """One session: the board, the recipe, the probed and chosen points, time, energy, and how it ended.
 
-    ``table`` holds every point that was probed, by ordinary training steps; its ``workload`` is the model's class.
-    ``point`` is the last one that was chosen, ``changes`` are all that training ran at, in their order. Time and energy
-    are of the whole session, with evaluations; ``compute_s``, ``waiting_s`` and ``copying_s`` are parts of its steps.
-    ``cap_w`` is what the sensor was held below; ``supply_cap_w`` the cap at the supply that it comes from.
+    ``table`` has every point that was probed, by ordinary training steps; its ``workload`` is the model's class.
+    ``point`` is the last chosen one, ``changes`` are all points that training ran at, in order. Time and energy are of
+    the whole session, with evaluations; ``compute_s``, ``waiting_s`` and ``copying_s`` are parts of its steps.
+    ``cap_w`` is the limit at the sensor; ``supply_cap_w`` the cap at the supply that it was computed from.
     """
 
     name = "session"
@@ -54,7 +55,7 @@ class SessionRecord(Record):
     noise_scale: Positive | None = None
     worth_of_curve: NotNegative | None = None
     worth_of_probing: NotNegative | None = None
-    point: OperatingPoint | None = None
+    point: PointRecord | None = None
     changes: tuple[PointChange, ...] = ()
     samples: Samples
     steps: Samples

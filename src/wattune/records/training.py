@@ -1,4 +1,4 @@
-"""What a training was, what it took and how it ended; with and without a device."""
+"""Records of training runs, with and without a device."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import Literal
 
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
 from wattune.records.board import BoardEvent
-from wattune.records.efficiency import FirstTenth
 from wattune.records.plan import Plan
-from wattune.records.work import OperatingPoint
+from wattune.records.work import PointRecord
 
 
 class Evaluation(Value):
-    """The metric after so many samples, and what had been spent by then."""
+    """The metric after ``samples`` samples, and the time and energy spent until then."""
 
     samples: Samples
     metric: float
@@ -22,9 +21,9 @@ class Evaluation(Value):
 
 
 class GuardEvent(Value):
-    """One answer of the cap guard: at ``time_s`` a reading of ``power_w`` led to this ``setting`` of the actuator.
+    """One action of the limiter: at ``time_s`` a reading of ``power_w`` led to this ``setting`` of the knob.
 
-    ``temperature_c`` stands there where temperature has a limit as well.
+    ``temperature_c`` is None unless temperature has a limit as well.
     """
 
     time_s: NotNegative
@@ -43,7 +42,7 @@ class PowerSample(Value):
 
 
 class ExactFigures(Value):
-    """What a simulated board really used, beside what its meter said."""
+    """Exact figures of a simulated board, without the errors of its meter."""
 
     energy_j: NotNegative
     above_cap_s: NotNegative
@@ -51,50 +50,24 @@ class ExactFigures(Value):
 
 
 class PointChange(Value):
-    """From so many samples and seconds of the training on, training ran at ``point``; ``why`` in words."""
+    """Change to ``point`` after ``samples`` samples and ``time_s`` seconds of training; ``why``: the reason."""
 
     samples: Samples
     time_s: NotNegative
-    point: OperatingPoint
+    point: PointRecord
     why: str
-
-
-class FirstTenthSeen(Value):
-    """The first tenth of a training beside what the plan expected of it.
-
-    ``samples``: at which evaluation they were compared. ``progress``: the share of the way to the target that was made
-    in a tenth of the predicted samples, ``noise_scale`` the gradient noise scale meanwhile, in samples, and
-    ``noise_scale_log_sd`` the standard deviation of its logarithm; None where they are not known. ``expected`` is the
-    plan's. ``fits``: whether all that is known lies in its band, None where nothing is. ``said``: that in a sentence.
-
-    Where the progress does not fit: ``samples_now``, the samples that the whole training is expected to need from then
-    on, with its 90 % band, and ``time_now_s``, the seconds that it then takes in all.
-    """
-
-    samples: Samples
-    progress: Number | None = None
-    noise_scale: Positive | None = None
-    noise_scale_log_sd: NotNegative | None = None
-    expected: FirstTenth
-    fits: bool | None = None
-    said: str
-    samples_now: Positive | None = None
-    samples_now_low: Positive | None = None
-    samples_now_high: Positive | None = None
-    time_now_s: Positive | None = None
 
 
 Ending = Literal["target reached", "budget used up", "diverged", "stopped for safety"]
 
 
 class TrainingRecord(Record):
-    """One training: the plan, each evaluation, what it took and how it ended.
+    """One training run: the plan, each evaluation, time, energy, and how it ended.
 
-    Time and energy are of the whole training on the device: first steps, evaluations and checkpoints count.
-    ``reason`` says why it was stopped for safety; ``max_temp_c`` is the limit that the temperature had,
-    ``temperature_max_c`` the highest seen; ``board_events`` are what happened to the board, in the training's time.
-    ``replanned`` are the settings that the plan was changed to where steps took or drew something else than it says,
-    ``first_tenth`` is how its beginning compared with what was expected; None where it was not compared.
+    Time and energy are of the whole run on the device: first steps, evaluations and checkpoints count. ``reason``: why
+    it was stopped for safety; ``max_temp_c``: the temperature limit; ``temperature_max_c``: the highest temperature;
+    ``board_events``: events on the board, in the run's time. ``replanned``: the points that the plan was changed to
+    because time or power of the steps deviated from it.
     """
 
     name = "training"
@@ -119,7 +92,6 @@ class TrainingRecord(Record):
     guard: tuple[GuardEvent, ...] = ()
     board_events: tuple[BoardEvent, ...] = ()
     replanned: tuple[PointChange, ...] = ()
-    first_tenth: FirstTenthSeen | None = None
     trace: tuple[PowerSample, ...] = ()
     exact: ExactFigures | None = None
     profiling_share: NotNegative | None = None
@@ -127,9 +99,9 @@ class TrainingRecord(Record):
 
 
 class LearningCurve(Record):
-    """One training without a device: the metric at each evaluation, until the target or the end of the budget.
+    """One training run without a device: the metric at each evaluation, until the target or the end of the budget.
 
-    ``state_bytes`` is the size of what a checkpoint of it holds: parameters and the optimizer's state.
+    ``state_bytes`` is the size of a checkpoint: parameters and the optimizer's state.
     """
 
     name = "curve"

@@ -1,95 +1,94 @@
-"""Requests to a server: with a token, with patience where it is busy, and with one plain line where it refuses."""
+"""HTTP requests to a server: authentication, timeouts, retries, and one-line errors."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import random
 import re
 import ssl
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_random
 
-from wattune.errors import InputError, ServerAway, ServerError, ServerRefused
+from wattune.errors import InputError, ServerError, ServerRefused, ServerUnavailable
 from wattune.version import __version__
 
 TOKEN = "WATTUNE_TOKEN"
-"""Environment variable with the token, where none is given."""
+"""Environment variable with the default token."""
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-"""Seconds without a byte after which a request has failed."""
+"""Timeouts in seconds for connecting and for silence while reading or writing."""
 
-WAITS_S = (0.5, 1.0, 2.0)
-"""Seconds between the attempts of one request, each made shorter by up to half at random: devices that lost the server
-at the same moment do not all come back in the same one."""
+BACKOFF_S = (0.5, 1.0, 2.0)
+"""Waits in seconds between the attempts of one request, with 50 % jitter, so that devices that lost the server at the
+same moment do not all reconnect at once."""
 
-LONGEST_WAIT_S = 30.0
-"""The longest that a server's Retry-After is followed."""
+MAX_RETRY_AFTER_S = 30.0
+"""Upper bound in seconds for a server's Retry-After."""
 
-LARGEST_BYTES = 64 << 20
-"""An answer in JSON that is larger is refused."""
+MAX_BYTES = 64 << 20
+"""Maximum size of a JSON response."""
 
 BUSY = (408, 425, 429, 502, 503, 504)
-"""Statuses that say: later."""
+"""Statuses after which a request is retried."""
 
 UNTRUSTED = 0
-"""Stands for a status of HTTP in the refusal of a server whose certificate cannot be verified: it was asked nothing."""
+"""Substitute for the HTTP status if the server's certificate cannot be verified, so that no request was all_headers."""
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 class Connection:
-    """One server by its URL. It may be used from several threads.
+    """Connection to the server at a URL. Thread-safe.
 
-    ``is_away``: whether the last request did not get through; the next one is then tried once alone.
-    ``is_open_to_others``: whether the token goes over a network unencrypted.
+    ``is_unavailable``: the last request failed, so the next one is not retried. ``sends_plain_token``: the token is
+    all_headers over a network unencrypted.
 
-    Raises: InputError for a URL or a token that is none.
+    Raises: InputError for an invalid URL or token.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, waits_s: tuple[float, ...] = WAITS_S):
+    def __init__(self, url: str, *, token: str | None = None, backoff_s: tuple[float, ...] = BACKOFF_S):
         self.url = _checked(url)
-        self.is_away = False
-        self.is_open_to_others = False
-        self._waits_s = waits_s
+        self.is_unavailable = False
+        self.sends_plain_token = False
+        self._attempts = 1 + len(backoff_s)
+        self._backoff = wait_chain(*(wait_random(wait_s / 2, wait_s) for wait_s in backoff_s or (0.0,)))
         headers = {"User-Agent": f"wattune/{__version__}", "Accept": "application/json"}
         token = (token if token is not None else os.environ.get(TOKEN, "")).strip()
         if token:
             if not re.fullmatch(r"[!-~]+", token):
                 raise InputError(
-                    "the server's token is no token", allowed="the one line that `wattune token make` gave"
+                    "malformed token for the server", allowed="the one line that `wattune token make` printed"
                 )
             headers["Authorization"] = f"Bearer {token}"
-            self.is_open_to_others = urlsplit(url).scheme == "http" and f"{urlsplit(url).hostname}" not in LOCAL
+            self.sends_plain_token = urlsplit(url).scheme == "http" and f"{urlsplit(url).hostname}" not in LOCAL
         try:
             self._client = httpx.Client(
                 headers=headers,
                 timeout=TIMEOUT,
-                # What is on this machine is not reached through a proxy.
+                # No proxy for servers on this machine.
                 mounts={f"all://{f'[{host}]' if ':' in host else host}": None for host in LOCAL},
             )
-        except (ImportError, ValueError, httpx.InvalidURL) as error:  # of HTTP_PROXY, HTTPS_PROXY, ALL_PROXY
+        except (ImportError, ValueError, httpx.InvalidURL) as error:  # from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY
             raise InputError(
-                "the proxy that the environment names cannot be used",
+                "cannot use the proxy set in the environment",
                 value=_without_password(str(error)),
                 allowed="an http or https address in HTTP_PROXY, HTTPS_PROXY or ALL_PROXY",
             ) from error
-        except (OSError, ssl.SSLError) as error:  # of SSL_CERT_FILE
-            raise InputError("the certificates of SSL_CERT_FILE cannot be read", value=str(error)) from error
+        except (OSError, ssl.SSLError) as error:  # from SSL_CERT_FILE
+            raise InputError("cannot read the certificates in SSL_CERT_FILE", value=str(error)) from error
 
     @property
     def is_closed(self) -> bool:
-        """Whether ``close`` was called."""
+        """True after ``close``."""
         return self._client.is_closed
 
     def close(self) -> None:
-        """Give the sockets back."""
+        """Close all connections."""
         self._client.close()
 
     def request(
@@ -100,44 +99,54 @@ class Connection:
         params: Mapping[str, Any] | None = None,
         body: object = None,
         headers: Mapping[str, str] | None = None,
-        patient: bool = True,
+        retries: bool = True,
         timeout_s: float | None = None,
     ) -> Any:
-        """The JSON of the answer, None where it has no content. Every request here may be sent twice.
+        """Send a request and return its JSON response; None if it has no content.
 
-        ``patient``: where the server is busy or not reached, it is asked again a few times.
+        ``retries``: retry if the server is busy or unreachable; every request must therefore be idempotent.
 
-        Raises: ServerAway where it is not reached or busy for too long, or after ``close``; ServerRefused where it
-        refuses, and with the status ``UNTRUSTED`` for its certificate; ServerError where it fails, or what answers is
-        no wattune server.
+        Raises: ServerUnavailable if the server is unreachable or busy, or after ``close``; ServerRefused if it rejects
+        the request, or, with the status ``UNTRUSTED``, if its certificate is invalid; ServerError if it fails or is not
+        a wattune server.
         """
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
-        sent = {**(headers or {}), **({} if content is None else {"Content-Type": "application/json"})}
+        all_headers = {**(headers or {}), **({} if content is None else {"Content-Type": "application/json"})}
         timeout = TIMEOUT if timeout_s is None else httpx.Timeout(timeout_s)
-        attempts = 1 + (len(self._waits_s) if patient and not self.is_away else 0)
-        for attempt in itertools.count():
-            options = {"params": dict(params or {}), "content": content, "headers": sent, "timeout": timeout}
-            try:
-                with self.stream(method, path, **options) as response:
-                    return _json(response, self.url)
-            except ServerAway as error:
-                if attempt == attempts - 1:
-                    raise
-                self.rest(attempt, error.retry_after_s)
 
-    def rest(self, attempt: int, retry_after_s: float = 0.0) -> None:
-        """Wait before the next attempt, the first of which is 0."""
-        wait_s = self._waits_s[min(attempt, len(self._waits_s) - 1)] if self._waits_s else 0.0
-        time.sleep(max(min(retry_after_s, LONGEST_WAIT_S), wait_s * random.uniform(0.5, 1.0)))
+        def attempt() -> Any:
+            with self.stream(
+                method, path, params=dict(params or {}), content=content, headers=all_headers, timeout=timeout
+            ) as response:
+                return _json(response, self.url)
+
+        return self.retrying(self._attempts if retries and not self.is_unavailable else 1)(attempt)
+
+    def retrying(self, attempts: int, *others: type[Exception]) -> Retrying:
+        """Retry a call that raises ServerUnavailable or one of the ``others``, up to ``attempts`` calls in all.
+
+        Waits ``backoff_s`` between calls, repeating the last wait, or the server's Retry-After if that is longer.
+        """
+        return Retrying(
+            retry=retry_if_exception_type((ServerUnavailable, *others)),
+            stop=stop_after_attempt(attempts),
+            wait=self._wait_s,
+            reraise=True,
+        )
+
+    def _wait_s(self, attempt: RetryCallState) -> float:
+        error = attempt.outcome and attempt.outcome.exception()
+        retry_after_s = error.retry_after_s if isinstance(error, ServerUnavailable) else 0.0
+        return max(min(retry_after_s, MAX_RETRY_AFTER_S), self._backoff(attempt))
 
     @contextmanager
     def stream(self, method: str, path: str, **options: Any) -> Iterator[httpx.Response]:
-        """One attempt of a request, its answer not read yet. Raises: as ``request``."""
+        """Open the response of one attempt without reading its body. Raises: the errors of ``request``."""
         try:
             with self._client.stream(method, self.url + path, **options) as response:
-                self.is_away = response.status_code in BUSY
+                self.is_unavailable = response.status_code in BUSY
                 if response.status_code in BUSY:
-                    raise ServerAway(
+                    raise ServerUnavailable(
                         f"the server {self.url} is busy (status {response.status_code})",
                         retry_after_s=_seconds(response.headers.get("Retry-After")),
                     )
@@ -149,32 +158,32 @@ class Connection:
                 raise ServerRefused(
                     f"the certificate of {self.url} cannot be verified: {error}",
                     status=UNTRUSTED,
-                    hint="where it is your own, name the file of its authority in SSL_CERT_FILE",
+                    hint="for your own certificate authority, set SSL_CERT_FILE to its file",
                 ) from error
-            self.is_away = True
-            raise ServerAway(f"the server {self.url} cannot be reached: {_why(error)}") from error
-        except httpx.HTTPError as error:  # such as content that does not decompress
-            raise ServerError(f"what answers at {self.url} is no wattune server: {error}") from error
+            self.is_unavailable = True
+            raise ServerUnavailable(f"the server {self.url} cannot be reached: {_why(error)}") from error
+        except httpx.HTTPError as error:  # e.g. content that cannot be decompressed
+            raise ServerError(f"{self.url} is not a wattune server: {error}") from error
         except RuntimeError as error:
-            if not self._client.is_closed:  # by another thread, meanwhile
+            if not self._client.is_closed:  # closed by another thread
                 raise
-            raise ServerAway(f"the connection to {self.url} was closed") from error
+            raise ServerUnavailable(f"the connection to {self.url} was closed") from error
 
 
 def _checked(url: str) -> str:
     problem = InputError("server", value=_without_password(url), allowed="an address such as http://host:8484")
     try:
         parts = urlsplit(url)
-        says_more = bool(parts.query or parts.fragment or re.search(r"[\s\\]", url))
-        bad = says_more or parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
-        if not bad:
-            httpx.URL(url).host.encode("idna")  # each would raise at the first request
+        has_extras = bool(parts.query or parts.fragment or re.search(r"[\s\\]", url))
+        is_bad = has_extras or parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+        if not is_bad:
+            httpx.URL(url).host.encode("idna")  # otherwise the first request would raise
     except (ValueError, httpx.InvalidURL) as error:
         raise problem from error
-    if bad:
+    if is_bad:
         raise problem
     if parts.username is not None or parts.password is not None:
-        raise InputError("server: a name or a password in the address", hint=f"give the token by {TOKEN}")
+        raise InputError("server: the address contains a user name or password", hint=f"pass the token in {TOKEN}")
     return url.rstrip("/")
 
 
@@ -188,12 +197,12 @@ def _json(response: httpx.Response, url: str) -> Any:
     content = bytearray()
     for part in response.iter_bytes():
         content += part
-        if len(content) > LARGEST_BYTES:
-            raise ServerError(f"the server {url} gave an answer of more than {LARGEST_BYTES >> 20} MiB")
+        if len(content) > MAX_BYTES:
+            raise ServerError(f"the response of the server {url} exceeds {MAX_BYTES >> 20} MiB")
     try:
-        return json.loads(bytes(content), parse_constant=_no_constant)
+        return json.loads(bytes(content), parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
-        raise ServerError(f"what answers at {url} is no wattune server: no JSON came back") from error
+        raise ServerError(f"{url} is not a wattune server: the response is not JSON") from error
 
 
 def _refused(response: httpx.Response, url: str) -> ServerRefused | ServerError:
@@ -205,15 +214,15 @@ def _refused(response: httpx.Response, url: str) -> ServerRefused | ServerError:
         problem = None
     problem = problem if isinstance(problem, dict) else {}
     text = {key: str(problem[key])[:500] for key in ("detail", "title", "hint") if problem.get(key)}
-    said = text.get("detail") or text.get("title") or f"status {status}"
+    reason = text.get("detail") or text.get("title") or f"status {status}"
     hint = text.get("hint")
     if 300 <= status < 400:
-        said, hint = "it is elsewhere", f"give that address: {response.headers.get('Location', 'unknown')}"
+        reason, hint = "it has moved", f"use the new address: {response.headers.get('Location', 'unknown')}"
     elif status in (401, 403) and hint is None:
-        hint = f"give a token by {TOKEN}"
+        hint = f"pass a token in {TOKEN}"
     if status < 500:
-        return ServerRefused(f"the server {url} refuses: {said}", status=status, hint=hint)
-    return ServerError(f"the server {url} failed: {said}")
+        return ServerRefused(f"the server {url} rejected the request: {reason}", status=status, hint=hint)
+    return ServerError(f"the server {url} failed: {reason}")
 
 
 def _seconds(retry_after: str | None) -> float:
@@ -230,9 +239,9 @@ def _is_untrusted(error: BaseException | None) -> bool:
 
 def _why(error: Exception) -> str:
     if isinstance(error, httpx.TimeoutException):
-        return "no answer in time"
+        return "timed out"
     return str(error) or type(error).__name__
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number that JSON knows")
+def _reject_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a valid JSON number")

@@ -1,4 +1,4 @@
-"""Records on their way to the server: each is a file until the server has it, so that none is lost."""
+"""Durable outbox of uploads: each is a file until the server has acknowledged it, so that none is lost."""
 
 from __future__ import annotations
 
@@ -9,106 +9,110 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wattune.errors import RecordError, ServerAway, ServerError, ServerRefused
+from wattune.errors import RecordError, ServerError, ServerRefused, ServerUnavailable
 from wattune.files import read_json, write_json
 from wattune.records.served import digest
-from wattune.remote.cache import held
+from wattune.remote.cache import file_lock
 from wattune.remote.connection import UNTRUSTED
 
 Send = Callable[[dict[str, Any]], Any]
-"""Delivers one upload: its ``method``, ``path``, ``params``, ``body`` and ``key``."""
+"""Function that sends one upload: a dict of ``method``, ``path``, ``params``, ``body`` and ``key``."""
 
-FOR_GOOD = (400, 413, 415, 422)
-"""Statuses that say that an upload is wrong, and will be however often it is sent."""
+PERMANENT = (400, 413, 415, 422)
+"""Statuses of an invalid upload, for which a retry is pointless."""
 
-NOT_OF_THE_UPLOAD = (401, 403, UNTRUSTED)
-"""Statuses of the token and of the server: nothing can be said of the upload itself, and none gets through."""
+NOT_DUE_TO_UPLOAD = (401, 403, UNTRUSTED)
+"""Statuses caused by the token or the server's certificate, which affect all uploads."""
 
-REST_S = 60.0
-"""How long an upload that the server failed at is not sent again by this process."""
+BACKOFF_S = 60.0
+"""Backoff in seconds before this process retries an upload that failed on the server."""
 
 
 class Outbox:
-    """A folder of uploads. The key of one is of its content: the server takes the same upload once, however often it
-    comes. One that the server refuses for good is moved to ``refused`` beside them, and said through ``tell``."""
+    """A folder of pending uploads.
 
-    def __init__(self, folder: Path, tell: Callable[[str], None]):
+    The idempotency key of an upload is a hash of its content, so the server stores a repeated upload once. If the
+    server rejects an upload permanently, it is moved to the folder ``refused`` and reported through ``notify``.
+    """
+
+    def __init__(self, folder: Path, notify: Callable[[str], None]):
         self.folder = folder
-        self._tell = tell
-        self._turn = threading.Lock()
+        self._notify = notify
+        self._lock = threading.Lock()
         self._not_before_s: dict[str, float] = {}
 
     def put(self, upload: dict[str, Any]) -> None:
-        """Keep what ``upload`` gave until it is delivered. Raises: OutputError, OSError."""
+        """Store an upload until it is delivered. Raises: OutputError, OSError."""
         key = upload["key"]
-        if not any(name.endswith(f"-{key}.json") for name in self.waiting()):
+        if not any(name.endswith(f"-{key}.json") for name in self.pending()):
             write_json(self.folder / f"{time.time_ns():020d}-{key}.json", upload)
 
-    def waiting(self) -> list[str]:
-        """Names of the files that wait, the oldest first."""
+    def pending(self) -> list[str]:
+        """List the file names of the pending uploads, oldest first."""
         try:
             return sorted(name for name in os.listdir(self.folder) if name.endswith(".json") and name[0] != ".")
         except FileNotFoundError:
             return []
 
     def deliver(self, send: Send, answers: dict[str, Any]) -> None:
-        """Send what waits, in its order, as long as the server is there and takes the token; ``answers`` gets
-        key -> answer. One that fails by itself holds up no other, and is not tried again for ``REST_S``.
+        """Send the pending uploads in order; ``answers`` receives key -> response.
 
-        Nothing is sent while another process of this machine does. Raises: ServerError and ServerRefused, the first
-        that there was; OSError.
+        Stops if the server is unavailable or rejects the token. An upload that fails on its own does not block the
+        others; it is retried after ``BACKOFF_S``. Sends nothing while another process on this machine is sending.
+
+        Raises: the first ServerError or ServerRefused; OSError.
         """
-        if not self.waiting():
+        if not self.pending():
             return
         first: ServerError | ServerRefused | None = None
-        with self._turn, held(self.folder / "lock", waits=False) as mine:
-            for name in self.waiting() if mine else ():
+        with self._lock, file_lock(self.folder / "lock", blocking=False) as is_locked:
+            for name in self.pending() if is_locked else ():
                 if time.monotonic() < self._not_before_s.get(name, 0.0):
                     continue
                 path = self.folder / name
                 try:
-                    kept = _upload(read_json(path))
-                    answers[kept["key"]] = send(kept)
+                    content = _checked(read_json(path))
+                    answers[content["key"]] = send(content)
                 except RecordError as error:
                     if path.exists():
                         self._refuse(path, str(error))
                     continue  # another process has delivered it
-                except ServerAway:
+                except ServerUnavailable:
                     raise
                 except ServerError as error:
                     first = first or error
-                    self._not_before_s[name] = time.monotonic() + REST_S
+                    self._not_before_s[name] = time.monotonic() + BACKOFF_S
                     continue
                 except ServerRefused as error:
-                    if error.status in NOT_OF_THE_UPLOAD:
+                    if error.status in NOT_DUE_TO_UPLOAD:
                         raise
-                    if error.status in FOR_GOOD:
+                    if error.status in PERMANENT:
                         self._refuse(path, str(error))
                         continue
                     first = first or error
-                    self._not_before_s[name] = time.monotonic() + REST_S
+                    self._not_before_s[name] = time.monotonic() + BACKOFF_S
                     continue
                 path.unlink(missing_ok=True)
         if first is not None:
             raise first
 
     def _refuse(self, path: Path, why: str) -> None:
-        place = self.folder / "refused"
-        place.mkdir(exist_ok=True)
-        os.replace(path, place / path.name)
-        self._tell(f"an upload was refused and is kept in {place / path.name}: {why}")
+        folder = self.folder / "refused"
+        folder.mkdir(exist_ok=True)
+        os.replace(path, folder / path.name)
+        self._notify(f"the server rejected an upload, which was moved to {folder / path.name}: {why}")
 
 
 def upload(method: str, path: str, params: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
-    """An upload with its key."""
+    """Build an upload with its idempotency key."""
     key = digest([method, path, params, body])
     return {"method": method, "path": path, "params": params, "body": body, "key": key}
 
 
-def _upload(found: object) -> dict[str, Any]:
-    """Raises: RecordError for what ``upload`` never gave."""
-    if isinstance(found, dict) and found.keys() == {"method", "path", "params", "body", "key"}:
-        texts = all(isinstance(found[name], str) for name in ("method", "path", "key"))
-        if texts and isinstance(found["params"], dict) and isinstance(found["body"], dict):
-            return found
-    raise RecordError("it is no upload")
+def _checked(content: object) -> dict[str, Any]:
+    """Check the content of an upload's file. Raises: RecordError."""
+    if isinstance(content, dict) and content.keys() == {"method", "path", "params", "body", "key"}:
+        are_texts = all(isinstance(content[name], str) for name in ("method", "path", "key"))
+        if are_texts and isinstance(content["params"], dict) and isinstance(content["body"], dict):
+            return content
+    raise RecordError("not a valid upload")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wattune.reporting.gathering import Records, gather
+from wattune.reporting.record_set import RecordSet, gather
 from wattune.reporting.report import write_report
 from wattune.reporting.text import cap_table, comparison_table, summary
 
-__all__ = ["Records", "cap_table", "comparison_table", "gather", "summary", "write_report"]
+__all__ = ["RecordSet", "cap_table", "comparison_table", "gather", "summary", "write_report"]

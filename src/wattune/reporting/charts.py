@@ -1,4 +1,4 @@
-"""What all figures share: axes, colours, hover texts. Specifications for plotly.js as plain dicts."""
+"""Common elements of all figures: axes, colours, traces. Specifications for plotly.js as plain dicts."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ BATCH_COLOURS = 6
 
 
 def axis(title: str, **more: Any) -> Spec:
-    """An axis with its title, units included."""
+    """Make an axis with its title, units included."""
     return {
         "title": {"text": plain(title), "standoff": 8},
         "gridcolor": "var(--line)",
         "linecolor": "var(--line)",
         "zeroline": False,
         "automargin": True,
-        # Otherwise a finger on a figure would zoom it instead of scrolling the page.
+        # Otherwise touching a figure would zoom it instead of scrolling the page.
         "fixedrange": True,
         **more,
     }
 
 
 def spec(data: list[Spec], x: Spec, y: Spec, **more: Any) -> Spec:
-    """A figure of these traces in the page's style; ``more`` goes into the layout."""
+    """Make a figure of these traces in the page's style; ``more`` goes into the layout."""
     layout: Spec = {
         "font": {"family": "var(--font)", "size": 12, "color": "var(--muted)"},
         "paper_bgcolor": "rgba(0,0,0,0)",
@@ -48,7 +48,7 @@ def spec(data: list[Spec], x: Spec, y: Spec, **more: Any) -> Spec:
 
 
 def line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, **more: Any) -> Spec:
-    """A line without markers; None is a gap."""
+    """Make a line without markers; None is a gap."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -61,7 +61,7 @@ def line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, **more: Any
 
 
 def dots(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, **more: Any) -> Spec:
-    """Markers without a line."""
+    """Make markers without a line."""
     return {
         "type": "scatter",
         "mode": "markers",
@@ -76,7 +76,7 @@ def dots(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, **more: Any
 def rule(
     value: float, label: str, *, vertical: bool = False, left: bool = False, colour: str = "var(--cap)"
 ) -> tuple[Spec, Spec]:
-    """A straight dashed line across the figure at ``value`` and the label at its end: a shape and an annotation."""
+    """Make a dashed line across the figure at ``value``, and a label at its end: a shape and an annotation."""
     along, across = ("y", "x") if vertical else ("x", "y")
     shape = {
         "type": "line",
@@ -106,12 +106,12 @@ def rule(
 
 
 def batch_colour(batch_sizes: Sequence[int], batch_size: int) -> str:
-    """The colour of one batch size among these, the same in every figure that shows the same batch sizes."""
+    """The colour of one batch size among these: the same in every figure with the same batch sizes."""
     place = sorted(batch_sizes).index(batch_size)
     step = round(place * (BATCH_COLOURS - 1) / max(1, len(batch_sizes) - 1))
     return f"var(--batch-{step})"
 
 
 def number(value: float) -> str:
-    """Three digits, for a cell of a heat map: 0.0123, 4.80, 21.0, 154."""
+    """Write three digits, for a cell of a heat map: 0.0123, 4.80, 21.0, 154."""
     return f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"

@@ -1,4 +1,4 @@
-"""One HTML file without any outside reference: plain text in, escaped here and nowhere else."""
+"""One self-contained HTML file: plain text in, escaped here and nowhere else."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from importlib.resources import files
 from typing import Any
 
 Spec = dict[str, Any]
-"""A figure as plotly.js takes it: "data" and "layout". Colours are CSS variables, such as "var(--accent)"."""
+"""A figure for plotly.js: "data" and "layout". Colours are CSS variables, such as "var(--accent)"."""
 
-# The browser itself refuses every request, whatever a script may try.
+# With this policy the browser refuses every request of any script.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its title, where its numbers come from, and a sentence on how to read it.
+    """A chart with its title, the origin of its values, and a note on how to read it.
 
-    Below ``narrowest`` pixels it is scrolled instead of squeezed.
+    Below ``narrowest`` pixels it scrolls instead of shrinking.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text. Columns of which ``numeric`` is true stand to the right; rows after ``shown`` can be unfolded."""
+    """Rows of text. ``numeric`` columns are right-aligned; rows after the first ``shown`` are collapsed."""
 
     title: str
     origin: str
@@ -49,7 +49,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence where there is no figure to show."""
+    """A short text in place of a figure."""
 
     title: str
     text: str
@@ -57,7 +57,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a sentence, and what stands under it."""
+    """A heading, an introduction, and the items below it."""
 
     title: str
     intro: str
@@ -66,7 +66,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure in large type: what it is, its value, and what to compare it with."""
+    """One value in large type, with its label and a value to compare with."""
 
     label: str
     value: str
@@ -88,7 +88,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as HTML, with plotly.js in it once."""
+    """Render the page as HTML, with plotly.js included once."""
     from plotly.offline import get_plotlyjs  # 5 MB of text that only a report needs
 
     figures = {item.key: item.spec for section in page.sections for item in section.items if isinstance(item, Figure)}
@@ -193,7 +193,7 @@ def _tag(origin: str) -> str:
 
 
 def _json(data: object) -> str:
-    # A "<" could close the script element that the JSON stands in.
+    # A "<" could close the script element around the JSON.
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -9,27 +9,27 @@ from typing import Any
 from wattune.files import write_json
 from wattune.records import (
     Comparison,
-    EfficiencyCurve,
     LearningCurve,
     Plan,
     ProfileTable,
     Record,
+    SampleEfficiency,
     SessionRecord,
     TrainingRecord,
 )
 
 PUBLIC: dict[str, type[Record]] = {
     kind.name: kind
-    for kind in (ProfileTable, EfficiencyCurve, Plan, TrainingRecord, Comparison, LearningCurve, SessionRecord)
+    for kind in (ProfileTable, SampleEfficiency, Plan, TrainingRecord, Comparison, LearningCurve, SessionRecord)
 }
-"""The records whose JSON other programs may rely on, by the value of their field ``record``."""
+"""Public records by the value of their field ``record``: other programs may rely on their JSON."""
 
 
 def schema(kind: type[Record]) -> dict[str, Any]:
-    """What a file of this record must look like (JSON Schema, draft 2020-12).
+    """Make the JSON Schema (draft 2020-12) of a record.
 
-    It says no more than the fields: that cells are unique, that a cell has figures unless it is out of memory, and that
-    a curve is 1 at its reference batch size is checked on reading.
+    It describes the fields only. Reading checks more: cells are unique, a cell has figures unless it is out of memory,
+    and a curve is 1 at its reference batch size.
     """
     fields = _standard(kind.model_json_schema())
     properties = {
@@ -37,7 +37,7 @@ def schema(kind: type[Record]) -> dict[str, Any]:
         **fields.pop("properties"),
     }
     properties["version"] = {**properties["version"], "minimum": 1, "maximum": kind.version_read}
-    # Other programs may leave the origin out or null; the record is then of unknown origin.
+    # Other programs may omit the origin or write null; the record is then of unknown origin.
     properties["provenance"] = {"anyOf": [{"$ref": "#/$defs/Provenance"}, {"type": "null"}]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -48,8 +48,8 @@ def schema(kind: type[Record]) -> dict[str, Any]:
 
 
 def _standard(part: Any) -> Any:
-    # pydantic writes the limits of a number that has a validator of its own under its own names, and gives every field
-    # a title that only repeats its name.
+    # pydantic writes the limits of a number with a custom validator under its own keywords, and gives every field a
+    # title that only repeats its name.
     if isinstance(part, list):
         return [_standard(entry) for entry in part]
     if not isinstance(part, dict):

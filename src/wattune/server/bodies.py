@@ -1,6 +1,7 @@
-"""JSON bodies, read strictly: what two programs could understand differently, or none could keep, is refused.
+"""Strict parsing of JSON bodies: ambiguous or unstorable input is rejected.
 
-Duplicate keys, NaN and infinity, numbers that no double or 64-bit integer holds, half characters, deep nesting.
+Rejected are duplicate keys, NaN and infinity, numbers outside double or 64-bit integer range, lone surrogates, and deep
+nesting.
 """
 
 from __future__ import annotations
@@ -20,37 +21,37 @@ from wattune.server.problems import Problem
 
 DEPTH = 64
 VALUES = 1_000_000
-"""Values of a body at most: 8 MiB of "[]," would otherwise become hundreds of MiB of lists."""
+"""Maximum number of values in a body: 8 MiB of "[]," would otherwise become hundreds of MiB of lists."""
 
 SMALL_BYTES = 4096
-"""A body that is read sooner than another thread could take it over."""
+"""Size up to which parsing in place is faster than handing the body to another thread."""
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _NOT_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
-_ODD = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+_SPECIAL = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 def body(kind: type[Body]) -> Callable[[Request], Awaitable[Body]]:
-    """A dependency: the request's body as a value or a record. Put it behind the one that authenticates."""
+    """Build a dependency that parses the body as a model or a record. List it after the one that authenticates."""
 
     async def read(request: Request) -> Body:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != "application/json":
             raise Problem(415, "the header Content-Type", value=content_type, allowed="application/json")
         if request.headers.get("content-encoding", "identity").lower() != "identity":
-            raise Problem(415, "the header Content-Encoding", allowed="identity: the body as it is")
+            raise Problem(415, "the header Content-Encoding", allowed="identity, i.e. an uncompressed body")
         content = await request.body()
         if len(content) <= SMALL_BYTES:
-            return _parsed(kind, content)
-        return await run_in_threadpool(_parsed, kind, content)
+            return _validate(kind, content)
+        return await run_in_threadpool(_validate, kind, content)
 
     return read
 
 
 def parse_json(content: bytes) -> Any:
-    """The value of a JSON text. Raises: Problem 400 saying what is wrong with it."""
+    """Parse a JSON text. Raises: Problem 400 with the reason."""
     if not content.strip():
         raise Problem(400, "the body is empty", allowed="JSON")
     if sum(map(content.count, (b",", b"[", b"{"))) > VALUES:
@@ -59,21 +60,19 @@ def parse_json(content: bytes) -> Any:
     try:
         data = json.loads(
             content.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_refuse,
-            parse_float=_finite,
-            parse_int=_fits,
+            object_pairs_hook=_unique_keys,
+            parse_constant=_reject_constant,
+            parse_float=_parse_float,
+            parse_int=_parse_int,
         )
-        if _ODD.search(content):
+        if _SPECIAL.search(content):
             _check_texts(data)
     except (ValueError, RecursionError) as error:
-        raise Problem(
-            400, "the body is not JSON that can be kept", value=str(error), allowed="RFC 8259, UTF-8"
-        ) from None
+        raise Problem(400, "the body is not valid JSON", value=str(error), allowed="RFC 8259, UTF-8") from None
     return data
 
 
-def _parsed(kind: type[Body], content: bytes) -> Body:
+def _validate(kind: type[Body], content: bytes) -> Body:
     data = parse_json(content)
     if issubclass(kind, Record):
         return kind.parse(data, source="the body")
@@ -81,7 +80,7 @@ def _parsed(kind: type[Body], content: bytes) -> Body:
         return TypeAdapter(kind).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the whole of it"
+        place = ".".join(str(part) for part in first["loc"]) or "(root)"
         allowed = first["msg"].removeprefix("Value error, ")
         raise Problem(422, f"the body, field {place}", value=first.get("input"), allowed=allowed) from None
 
@@ -91,47 +90,47 @@ def _check_depth(content: bytes) -> None:
     for bracket in _STRING.sub(b"", content).translate(None, _NOT_BRACKETS):
         depth += 1 if bracket in b"[{" else -1
         if depth > DEPTH:
-            raise Problem(400, "the JSON is nested too deep", allowed=f"at most {DEPTH} levels")
+            raise Problem(400, "the JSON is nested too deeply", allowed=f"at most {DEPTH} levels")
 
 
 def _check_texts(data: Any) -> None:
-    left = [data]
-    while left:
-        value = left.pop()
+    stack = [data]
+    while stack:
+        value = stack.pop()
         if isinstance(value, str):
-            value.encode()  # half a character is an error
+            value.encode()  # raises on a lone surrogate
             if "\0" in value:
-                raise ValueError("a text with the character 0")
+                raise ValueError("a string contains the NUL character")
         elif isinstance(value, list):
-            left.extend(value)
+            stack.extend(value)
         elif isinstance(value, dict):
-            left.extend(value.keys())
-            left.extend(value.values())
+            stack.extend(value.keys())
+            stack.extend(value.values())
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names: set[str] = set()
         for name, _ in pairs:
-            if name in seen:
-                raise ValueError(f"the key {name[:100]!r} stands there twice")
-            seen.add(name)
-    return found
+            if name in names:
+                raise ValueError(f"duplicate key {name[:100]!r}")
+            names.add(name)
+    return result
 
 
-def _refuse(name: str) -> float:
-    raise ValueError(f"{name} is not a number that JSON knows")
+def _reject_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a valid JSON number")
 
 
-def _finite(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} is too large for a number")
+        raise ValueError(f"{text[:40]} is out of range for a number")
     return value
 
 
-def _fits(text: str) -> int:
+def _parse_int(text: str) -> int:
     if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
-        raise ValueError(f"{text[:40]} is too large for an integer")
+        raise ValueError(f"{text[:40]} is out of range for an integer")
     return int(text)

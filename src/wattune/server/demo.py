@@ -1,8 +1,8 @@
-"""``wattune serve --demo``: simulated boards as devices of the server, so that its pages have something to show.
+"""Simulated devices for ``wattune serve --demo``, so that the pages have something to show.
 
-Each board is a process of its own that does what any device does, over HTTP: the model and its weights from the server,
-a profile (virtual time), the curve from the server's proxy runs, and a real training at the chosen point, again and
-again under other caps. All of it is marked as simulated.
+Each board is a process that acts like any device, over HTTP: it fetches the model and its weights, measures a profile
+(in virtual time), waits for the curve of the server's proxy runs, and really trains at the chosen point, repeatedly
+under different caps. All records are marked as simulated.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from pathlib import Path
 MODEL = "resnet8-digits"
 
 PAUSE_S = 10.0
-"""Between two runs of a board, so that what came of one can be seen."""
+"""Pause between two runs of a board, so that the result can be seen."""
 
-LATER_S = 15.0
-"""How much later a board begins that takes another one's profile."""
+DELAY_S = 15.0
+"""Delay of a board that reuses the profile of another one."""
 
-STARTS_S = 120.0
-"""How long a board waits for the server, which may be making its first model."""
+STARTUP_S = 120.0
+"""Timeout of a board that waits for the server, which may still be training its first model."""
 
-ENDS_S = 5.0
-"""How long a board has to end before it is killed."""
+SHUTDOWN_S = 5.0
+"""Timeout in seconds after which a board is killed on shutdown."""
 
 
 @dataclass(frozen=True)
-class Board:
+class DemoBoard:
     """A simulated board, and the caps that it trains under, one run after the other.
 
-    ``profiles``: whether it measures its whole grid first; the first cap is the highest, above which nothing is probed.
-    Else it looks for a profile on the server, and begins later, so that there is one.
+    ``profiles``: measure the whole grid first; the first cap is the highest, above which nothing is probed. Otherwise
+    the board starts later and takes a profile from the server.
     """
 
     name: str
@@ -49,20 +49,22 @@ class Board:
 
 
 BOARDS = (
-    Board("demo-nano-1", "sim:jetson-nano", (5.5, 4.5, 4.2)),
-    Board("demo-tx2nx", "sim:jetson-tx2-nx", (6.8, 6.2, 5.8)),
-    Board("demo-nano-2", "sim:jetson-nano", (4.2, 5.0, 4.6), profiles=False),
+    DemoBoard("demo-nano-1", "sim:jetson-nano", (5.5, 4.5, 4.2)),
+    DemoBoard("demo-tx2nx", "sim:jetson-tx2-nx", (6.8, 6.2, 5.8)),
+    DemoBoard("demo-nano-2", "sim:jetson-nano", (4.2, 5.0, 4.6), profiles=False),
 )
 
 
 @contextmanager
-def start(url: str, token: str | None, boards: tuple[Board, ...] = BOARDS) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A process for each board, from now until this is left or this process dies; gives the processes.
+def start(
+    url: str, token: str | None, boards: tuple[DemoBoard, ...] = BOARDS
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run one process per board until the context is left or this process dies; yield the processes.
 
-    ``url``: of the server, which may answer later. ``token``: one with the scope "device", where it asks for one.
+    ``url``: URL of the server, which may become ready later. ``token``: a token with the scope "device", if required.
     """
     with tempfile.TemporaryDirectory(prefix="wattune-demo-boards-", ignore_cleanup_errors=True) as folder:
-        # What devices keep of servers, and their runs: not in the user's own folders.
+        # Caches and runs of the devices do not belong in the user's own folders.
         environment = {**os.environ, "XDG_CACHE_HOME": folder, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         if token is not None:
             environment["WATTUNE_TOKEN"] = token
@@ -75,8 +77,8 @@ def start(url: str, token: str | None, boards: tuple[Board, ...] = BOARDS) -> It
         finally:
             for process in running:
                 assert process.stdin is not None
-                process.stdin.close()  # what it watches
-            until = time.monotonic() + ENDS_S
+                process.stdin.close()  # which makes the board exit
+            until = time.monotonic() + SHUTDOWN_S
             for process in running:
                 try:
                     process.wait(max(0.0, until - time.monotonic()))
@@ -85,29 +87,26 @@ def start(url: str, token: str | None, boards: tuple[Board, ...] = BOARDS) -> It
                     process.wait()
 
 
-def play(url: str, board: Board, folder: Path, *, runs: int | None = None) -> None:
-    """What the process of a board does: ``runs`` runs, by default without end.
-
-    A run that fails is said, and the next one tried.
-    """
+def play(url: str, board: DemoBoard, folder: Path, *, runs: int | None = None) -> None:
+    """Run a board: ``runs`` runs, by default endlessly. A failed run is reported, and the next one starts."""
     import torch
 
     from wattune.errors import WattuneError
-    from wattune.pipeline import run
-    from wattune.workloads.sources import Digits
+    from wattune.job.with_server import run_with_server
+    from wattune.workloads.example import Digits
 
     torch.set_num_threads(1)
-    # The data of the built-in example, which this "device" alone has.
+    # Data of the built-in example that only this "device" has.
     data = Digits(classes=(5, 6, 7, 8, 9), invert=True, noise=0.3)()
     _wait_for_model(url)
     turns = count() if runs is None else range(runs)
     if not board.profiles:
-        time.sleep(LATER_S)
+        time.sleep(DELAY_S)
     for turn, cap_w in zip(turns, cycle(board.caps_w), strict=False):
         output = folder / f"{turn}-{time.time_ns()}"
         strategy = "full" if board.profiles and turn == 0 else None
         try:
-            run(
+            run_with_server(
                 board.device,
                 server=url,
                 model=MODEL,
@@ -124,24 +123,24 @@ def play(url: str, board: Board, folder: Path, *, runs: int | None = None) -> No
 
 
 def _wait_for_model(url: str) -> None:
-    """Until the server answers and has it. Raises: ServerAway, ServerRefused after ``STARTS_S``."""
-    from wattune.errors import ServerAway, ServerRefused
-    from wattune.remote import Server
+    """Wait until the server has the model. Raises: ServerUnavailable, ServerRefused after ``STARTUP_S``."""
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-    until = time.monotonic() + STARTS_S
-    with Server(url) as server:
-        while True:
-            try:
-                server.model(MODEL)
-                return
-            except (ServerAway, ServerRefused):  # it is starting, or makes the model
-                if time.monotonic() > until:
-                    raise
-                time.sleep(1.0)
+    from wattune.errors import ServerRefused, ServerUnavailable
+    from wattune.remote import Client
+
+    retrying = Retrying(
+        retry=retry_if_exception_type((ServerUnavailable, ServerRefused)),  # it is starting, or training the model
+        stop=stop_after_delay(STARTUP_S),
+        wait=wait_fixed(1.0),
+        reraise=True,
+    )
+    with Client(url) as server:
+        retrying(server.model, MODEL)
 
 
 def _end_with_parent() -> None:
-    """End at once when the other end of stdin is closed, however the parent ended."""
+    """Exit when stdin is closed, however the parent ended."""
 
     def watch() -> None:
         sys.stdin.buffer.read()
@@ -151,11 +150,11 @@ def _end_with_parent() -> None:
 
 
 def main(url: str, index: str, folder: str) -> None:
-    """Of the process of one board: ``BOARDS[index]``."""
+    """Entry point of the process of one board, ``BOARDS[index]``."""
     from wattune.errors import WattuneError
 
     _end_with_parent()
-    # The server, its workers and whoever looks at the pages come first.
+    # Lower priority than the server, its workers and the browser.
     os.nice(10)
     board = BOARDS[int(index)]
     try:

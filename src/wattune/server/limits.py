@@ -1,4 +1,4 @@
-"""How much anybody may ask for: bodies by size, requests by rate, failed authentications by minute."""
+"""Limits: body size, request rate, and failed authentications per minute."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OPEN_PATHS = ("/healthz", "/readyz")
-"""What a monitor asks: no rate limit, no authentication."""
+"""Paths for health checks: no rate limit, no authentication."""
 
 REMEMBERED = 10_000
-"""Clients that a limit keeps in mind: those seen last."""
+"""Maximum number of clients tracked by a limit, least recently seen evicted first."""
 
 
 _PUBLIC = len("Bearer wt_0123456789ab")
@@ -28,10 +28,10 @@ _PUBLIC = len("Bearer wt_0123456789ab")
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes, seconds and requests per second.
+    """Limits in bytes, seconds and requests per second.
 
-    ``rate_per_s`` and ``burst``: requests of one address with one token. ``failures_per_min``: failed authentications
-    of one address. ``silence_s``: how long a body may pause.
+    ``rate_per_s`` and ``burst``: requests from one address with one token. ``failures_per_min``: failed authentications
+    from one address. ``silence_s``: read timeout while a body is received.
     """
 
     json_bytes: int = 8 * 2**20
@@ -45,7 +45,7 @@ class Limits:
 
 @dataclass
 class Buckets:
-    """Token buckets by key: each holds at most ``burst`` and gains ``rate_per_s``.
+    """Token buckets by key: each holds at most ``burst`` tokens and gains ``rate_per_s``.
 
     Source: Turner, New directions in communications (or which way to the information age?), 1986.
     """
@@ -57,91 +57,91 @@ class Buckets:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, key: object) -> float:
-        """Take one; gives 0, or the seconds to wait where there is none."""
+        """Take one token; return 0, or the seconds to wait if the bucket is empty."""
         with self._lock:
             return self._take(key, self.now_s())
 
     def _take(self, key: object, now_s: float) -> float:
-        held, then_s = self._held.pop(key, (self.burst, now_s))
-        held = min(self.burst, held + (now_s - then_s) * self.rate_per_s)
-        wait_s = 0.0 if held >= 1 else (1 - held) / self.rate_per_s
-        self._held[key] = (held - 1 if held >= 1 else held, now_s)
+        tokens, then_s = self._held.pop(key, (self.burst, now_s))
+        tokens = min(self.burst, tokens + (now_s - then_s) * self.rate_per_s)
+        wait_s = 0.0 if tokens >= 1 else (1 - tokens) / self.rate_per_s
+        self._held[key] = (tokens - 1 if tokens >= 1 else tokens, now_s)
         if len(self._held) > REMEMBERED:
             self._held.popitem(last=False)
         return wait_s
 
 
 def too_many(what: str, wait_s: float) -> Problem:
-    """The answer to somebody who asks too often."""
+    """Build the response to a client that exceeds a rate limit."""
     seconds = max(1, round(wait_s + 0.5))
     return Problem(429, what, hint=f"try again in {seconds} s", headers={"Retry-After": str(seconds)})
 
 
 class Limiter:
-    """Refuses requests that come too fast, and ends bodies that are too long or stand still, before any of it is used.
+    """Middleware that rejects requests above the rate limit, and bodies that are too large or stall.
 
-    Pure ASGI: a body is counted while it streams, whether or not its length was told.
+    Pure ASGI: a body is counted while it streams, whether or not it has a Content-Length.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits):
         self._app = app
         self._limits = limits
         self._buckets = Buckets(limits.rate_per_s, limits.burst)
-        # Of an address, however many tokens it claims to have: a made-up one costs nothing.
+        # Per address, whatever tokens it presents: invalid tokens are free to invent.
         self._addresses = Buckets(10 * limits.rate_per_s, 10 * limits.burst)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
         try:
             address = (scope.get("client") or ("",))[0]
-            # Only the public half of a token: a made-up one ends in a failed authentication, which has its own limit.
-            claimed = headers.get(b"authorization", b"")[:_PUBLIC]
-            if wait_s := self._addresses.take(address) or self._buckets.take((address, claimed)):
+            # Only the public half of a token: an invalid one fails authentication, which has its own limit.
+            public = headers.get(b"authorization", b"")[:_PUBLIC]
+            if wait_s := self._addresses.take(address) or self._buckets.take((address, public)):
                 raise too_many("too many requests", wait_s)
-            most = self._most(scope["path"])
+            max_bytes = self._max_bytes(scope["path"])
             length = headers.get(b"content-length", b"0")
-            if not length.isdigit() or int(length[:20]) > most:
-                raise _too_large(most)
+            if not length.isdigit() or int(length[:20]) > max_bytes:
+                raise _too_large(max_bytes)
         except Problem as problem:
             await respond(problem)(scope, receive, send)
             return
-        body = _Body(receive, most, self._limits.silence_s)
+        body = _Body(receive, max_bytes, self._limits.silence_s)
         await self._app(scope, body.receive, send)
 
-    def _most(self, path: str) -> int:
+    def _max_bytes(self, path: str) -> int:
         if path.startswith("/v1/files/"):
             return self._limits.file_bytes
         return self._limits.json_bytes if path.startswith("/v1/") else self._limits.form_bytes
 
 
 class _Body:
-    """Counts what comes in."""
+    """A request body: counts its bytes and times out if it stalls."""
 
-    def __init__(self, receive: Receive, most: int, silence_s: float):
+    def __init__(self, receive: Receive, max_bytes: int, silence_s: float):
         self._receive = receive
-        self._most = most
+        self._max_bytes = max_bytes
         self._silence_s = silence_s
         self._bytes = 0
-        self._whole = False
+        self._is_complete = False
 
     async def receive(self) -> Message:
-        if self._whole:  # what still comes is the end of the connection, which may take its time
+        if self._is_complete:  # the next message is the disconnect, which has no timeout
             return await self._receive()
         try:
             with anyio.fail_after(self._silence_s):
                 message = await self._receive()
         except TimeoutError:
-            raise Problem(408, "the rest of the request did not come", value=f"{self._silence_s:g} s") from None
+            raise Problem(408, "timed out reading the request body", value=f"{self._silence_s:g} s") from None
         self._bytes += len(message.get("body", b""))
-        self._whole = not message.get("more_body", False)
-        if self._bytes > self._most:
-            raise _too_large(self._most)
+        self._is_complete = not message.get("more_body", False)
+        if self._bytes > self._max_bytes:
+            raise _too_large(self._max_bytes)
         return message
 
 
-def _too_large(most: int) -> Problem:
-    return Problem(413, "the body is too large", allowed=f"at most {most} bytes", headers={"Connection": "close"})
+def _too_large(max_bytes: int) -> Problem:
+    return Problem(413, "the body is too large", allowed=f"at most {max_bytes} bytes", headers={"Connection": "close"})

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on stderr, each with the id of the request that it is about."""
+"""Structured logs: one JSON object per line on stderr, with the id of the request it belongs to."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from datetime import datetime, timezone
 
 REQUESTS = logging.getLogger("wattune.server.requests")
 
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
 class JsonLines(logging.Formatter):
-    """What `extra` gives becomes fields."""
+    """Formatter that writes a record as JSON, with the fields passed as ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Format a record as one line."""
         line = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **{name: value for name, value in vars(record).items() if name not in _OWN},
+            **{name: value for name, value in vars(record).items() if name not in _STANDARD},
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
@@ -38,6 +38,6 @@ def configure(level: int = logging.INFO) -> None:
         logger.handlers[:] = [handler]
         logger.setLevel(level)
         logger.propagate = False
-    # A request is told of once, by us.
+    # Requests are logged once, by our own middleware.
     logging.getLogger("uvicorn.access").handlers[:] = [logging.NullHandler()]
     logging.getLogger("uvicorn.access").propagate = False

@@ -1,4 +1,4 @@
-"""The description of the API: FastAPI's, with the bodies that are read strictly and the fields that records have."""
+"""OpenAPI description: FastAPI's own, plus the strictly parsed bodies and the fields of records."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from wattune.records import EfficiencyCurve, LearningCurve, Plan, ProfileTable, Record, TrainingRecord
+from wattune.records import LearningCurve, Plan, ProfileTable, Record, SampleEfficiency, TrainingRecord
 from wattune.records.served import DeviceStatus, ServedModel, SweepRequest
-from wattune.server.routes.parts import Problem
+from wattune.server.routes.endpoint import ProblemDetails
 from wattune.server.routes.plans import PlanRequest
 from wattune.version import __version__
 
 RECORDS: tuple[type[Record], ...] = (
-    EfficiencyCurve,
+    SampleEfficiency,
     LearningCurve,
     Plan,
     ProfileTable,
     ServedModel,
     TrainingRecord,
 )
-BODIES: tuple[type[BaseModel], ...] = (*RECORDS, DeviceStatus, PlanRequest, Problem, SweepRequest)
+BODIES: tuple[type[BaseModel], ...] = (*RECORDS, DeviceStatus, PlanRequest, ProblemDetails, SweepRequest)
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The whole of it."""
-    made = get_openapi(
+    """Build the OpenAPI document."""
+    document = get_openapi(
         title="wattune",
         version=__version__,
         summary="Pre-trained models, proxy sweeps, profiles, plans and training records for a small fleet of devices",
@@ -38,22 +38,22 @@ def describe(app: FastAPI) -> dict[str, Any]:
     _, schemas = models_json_schema(
         [(kind, "validation") for kind in BODIES], ref_template="#/components/schemas/{model}"
     )
-    parts = made.setdefault("components", {})
+    parts = document.setdefault("components", {})
     parts.setdefault("schemas", {}).update(schemas["$defs"])
     parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "wt_ID_SECRET"}}
     for kind in RECORDS:
         schema = parts["schemas"][kind.__name__]
         schema["properties"] = {"record": {"const": kind.name}, **schema["properties"]}
         schema["properties"]["version"] |= {"minimum": 1, "maximum": kind.version_read}
-    described: dict[str, Any] = _standard(made)
+    described: dict[str, Any] = _standardize(document)
     return described
 
 
-def _standard(part: Any) -> Any:
-    # pydantic writes the limits of a number that has a validator of its own under its own names.
+def _standardize(part: Any) -> Any:
+    # pydantic uses its own names for the limits of a number with a custom validator.
     if isinstance(part, list):
-        return [_standard(entry) for entry in part]
+        return [_standardize(entry) for entry in part]
     if not isinstance(part, dict):
         return part
     names = {"gt": "exclusiveMinimum", "ge": "minimum", "le": "maximum", "lt": "exclusiveMaximum"}
-    return {names.get(k, k) if isinstance(v, (int, float)) else k: _standard(v) for k, v in part.items()}
+    return {names.get(k, k) if isinstance(v, (int, float)) else k: _standardize(v) for k, v in part.items()}

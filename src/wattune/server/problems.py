@@ -1,4 +1,4 @@
-"""Errors as application/problem+json (RFC 9457), with what, value, allowed and hint as on the command line."""
+"""Error responses as application/problem+json (RFC 9457), with the fields what, value, allowed and hint."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from wattune.errors import InputError, OutputError, WattuneError
 from wattune.server.store import StoreUnavailable
 
 RETRY_S = 5
-"""When a client that found the store full or away may ask again."""
+"""Retry-After in seconds if the store is full or unavailable."""
 
-LONGEST = 500
-"""Characters of a value that is shown again."""
+MAX_CHARS = 500
+"""Maximum number of characters of a value in an error response."""
 
-_AWAY = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EFBIG}
-"""Errors of the system that may be over in a while, or that an operator ends: the request was not wrong."""
+_TEMPORARY = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EFBIG}
+"""System errors that are temporary or that an operator can fix: the request itself was correct."""
 
 
 class Problem(Exception):
-    """A request that is answered with an error. ``what``, ``value``, ``allowed``, ``hint`` as those of InputError."""
+    """Error response to a request. ``what``, ``value``, ``allowed``, ``hint``: as in ``InputError``."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class Problem(Exception):
         super().__init__(what)
         self.status = status
         self.headers = headers or {}
-        shown = None if value is None else _plain(value)
-        self.fields = {"what": _plain(what), "value": shown, "allowed": allowed, "hint": hint}
+        printable = None if value is None else _plain(value)
+        self.fields = {"what": _plain(what), "value": printable, "allowed": allowed, "hint": hint}
 
     @property
     def detail(self) -> str:
-        """All of it in one line."""
+        """The complete error message on one line."""
         parts = [self.fields["what"] or ""]
         if self.fields["value"] is not None:
             parts = [f"{parts[0]}: {self.fields['value']}"]
@@ -59,7 +59,7 @@ class Problem(Exception):
 
 
 def respond(problem: Problem) -> Response:
-    """The answer."""
+    """Build the response for a problem."""
     content = {
         "type": "about:blank",
         "title": HTTPStatus(problem.status).phrase,
@@ -71,28 +71,28 @@ def respond(problem: Problem) -> Response:
 
 
 def as_problem(error: BaseException) -> Problem | None:
-    """What an error of ours, of the store or of the framework is to a client; None for what nobody expected."""
+    """Map an error of wattune, the store or the framework to a problem; None for an unexpected error."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, (StoreUnavailable, OutputError)):
-        return _away(str(error))
+        return _unavailable(str(error))
     if isinstance(error, InputError):
         return Problem(422, error.what, value=error.value, allowed=error.allowed, hint=error.hint)
     if isinstance(error, WattuneError):
         return Problem(422, str(error))
-    if isinstance(error, OSError) and error.errno in _AWAY:
-        return _away(f"the store cannot be written: {error.strerror}")
+    if isinstance(error, OSError) and error.errno in _TEMPORARY:
+        return _unavailable(f"cannot write to the store: {error.strerror}")
     if isinstance(error, RequestValidationError):
         return _invalid(error)
     if isinstance(error, HTTPException):
         return Problem(error.status_code, str(error.detail), headers=dict(error.headers or {}))
     if isinstance(error, ClientDisconnect):
-        return Problem(400, "the request ended before its body did")
+        return Problem(400, "the client disconnected before the end of the body")
     return None
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error that ``as_problem`` knows."""
+    """Register the handlers for all errors that ``as_problem`` maps."""
 
     async def handle(request: Request, error: Exception) -> Response:
         problem = as_problem(error)
@@ -102,18 +102,18 @@ def install(app: FastAPI) -> None:
             return RedirectResponse(f"/login?next={quote(request.scope['path'])}", 303)
         return respond(problem)
 
-    known: tuple[type[Exception], ...] = (
+    kinds: tuple[type[Exception], ...] = (
         Problem,
         WattuneError,
         RequestValidationError,
         HTTPException,
         ClientDisconnect,
     )
-    for kind in known:
+    for kind in kinds:
         app.add_exception_handler(kind, handle)
 
 
-def _away(what: str) -> Problem:
+def _unavailable(what: str) -> Problem:
     return Problem(503, what, hint=f"try again in {RETRY_S} s", headers={"Retry-After": str(RETRY_S)})
 
 
@@ -125,7 +125,7 @@ def _invalid(error: RequestValidationError) -> Problem:
 
 
 def _plain(value: object) -> str:
-    """A value of anybody's in one line that can be printed, cut off."""
+    """Format any value as one printable line, truncated."""
     text = value if isinstance(value, str) else repr(value)
     text = " ".join(text.split()).encode("utf-8", "replace").decode()
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 3]}..."

@@ -1,7 +1,7 @@
-"""Who asks, and whether they may.
+"""Authentication and authorization.
 
-Scopes: read < device < admin. A program shows a token, a browser the cookie of its session; where no token was ever
-made, everything is open to the users of this machine, and to no page of another site that runs in their browsers.
+Scopes: read < device < admin. A program authenticates with a token, a browser with its session cookie. If no token was
+ever created, users of this machine have full access, but pages of other sites in their browsers have none.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from starlette.responses import Response
 
 from wattune.server.limits import REMEMBERED, Buckets, too_many
 from wattune.server.problems import Problem
-from wattune.server.sessions import COOKIE, LASTS_S, Sessions
+from wattune.server.sessions import COOKIE, LIFETIME_S, Sessions
 from wattune.server.store import tokens
 from wattune.server.store.tokens import SCOPES, Scope, Token
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 CSRF_FIELD = "csrf"
 CSRF_HEADER = "x-csrf-token"
-RECENT_S = 1.0
-SAFE = ("GET", "HEAD", "OPTIONS")
+TOKEN_CACHE_S = 1.0
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who asks. ``token`` and ``name``: of the token; None where none is needed."""
+    """The authenticated client. ``token`` and ``name``: id and name of its token; None without authentication."""
 
     scope: Scope
     by: Literal["token", "session", "nothing"]
@@ -41,30 +41,32 @@ class Identity:
     name: str | None = None
 
     def may(self, scope: Scope) -> bool:
-        """Whether this includes that scope."""
+        """True if this identity has the scope."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 
 @dataclass
-class Recent:
-    """Tokens that were found good a moment ago, by a hash of their text: a device that asks four times a second is
-    looked up once. What is revoked opens nothing after ``RECENT_S``."""
+class TokenCache:
+    """Cache of recently verified tokens, by a hash of their text: saves a query for a device that polls frequently.
 
-    _held: dict[bytes, tuple[Token, float]] = field(default_factory=dict)
+    A revoked token is rejected after at most ``TOKEN_CACHE_S``.
+    """
+
+    _entries: dict[bytes, tuple[Token, float]] = field(default_factory=dict)
 
     def keep(self, text: str, token: Token, now_s: float) -> None:
-        """Remember one."""
-        if len(self._held) >= REMEMBERED:
-            self._held.clear()
-        self._held[_digest(text)] = (token, now_s + RECENT_S)
+        """Add a verified token."""
+        if len(self._entries) >= REMEMBERED:
+            self._entries.clear()
+        self._entries[_digest(text)] = (token, now_s + TOKEN_CACHE_S)
 
     def find(self, headers: list[str], now_s: float) -> Token | None:
-        """The token of a header Authorization; None where it has to be looked up."""
+        """Find the token of an Authorization header; None if it must be looked up in the database."""
         if len(headers) != 1 or not headers[0].startswith("Bearer wt_"):
             return None
-        token, until_s = self._held.get(_digest(headers[0][len("Bearer ") :]), (None, 0.0))
-        good = token is not None and now_s < until_s and tokens.why_not(token, now_s) is None
-        return token if good else None
+        token, until_s = self._entries.get(_digest(headers[0][len("Bearer ") :]), (None, 0.0))
+        is_valid = token is not None and now_s < until_s and tokens.rejection(token, now_s) is None
+        return token if is_valid else None
 
 
 def _digest(text: str) -> bytes:
@@ -75,42 +77,42 @@ Check = Callable[[Request], Awaitable[Identity]]
 
 
 def require(scope: Scope) -> Check:
-    """A dependency: who asks, where they may. Raises: Problem 401, 403 or 429."""
+    """Build a dependency that authenticates a request and checks its scope. Raises: Problem 401, 403 or 429."""
 
     async def check(request: Request) -> Identity:
-        return await _allowed(request, scope, form=False)
+        return await _authorized(request, scope, form=False)
 
     return check
 
 
 def require_form(scope: Scope) -> Check:
-    """As ``require``, for the forms of a page: the route has to call ``check_form`` on what it got."""
+    """Build the same dependency for forms of a page; the route must call ``check_form``."""
 
     async def check(request: Request) -> Identity:
-        return await _allowed(request, scope, form=True)
+        return await _authorized(request, scope, form=True)
 
     return check
 
 
 def csrf_token(request: Request) -> str:
-    """The value of the field ``csrf`` of every form of a page."""
+    """CSRF token for the field ``csrf`` of a page's forms."""
     return _sessions(request).csrf(request.cookies.get(COOKIE))
 
 
-def check_form(request: Request, given: object) -> None:
-    """Raises: Problem 403 where a form was not made by a page of ours, in this session."""
+def check_form(request: Request, form_token: object) -> None:
+    """Check the CSRF token of a form. Raises: Problem 403 if it was not issued to this session."""
     check_origin(request)
-    if not isinstance(given, str) or not hmac.compare_digest(csrf_token(request).encode(), given.encode()):
-        raise Problem(403, "the form is not of this session", hint="load the page again")
+    if not isinstance(form_token, str) or not hmac.compare_digest(csrf_token(request).encode(), form_token.encode()):
+        raise Problem(403, "the form belongs to another session", hint="reload the page")
 
 
 def sign_in(request: Request, response: Response, text: str) -> Identity:
-    """Begin a session with the token of this text, whose cookie ``response`` sets. Raises: Problem 401 or 429."""
+    """Begin a session with a token and set its cookie on ``response``. Raises: Problem 401 or 429."""
     row = _by_token(request, text.strip())
     response.set_cookie(
         COOKIE,
         _sessions(request).begin(row.id),
-        max_age=LASTS_S,
+        max_age=LIFETIME_S,
         httponly=True,
         samesite="strict",
         secure=request.app.state.settings.has_tls or request.url.scheme == "https",
@@ -125,26 +127,26 @@ def sign_out(request: Request, response: Response) -> None:
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
 
-def asks_for_token(request: Request) -> bool:
-    """Whether nobody gets in without one."""
+def requires_token(request: Request) -> bool:
+    """True if requests without a token are rejected."""
     if request.app.state.settings.requires_token:
         return True
     with request.app.state.database.session(reads_only=True) as session:
-        return tokens.any_made(session)
+        return tokens.any_exist(session)
 
 
 def check_origin(request: Request) -> None:
-    """Raises: Problem 403 where a page of another site asks: it would act with rights that are not its own."""
+    """Reject cross-site requests, which would act with the user's rights. Raises: Problem 403."""
     site = request.headers.get("sec-fetch-site", "none")
     origin = request.headers.get("origin")
-    ours = origin is None or _split(origin).netloc == request.headers.get("host", "")
-    if site not in ("none", "same-origin") or not ours:
-        raise Problem(403, "a page of another site asks", value=origin or site, hint="open the server's own page")
+    is_ours = origin is None or _split(origin).netloc == request.headers.get("host", "")
+    if site not in ("none", "same-origin") or not is_ours:
+        raise Problem(403, "cross-site request", value=origin or site, hint="open the server's own page")
 
 
-async def _allowed(request: Request, scope: Scope, *, form: bool) -> Identity:
+async def _authorized(request: Request, scope: Scope, *, form: bool) -> Identity:
     now_s = time.time()
-    token = _recent(request).find(request.headers.getlist("authorization"), now_s)
+    token = _token_cache(request).find(request.headers.getlist("authorization"), now_s)
     if token is not None:
         request.app.state.used_s[token.id] = now_s
         identity = _identity(token, "token")
@@ -153,7 +155,7 @@ async def _allowed(request: Request, scope: Scope, *, form: bool) -> Identity:
     if not identity.may(scope):
         raise Problem(
             403,
-            "the token's scope",
+            "insufficient token scope",
             value=identity.scope,
             allowed=scope,
             hint=f"wattune token make NAME --scope {scope}",
@@ -163,10 +165,10 @@ async def _allowed(request: Request, scope: Scope, *, form: bool) -> Identity:
 
 
 def _identify(request: Request, *, form: bool) -> Identity:
-    given = request.headers.getlist("authorization")
-    if given:
-        kind, _, text = given[0].partition(" ")
-        if len(given) > 1 or kind.lower() != "bearer":
+    authorization = request.headers.getlist("authorization")
+    if authorization:
+        kind, _, text = authorization[0].partition(" ")
+        if len(authorization) > 1 or kind.lower() != "bearer":
             raise _unknown(request, "the header Authorization", allowed="Bearer wt_...")
         return _identity(_by_token(request, text.strip()), "token")
     cookie = request.cookies.get(COOKIE)
@@ -176,13 +178,13 @@ def _identify(request: Request, *, form: bool) -> Identity:
             row = tokens.find_id(session, token, time.time())
         if isinstance(row, Token):
             check_origin(request)
-            if request.method not in SAFE and not form:
+            if request.method not in SAFE_METHODS and not form:
                 check_form(request, request.headers.get(CSRF_HEADER))
             return _identity(row, "session")
-    if asks_for_token(request):
+    if requires_token(request):
         raise Problem(
             401,
-            "a token is needed",
+            "authentication required",
             hint="wattune token make NAME --scope device, on the server's machine",
             headers={"WWW-Authenticate": 'Bearer realm="wattune"'},
         )
@@ -191,8 +193,7 @@ def _identify(request: Request, *, form: bool) -> Identity:
 
 
 def check_local(request: Request) -> None:
-    """Raises: Problem 403 where the name that was asked for is not this machine's own: a page elsewhere can give its
-    own name this machine's address, and would then count as ours."""
+    """Reject requests for foreign host names, against DNS rebinding. Raises: Problem 403."""
     host = request.headers.get("host", "")
     if (_split(f"//{host}").hostname or "") not in LOCAL_NAMES:
         raise Problem(403, "the header Host", value=host, allowed=", ".join(LOCAL_NAMES))
@@ -203,7 +204,7 @@ def _split(text: str) -> SplitResult:
     try:
         return urlsplit(text)
     except ValueError as error:  # a bracket that is not closed
-        raise Problem(400, "the headers Host and Origin", value=text, allowed="addresses") from error
+        raise Problem(400, "the headers Host and Origin", value=text, allowed="valid addresses") from error
 
 
 def _by_token(request: Request, text: str) -> Token:
@@ -213,13 +214,13 @@ def _by_token(request: Request, text: str) -> Token:
     if isinstance(row, str):
         raise _unknown(request, row)
     request.app.state.used_s[row.id] = now_s
-    _recent(request).keep(text, row, now_s)
+    _token_cache(request).keep(text, row, now_s)
     return row
 
 
 def _unknown(request: Request, what: str, *, allowed: str | None = None) -> Problem:
-    # A right token is taken however often others failed at the same address: 256 random bits are not guessed, and a
-    # neighbour behind the same address must not be able to lock a device out.
+    # Only failures are limited: 256 random bits cannot be guessed, and a client behind the same address must not be
+    # able to lock a device out.
     failures: Buckets = request.app.state.failures
     address = request.client.host if request.client else ""
     if wait_s := failures.take(address):
@@ -232,9 +233,9 @@ def _identity(row: Token, by: Literal["token", "session"]) -> Identity:
     return Identity(row.scope, by, row.id, row.name)
 
 
-def _recent(request: Request) -> Recent:
-    recent: Recent = request.app.state.recent
-    return recent
+def _token_cache(request: Request) -> TokenCache:
+    cache: TokenCache = request.app.state.token_cache
+    return cache
 
 
 def _sessions(request: Request) -> Sessions:

@@ -1,4 +1,4 @@
-"""What a server was told to be."""
+"""Server settings."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from wattune.server.limits import Limits
 
 
 def sqlite_file(store: Path) -> Path:
-    """The database of a store that has none elsewhere."""
+    """Path of the SQLite database of a store."""
     return store / "wattune.db"
 
 
 def sqlite_url(store: Path) -> str:
-    """Its URL."""
+    """URL of the SQLite database of a store."""
     return f"sqlite:///{sqlite_file(store)}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches an address or a name."""
+    """True if an address or a host name is reachable from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -31,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one server. ``requires_token``: whether nobody gets in without one, even while there is none."""
+    """Settings of one server. ``requires_token``: require authentication even if no token exists yet."""
 
     store: Path
     database_url: str
@@ -46,5 +46,5 @@ class Settings:
 
     @property
     def has_tls(self) -> bool:
-        """Whether it speaks https by itself."""
+        """True if the server itself serves HTTPS."""
         return self.tls_cert is not None

@@ -1,4 +1,4 @@
-"""What an uploaded file must be before it is kept: read without torch, without pickle, and without trust.
+"""Validation of uploaded files before they are stored: without torch, without pickle, and without trust.
 
 Source of the safetensors format: https://github.com/huggingface/safetensors; of npy: NEP 1.
 """
@@ -22,10 +22,10 @@ from wattune.server.problems import Problem
 FileKind = Literal["safetensors", "npz", "text"]
 
 HEADER_BYTES = 16 * 2**20
-"""Longest header of a safetensors file."""
+"""Maximum length of the header of a safetensors file."""
 
 UNPACKED_BYTES = 2 * 2**30
-"""Bytes of all arrays of an .npz file."""
+"""Maximum uncompressed size of an .npz file."""
 
 ARRAYS = 64
 
@@ -35,11 +35,11 @@ TYPE_BYTES = {
     **dict.fromkeys(("I32", "U32", "F32"), 4),
     **dict.fromkeys(("I64", "U64", "F64"), 8),
 }
-"""Bytes of a value of each type of a safetensors file."""
+"""Size in bytes of each data type of a safetensors file."""
 
 
 def check_file(path: Path, kind: FileKind) -> None:
-    """Raises: InputError where a file is not what it is said to be."""
+    """Check that a file is a valid file of its kind. Raises: InputError."""
     with path.open("rb") as file:
         {"safetensors": _check_safetensors, "npz": _check_npz, "text": _check_text}[kind](file)
 
@@ -60,36 +60,36 @@ def _check_safetensors(file: BinaryIO) -> None:
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise _bad_header("__metadata__", metadata, "texts by name")
     if not header:
-        raise _bad_header("it", "no tensor", "at least one")
+        raise _bad_header("it", "no tensors", "at least one")
     places = sorted((_tensor(name, entry), name) for name, entry in header.items())
     end = 0
     for (begin, until), name in places:
         if begin != end:
-            raise _bad_header(f"data_offsets of {name[:100]}", begin, f"{end}: one after another, without gaps")
+            raise _bad_header(f"data_offsets of {name[:100]}", begin, f"{end}: contiguous, in order")
         end = until
     if end != size - 8 - length:
         raise _bad_header("the end of its data", end, f"{size - 8 - length}, where the file ends")
 
 
 def _tensor(name: str, entry: Any) -> tuple[int, int]:
-    """Where the data of a tensor begins and ends."""
+    """Begin and end offset of a tensor's data."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise _bad_header(name[:100], entry, "dtype, shape and data_offsets")
-    of = name[:100]
+    label = name[:100]
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in TYPE_BYTES:
-        raise _bad_header(f"dtype of {of}", dtype, ", ".join(TYPE_BYTES))
-    if not _whole(shape) or len(shape) > 16:
-        raise _bad_header(f"shape of {of}", shape, "up to 16 whole numbers, 0 or more")
-    if not _whole(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _bad_header(f"data_offsets of {of}", offsets, "[begin, end]")
+        raise _bad_header(f"dtype of {label}", dtype, ", ".join(TYPE_BYTES))
+    if not _are_whole(shape) or len(shape) > 16:
+        raise _bad_header(f"shape of {label}", shape, "up to 16 whole numbers, 0 or more")
+    if not _are_whole(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise _bad_header(f"data_offsets of {label}", offsets, "[begin, end]")
     needed = math.prod(shape) * TYPE_BYTES[dtype]
     if offsets[1] - offsets[0] != needed:
-        raise _bad_header(f"data_offsets of {of}", offsets, f"{needed} bytes, as its shape says")
+        raise _bad_header(f"data_offsets of {label}", offsets, f"{needed} bytes, to match its shape")
     return offsets[0], offsets[1]
 
 
-def _whole(values: Any) -> bool:
+def _are_whole(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
@@ -98,13 +98,17 @@ def _check_npz(file: BinaryIO) -> None:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if not 1 <= len(members) <= ARRAYS or len({member.filename for member in members}) < len(members):
-                raise InputError("arrays of the .npz file", value=len(members), allowed=f"1 to {ARRAYS}, each once")
+                raise InputError(
+                    "arrays of the .npz file", value=len(members), allowed=f"1 to {ARRAYS}, with unique names"
+                )
             if (total := sum(member.file_size for member in members)) > UNPACKED_BYTES:
-                raise InputError("bytes of the .npz file unpacked", value=total, allowed=f"at most {UNPACKED_BYTES}")
+                raise InputError(
+                    "uncompressed size of the .npz file in bytes", value=total, allowed=f"at most {UNPACKED_BYTES}"
+                )
             for member in members:
                 _check_member(archive, member)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise InputError("the .npz file", value=str(error), allowed="what numpy.savez wrote") from None
+        raise InputError("the .npz file", value=str(error), allowed="a file written by numpy.savez") from None
 
 
 def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
@@ -118,17 +122,17 @@ def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
             version = npy.read_magic(array)
             read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
             shape, _, dtype = read_header(array)
-        except Exception as error:  # noqa: BLE001 - numpy parses it as Python, and raises whatever that does
-            allowed = "of the npy versions 1.0 and 2.0"
+        except Exception as error:  # noqa: BLE001 - numpy evaluates the header as a Python literal and may raise anything
+            allowed = "npy version 1.0 or 2.0"
             raise InputError(f"the header of {name}", value=str(error), allowed=allowed) from None
         if dtype.hasobject or dtype.kind not in "biuf":
-            raise InputError(f"type of {name}", value=str(dtype), allowed="numbers and truth values")
+            raise InputError(f"type of {name}", value=str(dtype), allowed="numeric or boolean arrays")
         if min(shape, default=0) < 0:
             raise InputError(f"shape of {name}", value=shape, allowed="0 or more")
-        told = math.prod(shape) * dtype.itemsize
-        found = sum(map(len, parts(array)))  # to the end, where the checksum is compared
-        if told != found:
-            raise InputError(f"bytes of {name}", value=found, allowed=f"{told}, as its shape says")
+        expected = math.prod(shape) * dtype.itemsize
+        actual = sum(map(len, parts(array)))  # reads to the end, where zipfile verifies the checksum
+        if actual != expected:
+            raise InputError(f"size of {name} in bytes", value=actual, allowed=f"{expected}, to match its shape")
 
 
 def _check_text(file: BinaryIO) -> None:
@@ -136,7 +140,7 @@ def _check_text(file: BinaryIO) -> None:
     try:
         for part in parts(file):
             if "\0" in decoder.decode(part):
-                raise InputError("the text", value="the character 0", allowed="UTF-8 text")
+                raise InputError("the text", value="a NUL character", allowed="UTF-8 text")
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         raise InputError("the text", value=str(error), allowed="UTF-8") from None

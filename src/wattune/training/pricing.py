@@ -1,4 +1,4 @@
-"""What a recorded training would have taken on a device, at any point: nothing is trained again."""
+"""Time and energy of a recorded training run on a device, at any point: nothing is trained again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import nn
 from wattune.algorithms import Batch, Step, TrainingAlgorithm, open_algorithm
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
-from wattune.records import LearningCurve, OperatingPoint, Plan, StepWork, TrainingRecord
-from wattune.training.loop import Loop, Task
-from wattune.training.record import training_record
-from wattune.training.work import counts_all, evaluation_works
+from wattune.point import OperatingPoint
+from wattune.records import LearningCurve, Plan, StepWork, TrainingRecord
+from wattune.training.evaluation_work import counts_all, evaluation_works
+from wattune.training.loop import TrainingLoop, TrainingTask
+from wattune.training.training_record import training_record
 from wattune.workloads import Workload
 
 
@@ -69,8 +70,8 @@ def price(
 ) -> TrainingRecord:
     """The record of the training that gave ``curve``, had it run on ``device`` at ``point`` under ``cap_w`` watts.
 
-    It goes through the same loop as a training with checkpoints, on the device's virtual time: steps, evaluations,
-    checkpoints, meter and guard are the same, only the metric comes from the curve.
+    It goes through the same loop as a training run with checkpoints, on the device's virtual time: steps, evaluations,
+    checkpoints, meter and limiter are the same, only the metric comes from the curve.
 
     Raises: InputError for a device that executes steps itself, or another batch size than the curve's; RecordError
     for a curve that was evaluated at other samples than the workload says; DeviceError.
@@ -82,7 +83,7 @@ def price(
     if not curve.evaluations:
         raise RecordError(f"the learning curve of {curve.workload} has no evaluation", allowed="at least one")
     plan = Plan(
-        **point.model_dump(),
+        **point.fields(),
         cap_w=cap_w,
         algorithm=curve.algorithm,
         device=device.name,
@@ -95,7 +96,7 @@ def price(
             curve.algorithm, workload, point.batch_size, micro_batch_size=point.micro_batch_size, seed=curve.seed
         ),
     )
-    task = Task(
+    task = TrainingTask(
         workload=workload,
         plan=plan,
         algorithm=replayed,
@@ -106,8 +107,9 @@ def price(
         budget_samples=curve.evaluations[-1].samples,
         checkpoint_bytes=lambda: curve.state_bytes if counts_all(device) else None,
     )
-    with device.at(point.setting) as setting:
-        outcome = Loop(device, setting, task).run()
+    loop = TrainingLoop(device, task)
+    loop.run()
+    outcome = loop.outcome()
     passed = [evaluation.samples for evaluation in outcome.evaluations]
     if passed != [evaluation.samples for evaluation in curve.evaluations[: len(passed)]]:
         raise _other_grid(curve)

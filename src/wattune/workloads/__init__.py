@@ -1,4 +1,4 @@
-"""What is trained: models, data, losses, metrics, and the files that describe them."""
+"""Workloads: models, data, losses, metrics, and the files that describe them."""
 
 from wattune.workloads.augmentation import Augmentation
 from wattune.workloads.data import Data, Loaders
@@ -7,7 +7,7 @@ from wattune.workloads.metrics import Metric
 from wattune.workloads.model import Model
 from wattune.workloads.models import MODELS
 from wattune.workloads.optimizers import OptimizerRule
-from wattune.workloads.reference import REFERENCE_VERSION, reference_workloads
+from wattune.workloads.reference_workloads import REFERENCE_VERSION, reference_workloads
 from wattune.workloads.served import device_workload, proxy_workload, served_example, served_model
 from wattune.workloads.toml import load_workload
 from wattune.workloads.workload import DATA_TYPES, Workload

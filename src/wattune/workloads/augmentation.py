@@ -1,4 +1,4 @@
-"""Augmentation, drawn for every sample on its own."""
+"""Augmentation of images, drawn independently for every sample."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from wattune.workloads.values import flag, number, whole
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes of images (C, H, W): mirrored, moved by up to ``shift`` pixels (zeros move in), noise of
-    standard deviation ``noise`` added.
+    """Random changes of images (C, H, W): mirror, shift by up to ``shift`` pixels (filled with zeros), and add noise of
+    standard deviation ``noise``.
 
-    The draws depend on the seed and on the sample's position in the stream, on nothing else: not on the batch it
-    falls into (draws that a batch shares make small batches look better than they are) nor on where a resumed
-    training starts.
+    The draws depend only on the seed and on the sample's position in the stream: neither on its batch (draws shared
+    by a batch would flatter small batches) nor on where a resumed run starts.
     """
 
     flip: bool = False
@@ -33,7 +32,7 @@ class Augmentation:
         number("noise of the augmentation", self.noise, least=0)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Raises: WorkloadError where samples of this shape cannot be changed so."""
+        """Check that it can change samples of this shape. Raises: WorkloadError."""
         if (self.flip or self.shift) and len(shape) != 3:
             raise WorkloadError(
                 "augmentation of samples of the shape", value=shape, allowed="images (channels, height, width)"
@@ -44,7 +43,7 @@ class Augmentation:
             )
 
     def apply(self, x: Tensor, *, seed: int, start: int) -> Tensor:
-        """Changed copies of float samples (B, ...), the first of which stands at position ``start`` of the stream."""
+        """Changed copies of float samples (B, ...), the first at position ``start`` of the stream."""
         if not (self.flip or self.shift or self.noise):
             return x
         changed = torch.empty_like(x)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wattune.errors import WorkloadError
-from wattune.workloads.values import tried
+from wattune.workloads.values import attempt
 
 Pair = tuple[Any, Any]
 """Inputs and targets; the first dimension counts samples."""
@@ -19,11 +19,11 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Inputs and targets to train on and to test with, as numpy arrays or tensors; kept as tensors on the CPU.
+    """Inputs and targets of the training and the test part, as numpy arrays or tensors; stored as tensors on the CPU.
 
-    Inputs: uint8 images, read as 0..1 when a batch is made; other numbers as they are; for text the numbers of the
-    characters (N, L). Targets: whole numbers from 0 for classes and characters, floats for a regression.
-    Raises: WorkloadError for shapes or types that do not fit together, NaN or infinite values, negative labels.
+    Inputs: uint8 images, scaled to 0..1 per batch; other numbers as they are; for text the character indices (N, L).
+    Targets: whole numbers from 0 for classes and characters, floats for regression.
+    Raises: WorkloadError for inconsistent shapes or types, NaN or infinite values, or negative labels.
     """
 
     train: Pair
@@ -57,10 +57,10 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class Loaders:
-    """The user's own loaders instead of arrays.
+    """The user's own loaders in place of arrays.
 
     ``train(batch_size, seed)`` makes one pass over the data in an order that depends on the two alone, and yields
-    (inputs, targets); batches of another size (the last one) are left out. ``test`` is iterated once an evaluation.
+    (inputs, targets); batches of another size (the last one) are skipped. ``test`` is iterated once per evaluation.
     """
 
     train: Callable[[int, int], Iterable[Pair]]
@@ -68,36 +68,36 @@ class Loaders:
 
 
 DataSource = Data | Loaders | Callable[[], Any]
-"""What a workload takes as data: the data, or a callable without arguments that makes it when it is first needed."""
+"""The data of a workload, or a callable without arguments that makes it when it is first needed."""
 
 
 def load(source: DataSource) -> Data | Loaders:
-    """The data itself. Raises: WorkloadError."""
+    """Load the data from its source. Raises: WorkloadError."""
     if isinstance(source, (Data, Loaders)):
         return source
-    made = tried("the data cannot be made", source)
-    if isinstance(made, (Data, Loaders)):
-        return made
-    if isinstance(made, tuple) and len(made) == 2:
-        return Data(*made)
+    data = attempt("the data cannot be loaded", source)
+    if isinstance(data, (Data, Loaders)):
+        return data
+    if isinstance(data, tuple) and len(data) == 2:
+        return Data(*data)
     raise WorkloadError(
-        "what the data callable gives",
-        value=type(made).__name__,
+        "result of the data callable",
+        value=type(data).__name__,
         allowed="Data, Loaders, or ((x, y), (x_test, y_test))",
     )
 
 
 def prepare(x: Tensor, y: Tensor, task: str) -> tuple[Tensor, Tensor]:
-    """Stored samples as a model and a loss take them: uint8 images as 0..1, floats as float32, the rest as int64."""
+    """Convert stored samples for a model and a loss: uint8 images to 0..1, floats to float32, the rest to int64."""
     if x.dtype == torch.uint8 and task != "language":
         x = x.float() / 255
     return (x.float() if x.is_floating_point() else x.long()), (y.float() if task == "regression" else y.long())
 
 
 class Order:
-    """Which sample of ``samples`` stands at each position of an endless stream: one permutation after the other.
+    """Order of ``samples`` samples in an endless stream: one permutation after the other.
 
-    It depends on (seed, position) alone, so a stream can start anywhere, and the batch size does not matter.
+    It depends on (seed, position) alone: a stream can start anywhere, and the batch size does not matter.
     """
 
     def __init__(self, samples: int, seed: int):
@@ -108,16 +108,16 @@ class Order:
 
     def take(self, start: int, count: int) -> Tensor:
         """Indices of the samples at the positions ``start`` to ``start + count``."""
-        taken = []
+        parts = []
         while count:
             number, offset = divmod(start, self._samples)
             if number != self._pass:
                 self._permutation = np.random.default_rng([self._seed, number]).permutation(self._samples)
                 self._pass = number
             part = self._permutation[offset : offset + count]
-            taken.append(part)
+            parts.append(part)
             start, count = start + len(part), count - len(part)
-        return torch.from_numpy(np.concatenate(taken))
+        return torch.from_numpy(np.concatenate(parts))
 
 
 def _tensor(array: Any, what: str) -> Tensor:
@@ -125,7 +125,7 @@ def _tensor(array: Any, what: str) -> Tensor:
         tensor = torch.as_tensor(array).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise WorkloadError(
-            f"{what} are no array", value=type(array).__name__, allowed="a numpy array or tensor"
+            f"{what} are not an array", value=type(array).__name__, allowed="a numpy array or tensor"
         ) from error
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise WorkloadError(f"type of the {what}", value=str(tensor.dtype), allowed="whole numbers or floats")

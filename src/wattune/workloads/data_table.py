@@ -1,48 +1,66 @@
-"""The table [data] of a workload file: which source, and what it is called with. See docs/workload-file.md."""
+"""The table [data] of a workload file: the data source that it names, and its arguments.
+
+See docs/workload-file.md.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattune.errors import WorkloadError
 from wattune.workloads.data import DataSource
-from wattune.workloads.graphs import Graphs
-from wattune.workloads.image_archives import Cifar, Idx, Stl10, Svhn
-from wattune.workloads.image_folders import ImageFolders
-from wattune.workloads.series import Series
-from wattune.workloads.sources import Digits, Npz, Text
-from wattune.workloads.tables import file_value, find, known_keys, names_value
+from wattune.workloads.toml_tables import find, known_keys, names_value, path_value
 from wattune.workloads.values import choice
+
+DOWNLOAD = "wattune.datasets.downloads:Download"
+"""The "module:Class" behind a table { url = "...", checksum = "..." } in place of a path."""
 
 _SPLIT = ("test_share", "split_seed", "classes")
 _IMAGES = (*_SPLIT, "share", "size", "channels")
 _FOLDERS = ("train", "train_folder", "test", "test_folder", *_IMAGES)
 _IDX = ("images", "labels", "test_images", "test_labels")
+_TEXT = ("train", "test", "train_members", "test_members", "gutenberg", "vocabulary", "test_share", "split_seed")
 
-# What makes the source, its keys, and those of them that are needed.
-_SOURCES: dict[str, tuple[Callable[..., DataSource], tuple[str, ...], tuple[str, ...]]] = {
-    "cifar10": (partial(Cifar, kind="cifar10"), ("archive", *_IMAGES), ("archive",)),
-    "cifar100": (partial(Cifar, kind="cifar100"), ("archive", *_IMAGES), ("archive",)),
-    "cinic10": (ImageFolders, _FOLDERS, ("train",)),
-    "digits": (Digits, ("size", "invert", "noise", *_SPLIT), ()),
-    "fashion-mnist": (Idx, (*_IDX, *_IMAGES), ("images", "labels")),
-    "graphs": (Graphs, ("nodes", "samples", "rewired", "seed", "test_share", "split_seed"), ()),
-    "image-folders": (ImageFolders, _FOLDERS, ("train",)),
-    "mnist": (Idx, (*_IDX, *_IMAGES), ("images", "labels")),
-    "npz": (Npz, ("train", "test", "share", *_SPLIT), ("train",)),
-    "series": (Series, ("file", "horizon", "stride", "steps", "noise", "standardise", "test_share"), ()),
-    "stl10": (Stl10, ("archive", *_IMAGES), ("archive",)),
-    "svhn": (Svhn, ("train", "test", *_IMAGES), ("train",)),
-    "text": (
-        Text,
-        ("train", "test", "train_members", "test_members", "gutenberg", "vocabulary", "test_share", "split_seed"),
-        ("train",),
+
+class SourceEntry(NamedTuple):
+    """The "module:Class" of a data source, the keys of its table, the required ones, and the fixed arguments."""
+
+    place: str
+    keys: tuple[str, ...]
+    needed: tuple[str, ...] = ()
+    fixed: dict[str, str] = {}  # noqa: RUF012 - nothing writes to it
+
+
+SOURCES: dict[str, SourceEntry] = {
+    "cifar10": SourceEntry(
+        "wattune.datasets.image_archives:Cifar", ("archive", *_IMAGES), ("archive",), {"kind": "cifar10"}
     ),
+    "cifar100": SourceEntry(
+        "wattune.datasets.image_archives:Cifar", ("archive", *_IMAGES), ("archive",), {"kind": "cifar100"}
+    ),
+    "cinic10": SourceEntry("wattune.datasets.image_folders:ImageFolders", _FOLDERS, ("train",)),
+    "digits": SourceEntry("wattune.workloads.example:Digits", ("size", "invert", "noise", *_SPLIT)),
+    "fashion-mnist": SourceEntry("wattune.datasets.image_archives:Idx", (*_IDX, *_IMAGES), ("images", "labels")),
+    "graphs": SourceEntry(
+        "wattune.datasets.graphs:Graphs", ("nodes", "samples", "rewired", "seed", "test_share", "split_seed")
+    ),
+    "image-folders": SourceEntry("wattune.datasets.image_folders:ImageFolders", _FOLDERS, ("train",)),
+    "mnist": SourceEntry("wattune.datasets.image_archives:Idx", (*_IDX, *_IMAGES), ("images", "labels")),
+    "npz": SourceEntry("wattune.datasets.npz:Npz", ("train", "test", "share", *_SPLIT), ("train",)),
+    "series": SourceEntry(
+        "wattune.datasets.series:Series",
+        ("file", "horizon", "stride", "steps", "noise", "standardise", "test_share"),
+    ),
+    "stl10": SourceEntry("wattune.datasets.image_archives:Stl10", ("archive", *_IMAGES), ("archive",)),
+    "svhn": SourceEntry("wattune.datasets.image_archives:Svhn", ("train", "test", *_IMAGES), ("train",)),
+    "text": SourceEntry("wattune.datasets.texts:Text", _TEXT, ("train",)),
 }
-# What input_shape is of, what its first number says to the source, and the form of the whole.
+"""Name in a workload file -> the data source, imported on use."""
+
+# For sources that take a number from input_shape: the kind of sample, the argument for its first number, its form.
 _SHAPES = {
     "graphs": ("graph", "edges", "[edges of a graph, 2]"),
     "series": ("series", "length", "[length of a piece, values at each step]"),
@@ -52,27 +70,28 @@ _FILES = ("archive", "file", "train", "test", *_IDX)
 
 
 def data_source(table: object, folder: Path, input_shape: object) -> DataSource:
-    """The source that the table describes; nothing is read yet. Paths are relative to ``folder``.
+    """Make the source that the table describes, without reading any data. Paths are relative to ``folder``.
 
     Raises: WorkloadError or UnknownName.
     """
     table = known_keys("[data]", table, None, needed=("source",))
-    source = choice("data source", table["source"], (*_SOURCES, "factory"))
-    if source == "factory":
+    name = choice("data source", table["source"], (*SOURCES, "factory"))
+    if name == "factory":
         return _factory(table)
-    make, keys, needed = _SOURCES[source]
-    table = known_keys(f"[data] from {source}", table, ("source", *keys), needed=needed)
-    values = {key: _value(key, value, folder, source) for key, value in table.items() if key != "source"}
-    if source == "cinic10":  # its layout
+    source = SOURCES[name]
+    table = known_keys(f"[data] from {name}", table, ("source", *source.keys), needed=source.needed)
+    values = {key: _value(key, value, folder, name) for key, value in table.items() if key != "source"}
+    if name == "cinic10":  # the layout of its archive
         values.setdefault("train_folder", "train")
         if "test_share" not in values and "test" not in values:
             values.setdefault("test_folder", "test")
-    if source in _SHAPES:
-        what, key, form = _SHAPES[source]
+    if name in _SHAPES:
+        what, key, form = _SHAPES[name]
         if not isinstance(input_shape, list) or len(input_shape) != form.count(",") + 1:
             raise WorkloadError(f"input_shape of a {what}", value=input_shape, allowed=form)
         values[key] = input_shape[0]
-    return make(**values)
+    make: Callable[..., DataSource] = find(source.place, f"the data source {name}")
+    return make(**values, **source.fixed)
 
 
 def _factory(table: dict[str, Any]) -> DataSource:
@@ -86,8 +105,8 @@ def _factory(table: dict[str, Any]) -> DataSource:
 def _value(key: str, value: object, folder: Path, source: str) -> object:
     if key in _FILES:
         if source == "text" and isinstance(value, list) and value:
-            return tuple(file_value(f"{key} file", item, folder) for item in value)
-        return file_value(f"{key} file", value, folder)
+            return tuple(_file(f"{key} file", item, folder) for item in value)
+        return _file(f"{key} file", value, folder)
     if key == "classes":
         if not isinstance(value, list):
             raise WorkloadError("classes", value=value, allowed="a list of labels")
@@ -95,3 +114,17 @@ def _value(key: str, value: object, folder: Path, source: str) -> object:
     if key.endswith("_members"):
         return names_value(key, value)
     return value
+
+
+def _file(what: str, value: object, folder: Path) -> object:
+    """Parse a path, or the download ``{ url = "...", checksum = "..." }``. Raises: WorkloadError."""
+    if isinstance(value, dict):
+        keys = known_keys(what, value, ("url", "checksum"), needed=("url", "checksum"))
+        return find(DOWNLOAD, what)(**keys)
+    if isinstance(value, str) and value.startswith(("http://", "https://")):
+        raise WorkloadError(
+            f"{what}: a URL without a checksum",
+            value=value,
+            allowed='a path, or { url = "...", checksum = "sha256:..." }',
+        )
+    return path_value(what, value, folder)

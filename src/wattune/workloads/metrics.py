@@ -42,16 +42,16 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mae": mae,
     "mse": mse,
 }
-"""The losses that a name stands for: means over a batch."""
+"""Built-in losses by name: means over a batch."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a target is stated in: "accuracy", "character_accuracy", "loss" (the workload's own), "mse", "mae", or the
-    user's.
+    """A metric on the test part: "accuracy", "character_accuracy", "loss" (the workload's own), "mse", "mae", or the
+    user's own.
 
-    ``score`` takes the outputs and targets of all test samples; None stands for the workload's loss.
-    ``direction``: whether a larger ("max") or a smaller ("min") value is better.
+    ``score`` takes the outputs and targets of all test samples; None is the workload's loss. ``direction``: "max" if a
+    larger value is better, "min" if a smaller one is.
     """
 
     name: str
@@ -62,15 +62,15 @@ class Metric:
         choice("direction of a metric", self.direction, ("max", "min"))
 
     def reached(self, value: float, target: float) -> bool:
-        """Whether ``value`` is as good as ``target``; never for NaN."""
+        """Return whether ``value`` is at least as good as ``target``; False for NaN."""
         return value >= target if self.direction == "max" else value <= target
 
     def check_target(self, target: float) -> None:
-        """Raises: WorkloadError for a target that this metric cannot reach or that says nothing."""
+        """Check that the metric can reach the target, and not trivially. Raises: WorkloadError."""
         what = f"target of the metric {self.name}"
         number(what, target, above=0 if self.score in (None, accuracy, mse, mae) else -math.inf)
         if self.score is accuracy and target > 1:
-            raise WorkloadError(what, value=target, allowed="at most 1, no accuracy is above")
+            raise WorkloadError(what, value=target, allowed="at most 1, the highest accuracy")
 
 
 METRICS: dict[str, Metric] = {
@@ -80,4 +80,4 @@ METRICS: dict[str, Metric] = {
     "mae": Metric("mae", "min", mae),
     "mse": Metric("mse", "min", mse),
 }
-"""The metrics that a name stands for."""
+"""Built-in metrics by name."""

@@ -1,4 +1,4 @@
-"""The model of a workload: built, given its initial weights, and partly begun anew."""
+"""The model of a workload: built, loaded with its initial weights, and partly reinitialised."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from wattune.errors import WorkloadError
-from wattune.workloads.values import tried
+from wattune.workloads.values import attempt
 
 Weights = str | Path | Callable[[], str | Path]
-"""A safetensors file, or a callable that makes one when it is first needed."""
+"""A safetensors file, or a callable that makes one when it is first needed and returns its path."""
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """How a model comes to be: ``Model(factory, ...)(seed)`` builds one.
+    """A recipe for a model: ``Model(factory, ...)(seed)`` builds one.
 
-    ``factory``: a callable that is given ``options`` and returns a module, or a module, of which copies are made.
-    ``weights``: initial weights; names and shapes must be the model's own, but for the layers to begin anew.
-    ``reinitialise``: names of layers ("fc") that begin anew, drawn with the seed.
-    ``train_only``: names of the layers or parameters that train; all where it is empty. Batch normalisation goes
-    on tracking mean and variance in the layers that do not train.
+    ``factory``: a callable that takes ``options`` and returns a module, or a module to copy.
+    ``weights``: initial weights; names and shapes must match the model's, except for the layers to reinitialise.
+    ``reinitialise``: names of layers ("fc") to draw again with the seed.
+    ``train_only``: names of the layers or parameters to train; empty: all. Batch normalisation keeps updating its
+    running statistics in frozen layers too.
     """
 
     factory: nn.Module | Callable[..., nn.Module]
@@ -40,9 +40,9 @@ class Model:
     train_only: tuple[str, ...] = ()
 
     def __call__(self, seed: int) -> nn.Module:
-        """A new model; ``seed`` decides everything in it that is random.
+        """Build the model; ``seed`` determines everything random in it.
 
-        Raises: WorkloadError where the factory fails, the weights do not fit or a named layer is not there.
+        Raises: WorkloadError if the factory fails, the weights do not fit or a named layer does not exist.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -50,15 +50,15 @@ class Model:
             if self.weights is not None:
                 _load(model, self._weights_file(), except_for=self.reinitialise)
             for name in self.reinitialise:
-                _begin_anew(model, name)
+                _reinitialise(model, name)
         for name in self.train_only:
             if not any(_within(parameter, (name,)) for parameter, _ in model.named_parameters()):
-                raise WorkloadError("no parameter to train has the name", value=name, allowed=_layers(model))
+                raise WorkloadError("no parameter with this name to train", value=name, allowed=_layers(model))
         if self.train_only:
             for name, parameter in model.named_parameters():
                 parameter.requires_grad_(_within(name, self.train_only))
         if not any(p.requires_grad for p in model.parameters()):
-            raise WorkloadError("the model has no parameter that trains", value=type(model).__name__)
+            raise WorkloadError("the model has no trainable parameter", value=type(model).__name__)
         return model
 
     def _build(self) -> nn.Module:
@@ -66,9 +66,9 @@ class Model:
             return copy.deepcopy(self.factory)
         problem = f"the model cannot be built with the options {dict(self.options)}"
         factory = self.factory
-        model = tried(problem, lambda: factory(**self.options))
+        model = attempt(problem, lambda: factory(**self.options))
         if not isinstance(model, nn.Module):
-            raise WorkloadError("what the model factory gives", value=type(model).__name__, allowed="a torch.nn.Module")
+            raise WorkloadError("result of the model factory", value=type(model).__name__, allowed="a torch.nn.Module")
         return model
 
     def _weights_file(self) -> Path:
@@ -76,7 +76,7 @@ class Model:
 
 
 def state_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """A short fingerprint of named tensors: names, types, shapes and values."""
+    """Hash names, types, shapes and values of the tensors to a short fingerprint."""
     digest = hashlib.sha256()
     for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
@@ -85,54 +85,61 @@ def state_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def structure_hash(model: nn.Module) -> str:
-    """A short fingerprint of what a step of this model costs: its modules, their settings, parameter shapes and
-    which of them train; not their values."""
-    modules = [f"{name} {type(module).__qualname__} {module.extra_repr()}" for name, module in model.named_modules()]
+    """Hash the structure of a model, on which the cost of a step depends, to a short fingerprint.
+
+    The structure is its modules, their settings, the shapes of the parameters and which of them train, not the values.
+    """
+    modules = [f"{name} {_class_name(module)} {module.extra_repr()}" for name, module in model.named_modules()]
     tensors = [f"{n} {p.dtype} {tuple(p.shape)} {p.requires_grad}" for n, p in model.named_parameters()]
     return hashlib.sha256("\n".join(modules + tensors).encode()).hexdigest()[:16]
 
 
+def _class_name(module: nn.Module) -> str:
+    # A class that was renamed keeps its name in fingerprints, so that stored profiles and checkpoints still match.
+    return str(vars(type(module)).get("fingerprint_name", type(module).__qualname__))
+
+
 def _load(model: nn.Module, path: Path, *, except_for: tuple[str, ...]) -> None:
     try:
-        found = load_file(path)
+        weights = load_file(path)
     except FileNotFoundError as error:
         raise WorkloadError("no such file with initial weights", value=os.fspath(path)) from error
     except (OSError, safetensors.SafetensorError) as error:
         raise WorkloadError(
             f"cannot read the weights {path}", value=str(error), allowed="a safetensors file"
         ) from error
-    wanted = {n: t for n, t in model.state_dict().items() if not _within(n, except_for)}
-    found = {n: t for n, t in found.items() if not _within(n, except_for)}
-    hint = "name the layers that should begin anew in reinitialise"
+    state = {n: t for n, t in model.state_dict().items() if not _within(n, except_for)}
+    weights = {n: t for n, t in weights.items() if not _within(n, except_for)}
+    hint = "list the layers to draw again in reinitialise"
     for problem, names in (
-        ("lacks", wanted.keys() - found.keys()),
-        ("has beyond the model", found.keys() - wanted.keys()),
+        ("lack", state.keys() - weights.keys()),
+        ("do not belong to the model", weights.keys() - state.keys()),
     ):
         if names:
             raise WorkloadError(f"the weights {path.name} {problem}: {', '.join(sorted(names)[:3])}", hint=hint)
-    for name, tensor in found.items():
-        if tensor.shape != wanted[name].shape:
+    for name, tensor in weights.items():
+        if tensor.shape != state[name].shape:
             raise WorkloadError(
                 f"shape of {name} in the weights {path.name}",
                 value=tuple(tensor.shape),
-                allowed=f"{tuple(wanted[name].shape)} as in the model",
+                allowed=f"{tuple(state[name].shape)} as in the model",
                 hint=hint,
             )
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise WorkloadError(f"{name} in the weights {path.name} holds NaN or infinite values")
-    model.load_state_dict(found, strict=False)
+    model.load_state_dict(weights, strict=False)
 
 
-def _begin_anew(model: nn.Module, name: str) -> None:
+def _reinitialise(model: nn.Module, name: str) -> None:
     layer = dict(model.named_modules()).get(name)
     if layer is None:
-        raise WorkloadError("no layer to re-initialise has the name", value=name, allowed=_layers(model))
+        raise WorkloadError("no layer with this name to reinitialise", value=name, allowed=_layers(model))
     for part_name, part in layer.named_modules(prefix=name):
         if hasattr(part, "reset_parameters"):
             part.reset_parameters()
         elif any(True for _ in part.parameters(recurse=False)):
             raise WorkloadError(
-                "a layer that cannot be re-initialised", value=part_name, hint="give it a method reset_parameters()"
+                "a layer that cannot be reinitialised", value=part_name, hint="give it a method reset_parameters()"
             )
 
 

@@ -1,7 +1,7 @@
 """The built-in models: plain eager PyTorch, small enough to read and to train on a CPU.
 
 Every image model takes (B, C, H, W), and every model ends in a layer called ``fc``, so that ``reinitialise = ["fc"]``
-gives a pre-trained one a new head. The larger ones are in files of their own.
+gives a pre-trained one a new head. The larger models are in ``wattune.datasets``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ MODELS: dict[str, str] = {
     "resnet8": "wattune.workloads.models:resnet8",
     "resnet20": "wattune.workloads.models:resnet20",
     "resnet18": "wattune.workloads.models:resnet18",
-    "mobilenet-v2": "wattune.workloads.mobilenet:MobileNetV2",
-    "efficientvit-b0": "wattune.workloads.efficientvit:efficientvit_b0",
-    "efficientvit-b1": "wattune.workloads.efficientvit:efficientvit_b1",
+    "mobilenet-v2": "wattune.datasets.mobilenet:MobileNetV2",
+    "efficientvit-b0": "wattune.datasets.efficientvit:efficientvit_b0",
+    "efficientvit-b1": "wattune.datasets.efficientvit:efficientvit_b1",
     "character-transformer": "wattune.workloads.models:CharacterTransformer",
-    "gru": "wattune.workloads.recurrent:Gru",
-    "graph-network": "wattune.workloads.graph_network:GraphNetwork",
+    "gru": "wattune.datasets.recurrent:Gru",
+    "graph-network": "wattune.datasets.graph_network:GraphNetwork",
 }
 """Name in a workload file -> "module:factory"."""
+
+LIBRARIES: dict[str, str] = {
+    "timm": "wattune.datasets.outside_models:outside_model",
+    "torchvision": "wattune.datasets.outside_models:outside_model",
+}
+"""Prefix of a model's name, "timm:NAME" -> "module:function" of a function from that name to the model's factory."""
 
 
 def small_cnn(*, classes: int = 10, width: int = 16, channels: int = 3) -> nn.Sequential:
@@ -47,7 +53,7 @@ def small_cnn(*, classes: int = 10, width: int = 16, channels: int = 3) -> nn.Se
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions around which the input is added; a 1x1 convolution fits it where the shape changes.
+    """Two 3x3 convolutions with a shortcut, which is a 1x1 convolution if the shape changes.
 
     Source: He et al. 2016, Deep Residual Learning for Image Recognition, figure 2 and section 3.3 (option B).
     """
@@ -113,7 +119,7 @@ class ResNet(nn.Module):
         return cast(Tensor, self.fc(self.stages(self.stem(x)).mean((2, 3))))
 
     def parts(self) -> list[nn.Module]:
-        """Stem, blocks, average and head: what a pipeline of modules is cut from."""
+        """Stem, blocks, average and head: the units of a pipeline's modules."""
         return [self.stem, *self.stages, Average(), self.fc]
 
 
@@ -133,10 +139,10 @@ def resnet18(*, classes: int = 10, width: int = 64, channels: int = 3, stem: str
 
 
 class Attention(nn.Module):
-    """Causal self-attention, written out as matrix products and a softmax: what it costs can be read from it.
+    """Causal self-attention, spelled out as matrix products and a softmax, so that its cost is easy to see.
 
-    ``head_width``: of each head; ``width`` divided by ``heads`` where it is None. The heads together need not be as
-    wide as the input: the products before and after them change the width.
+    ``head_width``: width of each head; None: ``width`` divided by ``heads``. The heads together need not be as wide as
+    the input: the projections before and after them change the width.
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.
     """
 
@@ -148,7 +154,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(inside, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, L, width) -> (B, L, width); a place sees itself and what stands before it."""
+        """(B, L, width) -> (B, L, width); each position attends to itself and to those before it."""
         batch, length, _ = x.shape
         split = self.qkv(x).view(batch, length, 3, self.heads, -1)
         q, k, v = split.permute(2, 0, 3, 1, 4)  # each (B, heads, L, head width)
@@ -159,7 +165,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a two-layer perceptron, each normalised before and added to its input."""
+    """Attention and a two-layer perceptron, each with normalisation before it and a residual connection."""
 
     def __init__(self, width: int, heads: int, head_width: int | None = None):
         super().__init__()
@@ -175,11 +181,11 @@ class Layer(nn.Module):
 
 
 class CharacterTransformer(nn.Module):
-    """Predicts the next character at every place of a text of at most ``length`` characters.
+    """Predict the next character at every position of a text of at most ``length`` characters.
 
-    Six layers and a width of 256, as in arXiv 2502.18323, section 5.1, but eight heads of 32 by default: its six heads
-    do not divide 256, and it does not say how wide they are. ``heads = 6, head_width = 42`` makes six of 42, 252 wide
-    together; ``head_width = 43``, 258.
+    Six layers and a width of 256, as in arXiv 2502.18323, section 5.1, but eight heads of 32 by default: the paper's
+    six heads do not divide 256, and it does not state their width. ``heads = 6, head_width = 42`` makes six heads of
+    42, together 252 wide; with ``head_width = 43``, 258.
     """
 
     def __init__(
@@ -198,7 +204,7 @@ class CharacterTransformer(nn.Module):
                 "the width of a transformer",
                 value=width,
                 allowed=f"a multiple of its {heads} heads",
-                hint=f"or give the heads a width of their own, such as head_width = {max(1, width // heads)}",
+                hint=f"or set the width of the heads, such as head_width = {max(1, width // heads)}",
             )
         if head_width is not None:
             whole("head_width of a transformer", head_width)
@@ -213,12 +219,12 @@ class CharacterTransformer(nn.Module):
         return cast(Tensor, self.fc(self.norm(self.layers(embedded(x, self.token, self.place)))))
 
     def parts(self) -> list[nn.Module]:
-        """Embedding, layers, normalisation and head: what a pipeline of modules is cut from."""
+        """Embedding, layers, normalisation and head: the units of a pipeline's modules."""
         return [Embedded(self.token, self.place), *self.layers, self.norm, self.fc]
 
 
 def embedded(x: Tensor, token: nn.Embedding, place: nn.Embedding) -> Tensor:
-    """Characters (B, L) -> (B, L, width), with the place of each. Raises: WorkloadError for a text too long."""
+    """Embed characters (B, L) and their positions as (B, L, width). Raises: WorkloadError if the text is too long."""
     if x.shape[1] > place.num_embeddings:
         raise WorkloadError(
             "a text longer than the transformer", value=x.shape[1], allowed=f"at most {place.num_embeddings}"
@@ -227,7 +233,7 @@ def embedded(x: Tensor, token: nn.Embedding, place: nn.Embedding) -> Tensor:
 
 
 class Embedded(nn.Module):
-    """The embedding of a transformer as a part of its own."""
+    """The embedding of a transformer as a module."""
 
     def __init__(self, token: nn.Embedding, place: nn.Embedding):
         super().__init__()

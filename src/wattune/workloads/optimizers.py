@@ -1,4 +1,4 @@
-"""The optimizer of a workload and how its learning rate follows the batch size."""
+"""The optimizer of a workload, and its learning rate as a function of the batch size."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
 }
-"""The optimizers that a name stands for."""
+"""Built-in optimizers by name."""
 
 SCALINGS = {"sqrt": 0.5, "linear": 1.0, "none": 0.0}
-"""Power of batch size / reference batch size that the learning rate follows.
+"""Exponent of (batch size / reference batch size) in the learning rate.
 
 Source: linear, Goyal et al. 2017, section 2.1; square root, Krizhevsky 2014, and arXiv 2502.18323, section 5.1.
 """
@@ -28,9 +28,9 @@ Source: linear, Goyal et al. 2017, section 2.1; square root, Krizhevsky 2014, an
 
 @dataclass(frozen=True)
 class OptimizerRule:
-    """An optimizer for every batch size: a learning rate at a reference batch size and how it scales from there.
+    """An optimizer for every batch size: the learning rate at a reference batch size, and its scaling.
 
-    ``weight_decay`` None is PyTorch's own default for that optimizer; ``momentum`` is for "sgd" alone.
+    ``weight_decay`` None is PyTorch's default for that optimizer; ``momentum`` is for "sgd" only.
     """
 
     name: str = "adam"
@@ -49,14 +49,14 @@ class OptimizerRule:
             number("weight_decay", self.weight_decay, least=0)
         number("momentum", self.momentum, least=0, below=1)
         if self.momentum and self.name != "sgd":
-            raise WorkloadError(f"momentum of {self.name}", value=self.momentum, allowed="none, it is for sgd")
+            raise WorkloadError(f"momentum of {self.name}", value=self.momentum, allowed="none; only sgd has momentum")
 
     def rate(self, batch_size: int) -> float:
         """The learning rate of this batch size."""
         return self.learning_rate * math.pow(batch_size / self.reference_batch_size, SCALINGS[self.scaling])
 
     def __call__(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
-        """An optimizer of the parameters that train."""
+        """Make an optimizer of the parameters that train."""
         options: dict[str, Any] = {"lr": self.rate(batch_size)}
         if self.weight_decay is not None:
             options["weight_decay"] = self.weight_decay

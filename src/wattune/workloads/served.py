@@ -1,4 +1,4 @@
-"""Workloads from and to a server's description of a model: its proxy for the server, itself for a device."""
+"""Conversion between workloads and a server's description of a model: its proxy for the server, itself for a device."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from wattune.records.served import FACTORIES, ServedFile, ServedModel
 from wattune.workloads.augmentation import Augmentation
 from wattune.workloads.data import DataSource
 from wattune.workloads.data_table import data_source
-from wattune.workloads.example import example_workload
+from wattune.workloads.example import Digits, example_workload
 from wattune.workloads.metrics import LOSSES, METRICS
 from wattune.workloads.model import Model
 from wattune.workloads.models import MODELS
 from wattune.workloads.optimizers import OptimizerRule
-from wattune.workloads.sources import Digits
-from wattune.workloads.tables import find
+from wattune.workloads.toml_tables import find
 from wattune.workloads.workload import Workload
 
 FILE = "sha256:"
-"""What the name of a server's file begins with in a table of data."""
+"""Prefix of the name of a server's file in a table [data]."""
 
 _READERS = {"series": ("horizon", "stride", "standardise", "test_share"), "text": ("vocabulary", "gutenberg")}
-# Sources whose files a device reads as the proxy's are read, with the keys that say how. All others read .npz files.
+# Sources whose files a device reads like the proxy's, with the keys to take over. All others read .npz files.
 
 
 def proxy_workload(model: ServedModel, weights: Path | None, file: Callable[[str], Path]) -> Workload:
-    """What the server trains to see how many samples each batch size needs.
+    """Make the proxy that the server trains to estimate the samples to target.
 
-    ``weights``: where the model's safetensors file lies, None where it has none. ``file``: SHA-256 of one of the
-    server's files -> where that lies. Nothing is read yet. Raises: WorkloadError, UnknownName.
+    ``weights``: path of the model's safetensors file; None if it has none. ``file``: SHA-256 of one of the server's
+    files -> its path. Nothing is read yet. Raises: WorkloadError, UnknownName.
     """
     proxy = model.proxy
     data = {key: _local(value, file) for key, value in proxy.data.items()}
@@ -54,11 +53,11 @@ def device_workload(
     target: float | None = None,
     budget_samples: int | None = None,
 ) -> Workload:
-    """What a device trains: the server's model on data of its own. It has no proxy, which the server trains.
+    """Make the workload that a device trains: the server's model on the device's own data, without the proxy.
 
-    ``data``: as ``Workload`` takes it, or a file: ``.npz`` with images and labels or inputs and targets, or where the
-    proxy is a text or a series a file of that kind, read as the proxy's is. ``target``, ``budget_samples``: None is the
-    model's own. Nothing is read yet. Raises: WorkloadError.
+    ``data``: as ``Workload`` takes it, or a file: ``.npz`` with images and labels or inputs and targets, or, if the
+    proxy is a text or a series, a file of that kind, read like the proxy's. ``target``, ``budget_samples``: None is
+    the model's own. Nothing is read yet. Raises: WorkloadError.
     """
     source = _own_file(model, Path(data)) if isinstance(data, (str, Path)) else data
     return _workload(
@@ -74,13 +73,13 @@ def device_workload(
 def served_model(
     workload: Workload, *, factory: str, data: Mapping[str, Any], weights: ServedFile | None = None
 ) -> ServedModel:
-    """How a server describes this workload, whose name becomes the model's.
+    """Describe this workload for a server; its name becomes the model's.
 
-    ``factory``: the name of its model; ``data``: the table [data] of its proxy, with the server's files in it as
-    "sha256:..."; ``weights``: the server's file with its initial weights.
+    ``factory``: name of its model; ``data``: the table [data] of its proxy, with the server's files as "sha256:...";
+    ``weights``: the server's file with its initial weights.
 
-    Raises: WorkloadError for what a description cannot say, such as a loss of the user's own or a proxy whose recipe
-    is another than the workload's; RecordError.
+    Raises: WorkloadError if a description cannot express the workload, such as a user's own loss, or a proxy with a
+    recipe other than the workload's; RecordError.
     """
     proxy = workload.proxy
     if proxy is None:
@@ -89,7 +88,7 @@ def served_model(
         raise WorkloadError("a server's model", value=factory, allowed=", ".join(FACTORIES))
     rule = workload.optimizer
     if not isinstance(rule, OptimizerRule):
-        raise WorkloadError("a server's model with an optimizer of your own", allowed="adam, adamw or sgd by its name")
+        raise WorkloadError("a server's model with a custom optimizer", allowed="adam, adamw or sgd by name")
     if workload.micro_batch_sizes:
         raise WorkloadError("micro_batch_sizes of a server's model", allowed="none")
     model = ServedModel.parse(
@@ -127,12 +126,12 @@ def served_model(
         its.reinitialise,
         its.train_only,
     ):
-        raise WorkloadError("the model of a server's proxy", allowed="the same as without it")
+        raise WorkloadError("the model of a server's proxy", allowed="the same as the workload's")
     return model
 
 
 def served_example(weights: ServedFile) -> ServedModel:
-    """The built-in example "resnet8-digits" as a server describes it; ``weights``: its ``pretrained`` file."""
+    """Describe the built-in example "resnet8-digits" for a server; ``weights``: its ``pretrained`` file."""
     example = example_workload()
     assert example.proxy is not None
     assert isinstance(example.proxy.data, Digits)
@@ -151,10 +150,11 @@ def _workload(
     budget_samples: int,
 ) -> Workload:
     if (weights is None) != (model.weights is None):
-        raise WorkloadError(f"{model.model} {'needs its' if weights is None else 'has no'} file with initial weights")
+        problem = "needs a" if weights is None else "has no"
+        raise WorkloadError(f"{model.model} {problem} file with initial weights")
     return Workload(
         name,
-        # FACTORIES alone get here: a description can name nothing else.
+        # A description can name a model of FACTORIES only.
         model=Model(
             find(MODELS[model.factory], "the model"),
             model.options,
@@ -186,9 +186,9 @@ def _own_file(model: ServedModel, path: Path) -> DataSource:
     how = {name: model.proxy.data[name] for name in _READERS[source] if name in model.proxy.data}
     if source == "text" and "vocabulary" not in how:
         raise WorkloadError(
-            f"a text for {model.model}, of which the server does not say which characters it knows",
+            f"a text for {model.model}, whose vocabulary the server does not give",
             value=str(path),
-            hint="give an .npz file with inputs and targets, the numbers of the characters",
+            hint="give an .npz file with inputs and targets as character indices",
         )
     return data_source({"source": source, key: str(path), **how}, Path(), list(model.input_shape))
 
@@ -203,4 +203,4 @@ def _name(value: object, known: Mapping[str, object], what: str) -> str:
     for name, thing in known.items():
         if thing == value:
             return name
-    raise WorkloadError(f"a server's model with a {what} of your own", allowed=", ".join(known))
+    raise WorkloadError(f"a server's model with a custom {what}", allowed=", ".join(known))

@@ -1,4 +1,4 @@
-"""Workload files: the same as ``Workload(...)`` in Python, as TOML for the command line. See docs/workload-file.md."""
+"""Workload files: ``Workload(...)`` as TOML, for the command line. See docs/workload-file.md."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from wattune.workloads.augmentation import Augmentation
 from wattune.workloads.data_table import data_source
 from wattune.workloads.metrics import LOSSES, METRICS, Metric
 from wattune.workloads.model import Model
-from wattune.workloads.models import MODELS
+from wattune.workloads.models import LIBRARIES, MODELS
 from wattune.workloads.optimizers import OptimizerRule
-from wattune.workloads.outside_models import LIBRARIES, outside_model
-from wattune.workloads.tables import find, known_keys, names_value, path_value
+from wattune.workloads.toml_tables import find, known_keys, names_value, path_value
 from wattune.workloads.values import choice
 from wattune.workloads.workload import OptimizerOf, Workload
 
@@ -37,7 +36,7 @@ PLAIN = (
     "evaluate_every",
     "budget_samples",
 )
-"""Keys that go to ``Workload`` as they are."""
+"""Keys passed to ``Workload`` unchanged."""
 
 FACTORY = '"package.module:factory"'
 TABLES = ("model", "data", "loss", "metric", "optimizer", "augmentation")
@@ -45,10 +44,10 @@ OPTIMIZER_KEYS = ("name", "learning_rate", "reference_batch_size", "scaling", "w
 
 
 def load_workload(path: str | Path) -> Workload:
-    """Read a workload file. Paths in it are relative to it, and modules beside it can be named in it.
+    """Read a workload file. Its paths are relative to its folder, whose modules it can name.
 
-    Weights and data are not read before they are needed.
-    Raises: WorkloadError or UnknownName, one line, for anything in it that is not right.
+    Weights and data are read when they are needed.
+    Raises: WorkloadError or UnknownName, in one line, if anything in the file is wrong.
     """
     path = Path(path)
     try:
@@ -60,19 +59,19 @@ def load_workload(path: str | Path) -> Workload:
         raise WorkloadError(f"cannot read {path}", value=str(error), allowed="a TOML file") from error
     folder = path.resolve().parent
     if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # and processes that are started later find the user's modules too
+        sys.path.append(str(folder))  # child processes inherit it and find the user's modules too
     try:
         proxy = table.pop("proxy", None)
         workload = _workload(table, folder)
         if proxy is None:
             return workload
     except WorkloadError as error:
-        raise _placed(error, path.name) from error
+        raise _at_place(error, path.name) from error
     try:
         known_keys("[proxy]", proxy, (*PLAIN, *TABLES), needed=("data",))
         own = _workload({**table, "name": f"{workload.name}-proxy", **proxy}, folder)
     except WorkloadError as error:
-        raise _placed(error, f"{path.name}, [proxy]") from error
+        raise _at_place(error, f"{path.name}, [proxy]") from error
     return replace(workload, proxy=own)
 
 
@@ -103,10 +102,12 @@ def _model(value: object, folder: Path) -> Model:
     if not isinstance(options, dict):
         raise WorkloadError("options of the model", value=options, allowed="a table [model.options]")
     if not isinstance(name, str) or (":" not in name and name not in MODELS):
-        raise UnknownName("model", str(name), [*MODELS, *(f"{outside}:NAME" for outside in LIBRARIES), FACTORY])
+        raise UnknownName("model", str(name), [*MODELS, *(f"{library}:NAME" for library in LIBRARIES), FACTORY])
     weights = table.get("weights")
+    library = name.partition(":")[0]
+    factory = find(LIBRARIES.get(library) or MODELS.get(name, name), "the model")
     return Model(
-        outside_model(name) or find(MODELS.get(name, name), "the model"),
+        factory(name) if library in LIBRARIES else factory,
         options,
         weights=None if weights is None else path_value("weights", weights, folder),
         reinitialise=names_value("reinitialise", table.get("reinitialise", [])),
@@ -134,5 +135,5 @@ def _optimizer(value: object) -> OptimizerOf:
     return OptimizerRule(**known_keys("[optimizer]", value, OPTIMIZER_KEYS, needed=("name", "learning_rate")))
 
 
-def _placed(error: WorkloadError, place: str) -> WorkloadError:
+def _at_place(error: WorkloadError, place: str) -> WorkloadError:
     return WorkloadError(f"{place}: {error.what}", value=error.value, allowed=error.allowed, hint=error.hint)

@@ -1,4 +1,4 @@
-"""Values that the user gave, checked one at a time: what is wrong is one line."""
+"""Checks of single values from the user; every error is one line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from wattune.errors import UnknownName, WorkloadError
 
 
 def whole(what: str, value: object, *, least: int = 1) -> int:
-    """``value`` as a whole number. Raises: WorkloadError."""
+    """Return ``value`` if it is a whole number. Raises: WorkloadError."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise WorkloadError(what, value=value, allowed=f"a whole number, {least} and up")
+        raise WorkloadError(what, value=value, allowed=f"a whole number, {least} or more")
     return int(value)
 
 
 def whole_numbers(what: str, values: Iterable[int]) -> tuple[int, ...]:
-    """``values`` as whole numbers from 1. Raises: WorkloadError."""
+    """Return ``values`` as a tuple if they are whole numbers from 1. Raises: WorkloadError."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise WorkloadError(what, value=values, allowed="a list of whole numbers")
     return tuple(whole(what, value) for value in values)
@@ -28,7 +28,7 @@ def whole_numbers(what: str, values: Iterable[int]) -> tuple[int, ...]:
 def number(
     what: str, value: object, *, least: float = -math.inf, above: float = -math.inf, below: float = math.inf
 ) -> float:
-    """``value`` as a finite number within the bounds. Raises: WorkloadError."""
+    """Return ``value`` if it is a finite number within the bounds. Raises: WorkloadError."""
     fits = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
     if not fits or not (value >= least and above < value < below):  # type: ignore[operator]
         bounds = [f"at least {least:g}"] * (least > -math.inf) + [f"above {above:g}"] * (above > -math.inf)
@@ -39,24 +39,24 @@ def number(
 
 
 def flag(what: str, value: object) -> bool:
-    """``value`` as a truth value. Raises: WorkloadError."""
+    """Return ``value`` if it is a Boolean. Raises: WorkloadError."""
     if not isinstance(value, bool):
         raise WorkloadError(what, value=value, allowed="true or false")
     return value
 
 
-def choice(kind: str, value: object, known: Iterable[str]) -> str:
-    """``value`` as one of the known names. Raises: UnknownName."""
-    if not isinstance(value, str) or value not in known:
-        raise UnknownName(kind, value if isinstance(value, str) else repr(value), known)
+def choice(kind: str, value: object, names: Iterable[str]) -> str:
+    """Return ``value`` if it is one of the names. Raises: UnknownName."""
+    if not isinstance(value, str) or value not in names:
+        raise UnknownName(kind, value if isinstance(value, str) else repr(value), names)
     return value
 
 
-def tried(problem: str, attempt: Callable[[], Any]) -> Any:
-    """What the user's own code gives. Raises: WorkloadError with whatever it raised."""
+def attempt(problem: str, function: Callable[[], Any]) -> Any:
+    """Call a function that may raise anything. Raises: WorkloadError in place of its exception."""
     try:
-        return attempt()
+        return function()
     except WorkloadError:
         raise
-    except Exception as error:  # it may raise anything
+    except Exception as error:  # the user's code, or a library's
         raise WorkloadError(problem, value=f"{type(error).__name__}: {error}") from error

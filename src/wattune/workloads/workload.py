@@ -1,4 +1,4 @@
-"""A workload: a model, the data, and everything that says how it is trained and when it is done."""
+"""A workload: a model, its data, how to train it, and when training is done."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from typing_extensions import Self
 
 from wattune.errors import WorkloadError
 from wattune.workloads.augmentation import Augmentation
-from wattune.workloads.checks import check, check_proxy, output_shape
 from wattune.workloads.data import Data, DataSource, Loaders, Order, load, prepare
 from wattune.workloads.metrics import LOSSES, METRICS, Metric
 from wattune.workloads.model import Model, state_hash, structure_hash
 from wattune.workloads.optimizers import OptimizerRule
 from wattune.workloads.values import choice, number, whole, whole_numbers
+from wattune.workloads.workload_checks import check, check_proxy, output_shape
 
 DATA_TYPES = ("fp32", "tf32", "fp16", "bf16")
-"""What a step can compute in."""
+"""Data types that a step can compute in."""
 
 DEFAULTS = {
     "classification": ("cross_entropy", "accuracy"),
     "language": ("cross_entropy", "character_accuracy"),
     "regression": ("mse", "loss"),
 }
-"""The kinds of task, each with its usual loss and metric."""
+"""Task -> its default loss and metric."""
 
 EVALUATION_BATCH = 256
 
@@ -44,32 +44,32 @@ class Loss(Protocol):
 
 
 class OptimizerOf(Protocol):
-    """(model, batch size) -> an optimizer of the parameters that train."""
+    """(model, batch size) -> an optimizer of the trainable parameters."""
 
     def __call__(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer: ...  # noqa: D102
 
 
 @dataclass(frozen=True, init=False, eq=False)
 class Workload:
-    """What is trained, on what, and until when. ``dataclasses.replace`` makes a changed copy.
+    """A model to train, its data, and when to stop. ``dataclasses.replace`` makes a changed copy.
 
-    ``name``: what the records call it.
-    ``model``: a module, a callable that makes one, or a ``Model`` with weights, layers to begin anew or to freeze.
+    ``name``: its name in the records.
+    ``model``: a module, a callable that makes one, or a ``Model`` with weights and layers to reinitialise or to freeze.
     ``data``: ``Data`` (arrays), ``Loaders``, or a callable that makes either when it is first needed.
-    ``loss``: "cross_entropy", "mse", "mae" or a callable (output, target) -> mean of the batch; by default the task's.
+    ``loss``: "cross_entropy", "mse", "mae" or a callable (output, target) -> mean of the batch; default: the task's.
     ``optimizer``: an ``OptimizerRule`` or a callable (model, batch_size) -> optimizer.
-    ``metric``: "accuracy", "character_accuracy", "loss", "mse", "mae" or a ``Metric``; by default the task's.
+    ``metric``: "accuracy", "character_accuracy", "loss", "mse", "mae" or a ``Metric``; default: the task's.
     ``target``: value of the metric at which training is done; None for a workload that is only profiled.
-    ``budget_samples``: training samples after which it ends without the target.
-    ``evaluate_every``: samples between evaluations, the same for every batch size; by default the largest one.
-    ``batch_sizes``: of an optimizer step, ascending. ``micro_batch_sizes``: of a forward pass, empty: the same.
-    ``input_shape``: of one sample; read from ``Data``, needed for everything else.
+    ``budget_samples``: training samples after which a run ends without the target.
+    ``evaluate_every``: samples between evaluations at every batch size; default: the largest batch size.
+    ``batch_sizes``: of an optimizer step, ascending. ``micro_batch_sizes``: of a forward pass; empty: the same.
+    ``input_shape``: of one sample; read from ``Data``, otherwise required.
     ``task``: "classification", "language" or "regression". ``data_type``: one of ``DATA_TYPES``.
-    ``augmentation``: random changes of the training samples. ``host_s_per_sample``: seconds of the CPU to load one.
-    ``proxy``: a workload of the same task on data at hand, from which the samples needed are estimated.
+    ``augmentation``: random changes of the training samples. ``host_s_per_sample``: CPU seconds to load a sample.
+    ``proxy``: a workload of the same task on available data, for estimating the samples to target.
 
-    It can be sent to other processes where its callables are functions of a module.
-    Raises: WorkloadError or UnknownName for what cannot be trained. The data is looked at when it is needed.
+    It can be sent to other processes if its callables are functions of a module.
+    Raises: WorkloadError or UnknownName for invalid values. The data is read when it is needed.
     """
 
     name: str
@@ -128,8 +128,8 @@ class Workload:
         micro = whole_numbers("micro_batch_sizes", micro_batch_sizes)
         if micro != tuple(sorted(set(micro))) or any(m > sizes[-1] for m in micro):
             raise WorkloadError("micro_batch_sizes", value=list(micro), allowed=f"ascending, at most {sizes[-1]}")
-        if useless := [m for m in micro if all(size % m for size in sizes)]:
-            raise WorkloadError("micro_batch_sizes", value=useless, allowed="divisors of at least one batch size")
+        if unused := [m for m in micro if all(size % m for size in sizes)]:
+            raise WorkloadError("micro_batch_sizes", value=unused, allowed="divisors of at least one batch size")
         every = whole("evaluate_every", sizes[-1] if evaluate_every is None else evaluate_every)
         if every < sizes[-1]:
             raise WorkloadError("evaluate_every", value=every, allowed=f"at least the largest batch size, {sizes[-1]}")
@@ -155,20 +155,20 @@ class Workload:
             "proxy": proxy,
         }
         for field, value in values.items():
-            object.__setattr__(self, field, value)  # frozen for everybody else
+            object.__setattr__(self, field, value)  # the class is frozen
         if target is not None:
             self.metric.check_target(target)
         self.augmentation.check(self.input_shape)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was loaded or computed stays here: another process makes it again.
+        # Without the cached properties: another process computes them again.
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     # ------------------------------------------------------------------------------------------------------- data
 
     @cached_property
     def loaded(self) -> Data | Loaders:
-        """The data itself, read at the first use. Raises: WorkloadError."""
+        """The data, read at the first use. Raises: WorkloadError."""
         return load(self.data)
 
     @cached_property
@@ -178,12 +178,12 @@ class Workload:
 
     @property
     def train_samples(self) -> int:
-        """How many samples there are to train on; reads the data. Raises: WorkloadError."""
+        """Number of training samples; reads the data. Raises: WorkloadError."""
         return self._counts[0]
 
     @property
     def test_samples(self) -> int:
-        """How many samples an evaluation takes; reads the data. Raises: WorkloadError."""
+        """Number of test samples; reads the data. Raises: WorkloadError."""
         return self._counts[1]
 
     @cached_property
@@ -195,10 +195,10 @@ class Workload:
         return sum(len(x) for x, _ in train), sum(len(x) for x, _ in loaded.test)
 
     def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Endless training batches of exactly ``batch_size`` samples, beginning ``start`` samples into the stream.
+        """Yield training batches of exactly ``batch_size`` samples without end, from ``start`` samples into the stream.
 
-        Order and augmentation depend on (seed, position in the stream) alone: a stream taken up again at ``start``
-        goes on as it would have, and with ``Data`` every batch size sees the same samples in the same order.
+        Order and augmentation depend on (seed, position in the stream) alone: a stream resumed at ``start`` continues
+        unchanged, and with ``Data`` every batch size sees the same samples in the same order.
         Raises: WorkloadError.
         """
         whole("seed", seed, least=0)
@@ -215,7 +215,7 @@ class Workload:
             yield self.augmentation.apply(inputs, seed=seed, start=position), targets
 
     def test_batches(self, batch_size: int = EVALUATION_BATCH) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test part, each sample once. Raises: WorkloadError."""
+        """Yield the test part in batches, each sample once. Raises: WorkloadError."""
         loaded = self.loaded
         if isinstance(loaded, Loaders):
             yield from loaded.test
@@ -226,9 +226,9 @@ class Workload:
             yield prepare(x[part], y[part], self.task)
 
     def example(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """A made-up batch on the CPU with the shapes and types of the data, which is not read for it.
+        """Make a random batch on the CPU with the shapes and types of the data, without reading the data.
 
-        Raises: WorkloadError where the model does not take ``input_shape``.
+        Raises: WorkloadError if the model does not accept ``input_shape``.
         """
         draws = torch.Generator().manual_seed(0)
         output = self.output_shape  # of one sample: (classes,), (L, characters) or the shape of the target
@@ -241,9 +241,9 @@ class Workload:
         return torch.randn(batch_size, *self.input_shape, generator=draws), y
 
     def evaluate(self, module: nn.Module, *, batch_size: int = EVALUATION_BATCH) -> float:
-        """The metric on the test part, without gradients and with ``module`` in evaluation mode meanwhile.
+        """Compute the metric on the test part, without gradients and with ``module`` in evaluation mode.
 
-        ``batch_size`` samples go through at a time; loaders of the user's own have their own.
+        ``batch_size``: samples of a forward pass; the user's own loaders have their own.
         Raises: WorkloadError.
         """
         device = next(module.parameters()).device
@@ -259,36 +259,36 @@ class Workload:
             for part, training in modes:
                 part.training = training
         if not outputs:
-            raise WorkloadError("the test loader gave no batch", hint="give one that can be iterated again")
+            raise WorkloadError("the test loader yielded no batch", hint="give one that can be iterated repeatedly")
         score = self.metric.score or self.loss
         return float(score(torch.cat(outputs), torch.cat(targets)))
 
     # ----------------------------------------------------------------------------------------------------- checks
 
     def check(self) -> None:
-        """Try the data on the model. Raises: WorkloadError where shapes, types, labels or the loss do not fit."""
+        """Try the data on the model. Raises: WorkloadError if shapes, types, labels or the loss do not fit."""
         check(self)
 
     def check_proxy(self) -> list[str]:
-        """What speaks against taking the proxy's samples for this workload's, one text each.
+        """Warnings about how the proxy differs from this workload, one text each.
 
-        Raises: WorkloadError where there is no proxy, its task is another, or it has no target.
+        Raises: WorkloadError without a proxy, or if it has another task or no target.
         """
         return check_proxy(self)
 
     # ----------------------------------------------------------------------------------------- fingerprints, copies
 
     def without_weights(self) -> Self:
-        """The same structure, for which no weights file is read: for profiling before there is one."""
+        """Copy without the weights file: for profiling before the file exists."""
         proxy = None if self.proxy is None else self.proxy.without_weights()
         return replace(self, model=replace(self.model, weights=None), proxy=proxy)
 
     def model_fingerprint(self) -> str:
-        """Of the structure: modules, parameter shapes, which of them train. Neither weights nor data are read."""
+        """Fingerprint of modules, parameter shapes, and which of them train. Reads neither weights nor data."""
         return structure_hash(replace(self.model, weights=None)(0))
 
     def optimizer_key(self) -> str:
-        """The optimizer as far as the work of a step depends on it: its kind, not its learning rate."""
+        """The optimizer as far as the cost of a step depends on it: its kind, not its learning rate."""
         rule = self.optimizer
         if not isinstance(rule, OptimizerRule):
             return _named(rule)
@@ -299,7 +299,7 @@ class Workload:
         )
 
     def data_fingerprint(self) -> str:
-        """Of every value of the data; of ``Loaders``, the first batches and the counts. Raises: WorkloadError."""
+        """Fingerprint of every value of the data; for ``Loaders``, of the first batches. Raises: WorkloadError."""
         loaded = self.loaded
         if isinstance(loaded, Loaders):
             train, test = next(self.batches(self.batch_sizes[0], seed=0)), next(self.test_batches())
@@ -309,8 +309,8 @@ class Workload:
         return f"{self.train_samples}+{self.test_samples}-{state_hash(named)}"
 
     def fingerprint(self) -> str:
-        """Of everything that a learning curve depends on. Reads weights and data. Raises: WorkloadError."""
-        says: Mapping[str, object] = {
+        """Fingerprint of everything that a learning curve depends on. Reads weights and data. Raises: WorkloadError."""
+        identity: Mapping[str, object] = {
             "structure": self.model_fingerprint(),
             "weights": state_hash(self.model(0).state_dict().items()),
             "data": self.data_fingerprint(),
@@ -324,19 +324,19 @@ class Workload:
             "micro_batch_sizes": self.micro_batch_sizes,
             "data_type": self.data_type,
         }
-        return hashlib.sha256(json.dumps(says).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
 
 def _endless(loaders: Loaders, batch_size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    for passed in itertools.count():
-        of_pass = int(np.random.SeedSequence([seed, passed]).generate_state(1)[0])
+    for epoch in itertools.count():
+        epoch_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
         full = 0
-        for x, y in loaders.train(batch_size, of_pass):
+        for x, y in loaders.train(batch_size, epoch_seed):
             if len(x) == batch_size:
                 full += 1
                 yield x, y
         if not full:
-            raise WorkloadError("the training loader gave no full batch", value=f"batch size {batch_size}")
+            raise WorkloadError("the training loader yielded no full batch", value=f"batch size {batch_size}")
 
 
 def _named(thing: object) -> str:

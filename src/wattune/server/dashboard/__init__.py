@@ -1,14 +1,15 @@
-"""The pages: rendered by the server, kept new by a small script of their own; nothing is loaded from elsewhere.
+"""Web pages: rendered by the server, refreshed by a small script; nothing is loaded from other sites.
 
-pages      the routes
-reading    what they show, read from the store
-heatmap    a profile, and what is chosen from it under every cap
-figures    line charts as geometry
+pages       routes
+views       data of the pages, read from the store
+heatmap     a profile as heat maps, and the operating point chosen under every cap
+line_chart  line charts as geometry
+responses   templates rendered to HTML responses
 """
 
 from __future__ import annotations
 
 from wattune.server.dashboard.pages import router
-from wattune.server.dashboard.rendering import static
+from wattune.server.dashboard.responses import static
 
 __all__ = ["router", "static"]

@@ -1,4 +1,4 @@
-"""A profile as a table of shades, and what is chosen from it under every cap."""
+"""Heat maps of a profile, and the operating point chosen from it under every cap."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from wattune.cap import SensorLimit
 from wattune.errors import InputError, RecordError
-from wattune.planning.selection import Limit, fastest
-from wattune.planning.table import Option, Table
-from wattune.records import EfficiencyCurve, ProfileTable
-from wattune.reporting import words
+from wattune.planning.selection import fastest
+from wattune.planning.table import Option, PlanningTable
+from wattune.records import ProfileTable, SampleEfficiency
+from wattune.reporting import phrases
 from wattune.reporting.charts import number
-from wattune.reporting.maps import Grid, arrange
-from wattune.server.dashboard.figures import colour
+from wattune.reporting.heat_maps import HeatMap, arrange
+from wattune.server.dashboard.line_chart import colour
 
 MOST_W = 1e6
-"""Caps below it can be asked for."""
+"""Upper bound of a cap."""
 
 LEAST, MOST = 1e-99, 1e99
-"""Between them lies whatever can be shown."""
+"""Range of values that are shown."""
 
 SHADES = 7
-"""Steps of the colour ramps in page.css: the classes shade-0 to shade-6."""
+"""Steps of the colour ramps in page.css: classes shade-0 to shade-6."""
 
 
 SQUARES = 4096
-"""Squares of a map at most."""
+"""Maximum number of squares of a map."""
 
 
 @dataclass(frozen=True)
 class Square:
-    """One cell: its text and shade, None where it has no figure; ``why`` is what stands there then."""
+    """One cell of a map: text, shade (None without a value) and tooltip."""
 
     row: int
     column: int
@@ -41,8 +42,8 @@ class Square:
 
 
 @dataclass(frozen=True)
-class Heatmap:
-    """Rows by descending batch size, so that small ones stand at the bottom, columns by ascending setting."""
+class MapTable:
+    """A map: rows by descending batch size, so that small ones are at the bottom, columns by ascending setting."""
 
     title: str
     unit: str
@@ -52,11 +53,11 @@ class Heatmap:
 
 
 @dataclass(frozen=True)
-class Step:
-    """What is chosen from ``cap_w`` up to the next step's.
+class CapStep:
+    """Choice for caps from ``cap_w`` up to the ``cap_w`` of the next step.
 
-    ``marked``: of each row, the column of the fastest setting that keeps the cap, None where none does. ``chosen``: row
-    and column; ``says``: that in words, for the places of the page that show it.
+    ``marked``: per row, the column of the fastest setting that stays under the cap, or None. ``chosen``: row and column
+    of the chosen point; ``says``: texts for the elements of the page that describe it.
     """
 
     cap_w: float
@@ -67,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Pick:
-    """A part of the slider, in per cent of it, in which one batch size is chosen; ``colour``: of the ramp."""
+    """Part of the slider, in per cent, in which one batch size is chosen; ``colour``: step of the ramp."""
 
     begin: float
     end: float
@@ -75,43 +76,42 @@ class Pick:
     colour: int
 
 
-def heatmaps(grid: Grid) -> tuple[Heatmap, Heatmap]:
-    """Time per sample in milliseconds and peak power in watts."""
+def heatmaps(grid: HeatMap) -> tuple[MapTable, MapTable]:
+    """Build the maps of time per sample in milliseconds and of peak power in watts."""
     times = {at: cell.step_s / cell.batch_size * 1000 for at, cell in grid.cells.items() if cell.step_s}
     powers = {at: cell.power_peak_w for at, cell in grid.cells.items() if cell.power_peak_w}
     return _map(grid, "Time per sample", "ms", "time", times), _map(grid, "Peak power", "W", "power", powers)
 
 
-def can_be_drawn(profile: ProfileTable) -> bool:
-    """Whether its maps are no larger than a page: cells that share no batch size and no clock make one of their square,
-    and there is a choice for each of their powers."""
-    rows = {(cell.batch_size, cell.micro_batch_size) for cell in profile.cells}
-    settings = {cell.point.setting for cell in profile.cells}
+def fits_page(profile: ProfileTable) -> bool:
+    """True if the maps are small enough for a page: sparse cells can make a map of the square of their number."""
+    rows = {cell.shape for cell in profile.cells}
+    settings = {cell.knobs for cell in profile.cells}
     return len(rows) * len(settings) <= SQUARES
 
 
-def steps(profile: ProfileTable, efficiency: EfficiencyCurve | None) -> list[Step]:
-    """What is chosen under every cap there is: it changes only where a cap lets one more point in.
+def cap_steps(profile: ProfileTable, efficiency: SampleEfficiency | None) -> list[CapStep]:
+    """List the choices under all caps: one step per cap at which another point becomes feasible.
 
-    Without a curve only the fastest setting of each batch size is known, and no point is chosen.
+    Without a curve, only the fastest setting of each batch size is marked, and no point is chosen.
 
-    Raises: RecordError where profile and curve do not fit together, or a power is beyond anything that a device draws.
+    Raises: RecordError if profile and curve do not match, or a power is implausibly high.
     """
     grid = arrange(profile)
-    table = Table(profile, efficiency or _even(profile))
+    table = PlanningTable(profile, efficiency or _neutral_curve(profile))
     caps_w = sorted({option.peak_w for option in table.at.values()})
     if caps_w and caps_w[-1] >= MOST_W:
-        raise RecordError("a power that no device draws", value=f"{caps_w[-1]:g} W", hint="measure it again")
+        raise RecordError("implausible power in the profile", value=f"{caps_w[-1]:g} W", hint="measure it again")
     return [_step(grid, table, cap_w, efficiency is not None) for cap_w in caps_w]
 
 
-def step_of(found: Sequence[Step], cap_w: float) -> Step | None:
-    """The step that a cap belongs to; None where no point keeps it."""
-    return next((step for step in reversed(found) if step.cap_w <= cap_w), None)
+def step_at(steps: Sequence[CapStep], cap_w: float) -> CapStep | None:
+    """Find the step of a cap; None if no point stays under it."""
+    return next((step for step in reversed(steps) if step.cap_w <= cap_w), None)
 
 
-def as_json(found: Sequence[Step]) -> list[dict[str, object]]:
-    """The steps for the page's script, which looks them up and plans nothing."""
+def as_json(steps: Sequence[CapStep]) -> list[dict[str, object]]:
+    """Serialize the steps for the page's script, which looks up the choice."""
     return [
         {
             "cap_w": step.cap_w,
@@ -119,23 +119,23 @@ def as_json(found: Sequence[Step]) -> list[dict[str, object]]:
             "chosen": step.chosen and list(step.chosen),
             "says": step.says,
         }
-        for step in found
+        for step in steps
     ]
 
 
-def slider(found: Sequence[Step]) -> tuple[float, float]:
-    """From just below the lowest to just above the highest peak power, in steps of 0.01 W."""
-    low, high = found[0].cap_w, found[-1].cap_w
+def slider(steps: Sequence[CapStep]) -> tuple[float, float]:
+    """Range of the slider: from just below the lowest to just above the highest peak power, rounded to 0.01 W."""
+    low, high = steps[0].cap_w, steps[-1].cap_w
     space = max(0.02, 0.03 * (high - low))
     return max(0.01, math.floor((low - space) * 100) / 100), math.ceil((high + space) * 100) / 100
 
 
-def strip(found: Sequence[Step], low_w: float, high_w: float, grid: Grid) -> list[Pick]:
-    """The batch sizes that are chosen along the slider."""
+def strip(steps: Sequence[CapStep], low_w: float, high_w: float, grid: HeatMap) -> list[Pick]:
+    """List the batch sizes that are chosen along the slider."""
     sizes = sorted({batch_size for batch_size, _ in grid.rows})
-    ends = [*(step.cap_w for step in found[1:]), high_w][: len(found)]
+    ends = [*(step.cap_w for step in steps[1:]), high_w][: len(steps)]
     parts: list[Pick] = []
-    for step, end_w in zip(found, ends, strict=True):
+    for step, end_w in zip(steps, ends, strict=True):
         if step.chosen is None:
             continue
         begin, end = (round(100 * (cap_w - low_w) / (high_w - low_w), 2) for cap_w in (step.cap_w, end_w))
@@ -148,10 +148,7 @@ def strip(found: Sequence[Step], low_w: float, high_w: float, grid: Grid) -> lis
 
 
 def checked_cap(text: str | None, most_w: float) -> float:
-    """The cap that was asked for; ``most_w`` where none was.
-
-    Raises: InputError for what is not a positive number.
-    """
+    """Parse the requested cap; ``most_w`` if it is empty. Raises: InputError if it is not a positive number."""
     if text is None or not text.strip():
         return most_w
     try:
@@ -163,8 +160,8 @@ def checked_cap(text: str | None, most_w: float) -> float:
     return cap_w
 
 
-def _step(grid: Grid, table: Table, cap_w: float, chooses: bool) -> Step:
-    limit = Limit(cap_w)
+def _step(grid: HeatMap, table: PlanningTable, cap_w: float, chooses: bool) -> CapStep:
+    limit = SensorLimit(cap_w)
     marked: list[int | None] = [None] * len(grid.rows)
     for row in table.rows:
         best = fastest((row,), limit)
@@ -173,32 +170,32 @@ def _step(grid: Grid, table: Table, cap_w: float, chooses: bool) -> Step:
             marked[at] = column
     pick = fastest(table.rows, limit) if chooses else None
     if pick is None:
-        said = "no proxy run reached the target at a batch size that keeps the cap" if chooses else "-"
-        return Step(cap_w, tuple(marked), None, {"point": said, "line": said if chooses else ""})
-    return Step(cap_w, tuple(marked), _place(grid, pick), _said(pick, table.reference_samples))
+        text = "no proxy run reached the target at a batch size that stays under the cap" if chooses else "-"
+        return CapStep(cap_w, tuple(marked), None, {"point": text, "line": text if chooses else ""})
+    return CapStep(cap_w, tuple(marked), _place(grid, pick), _texts(pick, table.reference_samples))
 
 
-def _said(pick: Option, reference_samples: float | None) -> dict[str, str]:
-    known = pick.relative_time is not None and reference_samples is not None
-    time_s = pick.relative_time * reference_samples if known else None  # type: ignore[operator]
-    said = {
-        "point": words.point(pick.cell.point),
-        "peak": words.watts(pick.peak_w),
-        "time": words.seconds(time_s),
-        "energy": words.joules(None if time_s is None else time_s * pick.mean_w),
+def _texts(pick: Option, reference_samples: float | None) -> dict[str, str]:
+    has_time = pick.relative_time is not None and reference_samples is not None
+    time_s = pick.relative_time * reference_samples if has_time else None  # type: ignore[operator]
+    texts = {
+        "point": str(pick.cell.point),
+        "peak": phrases.watts(pick.peak_w),
+        "time": phrases.seconds(time_s),
+        "energy": phrases.joules(None if time_s is None else time_s * pick.mean_w),
     }
-    return {**said, "line": f"{said['point']}, peak {said['peak']}, {said['time']} and {said['energy']} to the target"}
+    line = f"{texts['point']}, peak {texts['peak']}, {texts['time']} and {texts['energy']} to the target"
+    return {**texts, "line": line}
 
 
-def _place(grid: Grid, option: Option) -> tuple[int, int]:
-    batch_size, micro = option.place[:2]
-    return grid.rows.index((batch_size, micro)), grid.columns.index(option.cell.point.setting)
+def _place(grid: HeatMap, option: Option) -> tuple[int, int]:
+    return grid.rows.index(option.point.shape), grid.columns.index(option.point.knobs)
 
 
-def _even(profile: ProfileTable) -> EfficiencyCurve:
-    """A curve that makes no difference within a batch size, where nothing is chosen between them."""
+def _neutral_curve(profile: ProfileTable) -> SampleEfficiency:
+    """Build a curve with equal samples for all batch sizes, for use within one batch size only."""
     sizes = profile.batch_sizes or (1,)
-    return EfficiencyCurve.model_validate(
+    return SampleEfficiency.model_validate(
         {
             "workload": profile.workload,
             "algorithm": profile.algorithm,
@@ -208,7 +205,7 @@ def _even(profile: ProfileTable) -> EfficiencyCurve:
     )
 
 
-def _map(grid: Grid, title: str, unit: str, colours: str, values: dict[tuple[int, int], float]) -> Heatmap:
+def _map(grid: HeatMap, title: str, unit: str, colours: str, values: dict[tuple[int, int], float]) -> MapTable:
     values = {at: value for at, value in values.items() if LEAST < value < MOST}
     low, high = (min(values.values()), max(values.values())) if values else (1.0, 1.0)
     rows = []
@@ -217,35 +214,34 @@ def _map(grid: Grid, title: str, unit: str, colours: str, values: dict[tuple[int
             _square(grid, row, column, values.get((row, column)), low, high) for column in range(len(grid.columns))
         )
         rows.append((grid.label(row), squares))
-    return Heatmap(title, unit, colours, _heads(grid), tuple(rows))
+    return MapTable(title, unit, colours, _heads(grid), tuple(rows))
 
 
-def _heads(grid: Grid) -> tuple[str, ...]:
-    """The settings; without decimals where there are many and each still is another one. The cells have them whole."""
-    known = [setting for setting in grid.columns if setting is not None]
-    if not known:
-        return ("-",)
-    rounded = tuple(f"{setting:.0f}" for setting in known)
-    return rounded if len(known) > 8 and len(set(rounded)) == len(known) else tuple(f"{setting:g}" for setting in known)
+def _heads(grid: HeatMap) -> tuple[str, ...]:
+    """Column heads: the knobs, rounded if there are many and the rounded ones are distinct."""
+    exact = tuple(phrases.knob_values(knobs) or "-" for knobs in grid.columns)
+    rounded = tuple(" / ".join(f"{value:.0f}" for value in knobs.values()) for knobs in grid.columns)
+    return rounded if len(exact) > 8 and len(set(rounded)) == len(exact) else exact
 
 
-def _square(grid: Grid, row: int, column: int, value: float | None, low: float, high: float) -> Square:
+def _square(grid: HeatMap, row: int, column: int, value: float | None, low: float, high: float) -> Square:
     if value is not None:
-        # By the logarithm: step times span two orders of magnitude, and the lowest clocks would take all shades.
+        # Logarithmic: step times span two orders of magnitude, and the lowest clocks would use up all shades.
         span = math.log(high) - math.log(low)
         share = (math.log(value) - math.log(low)) / span if span > 0 else 0.0
         cell = grid.cells[row, column]
-        hint = f"{words.point(cell.point)}: {words.seconds(cell.step_s)} a step, peak {words.watts(cell.power_peak_w)}"
-        if strain := words.strain(cell):
+        hint = f"{cell.point}: {phrases.seconds(cell.step_s)} a step"
+        hint += f", peak {phrases.watts(cell.power_peak_w)}"
+        if strain := phrases.strain(cell):
             hint += f", {strain}"
         return Square(row, column, number(value), round(share * (SHADES - 1)), hint)
     if (row, column) in grid.cells:
-        return Square(row, column, "?", None, "a figure that no device has")
+        return Square(row, column, "?", None, "implausible value")
     if (row, column) in grid.full:
         return Square(row, column, "×", None, "does not fit in memory")
     if (row, column) in grid.aborted:
         probe = grid.aborted[row, column]
         return Square(
-            row, column, "△", None, f"stopped at {words.watts(probe.power_w)}, above {words.cap(probe.cap_w)}"
+            row, column, "△", None, f"stopped at {phrases.watts(probe.power_w)}, above {phrases.cap(probe.cap_w)}"
         )
     return Square(row, column, "", None, "not measured")

@@ -1,7 +1,9 @@
 """Proxy sweeps as jobs: a durable queue in the database, and the processes that work on it.
 
-queue        jobs: made, looked at, cancelled, started anew; no torch
-leases       their units of work: taken, kept, done, failed; no torch
-supervisor   starts the worker processes, and starts them again; no torch
-worker       what runs in one of them: it alone trains
+queue        jobs: submit, status, cancel, retry; no torch
+leases       units of work: claim, renew, finish, fail, requeue; no torch
+supervisor   starts and restarts the worker processes; no torch
+worker       the main loop of a worker process, which trains
+sweep_unit   one unit of a sweep: a proxy run, or the choice of the next runs
+cluster_runs proxy runs on a Ray cluster
 """

@@ -1,7 +1,7 @@
-"""Units of work: who works on which, until when nobody else may, and what came of it.
+"""Leases on units of work, and their results.
 
-A worker holds a unit by a lease that it renews; each claim has a ``holder`` of its own, and what an older one brings is
-refused, so that a worker which was taken for dead and comes back changes nothing.
+A worker holds a unit by a lease that it renews. Each claim has a unique ``holder``, and results from earlier holders
+are rejected, so a worker whose lease expired cannot change anything if it comes back.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from sqlalchemy.sql.elements import ColumnElement
 from wattune.errors import RecordError
 from wattune.records.served import ServedModel, SweepRequest
 from wattune.server.jobs.queue import CHOOSE, OPEN, add_runs, advance, end, locked
-from wattune.server.store.inserting import insert_new
-from wattune.server.store.tables import FileRow, JobRow, UnitRow
+from wattune.server.store.queries import insert_new
+from wattune.server.store.schema import FileRow, JobRow, UnitRow
 
 LEASE_S = 30.0
-"""How long a unit is a worker's after it last said that it is at work."""
+"""Duration of a lease in seconds after it was last renewed."""
 
-BEAT_EVERY_S = 5.0
-"""How often a worker says so."""
+RENEW_EVERY_S = 5.0
+"""Interval in seconds at which a worker renews its lease."""
 
 ATTEMPTS = 5
-"""How often a unit is tried before somebody has to look."""
+"""Maximum number of attempts of a unit before its job is parked."""
 
 
 Outcome = list[tuple[int, int, int | None]] | dict[str, Any]
-"""What a step chose: the runs that come next (batch size, seed, budget in samples), or the finished record."""
+"""Result of a choice: the next runs (batch size, seed, budget in samples), or the finished record."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A unit that a worker holds. ``known``: of a step that chooses, the hashes of all curves of the job so far."""
+    """A unit held by a worker. ``curve_hashes``: for a choosing step, the hashes of the job's curves so far."""
 
     unit_id: int
     job_id: str
@@ -48,17 +48,17 @@ class Claim:
     seed: int
     budget_samples: int | None
     attempt: int
-    known: tuple[str, ...] = ()
+    curve_hashes: tuple[str, ...] = ()
 
     @property
     def chooses(self) -> bool:
-        """Whether it trains nothing, but chooses what is trained next."""
+        """True if the unit chooses the next runs instead of training."""
         return self.batch_size == CHOOSE
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What came of a run: its curve is a file of the store."""
+class RunResult:
+    """Result of a run, whose curve is a file of the store."""
 
     curve_sha256: str
     bytes: int
@@ -67,19 +67,19 @@ class Trained:
 
 
 def is_waiting(session: Session, now_s: float) -> bool:
-    """Whether there may be something to claim; it needs no writer's transaction."""
+    """True if there may be a unit to claim; a read-only transaction is enough."""
     return session.scalar(_claimable(now_s).with_only_columns(UnitRow.id).limit(1)) is not None
 
 
 def claim(session: Session, worker: str, now_s: float) -> Claim | None:
-    """Take the oldest unit that waits; None where nothing does, or somebody else was quicker.
+    """Claim the oldest waiting unit; None if there is none, or another worker was faster.
 
-    A job that cannot be read, as one of another version, has failed: it would else be claimed again for ever.
+    A job that cannot be read, e.g. one of another version, is marked as failed: otherwise it would be claimed forever.
     """
-    found = session.execute(_claimable(now_s).with_only_columns(UnitRow.id, UnitRow.job_id).limit(1)).first()
-    if found is None:
+    oldest = session.execute(_claimable(now_s).with_only_columns(UnitRow.id, UnitRow.job_id).limit(1)).first()
+    if oldest is None:
         return None
-    unit_id, job_id = found
+    unit_id, job_id = oldest
     job = locked(session, job_id)
     if job is None or job.state not in OPEN:
         return None
@@ -90,12 +90,12 @@ def claim(session: Session, worker: str, now_s: float) -> Claim | None:
         end(session, job, "failed", f"the job cannot be read: {error}"[:500], now_s)
         return None
     holder = f"{worker}:{secrets.token_hex(8)}"
-    taken = session.execute(
+    claim_result = session.execute(
         update(UnitRow)
         .where(UnitRow.id == unit_id, UnitRow.state == "waiting")
         .values(state="running", holder=holder, lease_until_s=now_s + LEASE_S, attempts=UnitRow.attempts + 1)
     )
-    if cast("CursorResult[Any]", taken).rowcount != 1:
+    if cast("CursorResult[Any]", claim_result).rowcount != 1:
         return None
     job.state = "running"
     unit = session.get(UnitRow, unit_id, populate_existing=True)
@@ -103,7 +103,7 @@ def claim(session: Session, worker: str, now_s: float) -> Claim | None:
     curves = select(UnitRow.curve_sha256).where(
         UnitRow.job_id == job_id, UnitRow.state == "done", UnitRow.batch_size != CHOOSE
     )
-    known = session.scalars(curves.order_by(UnitRow.id)) if unit.batch_size == CHOOSE else ()
+    curve_hashes = session.scalars(curves.order_by(UnitRow.id)) if unit.batch_size == CHOOSE else ()
     return Claim(
         unit_id=unit.id,
         job_id=job.id,
@@ -114,22 +114,22 @@ def claim(session: Session, worker: str, now_s: float) -> Claim | None:
         seed=unit.seed,
         budget_samples=unit.budget_samples,
         attempt=unit.attempts,
-        known=tuple(sha256 for sha256 in known if sha256 is not None),
+        curve_hashes=tuple(sha256 for sha256 in curve_hashes if sha256 is not None),
     )
 
 
-def beat(session: Session, held: Claim, now_s: float) -> bool:
-    """Hold on to a unit; whether it still is this worker's."""
-    renewed = session.execute(
+def renew(session: Session, held: Claim, now_s: float) -> bool:
+    """Renew the lease of a unit; False if the worker no longer holds it."""
+    update_result = session.execute(
         update(UnitRow)
         .where(UnitRow.id == held.unit_id, UnitRow.holder == held.holder, UnitRow.state == "running")
         .values(lease_until_s=now_s + LEASE_S)
     )
-    return cast("CursorResult[Any]", renewed).rowcount == 1
+    return cast("CursorResult[Any]", update_result).rowcount == 1
 
 
-def finish(session: Session, held: Claim, result: Trained, now_s: float) -> bool:
-    """Keep what came of a run; False, and nothing is kept, where the unit is not this worker's any more."""
+def finish(session: Session, held: Claim, result: RunResult, now_s: float) -> bool:
+    """Record the result of a run; False, without recording anything, if the worker no longer holds the unit."""
     job, unit = _held(session, held)
     if job is None or unit is None:
         return False
@@ -142,8 +142,8 @@ def finish(session: Session, held: Claim, result: Trained, now_s: float) -> bool
     return True
 
 
-def decide(session: Session, held: Claim, outcome: Outcome, now_s: float) -> bool:
-    """Keep what a step chose: the runs that come next, or the finished curve; False where the unit was lost."""
+def record_choice(session: Session, held: Claim, outcome: Outcome, now_s: float) -> bool:
+    """Record a choice: the next runs, or the finished curve; False if the worker no longer holds the unit."""
     job, unit = _held(session, held)
     if job is None or unit is None or job.state not in OPEN:
         return False
@@ -157,9 +157,9 @@ def decide(session: Session, held: Claim, outcome: Outcome, now_s: float) -> boo
 
 
 def fail(session: Session, held: Claim, reason: str, now_s: float, *, is_final: bool = False) -> bool:
-    """An attempt came to nothing. ``is_final``: no other can do better, and the job has failed.
+    """Record a failed attempt. ``is_final``: a retry is pointless, and the job fails.
 
-    False where the unit is not this worker's any more.
+    Returns False if the worker no longer holds the unit.
     """
     job, unit = _held(session, held)
     if job is None or unit is None:
@@ -171,50 +171,55 @@ def fail(session: Session, held: Claim, reason: str, now_s: float, *, is_final: 
         if job.state in OPEN:
             end(session, job, "failed", reason, now_s)
     else:
-        _again(session, job, unit, reason, now_s)
+        _retry_or_park(session, job, unit, reason, now_s)
     return True
 
 
 def release(session: Session, held: Claim, now_s: float) -> None:
-    """Give a unit back that was not tried to its end: the attempt does not count."""
+    """Requeue a unit whose attempt was interrupted; the attempt does not count."""
     job, unit = _held(session, held)
     if job is not None and unit is not None:
         _refund(session, job, unit, now_s)
 
 
 def release_all(session: Session, now_s: float) -> int:
-    """Give back every unit that somebody holds, when no worker is alive; how many there were."""
+    """Requeue all held units when no worker is alive; return their number."""
     return _each(session, UnitRow.holder.is_not(None), _refund, now_s)
 
 
 def release_worker(session: Session, worker: str, now_s: float, *, reason: str | None = None) -> int:
-    """Give back what a worker held that is no more. ``reason``: it died, and the attempts count; None: they do not."""
+    """Requeue the units of a worker that has ended. ``reason``: it crashed, and the attempts count; None: they do not.
 
-    def lost(session: Session, job: JobRow, unit: UnitRow, now_s: float) -> None:
-        _again(session, job, unit, reason or "", now_s)
+    Returns the number of units.
+    """
 
-    return _each(session, UnitRow.holder.startswith(f"{worker}:", autoescape=True), lost if reason else _refund, now_s)
+    def requeue(session: Session, job: JobRow, unit: UnitRow, now_s: float) -> None:
+        _retry_or_park(session, job, unit, reason or "", now_s)
+
+    return _each(
+        session, UnitRow.holder.startswith(f"{worker}:", autoescape=True), requeue if reason else _refund, now_s
+    )
 
 
 def release_expired(session: Session, now_s: float) -> int:
-    """Give back what nobody has renewed in time; the attempts count."""
+    """Requeue units whose lease has expired; the attempts count. Returns their number."""
 
-    def lost(session: Session, job: JobRow, unit: UnitRow, now_s: float) -> None:
-        _again(session, job, unit, f"the worker did not answer for {LEASE_S:.0f} s", now_s)
+    def requeue(session: Session, job: JobRow, unit: UnitRow, now_s: float) -> None:
+        _retry_or_park(session, job, unit, f"the lease expired: the worker did not respond for {LEASE_S:.0f} s", now_s)
 
-    return _each(session, UnitRow.lease_until_s < now_s, lost, now_s)
+    return _each(session, UnitRow.lease_until_s < now_s, requeue, now_s)
 
 
-def late(session: Session, now_s: float) -> set[str]:
-    """The workers that have not renewed a lease in time."""
+def expired_workers(session: Session, now_s: float) -> set[str]:
+    """Names of the workers with an expired lease."""
     holders = session.scalars(select(UnitRow.holder).where(UnitRow.state == "running", UnitRow.lease_until_s < now_s))
     return {holder.rpartition(":")[0] for holder in holders if holder is not None}
 
 
 def _claimable(now_s: float) -> Any:
     waits = and_(UnitRow.state == "waiting", UnitRow.not_before_s <= now_s)
-    chosen = select(UnitRow).join(JobRow, JobRow.id == UnitRow.job_id).where(waits, JobRow.state.in_(OPEN))
-    return chosen.order_by(UnitRow.created_s, UnitRow.id)
+    query = select(UnitRow).join(JobRow, JobRow.id == UnitRow.job_id).where(waits, JobRow.state.in_(OPEN))
+    return query.order_by(UnitRow.created_s, UnitRow.id)
 
 
 def _held(session: Session, held: Claim) -> tuple[JobRow | None, UnitRow | None]:
@@ -224,14 +229,14 @@ def _held(session: Session, held: Claim) -> tuple[JobRow | None, UnitRow | None]
     return (job, unit) if is_held else (None, None)
 
 
-def _each(session: Session, which: ColumnElement[bool], change: Any, now_s: float) -> int:
-    """Change all running units of a kind, job by job; the jobs in one order, so that no two wait for each other."""
-    chosen = select(UnitRow.job_id, UnitRow.id).where(UnitRow.state == "running", which)
+def _each(session: Session, condition: ColumnElement[bool], change: Any, now_s: float) -> int:
+    """Change all matching running units, job by job in a fixed order, which prevents deadlocks."""
+    query = select(UnitRow.job_id, UnitRow.id).where(UnitRow.state == "running", condition)
     count = 0
-    for job_id, unit_id in session.execute(chosen.order_by(UnitRow.job_id, UnitRow.id)).all():
+    for job_id, unit_id in session.execute(query.order_by(UnitRow.job_id, UnitRow.id)).all():
         job = locked(session, job_id)
-        again = select(UnitRow).where(UnitRow.id == unit_id, UnitRow.state == "running", which)
-        unit = session.scalars(again.execution_options(populate_existing=True)).one_or_none()
+        still_matches = select(UnitRow).where(UnitRow.id == unit_id, UnitRow.state == "running", condition)
+        unit = session.scalars(still_matches.execution_options(populate_existing=True)).one_or_none()
         if job is not None and unit is not None:
             change(session, job, unit, now_s)
             count += 1
@@ -245,14 +250,14 @@ def _done(unit: UnitRow, now_s: float) -> None:
 
 def _refund(session: Session, job: JobRow, unit: UnitRow, now_s: float) -> None:
     unit.attempts -= 1
-    _wait(session, job, unit, now_s, now_s)
+    _requeue(session, job, unit, now_s, now_s)
 
 
-def _again(session: Session, job: JobRow, unit: UnitRow, reason: str, now_s: float) -> None:
-    """Try it again, later each time; or park it, and its job."""
+def _retry_or_park(session: Session, job: JobRow, unit: UnitRow, reason: str, now_s: float) -> None:
+    """Requeue a unit with exponential backoff, or park it and its job after ``ATTEMPTS``."""
     unit.reason = reason
     if unit.attempts < ATTEMPTS:
-        _wait(session, job, unit, now_s + 2.0 ** (unit.attempts - 1), now_s)
+        _requeue(session, job, unit, now_s + 2.0 ** (unit.attempts - 1), now_s)
         return
     unit.state, unit.finished_s, unit.holder, unit.lease_until_s = "parked", now_s, None, None
     session.flush()
@@ -263,8 +268,8 @@ def _again(session: Session, job: JobRow, unit: UnitRow, reason: str, now_s: flo
         end(session, job, "parked", f"{what}: {unit.attempts} attempts, the last one: {reason}", now_s)
 
 
-def _wait(session: Session, job: JobRow, unit: UnitRow, not_before_s: float, now_s: float) -> None:
-    # Of a job that has ended meanwhile nothing waits any more.
+def _requeue(session: Session, job: JobRow, unit: UnitRow, not_before_s: float, now_s: float) -> None:
+    # If the job has ended meanwhile, the unit is cancelled instead.
     is_open = job.state in OPEN
     unit.state, unit.not_before_s = "waiting" if is_open else "cancelled", not_before_s
     unit.finished_s = None if is_open else now_s

@@ -1,8 +1,8 @@
-"""Jobs: the sweeps that devices asked for. The same request of the same model is the same job.
+"""Job queue: the sweeps that devices requested. The same request for the same model is the same job.
 
-A job's work is cut into units, rows of their own: one proxy run each, and between them the steps that choose which
-runs come next, with ``batch_size`` 0 and the round as ``seed``. Whoever changes a job or its units locks the job's row
-first, so that on every database one change follows the other.
+A job consists of units, which are rows of their own: one per proxy run, and one per step that chooses the next runs,
+with ``batch_size`` 0 and the round as ``seed``. Every change of a job or its units locks the job's row first, which
+serializes the changes on any database.
 """
 
 from __future__ import annotations
@@ -13,43 +13,42 @@ from typing import get_args
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from wattune.decisions.allocation import MOST, SEEDS
 from wattune.errors import InputError, WattuneError
 from wattune.records.served import ServedModel, SweepRequest, SweepRun, SweepState, SweepStatus
-from wattune.server.store.inserting import insert_new
-from wattune.server.store.paging import newest
-from wattune.server.store.tables import JobRow, UnitRow
+from wattune.sample_efficiency.scheduler import MAX_RUNS, SEEDS
+from wattune.server.store.queries import insert_new, newest
+from wattune.server.store.schema import JobRow, UnitRow
 
 OPEN = ("waiting", "running")
-"""States of a job or a unit in which something happens by itself."""
+"""States of a job or a unit that is not finished."""
 
 CHOOSE = 0
-"""The batch size of a unit that trains nothing, but chooses what is trained next."""
+"""Batch size of a unit that chooses the next runs instead of training."""
 
 
-MOST_WAITING = 10_000
-"""Units that wait, of all jobs together, above which no new job is taken."""
+MAX_WAITING = 10_000
+"""Maximum number of waiting units of all jobs; above it new jobs are rejected."""
 
 
 class QueueFull(WattuneError):
-    """More is waiting than will be done in a long time."""
+    """The queue is full: too many units are waiting."""
 
 
 class WrongState(InputError):
-    """A job is not in a state in which this can be done."""
+    """The job's state does not allow the operation."""
 
 
 def submit(session: Session, model: ServedModel, request: SweepRequest, now_s: float) -> tuple[JobRow, bool]:
-    """The job of this request, and whether something was started: a new job, or one that had been cancelled.
+    """Submit a request; return its job, and True if a job was started: a new one, or a cancelled one again.
 
-    Raises: InputError for a request that does not go with the model; QueueFull.
+    Raises: InputError if the request does not match the model; QueueFull.
     """
     sizes = batch_sizes(model, request)
     _check(model, request, sizes)
     job_id = request.key(model.digest)
     waiting = select(func.count()).select_from(UnitRow).where(UnitRow.state == "waiting")
-    if session.get(JobRow, job_id) is None and (session.scalar(waiting) or 0) >= MOST_WAITING:
-        raise QueueFull(f"{MOST_WAITING} runs are waiting already: ask again when some are done")
+    if session.get(JobRow, job_id) is None and (session.scalar(waiting) or 0) >= MAX_WAITING:
+        raise QueueFull(f"the queue is full: {MAX_WAITING} runs are waiting; try again later")
     values = {
         "id": job_id,
         "model_name": model.model,
@@ -68,29 +67,29 @@ def submit(session: Session, model: ServedModel, request: SweepRequest, now_s: f
         add_runs(session, job, [(size, seed, None) for size in sizes for seed in seeds], now_s)
         advance(session, job, now_s)
         return job, True
-    if job.state != "cancelled":  # one that failed or was parked waits for somebody who looks at the reason
+    if job.state != "cancelled":  # a failed or parked job needs an operator's attention
         return job, False
-    _start_anew(session, job, now_s)
+    _restart(session, job, now_s)
     return job, True
 
 
 def batch_sizes(model: ServedModel, request: SweepRequest) -> tuple[int, ...]:
-    """The batch sizes that a request is about, ascending."""
+    """Batch sizes of a request, ascending."""
     return tuple(sorted(set(request.batch_sizes or model.batch_sizes)))
 
 
-def target(model: ServedModel, request: SweepRequest) -> float | None:
-    """The metric at which a proxy run is done."""
+def proxy_target(model: ServedModel, request: SweepRequest) -> float | None:
+    """Target metric of the proxy runs; None if neither the request nor the model has one."""
     return next((t for t in (request.target, model.proxy.target, model.target) if t is not None), None)
 
 
 def status(session: Session, job_id: str) -> SweepStatus | None:
-    """How a job is doing; None where there is no such job."""
+    """Read the status of a job; None if there is no such job."""
     job = session.get(JobRow, job_id)
     if job is None:
         return None
-    chosen = select(UnitRow).where(UnitRow.job_id == job_id, UnitRow.batch_size != CHOOSE).order_by(UnitRow.id)
-    units = list(session.scalars(chosen))
+    query = select(UnitRow).where(UnitRow.job_id == job_id, UnitRow.batch_size != CHOOSE).order_by(UnitRow.id)
+    units = list(session.scalars(query))
     return _status(job, len(units), sum(unit.state == "done" for unit in units), map(_run, units))
 
 
@@ -102,19 +101,19 @@ def listing(
     limit: int = 50,
     before: str | None = None,
 ) -> list[SweepStatus]:
-    """Jobs without their runs, the newest first. ``before``: those that come after this one in the list.
+    """List jobs without their runs, newest first. ``before``: only the jobs that follow this id.
 
-    Raises: InputError for a state or a job that there is not.
+    Raises: InputError for an unknown state or job.
     """
     if state is not None and state not in get_args(SweepState):
         raise InputError("state of a job", value=state, allowed=", ".join(get_args(SweepState)))
-    chosen = select(JobRow)
+    query = select(JobRow)
     if state is not None:
-        chosen = chosen.where(JobRow.state == state)
+        query = query.where(JobRow.state == state)
     if model is not None:
-        chosen = chosen.where(JobRow.model_name == model)
-    chosen = newest(session, chosen, JobRow, what="job", limit=limit, before=before)
-    jobs = list(session.scalars(chosen))
+        query = query.where(JobRow.model_name == model)
+    query = newest(session, query, JobRow, what="job", limit=limit, before=before)
+    jobs = list(session.scalars(query))
     count = select(UnitRow.job_id, UnitRow.state, func.count()).group_by(UnitRow.job_id, UnitRow.state)
     of_these = count.where(UnitRow.job_id.in_([job.id for job in jobs]), UnitRow.batch_size != CHOOSE)
     runs: dict[str, dict[str, int]] = {job.id: {} for job in jobs}
@@ -124,9 +123,9 @@ def listing(
 
 
 def cancel(session: Session, job_id: str, now_s: float) -> SweepStatus | None:
-    """Stop a job; what is finished is kept. None where there is no such job.
+    """Cancel a job; finished runs are kept. Returns None if there is no such job.
 
-    A run that is under way is stopped at its next evaluation, and its result is dropped. Raises: WrongState.
+    A running unit stops at its next evaluation, and its result is dropped. Raises: WrongState.
     """
     job = locked(session, job_id)
     if job is None:
@@ -138,33 +137,33 @@ def cancel(session: Session, job_id: str, now_s: float) -> SweepStatus | None:
 
 
 def retry(session: Session, job_id: str, now_s: float) -> SweepStatus | None:
-    """Start a job anew that failed, was parked or was cancelled. None where there is none. Raises: WrongState."""
+    """Restart a failed, parked or cancelled job. Returns None if there is no such job. Raises: WrongState."""
     job = locked(session, job_id)
     if job is None:
         return None
     if job.state in (*OPEN, "done"):
         hint = "cancel it first" if job.state in OPEN else None
         raise WrongState(f"job {job_id}", value=job.state, allowed="failed, parked or cancelled", hint=hint)
-    _start_anew(session, job, now_s)
+    _restart(session, job, now_s)
     return status(session, job_id)
 
 
 def in_use(session: Session, model: str) -> int:
-    """How many jobs of a model of this name are waiting or running."""
-    chosen = select(func.count()).where(JobRow.model_name == model, JobRow.state.in_(OPEN))
-    return session.scalar(chosen) or 0
+    """Count the waiting and running jobs of a model."""
+    query = select(func.count()).where(JobRow.model_name == model, JobRow.state.in_(OPEN))
+    return session.scalar(query) or 0
 
 
-# ------------------------------------------------------------------------------------------ what leases use as well
+# ------------------------------------------------------------------------------------------ shared with leases
 
 
 def locked(session: Session, job_id: str) -> JobRow | None:
-    """The job, and nobody else changes it or its units until this transaction has ended."""
+    """Lock a job and its units until the end of the transaction."""
     return session.get(JobRow, job_id, with_for_update=True, populate_existing=True)
 
 
 def advance(session: Session, job: JobRow, now_s: float) -> None:
-    """Where all units of an open job are done, have it chosen what comes next."""
+    """Add a unit that chooses the next runs if all units of an open job are done."""
     if job.state not in OPEN:
         return
     states = session.execute(select(UnitRow.batch_size, UnitRow.state).where(UnitRow.job_id == job.id)).all()
@@ -173,7 +172,7 @@ def advance(session: Session, job: JobRow, now_s: float) -> None:
 
 
 def end(session: Session, job: JobRow, state: str, reason: str | None, now_s: float) -> None:
-    """A job that ends without a curve: what waits is cancelled, and what runs unless it was only parked."""
+    """End a job without a curve. Waiting units are cancelled; running ones as well, unless the job is only parked."""
     stopped = ("waiting",) if state == "parked" else OPEN
     session.execute(
         update(UnitRow)
@@ -185,7 +184,7 @@ def end(session: Session, job: JobRow, state: str, reason: str | None, now_s: fl
 
 
 def add_runs(session: Session, job: JobRow, runs: list[tuple[int, int, int | None]], now_s: float) -> None:
-    """The runs that come next: batch size, seed, and samples after which they may end."""
+    """Add units for the next runs: batch size, seed, and budget in samples."""
     for size, seed, budget in runs:
         session.add(
             UnitRow(
@@ -202,7 +201,7 @@ def add_runs(session: Session, job: JobRow, runs: list[tuple[int, int, int | Non
     session.flush()
 
 
-def _start_anew(session: Session, job: JobRow, now_s: float) -> None:
+def _restart(session: Session, job: JobRow, now_s: float) -> None:
     session.execute(
         update(UnitRow)
         .where(UnitRow.job_id == job.id, UnitRow.state != "done")
@@ -222,17 +221,19 @@ def _start_anew(session: Session, job: JobRow, now_s: float) -> None:
 
 
 def _check(model: ServedModel, request: SweepRequest, sizes: tuple[int, ...]) -> None:
-    known = ", ".join(map(str, model.batch_sizes))
-    if strange := sorted(set(sizes) - set(model.batch_sizes)):
-        raise InputError(f"batch size that {model.model} is not served with", value=strange[0], allowed=known)
-    if strange := sorted(set(request.log_step_times or ()) - set(sizes)):
+    served = ", ".join(map(str, model.batch_sizes))
+    if unknown := sorted(set(sizes) - set(model.batch_sizes)):
+        raise InputError(f"batch size for the model {model.model}", value=unknown[0], allowed=served)
+    if unknown := sorted(set(request.log_step_times or ()) - set(sizes)):
         raise InputError(
-            "step time of a batch size that is not asked for", value=strange[0], allowed=", ".join(map(str, sizes))
+            "step time of a batch size that was not requested", value=unknown[0], allowed=", ".join(map(str, sizes))
         )
     if request.log_step_times is not None and not request.log_step_times:
-        raise InputError("no step times", allowed="those of the batch sizes that the device can run, or null")
-    if target(model, request) is None:
-        raise InputError(f"{model.model} has no target for its proxy", allowed="one in the request")
+        raise InputError(
+            "log_step_times is empty", allowed="step times of the batch sizes that the device can run, or null"
+        )
+    if proxy_target(model, request) is None:
+        raise InputError(f"the proxy of {model.model} has no target", hint="set one in the request")
 
 
 def _status(job: JobRow, count: int, done: int, runs: Iterable[SweepRun] = ()) -> SweepStatus:
@@ -244,7 +245,7 @@ def _status(job: JobRow, count: int, done: int, runs: Iterable[SweepRun] = ()) -
             "state": job.state,
             "runs": tuple(runs),
             "runs_done": done,
-            "runs_most": done if job.state == "done" else max(count, MOST if request.strategy == "pooled" else 0),
+            "runs_most": done if job.state == "done" else max(count, MAX_RUNS if request.strategy == "pooled" else 0),
             "reason": job.reason,
             "warnings": job.warnings,
             "created_s": job.created_s,

@@ -1,4 +1,4 @@
-"""The worker processes of a server: started, started again when they die, killed when they hang, stopped with it."""
+"""Supervisor of the worker processes: starts them, restarts them after a crash, kills them if they hang."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from wattune.server.jobs import leases
 from wattune.server.settings import Settings
 from wattune.server.store import Database, StoreUnavailable
 
-LOOK_EVERY_S = 0.5
-PATIENCE_S = 2 * leases.BEAT_EVERY_S
+POLL_S = 0.5
+GRACE_S = 2 * leases.RENEW_EVERY_S
 STOP_S = 5.0
-"""How long a worker may take to come to its next evaluation when the server ends."""
+"""Timeout in seconds for a worker to reach its next evaluation when the server stops."""
 
-SHORT_LIFE_S = 10.0
-"""A worker that dies sooner is started again later each time, up to ``LONGEST_WAIT_S``."""
+EARLY_CRASH_S = 10.0
+"""A worker that crashes within this time is restarted with exponential backoff, up to ``MAX_BACKOFF_S``."""
 
-LONGEST_WAIT_S = 30.0
+MAX_BACKOFF_S = 30.0
 
 log = logging.getLogger("wattune.server.jobs.supervisor")
 
 
 @dataclass
-class _Place:
-    """Room for one worker process; ``ends`` where it is not started again."""
+class _Slot:
+    """Slot for one worker process; ``runs_once``: it is not restarted after a normal exit."""
 
-    offers_example: bool = False
-    ends: bool = False
+    adds_example: bool = False
+    runs_once: bool = False
     name: str = ""
     process: subprocess.Popen[bytes] | None = None
     started_s: float = 0.0
     not_before_s: float = 0.0
-    short_lives: int = field(default=0)
+    early_crashes: int = field(default=0)
 
 
 class Supervisor:
-    """Looks after ``settings.workers`` worker processes; a context."""
+    """Context manager that keeps ``settings.workers`` worker processes running."""
 
     def __init__(self, settings: Settings, database: Database):
         self._settings, self._database = settings, database
         count = min(settings.workers, 1) if settings.executor else settings.workers
-        self._places = [_Place() for _ in range(count)] or [_Place(ends=True)]
-        self._places[0].offers_example = True
-        self._dead: dict[str, str] = {}
-        self._trusts_from_s, self._offset_s = 0.0, time.time() - time.monotonic()
+        self._slots = [_Slot() for _ in range(count)] or [_Slot(runs_once=True)]
+        self._slots[0].adds_example = True
+        self._crashes: dict[str, str] = {}
+        self._reliable_from_s, self._offset_s = 0.0, time.time() - time.monotonic()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wattune-supervisor", daemon=True)
 
@@ -66,129 +66,134 @@ class Supervisor:
 
     @property
     def alive(self) -> int:
-        """How many workers are running."""
-        return sum(self._lives(place) for place in list(self._places) if not place.ends)
+        """Number of running workers."""
+        return sum(self._is_alive(slot) for slot in list(self._slots) if not slot.runs_once)
 
     @property
     def pids(self) -> list[int]:
-        """Process numbers of the workers that are running."""
-        return [place.process.pid for place in list(self._places) if place.process is not None and self._lives(place)]
+        """Process ids of the running workers."""
+        return [slot.process.pid for slot in list(self._slots) if slot.process is not None and self._is_alive(slot)]
 
     def stop(self) -> None:
-        """End all workers; what they were at is given back and does not count as an attempt."""
+        """Stop all workers; their units are requeued, and the attempts do not count."""
         self._stopping.set()
         self._thread.join()
-        living = [place for place in self._places if place.process is not None]
-        for place in living:
-            assert place.process is not None
+        running = [slot for slot in self._slots if slot.process is not None]
+        for slot in running:
+            assert slot.process is not None
             with suppress(ProcessLookupError):
-                place.process.terminate()
+                slot.process.terminate()
         until_s = time.monotonic() + STOP_S
-        for place in living:
-            assert place.process is not None
+        for slot in running:
+            assert slot.process is not None
             try:
-                place.process.wait(max(0.0, until_s - time.monotonic()))
+                slot.process.wait(max(0.0, until_s - time.monotonic()))
             except subprocess.TimeoutExpired:
-                place.process.kill()
-                place.process.wait()
-            self._close(place)
+                slot.process.kill()
+                slot.process.wait()
+            self._close(slot)
             with suppress(StoreUnavailable), self._database.session() as session:
-                leases.release_worker(session, place.name, time.time())
+                leases.release_worker(session, slot.name, time.time())
 
     def _watch(self) -> None:
         while not self._stopping.is_set():
-            for place in self._places:
-                self._look_after(place)
+            for slot in self._slots:
+                self._check(slot)
             try:
-                self._release_dead()
-                if self._knows_the_time():
-                    self._kill_late()
-            except StoreUnavailable:  # the next look tries again
-                self._trusts_from_s = time.monotonic() + PATIENCE_S
-            self._stopping.wait(LOOK_EVERY_S)
+                self._release_crashed()
+                if self._leases_are_reliable():
+                    self._kill_hung()
+            except StoreUnavailable:  # retried at the next poll
+                self._reliable_from_s = time.monotonic() + GRACE_S
+            self._stopping.wait(POLL_S)
 
-    def _knows_the_time(self) -> bool:
-        """Whether leases that look late are: not where nobody could renew them, as the machine slept, its clock was
-        set or the database was away, until everybody has had the time to."""
+    def _leases_are_reliable(self) -> bool:
+        """True if an expired lease means a hung worker.
+
+        After the machine was suspended, its clock was set, or the database was unavailable, workers get ``GRACE_S`` to
+        renew their leases.
+        """
         now_s = time.monotonic()
         offset_s = time.time() - now_s
-        if abs(offset_s - self._offset_s) > leases.BEAT_EVERY_S:
-            self._trusts_from_s = now_s + PATIENCE_S
+        if abs(offset_s - self._offset_s) > leases.RENEW_EVERY_S:
+            self._reliable_from_s = now_s + GRACE_S
         self._offset_s = offset_s
-        return now_s >= self._trusts_from_s
+        return now_s >= self._reliable_from_s
 
-    def _look_after(self, place: _Place) -> None:
+    def _check(self, slot: _Slot) -> None:
         now_s = time.monotonic()
-        if place.process is not None and (code := place.process.poll()) is not None:
-            self._close(place)
-            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-            place.process = None
-            if place.ends and code == 0:
-                place.not_before_s = float("inf")
+        if slot.process is not None and (code := slot.process.poll()) is not None:
+            self._close(slot)
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            slot.process = None
+            if slot.runs_once and code == 0:
+                slot.not_before_s = float("inf")
                 return
-            self._dead.setdefault(place.name, f"the worker ended {how}")
-            log.warning("worker %s ended %s", place.name, how)
-            place.short_lives = place.short_lives + 1 if now_s - place.started_s < SHORT_LIFE_S else 0
-            # The first time at once: whatever it was is as likely to be over as not.
-            wait_s = min(2.0 ** (place.short_lives - 2), LONGEST_WAIT_S) if place.short_lives > 1 else 0.0
-            place.not_before_s = now_s + wait_s
-        if place.process is None and now_s >= place.not_before_s:
-            self._start(place)
+            self._crashes.setdefault(slot.name, f"the worker crashed: {how}")
+            log.warning("worker %s crashed: %s", slot.name, how)
+            slot.early_crashes = slot.early_crashes + 1 if now_s - slot.started_s < EARLY_CRASH_S else 0
+            # The first restart is immediate.
+            wait_s = min(2.0 ** (slot.early_crashes - 2), MAX_BACKOFF_S) if slot.early_crashes > 1 else 0.0
+            slot.not_before_s = now_s + wait_s
+        if slot.process is None and now_s >= slot.not_before_s:
+            self._start(slot)
 
-    def _start(self, place: _Place) -> None:
-        place.name = f"w{self._places.index(place) + 1}-{secrets.token_hex(3)}"
-        place.started_s = time.monotonic()
-        task = {
-            "name": place.name,
+    def _start(self, slot: _Slot) -> None:
+        slot.name = f"w{self._slots.index(slot) + 1}-{secrets.token_hex(3)}"
+        slot.started_s = time.monotonic()
+        config = {
+            "name": slot.name,
             "store": str(self._settings.store),
             "database_url": self._settings.database_url,
             "executor": self._settings.executor,
             "at_once": self._settings.workers,
-            "offers_example": place.offers_example,
-            "works": not place.ends,
+            "adds_example": slot.adds_example,
+            "works": not slot.runs_once,
         }
         try:
-            place.process = subprocess.Popen(
+            slot.process = subprocess.Popen(
                 [sys.executable, "-m", "wattune.server.jobs.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,
             )
-            # Not on its command line, which everybody on the machine can read: a URL may hold a password.
-            assert place.process.stdin is not None
-            place.process.stdin.write(json.dumps(task).encode() + b"\n")
-            place.process.stdin.flush()
+            # Not on the command line, which every local user can read: a URL may contain a password.
+            assert slot.process.stdin is not None
+            slot.process.stdin.write(json.dumps(config).encode() + b"\n")
+            slot.process.stdin.flush()
         except OSError as error:
             log.warning("cannot start a worker: %s", error)
-            place.not_before_s = time.monotonic() + LONGEST_WAIT_S
+            slot.not_before_s = time.monotonic() + MAX_BACKOFF_S
 
-    def _kill_late(self) -> None:
-        """A worker that does not renew its lease hangs: it is killed, and another one starts in its place."""
+    def _kill_hung(self) -> None:
+        """Kill workers whose lease has expired, since they hang; new ones are started in their slots."""
         with self._database.session(reads_only=True) as session:
-            late = leases.late(session, time.time())
-        for place in self._places:
-            if place.name in late and place.process is not None:
-                self._dead.setdefault(place.name, f"the worker did not answer for {leases.LEASE_S:.0f} s")
-                place.process.kill()
-        if late - {place.name for place in self._places}:  # of workers that nobody knows any more
+            expired = leases.expired_workers(session, time.time())
+        for slot in self._slots:
+            if slot.name in expired and slot.process is not None:
+                self._crashes.setdefault(
+                    slot.name, f"the lease expired: the worker did not respond for {leases.LEASE_S:.0f} s"
+                )
+                slot.process.kill()
+        if expired - {slot.name for slot in self._slots}:  # workers of an earlier server
             with self._database.session() as session:
                 leases.release_expired(session, time.time())
 
-    def _release_dead(self) -> None:
-        for name, reason in list(self._dead.items()):
-            if any(place.name == name and self._lives(place) for place in self._places):
+    def _release_crashed(self) -> None:
+        for name, reason in list(self._crashes.items()):
+            if any(slot.name == name and self._is_alive(slot) for slot in self._slots):
                 continue
             with self._database.session() as session:
                 leases.release_worker(session, name, time.time(), reason=reason)
-            del self._dead[name]
+            del self._crashes[name]
 
     @staticmethod
-    def _lives(place: _Place) -> bool:
-        return place.process is not None and place.process.poll() is None
+    def _is_alive(slot: _Slot) -> bool:
+        return slot.process is not None and slot.process.poll() is None
 
     @staticmethod
-    def _close(place: _Place) -> None:
-        if place.process is not None and place.process.stdin is not None:
+    def _close(slot: _Slot) -> None:
+        if slot.process is not None and slot.process.stdin is not None:
             with suppress(OSError):
-                place.process.stdin.close()
+                slot.process.stdin.close()

@@ -1,8 +1,8 @@
-"""A worker process: takes units of work from the database, trains them, and says that it is still there.
+"""Worker process: claims units of work from the database, trains them, and renews its lease meanwhile.
 
-``python -m wattune.server.jobs.worker`` reads one line of JSON from its standard input (see ``Task``), and ends at once
-when that is closed, which also the death of the server does. At SIGTERM it stops at the next evaluation and gives its
-unit back.
+``python -m wattune.server.jobs.worker`` reads one line of JSON (see ``WorkerConfig``) from standard input, and exits at
+once when that is closed, which also happens if the server dies. On SIGTERM it stops at the next evaluation and
+requeues its unit.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, stop_when_event_set, wait_fixed
+
 from wattune.errors import InputError, OutputError, RecordError
 from wattune.records import Evaluation
 from wattune.server import logs
 from wattune.server.jobs import leases
-from wattune.server.jobs.leases import Claim, Outcome, Trained
-from wattune.server.jobs.sweep import Sweep, Train, content, train_here
+from wattune.server.jobs.leases import Claim, Outcome, RunResult
+from wattune.server.jobs.sweep_unit import Sweep, Train, content, train_here
 from wattune.server.store import Database, FileStore, StoreUnavailable
 
-LOOK_EVERY_S = 0.5
-"""How often a worker without work looks for some."""
+POLL_S = 0.5
+"""Interval in seconds at which an idle worker polls for a unit."""
 
 _LOG = logging.getLogger("wattune.server.jobs.worker")
 
@@ -39,29 +41,29 @@ if TYPE_CHECKING:
     Log = logging.LoggerAdapter[logging.Logger]  # at run time, only from Python 3.11 on
 
 
-class Lost(Exception):  # it is no error
-    """The unit is not this worker's any more."""
+class LeaseLost(Exception):  # control flow, not an error
+    """The worker no longer holds the unit."""
 
 
-class Stopped(Exception):  # it is no error
-    """The server ends."""
+class ShutdownRequested(Exception):  # control flow, not an error
+    """The server is stopping."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a worker process is told. ``offers_example``: it first sees to it that an empty store offers a model."""
+class WorkerConfig:
+    """Configuration of a worker process. ``adds_example``: add the built-in example to an empty store first."""
 
     name: str
     store: str
     database_url: str
     executor: str | None = None
     at_once: int = 1
-    offers_example: bool = False
+    adds_example: bool = False
     works: bool = True
 
 
 class Worker:
-    """One unit after the other. ``name`` is of this one alone, and in the holder of its leases."""
+    """Processor of units, one at a time. ``name``: unique name, part of the holder of its leases."""
 
     def __init__(self, name: str, database: Database, store: Path, *, train: Train = train_here):
         self.name = name
@@ -74,18 +76,18 @@ class Worker:
         self._log = logging.LoggerAdapter(_LOG, {"worker": name})
 
     def run(self) -> None:
-        """Work until ``stopping`` is set."""
+        """Process units until ``stopping`` is set."""
         while not self.stopping.is_set():
             try:
-                has_worked = self.step()
+                did_work = self.step()
             except StoreUnavailable as error:
                 self._log.warning("%s", error)
-                has_worked = False
-            if not has_worked:
-                self.stopping.wait(LOOK_EVERY_S)
+                did_work = False
+            if not did_work:
+                self.stopping.wait(POLL_S)
 
     def step(self) -> bool:
-        """Take a unit and work on it; False where there is none. Raises: StoreUnavailable."""
+        """Claim and process one unit; False if there is none. Raises: StoreUnavailable."""
         claim = self._claim()
         if claim is None:
             return False
@@ -93,13 +95,13 @@ class Worker:
         with _Lease(self._database, claim, self._log) as lease:
             try:
                 self._work_on(claim, lease)
-                self._log.info("%s done in %.1f s", _named(claim), time.monotonic() - started_s)
-            except Lost:
-                self._log.warning("%s was lost: its result is dropped", _named(claim))
-            except Stopped:
-                with suppress(Lost):
-                    self._tell(lambda: self._release(claim))
-            except Exception as error:  # noqa: BLE001  # this is the door: whatever a run raises ends its attempt
+                self._log.info("%s done in %.1f s", _label(claim), time.monotonic() - started_s)
+            except LeaseLost:
+                self._log.warning("%s: lease lost, result dropped", _label(claim))
+            except ShutdownRequested:
+                with suppress(LeaseLost):
+                    self._write_with_retries(lambda: self._release(claim))
+            except Exception as error:  # noqa: BLE001  # entry point: any error ends the attempt
                 self._failed(claim, error)
         return True
 
@@ -118,76 +120,81 @@ class Worker:
         sweep = self._sweep
         if claim.chooses:
             outcome = sweep.choose(claim)
-            self._tell(lambda: self._decide(claim, outcome))
-            if isinstance(outcome, dict):  # all of the job is in the store
+            self._write_with_retries(lambda: self._decide(claim, outcome))
+            if isinstance(outcome, dict):  # the job is complete in the store
                 shutil.rmtree(sweep.folder, ignore_errors=True)
             return
 
         def look(_: Evaluation | None = None) -> None:
             if lease.is_lost.is_set():
-                raise Lost
+                raise LeaseLost
             if self.stopping.is_set():
-                raise Stopped
+                raise ShutdownRequested
 
         curve = sweep.train(claim, look, self._train)
-        kept = content(curve)
-        result = Trained(self._files.write(kept), len(kept), curve.samples, curve.reached)
-        self._tell(lambda: self._finish(claim, result))
+        serialized = content(curve)
+        result = RunResult(self._files.write(serialized), len(serialized), curve.samples, curve.reached)
+        self._write_with_retries(lambda: self._finish(claim, result))
         sweep.forget(claim)
 
-    def _finish(self, claim: Claim, result: Trained) -> None:
+    def _finish(self, claim: Claim, result: RunResult) -> None:
         with self._database.session() as session:
             if not leases.finish(session, claim, result, time.time()):
-                raise Lost
+                raise LeaseLost
 
     def _decide(self, claim: Claim, outcome: Outcome) -> None:
         with self._database.session() as session:
-            if not leases.decide(session, claim, outcome, time.time()):
-                raise Lost
+            if not leases.record_choice(session, claim, outcome, time.time()):
+                raise LeaseLost
 
     def _release(self, claim: Claim) -> None:
         with self._database.session() as session:
             leases.release(session, claim, time.time())
 
     def _failed(self, claim: Claim, error: Exception) -> None:
-        # A record that cannot be read may be a checkpoint that was cut off, and a full disk may have room again.
+        # An unreadable record may be a truncated checkpoint, and a full disk may have space again.
         is_final = isinstance(error, InputError) and not isinstance(error, (OutputError, RecordError))
         reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         reason = " ".join(reason.split())[:500]
-        self._log.warning("%s, attempt %d: %s", _named(claim), claim.attempt, reason)
+        self._log.warning("%s, attempt %d: %s", _label(claim), claim.attempt, reason)
         if isinstance(error, RecordError) and self._sweep is not None and not claim.chooses:
             with suppress(OSError):
                 self._sweep.forget(claim)
         self._sweep = None
 
-        def tell() -> None:
+        def write() -> None:
             with self._database.session() as session:
                 leases.fail(session, claim, reason, time.time(), is_final=is_final)
 
-        with suppress(Lost):
-            self._tell(tell)
+        with suppress(LeaseLost):
+            self._write_with_retries(write)
 
-    def _tell(self, say: Callable[[], None]) -> None:
-        """Say it to the database, which may be away for a while; what is lost after that is done again."""
-        until_s = time.monotonic() + leases.LEASE_S
-        while True:
-            try:
-                return say()
-            except StoreUnavailable as error:
-                self._log.warning("%s", error)
-                if time.monotonic() > until_s or self.stopping.is_set():
-                    raise Lost from error
-                time.sleep(LOOK_EVERY_S)
+    def _write_with_retries(self, write: Callable[[], None]) -> None:
+        """Write to the database with retries until the lease would expire.
+
+        Raises: LeaseLost if it stays unavailable; the unit is then processed again.
+        """
+        retrying = Retrying(
+            retry=retry_if_exception_type(StoreUnavailable),
+            stop=stop_after_delay(leases.LEASE_S) | stop_when_event_set(self.stopping),
+            wait=wait_fixed(POLL_S),
+            after=lambda attempt: self._log.warning("%s", attempt.outcome and attempt.outcome.exception()),
+            reraise=True,
+        )
+        try:
+            retrying(write)
+        except StoreUnavailable as error:
+            raise LeaseLost from error
 
 
 class _Lease:
-    """Renews a lease beside the work; ``is_lost`` is set when it is no more."""
+    """Context manager that renews a lease in a thread; sets ``is_lost`` when the lease is lost."""
 
     def __init__(self, database: Database, claim: Claim, log: Log):
         self.is_lost = threading.Event()
         self._database, self._claim, self._log = database, claim, log
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="wattune-lease", daemon=True)
+        self._thread = threading.Thread(target=self._renew, name="wattune-lease", daemon=True)
 
     def __enter__(self) -> _Lease:
         self._thread.start()
@@ -197,62 +204,62 @@ class _Lease:
         self._done.set()
         self._thread.join()
 
-    def _beat(self) -> None:
-        while not self._done.wait(leases.BEAT_EVERY_S):
+    def _renew(self) -> None:
+        while not self._done.wait(leases.RENEW_EVERY_S):
             try:
                 with self._database.session() as session:
-                    if not leases.beat(session, self._claim, time.time()):
+                    if not leases.renew(session, self._claim, time.time()):
                         self.is_lost.set()
                         return
             except StoreUnavailable as error:
                 self._log.warning("%s", error)
 
 
-def _named(claim: Claim) -> str:
+def _label(claim: Claim) -> str:
     what = f"round {claim.seed}" if claim.chooses else f"batch size {claim.batch_size}, seed {claim.seed}"
     return f"job {claim.job_id}, {what}"
 
 
 def _end_with_server() -> None:
-    # Nothing more is ever sent: reading ends when the other end is closed, also by the server's death.
-    # Not by `sys.stdin`, whose lock would be held when the process ends by itself.
+    # The server sends nothing more, so this read returns when the pipe is closed, also if the server dies.
+    # Not through `sys.stdin`, whose lock would still be held at a normal exit.
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)
 
 
 def main() -> int:
-    """The process. Returns its exit code."""
+    """Run a worker process and return its exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides what Ctrl-C means
-    task = Task(**json.loads(sys.stdin.buffer.readline()))
+    config = WorkerConfig(**json.loads(sys.stdin.buffer.readline()))
     threading.Thread(target=_end_with_server, name="wattune-server", daemon=True).start()
     logs.configure()
-    database, store = Database(task.database_url), Path(task.store)
-    if task.offers_example:
-        from wattune.server.jobs.example import offer
+    database, store = Database(config.database_url), Path(config.store)
+    if config.adds_example:
+        from wattune.server.ingest import add_example
 
-        offer(database, FileStore(store / "files"))
-    if task.works:
+        add_example(database, FileStore(store / "files"))
+    if config.works:
         stopping = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-        _work(task, database, store, stopping)
+        _work(config, database, store, stopping)
     database.close()
     return 0
 
 
-def _work(task: Task, database: Database, store: Path, stopping: threading.Event) -> None:
+def _work(config: WorkerConfig, database: Database, store: Path, stopping: threading.Event) -> None:
     import torch
 
     torch.set_num_threads(1)
-    if task.executor is None:
-        worker = Worker(task.name, database, store)
+    if config.executor is None:
+        worker = Worker(config.name, database, store)
         worker.stopping = stopping
         worker.run()
         return
-    from wattune.server.jobs.cluster import on_cluster
+    from wattune.server.jobs.cluster_runs import on_cluster
 
-    with on_cluster(task.executor) as train:
-        workers = [Worker(task.name, database, store, train=train) for _ in range(task.at_once)]
+    with on_cluster(config.executor) as train:
+        workers = [Worker(config.name, database, store, train=train) for _ in range(config.at_once)]
         threads = [threading.Thread(target=worker.run, name=f"wattune-{n}") for n, worker in enumerate(workers)]
         for worker, thread in zip(workers, threads, strict=True):
             worker.stopping = stopping

@@ -1,4 +1,4 @@
-"""The HTTP API, one module a kind of thing. Each route says who may call it, and what it answers."""
+"""HTTP API, one module per resource. Each route declares its required scope and its response."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from wattune.server.routes import devices, files, jobs, models, operations, plans, profiles, trainings
 
 ROUTERS: tuple[APIRouter, ...] = (
-    # They are asked one after another whether a request is theirs: those that a fleet calls most stand first.
+    # Routers are matched in order, so those that a fleet calls most come first.
     devices.router,
     jobs.router,
     models.router,

@@ -1,4 +1,4 @@
-"""Devices, as they tell of themselves."""
+"""Device status and plans."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wattune.records import Plan
 from wattune.records.served import DEVICE_NAME, DeviceStatus
 from wattune.server.bodies import body
 from wattune.server.problems import Problem
-from wattune.server.routes.parts import DevicePath, IdQuery, Limit, answer, route
+from wattune.server.routes.endpoint import DevicePath, IdQuery, Limit, answer, route
 from wattune.server.store import devices
 
 router = APIRouter(prefix="/v1/devices", tags=["devices"])
 
 
-class Seen(BaseModel):
-    """A device. ``seen_s``: when it last told of itself, in seconds since 1970."""
+class DeviceState(BaseModel):
+    """Last reported state of a device. ``seen_s``: time of the last report, in seconds since 1970."""
 
     status: DeviceStatus
     plan: Plan | None
@@ -29,32 +29,32 @@ class Seen(BaseModel):
     seen_s: float
 
 
-@router.get("", **route("read", list[Seen]))
+@router.get("", **route("read", list[DeviceState]))
 def list_devices(
     request: Request, limit: Limit = 100, after: Annotated[str | None, Query(pattern=DEVICE_NAME)] = None
 ) -> Response:
-    """The devices, by name; those behind ``after``."""
+    """List the devices in order of name, starting after ``after``."""
     with request.app.state.database.session(reads_only=True) as session:
         return answer(devices.listing(session, after=after or "", limit=limit))
 
 
-@router.get("/{name}", **route("read", Seen))
+@router.get("/{name}", **route("read", DeviceState))
 def get_device(request: Request, name: DevicePath) -> Response:
-    """A device."""
+    """Get a device."""
     with request.app.state.database.session(reads_only=True) as session:
-        found = devices.get(session, name)
-    if found is None:
+        state = devices.get(session, name)
+    if state is None:
         raise _unknown(name)
-    return answer(found)
+    return answer(state)
 
 
 @router.put("/{name}", **route("device", status=204, takes=DeviceStatus))
 def put_device(
     request: Request, name: DevicePath, status: Annotated[DeviceStatus, Depends(body(DeviceStatus))]
 ) -> Response:
-    """How a device is doing."""
+    """Report the status of a device."""
     if status.device != name:
-        raise Problem(422, "the name in the body", value=status.device, allowed=name)
+        raise Problem(422, "device in the body differs from the path", value=status.device, allowed=name)
     with request.app.state.database.session() as session:
         devices.put_status(session, status, time.time())
     return Response(status_code=204)
@@ -68,7 +68,7 @@ def put_plan(
     profile: IdQuery = None,
     job: IdQuery = None,
 ) -> Response:
-    """The plan that a device follows, and what it was made of."""
+    """Report the plan of a device, and the profile and job it is based on."""
     with request.app.state.database.session() as session:
         if not devices.put_plan(session, name, plan, profile, job, time.time()):
             raise _unknown(name)
@@ -76,4 +76,4 @@ def put_plan(
 
 
 def _unknown(name: str) -> Problem:
-    return Problem(404, "no such device", value=name, hint=f"it tells of itself with PUT /v1/devices/{name}")
+    return Problem(404, "no such device", value=name, hint=f"report its status first: PUT /v1/devices/{name}")

@@ -10,37 +10,39 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from wattune.records import EfficiencyCurve, LearningCurve
+from wattune.records import LearningCurve, SampleEfficiency
 from wattune.records.served import SweepRequest, SweepState, SweepStatus
 from wattune.server.bodies import body
 from wattune.server.jobs import queue
 from wattune.server.jobs.queue import WrongState
 from wattune.server.problems import Problem
-from wattune.server.routes.parts import IdPath, IdQuery, Limit, ModelQuery, answer, route
-from wattune.server.store import models
-from wattune.server.store.tables import JobRow
+from wattune.server.routes.endpoint import IdPath, IdQuery, Limit, ModelQuery, answer, route
+from wattune.server.store import model_catalog
+from wattune.server.store.schema import JobRow
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-Whole = Annotated[int, Path(ge=0, le=2**31 - 1)]
+NonNegative = Annotated[int, Path(ge=0, le=2**31 - 1)]
 
 
 @router.post("", **route("device", SweepStatus, also=(201,), takes=SweepRequest))
-def post_job(request: Request, asked: Annotated[SweepRequest, Depends(body(SweepRequest))]) -> Response:
-    """Ask how many samples each batch size of a model needs. The same request twice is the same job: one that failed or
-    was parked is given as it is, one that was cancelled starts again."""
+def post_job(request: Request, sweep: Annotated[SweepRequest, Depends(body(SweepRequest))]) -> Response:
+    """Submit a sweep: how many samples does each batch size of a model need?
+
+    The same request is the same job: a failed or parked one is returned unchanged, a cancelled one is restarted.
+    """
     database = request.app.state.database
     with database.session(reads_only=True) as session:
-        model = models.get(session, asked.model)
+        model = model_catalog.get(session, sweep.model)
         if model is None:
-            raise Problem(404, "no such model", value=asked.model, hint="GET /v1/models")
-        # A fleet asks for the same again and again: what is there needs no writer's transaction.
-        found = queue.status(session, asked.key(model.digest))
-    if found is not None and found.state != "cancelled":
-        return answer(found.model_dump(mode="json"), 200, Location=f"/v1/jobs/{found.job}")
+            raise Problem(404, "no such model", value=sweep.model, hint="GET /v1/models")
+        # Fleets repeat the same request, and an existing job needs no write transaction.
+        existing = queue.status(session, sweep.key(model.digest))
+    if existing is not None and existing.state != "cancelled":
+        return answer(existing.model_dump(mode="json"), 200, Location=f"/v1/jobs/{existing.job}")
     with database.session() as session:
         try:
-            job, is_new = queue.submit(session, model, asked, time.time())
+            job, is_new = queue.submit(session, model, sweep, time.time())
         except queue.QueueFull as error:
             raise Problem(429, str(error), headers={"Retry-After": "600"}) from error
         status = queue.status(session, job.id)
@@ -56,34 +58,34 @@ def list_jobs(
     limit: Limit = 50,
     before: IdQuery = None,
 ) -> Response:
-    """The jobs without their runs, the newest first; those behind ``before``."""
+    """List the jobs without their runs, newest first, starting after ``before``."""
     with request.app.state.database.session(reads_only=True) as session:
-        found = queue.listing(session, state=state, model=model, limit=limit, before=before)
-    return answer([status.model_dump(mode="json") for status in found])
+        statuses = queue.listing(session, state=state, model=model, limit=limit, before=before)
+    return answer([status.model_dump(mode="json") for status in statuses])
 
 
 @router.get("/{job}", **route("read", SweepStatus))
 def get_job(request: Request, job: IdPath) -> Response:
-    """How a job is doing."""
+    """Get the status of a job."""
     with request.app.state.database.session(reads_only=True) as session:
-        return _shown(queue.status(session, job), job)
+        return _status_response(queue.status(session, job), job)
 
 
 @router.post("/{job}/cancel", **route("device", SweepStatus))
 def cancel_job(request: Request, job: IdPath) -> Response:
-    """Stop a job."""
+    """Cancel a job."""
     return _change(request, queue.cancel, job)
 
 
 @router.post("/{job}/retry", **route("admin", SweepStatus))
 def retry_job(request: Request, job: IdPath) -> Response:
-    """Start a job anew that has ended without a curve."""
+    """Restart a job that has ended without a curve."""
     return _change(request, queue.retry, job)
 
 
-@router.get("/{job}/curve", **route("read", EfficiencyCurve))
+@router.get("/{job}/curve", **route("read", SampleEfficiency))
 def get_curve(request: Request, job: IdPath) -> Response:
-    """What came of a job. 409 while it is not done."""
+    """Get the curve of a job; status 409 while it is not done."""
     with request.app.state.database.session(reads_only=True) as session:
         row = session.get(JobRow, job)
         if row is None:
@@ -94,8 +96,8 @@ def get_curve(request: Request, job: IdPath) -> Response:
 
 
 @router.get("/{job}/runs/{batch_size}/{seed}", **route("read", LearningCurve))
-def get_run(request: Request, job: IdPath, batch_size: Whole, seed: Whole) -> Response:
-    """The learning curve of one proxy run, byte for byte as it was kept."""
+def get_run(request: Request, job: IdPath, batch_size: NonNegative, seed: NonNegative) -> Response:
+    """Get the learning curve of one proxy run, byte for byte as it was stored."""
     with request.app.state.database.session(reads_only=True) as session:
         status = queue.status(session, job)
     if status is None:
@@ -112,12 +114,12 @@ def get_run(request: Request, job: IdPath, batch_size: Whole, seed: Whole) -> Re
 def _change(request: Request, change: Callable[[Session, str, float], SweepStatus | None], job: str) -> Response:
     try:
         with request.app.state.database.session() as session:
-            return _shown(change(session, job, time.time()), job)
+            return _status_response(change(session, job, time.time()), job)
     except WrongState as error:
         raise Problem(409, error.what, value=error.value, allowed=error.allowed, hint=error.hint) from error
 
 
-def _shown(status: SweepStatus | None, job: str) -> Response:
+def _status_response(status: SweepStatus | None, job: str) -> Response:
     if status is None:
         raise _unknown(job)
     return answer(status.model_dump(mode="json"))

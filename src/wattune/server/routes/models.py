@@ -1,4 +1,4 @@
-"""Models on offer, and their weights."""
+"""Models and their weights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from wattune.records.served import MODEL_NAME, ServedModel
 from wattune.server.bodies import body
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
-from wattune.server.routes.parts import Limit, ModelPath, answer, route
-from wattune.server.store import models
+from wattune.server.routes.endpoint import Limit, ModelPath, answer, route
+from wattune.server.store import model_catalog
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 
@@ -23,42 +23,42 @@ router = APIRouter(prefix="/v1/models", tags=["models"])
 def list_models(
     request: Request, limit: Limit = 100, after: Annotated[str, Query(pattern=MODEL_NAME)] | None = None
 ) -> Response:
-    """The models, by name; those behind ``after``."""
+    """List the models in order of name, starting after ``after``."""
     with request.app.state.database.session(reads_only=True) as session:
-        found = models.listing(session, after=after or "", limit=limit)
-    return answer([model.dump() for model in found])
+        models = model_catalog.listing(session, after=after or "", limit=limit)
+    return answer([model.dump() for model in models])
 
 
 @router.get("/{name}", **route("read", ServedModel, also=(304,)))
 def get_model(request: Request, name: ModelPath) -> Response:
-    """A model: all that a device needs to train it, but for the weights."""
+    """Get a model: everything that a device needs to train it, except the weights."""
     with request.app.state.database.session(reads_only=True) as session:
-        found = models.get_record(session, name)
-    if found is None:
+        row = model_catalog.get_record(session, name)
+    if row is None:
         raise _unknown(name)
-    record, digest = found
-    if _is_known(request, digest):
+    record, digest = row
+    if _is_cached(request, digest):
         return Response(status_code=304, headers={"ETag": f'"{digest}"'})
     return answer(record, ETag=f'"{digest}"')
 
 
 @router.put("/{name}", **route("admin", ServedModel, also=(201,), takes=ServedModel))
 def put_model(request: Request, name: ModelPath, model: Annotated[ServedModel, Depends(body(ServedModel))]) -> Response:
-    """Offer a model, in place of one of the same name. Its files have to be there."""
+    """Add a model or replace the one of the same name. Its files must be uploaded first."""
     if model.model != name:
-        raise Problem(422, "the name in the body", value=model.model, allowed=name)
+        raise Problem(422, "model in the body differs from the path", value=model.model, allowed=name)
     with request.app.state.database.session() as session:
-        is_new = models.put(session, model, time.time())
+        is_new = model_catalog.put(session, model, time.time())
     return answer(model.dump(), 201 if is_new else 200, ETag=f'"{model.digest}"')
 
 
 @router.delete("/{name}", **route("admin", status=204))
 def delete_model(request: Request, name: ModelPath) -> Response:
-    """Offer a model no more. Refused while a job of it is waiting or running."""
+    """Remove a model. Rejected while a job of it is waiting or running."""
     with request.app.state.database.session() as session:
         if jobs := queue.in_use(session, name):
-            raise Problem(409, f"jobs of {name} that are waiting or running", value=jobs, hint="cancel them first")
-        if not models.delete(session, name):
+            raise Problem(409, f"waiting or running jobs of {name}", value=jobs, hint="cancel them first")
+        if not model_catalog.delete(session, name):
             raise _unknown(name)
     return Response(status_code=204)
 
@@ -68,10 +68,10 @@ def delete_model(request: Request, name: ModelPath) -> Response:
     **route("read", also=(206, 304), response_class=FileResponse),
 )
 def get_weights(request: Request, name: ModelPath) -> Response:
-    """The weights, a safetensors file; in parts with Range."""
+    """Get the weights, a safetensors file; supports Range."""
     weights = _model(request, name).weights
     if weights is None:
-        raise Problem(404, f"{name} has no weights: it begins with random ones")
+        raise Problem(404, f"{name} has no weights; it is initialized randomly")
     sha256 = weights.sha256
     path = request.app.state.files.path(sha256)
     if not path.is_file():
@@ -81,19 +81,19 @@ def get_weights(request: Request, name: ModelPath) -> Response:
         "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:",
         "Cache-Control": "private, no-cache",
     }
-    if _is_known(request, sha256):
+    if _is_cached(request, sha256):
         return Response(status_code=304, headers=headers)
     _check_range(request, weights.bytes)
     return _Weights(path, headers=headers, media_type="application/octet-stream")
 
 
 class _Weights(FileResponse):
-    chunk_size = 2**20  # each part is read in another thread: few large ones
+    chunk_size = 2**20  # few large chunks, because each is read in another thread
 
 
 def _model(request: Request, name: str) -> ServedModel:
     with request.app.state.database.session(reads_only=True) as session:
-        model = models.get(session, name)
+        model = model_catalog.get(session, name)
     if model is None:
         raise _unknown(name)
     return model
@@ -103,22 +103,22 @@ def _unknown(name: str) -> Problem:
     return Problem(404, "no such model", value=name, hint="GET /v1/models")
 
 
-def _is_known(request: Request, tag: str) -> bool:
-    told = request.headers.get("if-none-match", "")
-    return told.strip() == "*" or f'"{tag}"' in (one.strip().removeprefix("W/") for one in told.split(","))
+def _is_cached(request: Request, tag: str) -> bool:
+    header = request.headers.get("if-none-match", "")
+    return header.strip() == "*" or f'"{tag}"' in (etag.strip().removeprefix("W/") for etag in header.split(","))
 
 
 def _check_range(request: Request, size: int) -> None:
-    # What follows answers a range that it does not take with plain text; ours says what is wrong.
-    asked = request.headers.get("range")
-    if asked is None:
+    # Starlette rejects a malformed range with plain text; this gives the reason.
+    header = request.headers.get("range")
+    if header is None:
         return
-    unit, _, parts = asked.partition("=")
+    unit, _, parts = header.partition("=")
     begin, dash, end = parts.strip().partition("-")
     digits = all(part.isdecimal() and len(part) < 20 for part in (begin, end) if part)
     if unit.strip().lower() != "bytes" or not dash or not digits or not (begin or end):
-        raise Problem(400, "the header Range", value=asked, allowed="one range of bytes, such as bytes=0-1023")
+        raise Problem(400, "the header Range", value=header, allowed="one range of bytes, such as bytes=0-1023")
     if begin and end and int(end) < int(begin):
-        raise Problem(400, "the header Range", value=asked, allowed="an end behind its beginning")
+        raise Problem(400, "the header Range", value=header, allowed="an end after the beginning")
     if (int(begin) if begin else size - int(end)) >= size:
-        raise Problem(416, "the header Range", value=asked, headers={"Content-Range": f"bytes */{size}"})
+        raise Problem(416, "the header Range", value=header, headers={"Content-Range": f"bytes */{size}"})

@@ -1,4 +1,4 @@
-"""For those who run a server: is it alive, does it take requests, what is it doing; and the API's own description."""
+"""Operations: liveness, readiness, metrics, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
-from wattune.server.routes.parts import answer, route
+from wattune.server.routes.endpoint import answer, route
 
 READY_S = 1.0
-"""How long a server that was ready counts as ready: anybody may ask."""
+"""Cache time of a successful readiness check, which needs no authentication."""
 
 router = APIRouter(tags=["operations"])
 
 
 class Health(BaseModel):
-    """It is."""
+    """Health of the server."""
 
     status: str
 
 
 @router.get("/healthz", **route(None, Health))
-async def get_health() -> Response:  # in no thread: those may all wait for the database
-    """Whether the process answers."""
+async def get_health() -> Response:  # async: the threads may all be waiting for the database
+    """Check that the process responds."""
     return answer({"status": "alive"})
 
 
 @router.get("/readyz", **route(None, Health))
 def get_readiness(request: Request) -> Response:
-    """Whether the database answers and the folder takes files; looked at once a second, however often it is asked."""
+    """Check that the database responds and the folder is writable; a success is cached for one second."""
     state, now_s = request.app.state, time.monotonic()
     if now_s - state.ready_s >= READY_S:
         state.database.ping()
@@ -43,11 +43,11 @@ def get_readiness(request: Request) -> Response:
 
 @router.get("/metrics", **route("read", response_class=PlainTextResponse))
 def get_metrics(request: Request) -> Response:
-    """Metrics in Prometheus' text format."""
+    """Get the metrics in Prometheus' text format."""
     return Response(request.app.state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/v1/openapi.json", include_in_schema=False)
 def get_description(request: Request) -> Response:
-    """This API as OpenAPI."""
+    """Get the OpenAPI document of this API."""
     return answer(request.app.openapi())

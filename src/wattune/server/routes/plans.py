@@ -1,4 +1,4 @@
-"""Plans: arithmetic on what is sent or named; nothing is kept."""
+"""Plans, computed from profiles and curves that are sent or referenced; nothing is stored."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from pydantic import BeforeValidator, Field, ValidationError
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
+from wattune.cap import CapSide, PowerCap
 from wattune.planning import plan
-from wattune.records import CapSide, EfficiencyCurve, Plan, ProfileTable, Record
+from wattune.records import Plan, ProfileTable, Record, SampleEfficiency
 from wattune.records.base import BatchSize, NotNegative, Positive
 from wattune.records.served import Strict
 from wattune.server.bodies import body
 from wattune.server.problems import Problem
-from wattune.server.routes.parts import ID, answer, route
+from wattune.server.routes.endpoint import ID, answer, route
 from wattune.server.store import profiles
-from wattune.server.store.tables import JobRow
+from wattune.server.store.schema import JobRow
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
 CELLS = 4096
-"""Cells of a profile that is planned with here: it takes a tenth of a second, and with more the square of it."""
+"""Maximum number of cells of a profile; planning time is quadratic, 0.1 s for this many."""
 
-Given = TypeVar("Given", bound=Record)
+ParsedRecord = TypeVar("ParsedRecord", bound=Record)
 
 
-def _parse(kind: type[Given]) -> Callable[[object], Given | None]:
-    def parse(data: object) -> Given | None:
+def _parse(kind: type[ParsedRecord]) -> Callable[[object], ParsedRecord | None]:
+    def parse(data: object) -> ParsedRecord | None:
         return None if data is None else kind.parse(data, source=f"the body, field {kind.name}")
 
     return parse
@@ -39,11 +40,11 @@ Id = Annotated[str, Field(pattern=ID)]
 
 
 class PlanRequest(Strict):
-    """A profile, or the id of one; an efficiency curve, or the job that made it; the rest as in ``wattune.plan``."""
+    """A profile or its id; an efficiency curve or the job that produced it; other fields as in ``wattune.plan``."""
 
     profile: Annotated[ProfileTable | None, BeforeValidator(_parse(ProfileTable))] = None
     profile_id: Id | None = None
-    efficiency: Annotated[EfficiencyCurve | None, BeforeValidator(_parse(EfficiencyCurve))] = None
+    efficiency: Annotated[SampleEfficiency | None, BeforeValidator(_parse(SampleEfficiency))] = None
     job: Id | None = None
     cap_w: Positive | None = None
     cap_side: CapSide = "module"
@@ -53,47 +54,45 @@ class PlanRequest(Strict):
 
 
 @router.post("", **route("read", Plan, takes=PlanRequest))
-def post_plan(request: Request, asked: Annotated[PlanRequest, Depends(body(PlanRequest))]) -> Response:
-    """The batch size and the clock that train fastest under a cap."""
+def post_plan(request: Request, plan_request: Annotated[PlanRequest, Depends(body(PlanRequest))]) -> Response:
+    """Compute the batch size and the clock that train fastest under a cap."""
     with request.app.state.database.session(reads_only=True) as session:
-        profile, efficiency = _profile(session, asked), _efficiency(session, asked)
+        profile, efficiency = _profile(session, plan_request), _efficiency(session, plan_request)
     if len(profile.cells) + len(profile.aborted) > CELLS:
         raise Problem(422, "cells of the profile", value=len(profile.cells), allowed=f"at most {CELLS}")
     try:
-        made = plan(
+        result = plan(
             profile,
             efficiency,
-            cap_w=asked.cap_w,
-            cap_side=asked.cap_side,
-            margin_w=asked.margin_w,
-            batch_size=asked.batch_size,
-            memory_bytes=asked.memory_bytes,
+            cap=PowerCap(plan_request.cap_w, plan_request.cap_side, plan_request.margin_w),
+            batch_size=plan_request.batch_size,
+            memory_bytes=plan_request.memory_bytes,
         )
-        return answer(made.dump())
-    except (ArithmeticError, ValidationError, ValueError) as error:  # figures of no board, as 1e308 s
-        raise Problem(422, "figures that no plan can be made of", value=str(error)) from error
+        return answer(result.dump())
+    except (ArithmeticError, ValidationError, ValueError) as error:  # values of no real board, such as 1e308 s
+        raise Problem(422, "cannot plan with these values", value=str(error)) from error
 
 
-def _profile(session: Session, asked: PlanRequest) -> ProfileTable:
-    if (asked.profile is None) == (asked.profile_id is None):
+def _profile(session: Session, plan_request: PlanRequest) -> ProfileTable:
+    if (plan_request.profile is None) == (plan_request.profile_id is None):
         raise Problem(422, "profile and profile_id", allowed="one of them")
-    if asked.profile is not None:
-        return asked.profile
-    assert asked.profile_id is not None
-    record = profiles.get(session, asked.profile_id)
+    if plan_request.profile is not None:
+        return plan_request.profile
+    assert plan_request.profile_id is not None
+    record = profiles.get(session, plan_request.profile_id)
     if record is None:
-        raise Problem(404, "no such profile", value=asked.profile_id, hint="GET /v1/profiles")
-    return ProfileTable.parse(record, source=f"profile {asked.profile_id}")
+        raise Problem(404, "no such profile", value=plan_request.profile_id, hint="GET /v1/profiles")
+    return ProfileTable.parse(record, source=f"profile {plan_request.profile_id}")
 
 
-def _efficiency(session: Session, asked: PlanRequest) -> EfficiencyCurve | None:
-    if asked.efficiency is not None and asked.job is not None:
+def _efficiency(session: Session, plan_request: PlanRequest) -> SampleEfficiency | None:
+    if plan_request.efficiency is not None and plan_request.job is not None:
         raise Problem(422, "efficiency and job", allowed="one of them, or neither")
-    if asked.job is None:
-        return asked.efficiency
-    row = session.get(JobRow, asked.job)
+    if plan_request.job is None:
+        return plan_request.efficiency
+    row = session.get(JobRow, plan_request.job)
     if row is None:
-        raise Problem(404, "no such job", value=asked.job, hint="GET /v1/jobs")
+        raise Problem(404, "no such job", value=plan_request.job, hint="GET /v1/jobs")
     if row.curve is None:
-        raise Problem(409, f"job {asked.job} is not done", value=row.state, hint=row.reason)
-    return EfficiencyCurve.parse(row.curve, source=f"the curve of job {asked.job}")
+        raise Problem(409, f"job {plan_request.job} is not done", value=row.state, hint=row.reason)
+    return SampleEfficiency.parse(row.curve, source=f"the curve of job {plan_request.job}")

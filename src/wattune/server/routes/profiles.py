@@ -1,4 +1,4 @@
-"""Profiles that devices and makers published."""
+"""Published profiles."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wattune.records import Kind, ProfileTable
 from wattune.records.served import DEVICE_NAME, SHA256
 from wattune.server.bodies import body
 from wattune.server.problems import Problem
-from wattune.server.routes.parts import IdPath, IdQuery, Limit, Made, TextQuery, answer, route
+from wattune.server.routes.endpoint import Created, IdPath, IdQuery, Limit, TextQuery, answer, route
 from wattune.server.store import profiles
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"])
 
 
-class Listed(BaseModel):
-    """A profile without its table. ``created_s``: when it was published, in seconds since 1970."""
+class ProfileSummary(BaseModel):
+    """A profile without its table. ``created_s``: time of publication, in seconds since 1970."""
 
     id: str
     board: str
@@ -31,7 +31,7 @@ class Listed(BaseModel):
     created_s: float
 
 
-@router.get("", **route("read", list[Listed]))
+@router.get("", **route("read", list[ProfileSummary]))
 def list_profiles(
     request: Request,
     key: Annotated[str | None, Query(pattern=SHA256)] = None,
@@ -41,17 +41,17 @@ def list_profiles(
     limit: Limit = 50,
     before: IdQuery = None,
 ) -> Response:
-    """The newest first, those behind ``before``. ``key``: SHA-256 of the profile's key as canonical JSON."""
+    """List profiles, newest first, starting after ``before``. ``key``: SHA-256 of the profile key as canonical JSON."""
     with request.app.state.database.session(reads_only=True) as session:
-        found = profiles.listing(
+        summaries = profiles.listing(
             session, key=key, board=board, workload=workload, algorithm=algorithm, limit=limit, before=before
         )
-    return answer(found)
+    return answer(summaries)
 
 
 @router.get("/{profile}", **route("read", ProfileTable))
 def get_profile(request: Request, profile: IdPath) -> Response:
-    """A profile."""
+    """Get a profile."""
     with request.app.state.database.session(reads_only=True) as session:
         record = profiles.get(session, profile)
     if record is None:
@@ -59,13 +59,13 @@ def get_profile(request: Request, profile: IdPath) -> Response:
     return answer(record, ETag=f'"{profile}"')
 
 
-@router.post("", **route("device", Made, also=(201,), takes=ProfileTable))
+@router.post("", **route("device", Created, also=(201,), takes=ProfileTable))
 def post_profile(
     request: Request,
     device: Annotated[str, Query(pattern=DEVICE_NAME)],
     profile: Annotated[ProfileTable, Depends(body(ProfileTable))],
 ) -> Response:
-    """Publish a profile. The same one twice is kept once."""
+    """Publish a profile. A duplicate is stored once."""
     with request.app.state.database.session() as session:
-        made, is_new = profiles.put(session, profile, device, time.time())
-    return answer({"id": made}, 201 if is_new else 200, Location=f"/v1/profiles/{made}")
+        profile_id, is_new = profiles.put(session, profile, device, time.time())
+    return answer({"id": profile_id}, 201 if is_new else 200, Location=f"/v1/profiles/{profile_id}")

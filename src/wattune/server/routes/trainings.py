@@ -1,4 +1,4 @@
-"""Training records: what a training took and how it ended; never what it was trained on."""
+"""Records of finished training runs; they contain no training data."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from wattune.records import TrainingRecord
 from wattune.records.served import DEVICE_NAME
 from wattune.server.bodies import body
 from wattune.server.problems import Problem
-from wattune.server.routes.parts import DeviceQuery, IdPath, IdQuery, Limit, Made, ModelQuery, answer, route
+from wattune.server.routes.endpoint import Created, DeviceQuery, IdPath, IdQuery, Limit, ModelQuery, answer, route
 from wattune.server.security import Identity
-from wattune.server.store import answers, trainings
+from wattune.server.store import idempotency, training_records
 
 router = APIRouter(prefix="/v1/trainings", tags=["trainings"])
 
 
-class Listed(BaseModel):
-    """A training without its record. ``created_s``: when it came in, in seconds since 1970."""
+class TrainingSummary(BaseModel):
+    """A training run without its record. ``created_s``: time of the upload, in seconds since 1970."""
 
     id: str
     device: str
@@ -29,7 +29,7 @@ class Listed(BaseModel):
     created_s: float
 
 
-@router.post("", **route("device", Made, also=(201,), takes=TrainingRecord))
+@router.post("", **route("device", Created, also=(201,), takes=TrainingRecord))
 def post_training(
     request: Request,
     device: Annotated[str, Query(pattern=DEVICE_NAME)],
@@ -37,31 +37,33 @@ def post_training(
     model: ModelQuery = None,
     idempotency_key: Annotated[str | None, Header(pattern=r"^[!-~]{1,200}$")] = None,
 ) -> Response:
-    """Hand in a finished training. The same record twice is kept once, as it came first; with the same
-    Idempotency-Key the answer is the same, too."""
+    """Upload the record of a finished training run.
+
+    A duplicate is stored once, as first received; with the same Idempotency-Key the response is replayed as well.
+    """
     now_s = time.time()
     with request.app.state.database.session() as session:
 
-        def keep() -> tuple[int, dict[str, str]]:
-            made, is_new = trainings.add(session, record, device, model, now_s)
-            return 201 if is_new else 200, {"id": made}
+        def store() -> tuple[int, dict[str, str]]:
+            training_id, is_new = training_records.add(session, record, device, model, now_s)
+            return 201 if is_new else 200, {"id": training_id}
 
         if idempotency_key is None:
-            status, told, is_old = (*keep(), False)
+            status, content, is_replayed = (*store(), False)
         else:
             identity: Identity = request.state.identity
-            # A key is its sender's own: it says nothing of what another one sent under it.
+            # Keys are scoped to the token, so that a client learns nothing about the keys of another one.
             key = [identity.token or "", "POST /v1/trainings", idempotency_key]
-            asked = f"{device} {model} {record.model_dump_json()}"
-            done = answers.once(session, key, asked, keep, now_s)
-            if done is None:
+            fingerprint = f"{device} {model} {record.model_dump_json()}"
+            response = idempotency.once(session, key, fingerprint, store, now_s)
+            if response is None:
                 raise Problem(422, "the Idempotency-Key was used for another request", value=idempotency_key)
-            status, told, is_old = done
-    replayed = {"Idempotency_Replayed": "true"} if is_old else {}
-    return answer(told, status, Location=f"/v1/trainings/{told['id']}", **replayed)
+            status, content, is_replayed = response
+    replayed = {"Idempotency_Replayed": "true"} if is_replayed else {}
+    return answer(content, status, Location=f"/v1/trainings/{content['id']}", **replayed)
 
 
-@router.get("", **route("read", list[Listed]))
+@router.get("", **route("read", list[TrainingSummary]))
 def list_trainings(
     request: Request,
     device: DeviceQuery = None,
@@ -69,16 +71,16 @@ def list_trainings(
     limit: Limit = 50,
     before: IdQuery = None,
 ) -> Response:
-    """The trainings, the newest first; those behind ``before``."""
+    """List the training runs, newest first, starting after ``before``."""
     with request.app.state.database.session(reads_only=True) as session:
-        return answer(trainings.listing(session, device=device, model=model, limit=limit, before=before))
+        return answer(training_records.listing(session, device=device, model=model, limit=limit, before=before))
 
 
 @router.get("/{training}", **route("read", TrainingRecord))
 def get_training(request: Request, training: IdPath) -> Response:
-    """A training."""
+    """Get the record of a training run."""
     with request.app.state.database.session(reads_only=True) as session:
-        record = trainings.get(session, training)
+        record = training_records.get(session, training)
     if record is None:
-        raise Problem(404, "no such training", value=training, hint="GET /v1/trainings")
+        raise Problem(404, "no such training run", value=training, hint="GET /v1/trainings")
     return answer(record)

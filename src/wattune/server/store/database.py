@@ -1,4 +1,4 @@
-"""The database: SQLite in the store's folder, or PostgreSQL by its URL."""
+"""Database of a store: SQLite in the store's folder, or PostgreSQL by its URL."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from wattune.errors import InputError, WattuneError
 
 BUSY_S = 10.0
-"""How long a writer waits for the others of an SQLite file."""
+"""Timeout in seconds of a writer that waits for other writers of an SQLite file."""
 
 MIGRATIONS = Path(__file__).with_name("migrations")
-"""Where Alembic finds them."""
+"""Folder of the Alembic migrations."""
 
 POOL = 10
-"""Connections to PostgreSQL that a process keeps."""
+"""Pool size: connections to PostgreSQL that a process keeps open."""
 
 
 POSTGRESQL = {
@@ -44,11 +44,11 @@ POSTGRESQL = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-"""How long, in s and ms, a server that is gone without a word is waited for."""
+"""Connection and keepalive timeouts in seconds, except ``tcp_user_timeout`` in ms, that detect a dead peer."""
 
 
 class StoreUnavailable(WattuneError):
-    """The database cannot be reached, or takes nothing now: try again later."""
+    """The database is unreachable, busy, read-only or full; try again later."""
 
 
 class Database:
@@ -63,47 +63,49 @@ class Database:
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether it is a file."""
+        """True if the database is an SQLite file."""
         return self.engine.dialect.name == "sqlite"
 
     @contextmanager
     def session(self, *, reads_only: bool = False) -> Iterator[Session]:
-        """One transaction: committed at the end, rolled back on an error. ``reads_only``: it waits for no writer.
+        """Open a transaction: committed at the end, rolled back on an error. ``reads_only``: do not wait for writers.
 
-        Raises: StoreUnavailable where the database is lost, locked for too long, read-only or full.
+        Raises: StoreUnavailable if the database is unreachable, locked for too long, read-only or full.
         """
         try:
             with (
-                nullcontext() if reads_only else self._turn(),
+                nullcontext() if reads_only else self._write_lock(),
                 (self._reading if reads_only else self._writing).begin() as session,
             ):
                 yield session
         except (OperationalError, InterfaceError, InternalError) as error:
-            raise StoreUnavailable(f"the database does not answer: {_reason(error)}") from error
+            raise StoreUnavailable(f"the database does not respond: {_reason(error)}") from error
         except PoolTimeout as error:
-            raise StoreUnavailable("the database does not answer: all connections are in use") from error
+            raise StoreUnavailable("the database does not respond: all connections are in use") from error
         except DBAPIError as error:
-            # The plain class is what SQLite raises for a file that is damaged.
+            # SQLite raises the base class itself if the file is damaged.
             if error.connection_invalidated or type(error) is DatabaseError:
-                raise StoreUnavailable(f"the database was lost: {_reason(error)}") from error
+                raise StoreUnavailable(f"the database connection was lost: {_reason(error)}") from error
             raise
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One writer of this process at a time for SQLite: where several wait for its file they ask again and again,
-        after ever longer pauses, and one that has bad luck waits for seconds. Threads wait in line."""
+    def _write_lock(self) -> Iterator[None]:
+        """Serialize the writers of this process if the database is SQLite.
+
+        SQLite's own busy handler polls with growing pauses, so an unlucky writer waits for seconds; a lock is fair.
+        """
         if self._writer is None:
             yield
             return
         if not self._writer.acquire(timeout=BUSY_S):
-            raise StoreUnavailable(f"the database does not answer: others have written for {BUSY_S:g} s")
+            raise StoreUnavailable(f"the database does not respond: others have written for {BUSY_S:g} s")
         try:
             yield
         finally:
             self._writer.release()
 
     def upgrade(self) -> None:
-        """Bring the tables to this version's. Raises: StoreUnavailable."""
+        """Migrate the tables to the schema of this version. Raises: StoreUnavailable."""
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
         try:
@@ -111,20 +113,20 @@ class Database:
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         except DatabaseError as error:
-            raise StoreUnavailable(f"the database does not answer: {_reason(error)}") from error
+            raise StoreUnavailable(f"the database does not respond: {_reason(error)}") from error
 
     def ping(self) -> None:
-        """Raises: StoreUnavailable where the database does not answer."""
+        """Check that the database responds. Raises: StoreUnavailable."""
         with self.session(reads_only=True) as session:
             session.execute(text("SELECT 1"))
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close all connections."""
         self.engine.dispose()
 
 
 def _engine(url: str) -> Engine:
-    # Records are tens of kilobytes, and these are three times as fast as the standard library's.
+    # Records are tens of kilobytes, and this codec is three times as fast as the standard library's.
     codec: dict[str, Any] = {"json_serializer": lambda value: to_json(value).decode(), "json_deserializer": from_json}
     try:
         parsed = make_url(url)
@@ -143,24 +145,24 @@ def _engine(url: str) -> Engine:
                 **codec,
             )
     except (ArgumentError, NoSuchModuleError, ValueError):
-        # Neither the URL nor what was said of it: there may be a password in both.
-        raise InputError("--database is no URL", allowed="postgresql+psycopg://USER@HOST/NAME") from None
+        # Show neither the URL nor the driver's message: both may contain a password.
+        raise InputError("--database is not a valid URL", allowed="postgresql+psycopg://USER@HOST/NAME") from None
     raise InputError("--database", value=parsed.drivername, allowed="postgresql+psycopg://USER@HOST/NAME")
 
 
 def _on_connect(connection: object, record: object) -> None:
-    # The driver's own transactions begin too late for BEGIN IMMEDIATE; `_on_begin` begins them.
+    # The driver begins transactions too late for BEGIN IMMEDIATE; `_on_begin` does it instead.
     connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
-    # FULL: with WAL, NORMAL may lose what was answered in the moments before a power cut, and the device keeps no copy
-    # in its outbox of what was answered.
+    # FULL: with WAL, NORMAL may lose commits from the moments before a power cut, and a device deletes an upload from
+    # its outbox as soon as the server has acknowledged it.
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
 
 def _on_begin(connection: object) -> None:
-    # IMMEDIATE: a transaction that reads and then writes would else fail at once where another one writes in between.
+    # IMMEDIATE: otherwise a transaction that reads and then writes fails at once if another one writes in between.
     reads_only = connection.get_execution_options().get("reads_only")  # type: ignore[attr-defined]
     connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Profiles that devices and makers published, by what they depend on."""
+"""Published profiles, indexed by their profile key."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from sqlalchemy.orm import Session
 
 from wattune.records import ProfileTable
 from wattune.records.served import digest
-from wattune.server.store.inserting import insert_new
-from wattune.server.store.paging import newest
-from wattune.server.store.tables import ProfileRow
+from wattune.server.store.queries import insert_new, newest
+from wattune.server.store.schema import ProfileRow
 
 
 def listing(
@@ -24,25 +23,25 @@ def listing(
     limit: int = 50,
     before: str | None = None,
 ) -> list[dict[str, Any]]:
-    """What there is, without the tables: the newest first. ``key``: ``digest`` of a ``ProfileKey``; ``before``: those
-    behind this one. Raises: InputError for a ``before`` that is not there."""
-    asked = {"key_sha256": key, "board": board, "workload": workload, "algorithm": algorithm}
+    """List profiles without their tables, newest first. ``key``: ``digest`` of a ``ProfileKey``; ``before``: only the
+    profiles that follow this id. Raises: InputError if ``before`` does not exist."""
+    filters = {"key_sha256": key, "board": board, "workload": workload, "algorithm": algorithm}
     columns = (ProfileRow.id, ProfileRow.board, ProfileRow.workload, ProfileRow.algorithm)
-    chosen = select(*columns, ProfileRow.kind, ProfileRow.publisher, ProfileRow.created_s)
-    for name, value in asked.items():
+    query = select(*columns, ProfileRow.kind, ProfileRow.publisher, ProfileRow.created_s)
+    for name, value in filters.items():
         if value is not None:
-            chosen = chosen.where(getattr(ProfileRow, name) == value)
-    chosen = newest(session, chosen, ProfileRow, what="profile", limit=limit, before=before)
-    return [dict(row) for row in session.execute(chosen).mappings()]
+            query = query.where(getattr(ProfileRow, name) == value)
+    query = newest(session, query, ProfileRow, what="profile", limit=limit, before=before)
+    return [dict(row) for row in session.execute(query).mappings()]
 
 
 def get(session: Session, profile_id: str) -> dict[str, Any] | None:
-    """The record as it came; None where there is none."""
+    """Read the stored JSON of a profile; None if there is none."""
     return session.execute(select(ProfileRow.record).where(ProfileRow.id == profile_id)).scalar()
 
 
 def put(session: Session, profile: ProfileTable, publisher: str, now_s: float) -> tuple[str, bool]:
-    """Keep a profile; gives its id, which is of its content, and whether it is new."""
+    """Store a profile; return its id, a hash of its content, and True if it is new."""
     record = profile.dump()
     profile_id = digest(record)[:32]
     values = {

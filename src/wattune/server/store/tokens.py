@@ -1,6 +1,6 @@
-"""Tokens: ``wt_ID_SECRET``. The secret is told once, when it is made; a SHA-256 of it is kept.
+"""Access tokens of the form ``wt_ID_SECRET``. The secret is shown once, on creation; only its SHA-256 is stored.
 
-A plain hash is enough: the secret is 256 random bits, which no list of guesses contains.
+An unsalted hash is sufficient because the secret is 256 random bits.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, UnknownName
 from wattune.records.served import DEVICE_NAME
-from wattune.server.store.tables import TokenRow
+from wattune.server.store.schema import TokenRow
 
 Scope = Literal["read", "device", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "device", "admin")
-"""Ascending: each includes the one before."""
+"""Scopes in ascending order: each includes the previous one."""
 
 
 class Token(NamedTuple):
-    """What is needed of a token to let somebody in."""
+    """Columns of a token that authentication needs."""
 
     id: str
     name: str
@@ -35,27 +35,27 @@ class Token(NamedTuple):
     revoked_s: float | None
 
 
-# Of columns and not of a row's object: it is read at every request.
+# Columns rather than ORM objects: this query runs on every request.
 _BY_ID = select(*(getattr(TokenRow, name) for name in Token._fields)).where(TokenRow.id == bindparam("id"))
-_FORM = re.compile(r"wt_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
-_NOBODY = "0" * 64
+_PATTERN = re.compile(r"wt_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_NO_HASH = "0" * 64
 
 
 def check(name: str, scope: str) -> None:
-    """Raises: InputError for a name or a scope that no token can have."""
+    """Check the name and the scope of a new token. Raises: InputError."""
     if not re.fullmatch(DEVICE_NAME, name):
-        raise InputError("name of a token", value=name, allowed="up to 64 letters, digits, '.', '_' and '-'")
+        raise InputError("token name", value=name, allowed="up to 64 letters, digits, '.', '_' and '-'")
     if scope not in SCOPES:
         raise UnknownName("scope", scope, SCOPES)
 
 
 def make(session: Session, name: str, scope: str, now_s: float, expires_s: float | None = None) -> str:
-    """Make a token and give its text. The name of a revoked one can be used again. Raises: InputError."""
+    """Create a token and return its text. The name of a revoked token can be reused. Raises: InputError."""
     check(name, scope)
     before = session.scalar(select(TokenRow).where(TokenRow.name == name))
     if before is not None:
         if before.revoked_s is None:
-            raise InputError("there is a token of this name", value=name, hint=f"wattune token revoke {name}")
+            raise InputError("a token with this name exists", value=name, hint=f"wattune token revoke {name}")
         session.delete(before)
         session.flush()
     token, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
@@ -66,47 +66,47 @@ def make(session: Session, name: str, scope: str, now_s: float, expires_s: float
 
 
 def listing(session: Session) -> list[TokenRow]:
-    """All of them, by name."""
+    """List all tokens in order of name."""
     return list(session.scalars(select(TokenRow).order_by(TokenRow.name)))
 
 
 def revoke(session: Session, name: str, now_s: float) -> None:
-    """Let a token open nothing any more. Raises: UnknownName, of the names of those that still do."""
+    """Revoke a token. Raises: UnknownName, which lists the valid tokens."""
     row = session.scalar(select(TokenRow).where(TokenRow.name == name, TokenRow.revoked_s.is_(None)))
     if row is None:
-        known = session.scalars(select(TokenRow.name).where(TokenRow.revoked_s.is_(None)))
-        raise UnknownName("token", name, known)
+        valid_names = session.scalars(select(TokenRow.name).where(TokenRow.revoked_s.is_(None)))
+        raise UnknownName("token", name, valid_names)
     row.revoked_s = now_s
 
 
-def any_made(session: Session) -> bool:
-    """Whether a token was ever made. One that has expired or was revoked counts: nothing opens a server again."""
+def any_exist(session: Session) -> bool:
+    """True if a token was ever created, including expired and revoked ones: authentication is never switched off."""
     return bool(session.scalar(select(exists().select_from(TokenRow))))
 
 
 def find(session: Session, text: str, now_s: float) -> Token | str:
-    """The token of this text, or why there is none. Takes as long for a wrong secret as for a right one."""
-    form = _FORM.fullmatch(text)
-    row = None if form is None else _token(session, form[1])
-    same = hmac.compare_digest(_hash(form[2] if form else ""), _NOBODY if row is None else row.secret_sha256)
-    return why_not(row, now_s) or row if row is not None and same else "no such token"
+    """Find a token by its text, or return the reason for rejecting it. Compares the secret in constant time."""
+    match = _PATTERN.fullmatch(text)
+    row = None if match is None else _token(session, match[1])
+    is_equal = hmac.compare_digest(_hash(match[2] if match else ""), _NO_HASH if row is None else row.secret_sha256)
+    return rejection(row, now_s) or row if row is not None and is_equal else "no such token"
 
 
 def find_id(session: Session, token: str, now_s: float) -> Token | str:
-    """The token of this id, for a session that was begun with it, or why there is none any more."""
+    """Find the token of a browser session by its id, or return the reason for rejecting it."""
     row = _token(session, token)
-    return "no such token" if row is None else why_not(row, now_s) or row
+    return "no such token" if row is None else rejection(row, now_s) or row
 
 
-def why_not(token: Token, now_s: float) -> str | None:
-    """Why a token opens nothing any more; None where it does."""
+def rejection(token: Token, now_s: float) -> str | None:
+    """Reason for rejecting a token; None if it is valid."""
     if token.revoked_s is not None:
         return "the token was revoked"
     return "the token has expired" if token.expires_s is not None and token.expires_s <= now_s else None
 
 
 def mark_used(session: Session, used_s: Mapping[str, float]) -> None:
-    """Keep when tokens were used last, by their ids."""
+    """Store the time of the last use of each token, by id."""
     for token, moment_s in used_s.items():
         session.execute(update(TokenRow).where(TokenRow.id == token).values(used_s=moment_s))
 

@@ -1,5 +1,5 @@
-// Keeps a page as new as the server's: it fetches itself every two seconds and takes over what changed in #live. The
-// server alone renders, so a page without this script shows the same, once.
+// Refreshes a page: fetches it every two seconds and applies the changes inside #live. The server does all rendering,
+// so without this script a page shows the same content, but does not update.
 (() => {
   const EVERY_MS = 2000;
   const AT_MOST_MS = 15000;
@@ -19,7 +19,7 @@
     try {
       localStorage.setItem("theme", root.dataset.theme);
     } catch {
-      // No storage: for this page only.
+      // No storage: the choice lasts for this page only.
     }
     name();
   });
@@ -32,10 +32,10 @@
   const spoken = document.getElementById("spoken");
   let wait = EVERY_MS;
   let timer = 0;
-  let asking = false;
+  let fetching = false;
   let since = new Date();
 
-  // Makes `old` like `fresh`, node by node, so that focus, selection and unfolded details stay.
+  // Makes `old` like `fresh`, node by node, so that focus, selection and open details are preserved.
   function morph(old, fresh) {
     for (const { name } of [...old.attributes]) {
       if (!fresh.hasAttribute(name) && !(name === "open" && old.localName === "details")) old.removeAttribute(name);
@@ -43,10 +43,10 @@
     for (const { name, value } of fresh.attributes) {
       if (old.getAttribute(name) !== value) old.setAttribute(name, value);
     }
-    const kept = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
+    const byId = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
     let next = old.firstChild;
     for (const wanted of [...fresh.childNodes]) {
-      const own = wanted.id ? kept.get(wanted.id) : next && !next.id && next.nodeName === wanted.nodeName ? next : null;
+      const own = wanted.id ? byId.get(wanted.id) : next && !next.id && next.nodeName === wanted.nodeName ? next : null;
       if (!own) {
         old.insertBefore(document.importNode(wanted, true), next);
         continue;
@@ -57,15 +57,15 @@
       else if (own.data !== wanted.data) own.data = wanted.data;
     }
     while (next) {
-      const gone = next;
+      const obsolete = next;
       next = next.nextSibling;
-      gone.remove();
+      obsolete.remove();
     }
   }
 
-  const said = (place) => new Map([...place.querySelectorAll("[data-says]")].map((e) => [e.id, e.dataset.says]));
+  const announcements = (place) => new Map([...place.querySelectorAll("[data-says]")].map((e) => [e.id, e.dataset.says]));
 
-  // Power over the last minutes that this page was open: the server keeps only the newest reading.
+  // Power over the last minutes while this page was open: the server stores only the newest reading.
   const readings = new Map();
   function trace() {
     for (const spark of document.querySelectorAll("[data-power]")) {
@@ -86,50 +86,50 @@
     }
   }
 
-  function away(text) {
+  function setNote(text) {
     note.textContent = text;
     note.hidden = !text;
   }
 
-  // One question at a time, and one timer: a page that is hidden and shown again asks no more often than others.
+  // One request at a time, and one timer: hiding and showing a page does not increase the request rate.
   async function renew() {
     clearTimeout(timer);
-    if (asking || document.hidden) return;
-    asking = true;
+    if (fetching || document.hidden) return;
+    fetching = true;
     try {
-      // As for a page: who is no longer signed in is then led to /login.
+      // Accept HTML, so that an expired session is redirected to /login.
       const answer = await fetch(location.href, {
         cache: "no-store",
         headers: { Accept: "text/html" },
         signal: AbortSignal.timeout(10000),
       });
       if (answer.redirected && new URL(answer.url).pathname === "/login") {
-        away("You are no longer signed in.");
+        setNote("Your session has expired.");
         location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
         return;
       }
-      if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
-      if (!fresh) throw new Error("the page is another one now");
-      const before = said(live);
-      // What the script drew itself stays.
+      if (!fresh) throw new Error("unexpected page");
+      const before = announcements(live);
+      // Keep what this script has drawn.
       for (const spark of fresh.querySelectorAll("[data-power]")) {
         const own = document.getElementById(spark.id);
         if (own) spark.innerHTML = own.innerHTML;
       }
       morph(live, fresh);
       trace();
-      const news = [...said(live)].filter(([id, text]) => before.get(id) !== text).map(([, text]) => text);
+      const news = [...announcements(live)].filter(([id, text]) => before.get(id) !== text).map(([, text]) => text);
       if (news.length) spoken.textContent = news.slice(0, 3).join(". ");
       since = new Date();
       wait = EVERY_MS;
-      away("");
+      setNote("");
     } catch (error) {
       const why = error instanceof TypeError || error.name === "TimeoutError" ? "" : ` (${error.message})`;
-      away(`The server does not answer${why}. What you see is from ${since.toLocaleTimeString()}; trying again.`);
+      setNote(`The server does not respond${why}. This page shows the state at ${since.toLocaleTimeString()}; retrying.`);
       wait = Math.min(AT_MOST_MS, wait * 1.5);
     } finally {
-      asking = false;
+      fetching = false;
     }
     clearTimeout(timer);
     timer = setTimeout(renew, wait);

@@ -1,8 +1,8 @@
-// Moves the frontier and the chosen point with the cap. What is chosen under each cap was computed by the server; this
-// looks it up.
+// Moves the frontier and the chosen point with the cap slider. The server has computed the choice for every cap; this
+// script looks it up.
 (() => {
   const data = document.getElementById("steps");
-  if (!data) return; // Nothing was measured: there is neither a step nor a form.
+  if (!data) return; // Nothing was measured, so there is no form.
   const { steps, none, rows } = JSON.parse(data.textContent);
   const slider = document.getElementById("cap-slider");
   const number = document.getElementById("cap-number");
@@ -12,9 +12,9 @@
   let timer = 0;
 
   function stepAt(cap) {
-    let found = null;
-    for (const step of steps) if (step.cap_w <= cap) found = step;
-    return found;
+    let match = null;
+    for (const step of steps) if (step.cap_w <= cap) match = step;
+    return match;
   }
 
   function show(cap) {
@@ -29,7 +29,7 @@
       cell.classList.toggle("edge-below", below);
       const chosen = Boolean(step?.chosen) && step.chosen[0] === row && step.chosen[1] === column;
       cell.classList.toggle("chosen", chosen);
-      // On a phone a map is wider than its place: the chosen point stays in sight.
+      // On a phone, a map is wider than the screen: scroll the chosen point into view.
       if (chosen) cell.closest(".scroll").scrollLeft = cell.offsetLeft - cell.closest(".scroll").clientWidth / 2;
     }
     for (const [key, place] of Object.entries(places)) {

@@ -1,10 +1,10 @@
-// In <head>, before anything is drawn: the theme that the reader chose last, so that no page flashes in the other one.
+// In <head>, before the first paint: apply the stored theme, so that no page flashes in the other one.
 (() => {
   const root = document.documentElement;
   root.dataset.script = "on";
   try {
-    const kept = localStorage.getItem("theme");
-    if (kept === "light" || kept === "dark") root.dataset.theme = kept;
+    const stored = localStorage.getItem("theme");
+    if (stored === "light" || stored === "dark") root.dataset.theme = stored;
   } catch {
     // No storage: the system's theme.
   }

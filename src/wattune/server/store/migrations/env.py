@@ -1,11 +1,11 @@
-"""Runs the migrations on the connection that ``Database.upgrade`` gives."""
+"""Run the migrations on the connection passed by ``Database.upgrade``."""
 
 from alembic import context
 
-from wattune.server.store.tables import Table
+from wattune.server.store.schema import Base
 
 context.configure(
-    connection=context.config.attributes["connection"], target_metadata=Table.metadata, render_as_batch=True
+    connection=context.config.attributes["connection"], target_metadata=Base.metadata, render_as_batch=True
 )
 with context.begin_transaction():
     context.run_migrations()

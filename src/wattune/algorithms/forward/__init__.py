@@ -1,0 +1,1 @@
+"""Forward gradients and AsyncFGD: training without a backward pass."""

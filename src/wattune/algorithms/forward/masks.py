@@ -1,0 +1,63 @@
+"""Dropout masks from our own random generator.
+
+PyTorch has one random sequence per process: two threads with dropout would disturb each other's numbers, and the second
+of two passes over a batch would get other masks than the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from wattune.errors import WorkloadError
+
+
+class Masks(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode in which every dropout of this thread draws from ``generator``; None on the meta device.
+
+    ``drawn``: True once anything was drawn. Raises: WorkloadError for a random operation that takes no generator.
+    """
+
+    def __init__(self, generator: torch.Generator | None):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.generator = generator
+        self.drawn = False
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, with our generator if it is random and has none."""
+        options = options or {}
+        if torch.Tag.nondeterministic_seeded not in operation.tags or options.get("generator") is not None:
+            return operation(*arguments, **options)
+        name = operation.overloadpacket.__name__
+        if name == "native_dropout":
+            x, p, train = arguments
+            if train is False or p == 0:
+                return operation(*arguments, **options)
+            self.drawn = True
+            mask = torch.empty_like(x).bernoulli_(1 - p, generator=self.generator)
+            return x * mask * (1 / (1 - p) if p < 1 else 0.0), mask.bool()
+        if any(argument.name == "generator" for argument in operation._schema.arguments):
+            self.drawn = True
+            return operation(*arguments, **{**options, "generator": self.generator})
+        if not _is_random(operation, arguments):
+            return operation(*arguments, **options)
+        raise WorkloadError(
+            "a random operation in the model that does not take a generator",
+            value=name,
+            allowed="dropout",
+            hint="use a dropout layer, or train with backprop",
+        )
+
+
+def _is_random(operation: Any, arguments: tuple[Any, ...]) -> bool:
+    """Return whether the operation is random with these arguments: attention is with a dropout probability only."""
+    places = {argument.name: place for place, argument in enumerate(operation._schema.arguments)}
+    for name in ("dropout_p", "dropout"):
+        if name in places:
+            place = places[name]
+            return bool(place < len(arguments) and arguments[place])
+    return True

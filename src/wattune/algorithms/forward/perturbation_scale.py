@@ -1,0 +1,135 @@
+"""The scale of each layer's perturbation, and its schedule over a training run.
+
+AsyncFGD starts with a scale of 1 at the classifier and 0 everywhere else for 10 epochs, and "subsequently, alpha is
+gradually increased to 0.15 for specific layers". The paper leaves open what exactly alpha multiplies, and how it grows;
+this reconstruction offers both plausible readings, and a linear rise over a given number of epochs.
+
+Source: Zhao, Zhang, Huo, Gu, AsyncFGD, NeurIPS 2023 (experimental settings).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import nn
+
+from wattune.algorithms.spec import SpecOption, number, one_of, whole
+from wattune.errors import InputError
+
+Mode = Literal["tangent", "learning-rate"]
+"""The factor that alpha multiplies. "tangent": the direction, u = alpha eps, so that the expected gradient is alpha^2
+times the true one and the layer's contribution to the noise of all others shrinks too. "learning-rate": only the
+estimate, whose expectation is then alpha times the true gradient. In both modes a layer with alpha 0 is not perturbed
+and does not change.
+"""
+
+
+def _names(text: str) -> str:
+    names = [name.strip() for name in text.split("+")]
+    if not all(names):
+        raise ValueError(text)
+    return "+".join(names)
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError(text)
+    return value
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A schedule of scales: 1 for the head, finally ``alpha`` for ``layers``, and 0 for everything else.
+
+    ``head`` and ``layers``: names of modules or parameters, joined by "+"; by default the head is the last layer with
+    trained parameters, and ``layers`` are all others. With ``epoch_samples`` (the training samples of one epoch) alpha
+    is 0 for ``frozen_epochs`` and then rises linearly over ``rise_epochs``; without, it applies from the first step.
+    """
+
+    alpha: float = 1.0
+    alpha_mode: Mode = "tangent"
+    head: str = ""
+    layers: str = ""
+    epoch_samples: int | None = None
+    frozen_epochs: float = 10.0
+    rise_epochs: float = 10.0
+
+    OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
+        "alpha": SpecOption(_share, "0 to 1"),
+        "alpha_mode": one_of("tangent", "learning-rate"),
+        "head": SpecOption(_names, "names of modules, joined by +"),
+        "layers": SpecOption(_names, "names of modules, joined by +"),
+        "epoch_samples": whole(1),
+        "frozen_epochs": number(-1e-9, "0 or more"),
+        "rise_epochs": number(-1e-9, "0 or more"),
+    }
+    """Options of an algorithm with this schedule."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Schedule:
+        """Make the schedule from the options of an algorithm; None is the default."""
+        return cls(**{name: value for name, value in options.items() if value is not None})
+
+    @property
+    def ramp_samples(self) -> float:
+        """Training samples until alpha reaches its final value."""
+        return 0 if self.epoch_samples is None else self.epoch_samples * (self.frozen_epochs + self.rise_epochs)
+
+    def at(self, samples: float) -> float:
+        """Alpha of the layers below the head after ``samples`` training samples."""
+        if self.epoch_samples is None:
+            return self.alpha
+        epochs = samples / self.epoch_samples - self.frozen_epochs
+        if epochs < 0:
+            return 0.0
+        return self.alpha * (min(1.0, epochs / self.rise_epochs) if self.rise_epochs else 1.0)
+
+
+class Alpha:
+    """A schedule applied to the parameters of one model, in steps of ``batch_size`` samples; ``step`` counts from 0.
+
+    Raises: InputError if no trained parameter has one of the names.
+    """
+
+    def __init__(self, model: nn.Module, batch_size: int, schedule: Schedule | None = None):
+        self.schedule = schedule or Schedule()
+        self.batch_size = batch_size
+        trained = {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+        self._head = _named(trained, self.schedule.head or _last_layer(trained), "head")
+        layers = _named(trained, self.schedule.layers, "layers")
+        self._below = (layers or {id(p) for p in trained.values()}) - self._head
+
+    def scale(self, parameter: nn.Parameter, step: int) -> float:
+        """Factor of a parameter's random direction; 0 if it is not perturbed."""
+        alpha = self._alpha(parameter, step)
+        return float(alpha > 0) if self.schedule.alpha_mode == "learning-rate" else alpha
+
+    def rate(self, parameter: nn.Parameter, step: int) -> float:
+        """Additional factor of a parameter's estimated gradient."""
+        return self._alpha(parameter, step) if self.schedule.alpha_mode == "learning-rate" else 1.0
+
+    def _alpha(self, parameter: nn.Parameter, step: int) -> float:
+        if not parameter.requires_grad:
+            return 0.0
+        if id(parameter) in self._head:
+            return 1.0
+        return self.schedule.at(step * self.batch_size) if id(parameter) in self._below else 0.0
+
+
+def _last_layer(trained: Mapping[str, nn.Parameter]) -> str:
+    last = list(trained)[-1] if trained else ""
+    return last.rpartition(".")[0] or last
+
+
+def _named(trained: Mapping[str, nn.Parameter], names: str, option: str) -> set[int]:
+    selection: set[int] = set()
+    for layer in names.split("+") if names else ():
+        parameters = {id(p) for name, p in trained.items() if name == layer or name.startswith(layer + ".")}
+        if not parameters:
+            layers = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in trained))
+            raise InputError(f"{option} of the algorithm", value=layer, allowed=f"trained layers: {layers}")
+        selection |= parameters
+    return selection

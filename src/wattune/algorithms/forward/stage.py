@@ -1,0 +1,166 @@
+"""One module of a pipeline: its inbox, its stored inputs until a derivative arrives, and its past parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from wattune.algorithms.forward.perturbed import Perturbed
+from wattune.algorithms.forward.random_keys import RandomKey
+
+Passed = tuple[Any, Tensor | None]
+"""The value passed from module to module: activations (a batch's inputs before the first), and their tangent if any."""
+
+
+class Stage:
+    """Module ``index`` of a pipeline, whose derivative for a batch arrives ``lag`` ticks after its forward pass.
+
+    Batches are numbered from 0 since the start of the run. Once a derivative arrives, perturbed weights need only the
+    batch's key. Perturbed activities need a second forward pass with the input and parameters of the first: both are
+    stored for each batch in flight, ``lag`` copies of the parameters in all.
+
+    ``changing``: tensors that a batch changes before its Step is yielded: buffers, and with local losses the
+    parameters. Between two Steps they have their values after the batch of the last Step (``show``); ``proceed``
+    restores those that the next batch needs.
+    """
+
+    def __init__(
+        self, index: int, perturbed: Perturbed, lag: int, *, changing: Sequence[Tensor] = (), device: torch.device
+    ):
+        self.index, self.perturbed, self.lag, self.device = index, perturbed, lag, device
+        self.next_batch = 0
+        self.inbox: dict[int, Passed] = {}
+        self._trained = [p for p in perturbed.module.parameters() if p.requires_grad]
+        self._keeps = perturbed.perturb == "activities"
+        self._kept: dict[int, tuple[Any, list[Tensor] | None]] = {}
+        self._missed: dict[int, list[Tensor]] = {}
+        self._changing = list(changing) if lag else []
+        self._after: dict[int, list[Tensor]] = {}
+        self._ahead: list[Tensor] | None = None
+
+    @property
+    def module(self) -> nn.Module:
+        """The layers."""
+        return self.perturbed.module
+
+    def receive(self, batch: int, passed: Passed) -> None:
+        """Put the activations of a batch into the inbox, on this module's device."""
+        self.inbox[batch] = self.here(passed)
+
+    def here(self, passed: Passed) -> Passed:
+        """Move activations and tangent to this module's device."""
+        x, tangent = passed
+        return self._moved(x), None if tangent is None else self._moved(tangent)
+
+    def forward(self, key: RandomKey) -> Passed:
+        """Run the forward pass of batch ``key.step`` along ``key``'s direction, inside ``forward_ad.level``."""
+        x, tangent = self.inbox.pop(key.step)
+        self.next_batch = key.step + 1
+        if self._keeps:
+            self._kept[key.step] = x, self._parameters() if self.lag else None
+        return self.perturbed.dual(x, tangent, key)
+
+    def forward_late(self, key: RandomKey) -> Passed:
+        """Run the forward pass of a batch that was missing at its turn, with the parameters of that time."""
+        missed = self._missed.pop(key.step)
+        with _in_place(self._trained, missed):
+            x, tangent = self.inbox.pop(key.step)
+            self.next_batch = key.step + 1
+            if self._keeps:
+                self._kept[key.step] = x, missed
+            return self.perturbed.dual(x, tangent, key)
+
+    def learn(self, derivative: Tensor, key: RandomKey) -> None:
+        """Add the estimated gradient for batch ``key.step``."""
+        derivative = derivative.to(self.device)
+        if not self._keeps:
+            self.perturbed.add_gradient(derivative, derivative, key)  # only the device of the input matters
+            return
+        x, parameters = self._kept.pop(key.step)
+        if parameters is None:
+            self.perturbed.add_gradient(x, derivative, key)
+            return
+        with _in_place(self._trained, parameters):
+            self.perturbed.add_gradient(x, derivative, key)
+
+    def forget(self, batch: int) -> None:
+        """Drop a batch that nothing is learnt from."""
+        self._kept.pop(batch, None)
+
+    def miss(self, batch: int) -> None:
+        """Store the present parameters for a batch missing at its turn, so that a stopped run resumes exactly."""
+        self._missed[batch] = self._parameters()
+
+    def keep(self, batch: int) -> None:
+        """Store the tensors that this batch changed, to be shown once its Step is yielded."""
+        if self._changing:
+            self._after[batch] = [t.detach().clone() for t in self._changing]
+
+    def show(self, batch: int) -> None:
+        """Set the changing tensors to their values after this batch."""
+        if self._changing:
+            self._ahead = [t.data for t in self._changing]
+            _point(self._changing, self._after.pop(batch))
+
+    def proceed(self) -> None:
+        """Set the changing tensors to their values after the last batch that passed."""
+        if self._ahead is not None:
+            _point(self._changing, self._ahead)
+            self._ahead = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the batches in flight, without the module; the tensors are the stage's own."""
+        return {
+            "next_batch": self.next_batch,
+            "inbox": {batch: list(passed) for batch, passed in self.inbox.items()},
+            "kept": {batch: list(kept) for batch, kept in self._kept.items()},
+            "missed": dict(self._missed),
+            "after": dict(self._after),
+            "ahead": self._ahead,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from copies of a state. Raises: KeyError, ValueError, RuntimeError if it belongs to another stage."""
+
+        def own(values: Any, like: Sequence[Tensor]) -> list[Tensor]:
+            return [v.detach().to(t.device, copy=True).view(t.shape) for v, t in zip(values, like, strict=True)]
+
+        def passed(x: Any, tangent: Tensor | None) -> Passed:
+            return self._moved(x, copy=True), None if tangent is None else self._moved(tangent, copy=True)
+
+        self.next_batch = int(state["next_batch"])
+        self.inbox = {batch: passed(*values) for batch, values in state["inbox"].items()}
+        self._kept = {
+            batch: (self._moved(x, copy=True), None if values is None else own(values, self._trained))
+            for batch, (x, values) in state["kept"].items()
+        }
+        self._missed = {batch: own(values, self._trained) for batch, values in state["missed"].items()}
+        self._after = {batch: own(values, self._changing) for batch, values in state["after"].items()}
+        self._ahead = None if state["ahead"] is None else own(state["ahead"], self._changing)
+
+    def _moved(self, values: Any, *, copy: bool = False) -> Any:
+        return tree_map(lambda v: v.to(self.device, copy=copy) if isinstance(v, Tensor) else v, values)
+
+    def _parameters(self) -> list[Tensor]:
+        return [p.detach().clone() for p in self._trained]
+
+
+@contextmanager
+def _in_place(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
+    """Give the parameters other values for the duration of the context, by reference."""
+    present = [p.data for p in parameters]
+    _point(parameters, values)
+    try:
+        yield
+    finally:
+        _point(parameters, present)
+
+
+def _point(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.data = value

@@ -1,0 +1,182 @@
+"""The power cap: watts asked for, where they hold, and what that allows at the power sensor.
+
+A cap is made once, where the user says it, and passed on whole. ``PowerCap.at_sensor`` is the only place that turns it
+into the limit that readings are compared with.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol, get_args
+
+from wattune.errors import InputError
+
+CapSide = Literal["module", "supply"]
+"""Side of a cap: the power sensor ("module"), or the terminals of the supply or the battery ("supply")."""
+
+SIDES: dict[str, str] = {
+    "module": "the power sensor",
+    "supply": "the terminals of the supply or the battery",
+}
+"""Name of each side, and where that is."""
+
+_SIDES: dict[str, CapSide] = {"module": "module", "sensor": "module", "supply": "supply"}
+_NUMBER = r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)"
+_WATTS = re.compile(_NUMBER + r"\s*(?P<unit>mW|[wW])?", re.ASCII)
+_CELSIUS = re.compile(_NUMBER + r"\s*°?[cC]?")
+
+
+class SupplyLosses(Protocol):
+    """Conversion between the sensor and the supply's terminals, as ``wattune.records.Supply`` has it."""
+
+    def at_supply(self, module_w: float) -> float:
+        """Watts at the terminals while the sensor reads ``module_w``."""
+        ...
+
+    def at_module(self, supply_w: float) -> float:
+        """Watts at the sensor while the terminals give ``supply_w``."""
+        ...
+
+
+@dataclass(frozen=True)
+class SensorLimit:
+    """The limit that readings of the power sensor are compared with.
+
+    ``limit_w``: watts at the sensor (None: no cap), of which ``margin_w`` stay unused; ``max_temp_c``: second limit, on
+    the board's highest temperature in degrees Celsius (None: no limit).
+    """
+
+    limit_w: float | None = None
+    margin_w: float = 0.0
+    max_temp_c: float | None = None
+
+    @property
+    def strict_w(self) -> float | None:
+        """The limit less the margin, in watts: the highest reading that is allowed. None without a cap."""
+        return None if self.limit_w is None else self.limit_w - self.margin_w
+
+    def allows(self, power_w: float) -> bool:
+        """True if a power of ``power_w`` watts plus the margin stays under the cap."""
+        return self.limit_w is None or power_w + self.margin_w <= self.limit_w
+
+
+NO_LIMIT: Final = SensorLimit()
+"""The limit without a cap: every reading is allowed."""
+
+
+@dataclass(frozen=True)
+class PowerCap:
+    """A power cap as it was asked for.
+
+    ``limit_w``: watts (None: no cap); ``side``: where they hold, see ``SIDES``; ``margin_w``: watts of the cap that
+    stay unused; ``max_temp_c``: second limit, on the board's highest temperature in degrees Celsius (None: no limit).
+
+    Raises: InputError for a cap that is not a positive number of watts, an unknown side, a margin that is negative, not
+    a number or not less than the cap, and a temperature that is not a number.
+    """
+
+    limit_w: float | None = None
+    side: CapSide = "module"
+    margin_w: float = 0.0
+    max_temp_c: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit_w is not None and not (_is_number(self.limit_w) and self.limit_w > 0):
+            raise InputError("cap_w", value=self.limit_w, allowed="a positive number of watts, or none")
+        if self.side not in get_args(CapSide):
+            raise InputError("cap_side", value=self.side, allowed=", ".join(SIDES))
+        if not (_is_number(self.margin_w) and self.margin_w >= 0):
+            raise InputError("margin_w", value=self.margin_w, allowed="a number of watts, 0 or more")
+        if self.max_temp_c is not None and not _is_number(self.max_temp_c):
+            raise InputError("max_temp_c", value=self.max_temp_c, allowed="degrees Celsius, or none")
+
+    @classmethod
+    def of(cls, value: PowerCap | float | str | None) -> PowerCap:
+        """The cap that is meant: a cap, watts at the sensor, a text such as "10W" or "12W@supply", or None for no cap.
+
+        Raises: InputError.
+        """
+        if isinstance(value, PowerCap):
+            return value
+        return cls.parse(value) if isinstance(value, str) else cls(value)
+
+    @classmethod
+    def parse(cls, text: str, *, name: str = "cap_w") -> PowerCap:
+        """A cap from "4.5W", "4500mW", "10W@sensor", "12W@supply" or "none"; ``name`` is what errors call it.
+
+        Raises: InputError.
+        """
+        if text.strip().lower() == "none":
+            return cls()
+        watts, at, side = text.partition("@")
+        limit_w, side = parse_watts(watts), side.strip().lower() if at else "module"
+        if limit_w is None or limit_w <= 0 or side not in _SIDES:
+            raise InputError(
+                name,
+                value=text,
+                allowed="watts above zero such as 4.5W, 4500mW or 4.5, optionally with @sensor or @supply, or none",
+            )
+        return cls(limit_w, _SIDES[side])
+
+    def at_sensor(self, supply: SupplyLosses | None) -> SensorLimit:
+        """The limit that this cap sets at the power sensor; ``supply`` is what lies between it and the terminals.
+
+        At the supply that is ``limit_w * efficiency - other_w``, so that (module + other) / efficiency is the cap.
+
+        Raises: InputError for a cap at a supply that is not known, one that the rest of the board uses up, and a margin
+        that is not less than the limit.
+        """
+        limit_w = self.limit_w
+        if limit_w is not None and self.side == "supply":
+            if supply is None:
+                raise InputError(
+                    "a cap at the supply needs what lies between its terminals and the sensor, which is not known",
+                    hint="measure it with `wattune doctor --calibrate METER`, or give the cap at the sensor",
+                )
+            left_w = supply.at_module(limit_w)
+            if left_w <= 0:
+                raise InputError(
+                    "the cap at the supply leaves nothing to the module",
+                    value=f"{limit_w:g} W",
+                    allowed=f"more than {supply.at_supply(0.0):.4g} W",
+                )
+            limit_w = left_w
+        if limit_w is not None and self.margin_w >= limit_w:
+            raise InputError("margin_w", value=self.margin_w, allowed=f"less than the cap of {limit_w:g} W")
+        return SensorLimit(limit_w, self.margin_w, self.max_temp_c)
+
+    @property
+    def supply_w(self) -> float | None:
+        """The cap at the supply as asked for, in watts; None if the cap holds at the sensor, or there is none."""
+        return self.limit_w if self.side == "supply" else None
+
+    def without_margin(self) -> PowerCap:
+        """The same cap, all of which may be used."""
+        return replace(self, margin_w=0.0)
+
+    def __str__(self) -> str:
+        if self.limit_w is None:
+            return "no cap"
+        return f"{self.limit_w:g} W" + (" at the supply" if self.side == "supply" else "")
+
+
+def parse_watts(text: str) -> float | None:
+    """Watts from a text such as "4.5W", "4500mW" or "4.5"; None if it is not a finite number of them."""
+    match = _WATTS.fullmatch(text.strip())
+    if match is None:
+        return None
+    value = float(match["number"]) / (1000 if match["unit"] == "mW" else 1)
+    return value if math.isfinite(value) else None
+
+
+def parse_celsius(text: str) -> float | None:
+    """Degrees Celsius from a text such as "80C" or "80"; None if it is not a finite number of them."""
+    match = _CELSIUS.fullmatch(text.strip())
+    value = math.nan if match is None else float(match["number"])
+    return value if math.isfinite(value) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,162 @@
+"""The command line: the commands, and how any error becomes one line on stderr and an exit code.
+
+Exit codes: 0 done; 1 internal error; 2 bad input; 3 target not reached; 4 stopped for safety; 130 interrupted. With
+``--json`` the error is printed on stdout as well, as ``{"error": {"type", "message", "exit_code", ...}}`` or inside the
+record, if there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from wattune.cli.bundle import bundle
+from wattune.cli.compare import compare
+from wattune.cli.devices import devices
+from wattune.cli.doctor import doctor
+from wattune.cli.estimate import estimate
+from wattune.cli.guard import guard
+from wattune.cli.output import emit, emit_json, note
+from wattune.cli.plan import plan
+from wattune.cli.profile import profile
+from wattune.cli.report import report
+from wattune.cli.restore import restore
+from wattune.cli.run import run
+from wattune.cli.serve import serve
+from wattune.cli.store import store
+from wattune.cli.token import token
+from wattune.cli.train import train
+from wattune.errors import InputError, OutputError, WattuneError
+from wattune.version import __version__
+
+TRACEBACK = "WATTUNE_TRACEBACK"
+"""Environment variable: if it is 1, errors are printed with their traceback."""
+
+LONGEST = 600
+"""Most characters of a message; a value given by the user may be of any length."""
+
+# The usage errors of the library below typer, which newer versions of typer carry inside: this name fits both.
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["--help", "-h"]})
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        emit(f"wattune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _wattune(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train fastest under a power cap: choose batch size and GPU clock together.
+
+    \b
+    All in one:    wattune run --device sim:jetson-nano --cap 4.5W
+    Step by step:  wattune devices, profile, estimate, plan, train, compare, report
+    Real boards:   wattune doctor, guard, restore, bundle
+
+    Exit codes: 0 done, 2 bad input, 3 target not reached, 4 stopped for safety, 130 interrupted, 1 any other error.
+    """
+
+
+for _command in (run, devices, profile, estimate, plan, train, compare, report, doctor, guard, restore, bundle, serve):
+    app.command()(_command)
+app.add_typer(store, name="store")
+app.add_typer(token, name="token")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    # The arguments after "--" belong to another program.
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    try:
+        with _signals_and_warnings():
+            return _call(arguments)
+    except UsageError as error:
+        failure: BaseException = InputError(_usage(error))
+    except BrokenPipeError:
+        return 1  # the reader of our output is gone, as `head` does: nobody is left to be told
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - this is the entry point
+        failure = error
+    return _report(failure, as_json="--json" in own)
+
+
+def _call(arguments: list[str]) -> int:
+    # Not `app()`, which handles Ctrl-C and some system errors itself, and not in one line.
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("wattune", arguments or ["--help"], obj=list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as leaving:
+        return leaving.exit_code
+    return 0
+
+
+@contextmanager
+def _signals_and_warnings() -> Iterator[None]:
+    """SIGTERM acts as Ctrl-C, and a warning takes one line."""
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, _terminate)
+    with warnings.catch_warnings():
+        warnings.showwarning = _warning  # type: ignore[assignment]  # takes fewer arguments by name
+        try:
+            yield
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    # So that everything that cleans up after Ctrl-C (workers, `Device.at`) does so after this, too.
+    raise KeyboardInterrupt
+
+
+def _warning(message: Warning | str, *_: object) -> None:
+    note(f"warning: {message}")
+
+
+def _usage(error: Any) -> str:
+    where = f"wattune {error.ctx.info_name}" if error.ctx and error.ctx.parent else "wattune"
+    return f"{error.format_message().strip().rstrip('.')}; see {where} --help"
+
+
+def _report(error: BaseException, *, as_json: bool) -> int:
+    if os.environ.get(TRACEBACK, "0") not in ("", "0"):
+        traceback.print_exception(error)
+    name, code = type(error).__name__, 1
+    if isinstance(error, WattuneError):
+        message, code = str(error), error.exit_code
+    elif isinstance(error, KeyboardInterrupt):
+        name, message, code = "Interrupted", "interrupted", 130
+    else:
+        message = f"unexpected {name}; set {TRACEBACK}=1 for a traceback: {error}"
+    message = " ".join(message.split())
+    message = message if len(message) <= LONGEST else f"{message[: LONGEST - 3]}..."
+    with suppress(OSError):  # stderr is closed
+        note(message)
+    if as_json:
+        details = {k: getattr(error, k, None) for k in ("what", "value", "allowed", "hint", "known")}
+        shown = {k: v if isinstance(v, list) else str(v) for k, v in details.items() if v is not None}
+        entry = {"type": name, "message": message, "exit_code": code, **shown}
+        # A training run that did not reach its target has a record all the same: the error is then part of it.
+        record = vars(error).get("record", {})
+        with suppress(OutputError, BrokenPipeError):
+            emit_json({**record, "error": entry})
+    return code

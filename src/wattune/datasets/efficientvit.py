@@ -1,0 +1,166 @@
+"""EfficientViT, the B series: convolutions at high resolution, linear attention at low resolution.
+
+Source: Cai et al. 2023, EfficientViT: Multi-Scale Linear Attention for High-Resolution Dense Prediction (ICCV;
+arXiv 2205.14756), section 3 and figure 5. Bias and normalisation of each layer and the classification head, which the
+paper leaves open, follow the authors' models, github.com/mit-han-lab/efficientvit.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from wattune.errors import WorkloadError
+from wattune.workloads.models import Average
+
+EXPANSION = 4
+"""Expansion of every inverted residual; the blocks of the stem have none."""
+
+EPSILON = 1e-15
+"""Term added to the sum of the attention weights, which is 0 if ReLU zeroes the query or all keys."""
+
+
+class Variant(NamedTuple):
+    """Channels and blocks of the stem and of each stage, channels of an attention head, widths of the last layers."""
+
+    widths: tuple[int, int, int, int, int]
+    depths: tuple[int, int, int, int, int]
+    head_width: int
+    last: tuple[int, int]
+
+
+VARIANTS = {
+    "b0": Variant((8, 16, 32, 64, 128), (1, 2, 2, 2, 2), 16, (1024, 1280)),
+    "b1": Variant((16, 32, 64, 128, 256), (1, 2, 3, 3, 4), 16, (1536, 1600)),
+}
+
+
+class Residual(nn.Module):
+    """The sum of an input and its layers' output."""
+
+    def __init__(self, *layers: nn.Module):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape, which the layers preserve."""
+        return x + cast(Tensor, self.layers(x))
+
+
+class LinearAttention(nn.Module):
+    """Attention with the weights ReLU(q) . ReLU(k), over two scales: the pixels, and their 5x5 neighbourhoods.
+
+    Without a softmax, (q k) v can be multiplied in either order. v k first takes time linear in the number of pixels;
+    if there are no more pixels than channels in a head, q k is smaller and comes first.
+    Computed in fp32 even under autocast, because the sums overflow fp16.
+    """
+
+    def __init__(self, channels: int, head_width: int):
+        super().__init__()
+        heads = channels // head_width
+        self.head_width = head_width
+        self.qkv = nn.Conv2d(channels, 3 * channels, 1, bias=False)
+        self.around = nn.Sequential(
+            nn.Conv2d(3 * channels, 3 * channels, 5, padding=2, groups=3 * channels, bias=False),
+            nn.Conv2d(3 * channels, 3 * channels, 1, groups=3 * heads, bias=False),
+        )
+        self.out = nn.Sequential(nn.Conv2d(2 * channels, channels, 1, bias=False), nn.BatchNorm2d(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, H, W)."""
+        batch, _, height, width = x.shape
+        qkv = self.qkv(x)
+        scales = torch.cat([qkv, self.around(qkv)], 1)  # (B, 2 x heads x 3 x head width, H, W)
+        with _full_precision(x):
+            split = scales.float().view(batch, -1, 3, self.head_width, height * width)
+            q, k, v = split[:, :, 0].relu(), split[:, :, 1].relu(), split[:, :, 2]  # (B, heads, head width, pixels)
+            total = k.sum(-1).unsqueeze(-2) @ q  # (B, heads, 1, pixels)
+            keys = k.transpose(-2, -1)
+            mixed = (v @ keys) @ q if height * width > self.head_width else v @ (keys @ q)
+            mixed = mixed / (total + EPSILON)
+        return cast(Tensor, self.out(mixed.reshape(batch, -1, height, width)))
+
+
+def _full_precision(x: Tensor) -> AbstractContextManager[object]:
+    # Autocast does not support the meta device, where nothing is cast anyway.
+    return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
+
+
+def layer(channels: int, filters: int, *, size: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+    """Layers: a convolution without bias, and batch normalisation."""
+    convolution = nn.Conv2d(channels, filters, size, stride, padding=size // 2, groups=groups, bias=False)
+    return [convolution, nn.BatchNorm2d(filters)]
+
+
+def inverted(channels: int, filters: int, stride: int = 1, *, normalised: bool = True) -> list[nn.Module]:
+    """Layers of an inverted residual: expansion, depthwise convolution, projection.
+
+    If not ``normalised``, as in the stages with attention, only the projection is, and the others have biases.
+    """
+    hidden = EXPANSION * channels
+    if normalised:
+        expanded, depthwise = layer(channels, hidden), layer(hidden, hidden, size=3, stride=stride, groups=hidden)
+    else:
+        expanded = [nn.Conv2d(channels, hidden, 1)]
+        depthwise = [nn.Conv2d(hidden, hidden, 3, stride, padding=1, groups=hidden)]
+    return [*expanded, nn.Hardswish(), *depthwise, nn.Hardswish(), *layer(hidden, filters)]
+
+
+class EfficientViT(nn.Module):
+    """EfficientViT-B0 or -B1: 2,141,818 and 7,517,034 parameters with 10 classes.
+
+    ``stem``: "imagenet" is the authors', for 224x224 (with 1000 classes, 3.4 and 9.1 million parameters). They have
+    none for 32x32; "small" is ours. Like the other models here, it skips the first two halvings, in the stem and the
+    first stage, so that the stages have 32x32, 32x32, 16x16, 8x8 and 4x4 pixels and attention spans 64 and 16 of them
+    (196 and 49 at 224x224). Both have the same parameters.
+    """
+
+    def __init__(self, variant: str = "b0", *, classes: int = 10, channels: int = 3, stem: str = "small"):
+        super().__init__()
+        if variant not in VARIANTS:
+            raise WorkloadError("unknown variant of EfficientViT", value=variant, allowed=", ".join(VARIANTS))
+        if stem not in ("small", "imagenet"):
+            raise WorkloadError("unknown stem of EfficientViT", value=stem, allowed="small, imagenet")
+        widths, depths, head_width, (wide, last) = VARIANTS[variant]
+        halving = 1 if stem == "small" else 2
+        first = widths[0]
+        blocks: list[nn.Module] = []
+        for _ in range(depths[0]):
+            depthwise = layer(first, first, size=3, groups=first)
+            blocks.append(Residual(*depthwise, nn.Hardswish(), *layer(first, first)))
+        self.stem = nn.Sequential(*layer(channels, first, size=3, stride=halving), nn.Hardswish(), *blocks)
+        blocks, before = [], first
+        for stage, (width, depth) in enumerate(zip(widths[1:], depths[1:], strict=True), start=1):
+            attends = stage > 2
+            stride = halving if stage == 1 else 2
+            blocks.append(nn.Sequential(*inverted(before, width, stride, normalised=not attends)))
+            for _ in range(depth if attends else depth - 1):
+                if attends:
+                    blocks.append(Residual(LinearAttention(width, head_width)))
+                blocks.append(Residual(*inverted(width, width, normalised=not attends)))
+            before = width
+        self.stages = nn.Sequential(*blocks)
+        self.last = nn.Sequential(*layer(before, wide), nn.Hardswish())
+        self.hidden = nn.Sequential(nn.Linear(wide, last, bias=False), nn.LayerNorm(last), nn.Hardswish())
+        self.fc = nn.Linear(last, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, classes)."""
+        return cast(Tensor, self.fc(self.hidden(self.last(self.stages(self.stem(x))).mean((2, 3)))))
+
+    def parts(self) -> list[nn.Module]:
+        """Stem, blocks, last convolution, average, hidden layer and head: the modules that a pipeline is cut from."""
+        return [self.stem, *self.stages, self.last, Average(), self.hidden, self.fc]
+
+
+def efficientvit_b0(*, classes: int = 10, channels: int = 3, stem: str = "small") -> EfficientViT:
+    """EfficientViT-B0; ``stem`` "small" for 32x32, "imagenet" for 224x224."""
+    return EfficientViT("b0", classes=classes, channels=channels, stem=stem)
+
+
+def efficientvit_b1(*, classes: int = 10, channels: int = 3, stem: str = "small") -> EfficientViT:
+    """EfficientViT-B1; ``stem`` "small" for 32x32, "imagenet" for 224x224."""
+    return EfficientViT("b1", classes=classes, channels=channels, stem=stem)

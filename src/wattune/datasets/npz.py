@@ -1,0 +1,78 @@
+"""Numpy's .npz files: images with their labels, or inputs with their targets."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattune.datasets.downloads import File, local
+from wattune.errors import WorkloadError
+from wattune.workloads.data import Data
+from wattune.workloads.sample_selection import (
+    check_classes,
+    check_share,
+    check_split,
+    draw_share,
+    select_classes,
+    split,
+)
+
+
+@dataclass(frozen=True)
+class Npz:
+    """Data from ``.npz`` files with the arrays ``images`` and ``labels``, or ``inputs`` and ``targets``.
+
+    ``classes``: labels to keep, relabelled 0, 1, ... in that order. ``share``: share of the remaining training samples
+    to use, drawn with ``split_seed``. Without a ``test`` file, ``test_share`` of those is split off with the same seed.
+    """
+
+    train: File
+    test: File | None = None
+    test_share: float = 0.2
+    split_seed: int = 0
+    classes: tuple[int, ...] | None = None
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_split(self.test_share, self.split_seed)
+        check_classes(self.classes)
+        check_share(self.share)
+
+    def __call__(self) -> Data:
+        """Read the files. Raises: WorkloadError."""
+        train = draw_share(*select_classes(*_pair(self.train), self.classes), self.share, self.split_seed)
+        if self.test is None:
+            return split(*train, self.test_share, self.split_seed)
+        return Data(train, select_classes(*_pair(self.test), self.classes))
+
+
+def read_arrays(path: Path, *choices: tuple[str, ...]) -> list[NDArray[np.generic]]:
+    """Read arrays of an .npz file by name: those of the first of ``choices`` with a name in the file, else of the last.
+
+    Raises: WorkloadError for an array that is missing, and for a file that is missing or damaged.
+    """
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
+            names = next((choice for choice in choices if set(choice) & set(arrays.files)), choices[-1])
+            if missing := [name for name in names if name not in arrays.files]:
+                raise WorkloadError(
+                    f"{path} lacks the array",
+                    value=missing[0],
+                    allowed=", or ".join(" and ".join(choice) for choice in choices),
+                    hint=f"it has {', '.join(arrays.files) or 'no arrays'}",
+                )
+            return [np.asarray(arrays[name]) for name in names]
+    except FileNotFoundError as error:
+        raise WorkloadError("no such data file", value=str(path), hint="give the path of an .npz file") from error
+    except (OSError, ValueError, EOFError, TypeError, zlib.error, zipfile.BadZipFile) as error:
+        raise WorkloadError(f"cannot read {path}", value=str(error), allowed="a complete .npz file") from error
+
+
+def _pair(file: File) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    inputs, targets = read_arrays(local(file), ("inputs", "targets"), ("images", "labels"))
+    return inputs, targets

@@ -1,0 +1,327 @@
+"""NVIDIA GPUs: locked graphics clocks or the power limit, and the GPU's own reading of its power.
+
+The driver does not tell which clock was locked before, so restoring a GPU means: no lock, even if another program
+had locked it. The power limit is restored to its former value. Both need root. Memory clocks and modes are
+never touched.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from wattune.devices.base import Actuator, Conditions, Sensor
+from wattune.devices.nvidia.claims import Held, usual_folder
+from wattune.devices.nvidia.gpu_power import find_reader
+from wattune.devices.nvidia.gpu_restore import bring_back
+from wattune.devices.nvidia.nvml import Gpu, count_gpus
+from wattune.devices.real_time import RealDevice
+from wattune.devices.spec_options import split_options
+from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError, WattuneError
+from wattune_agent.signals import call_before_end, forget
+
+MOST_SETTINGS = 16
+"""Most settings of a GPU, spread evenly over its list of more than a hundred clocks a few MHz apart."""
+
+SETTLE_S = 2.0
+"""Time within which a clock must have come down to the one that it was locked to."""
+
+TOLERANCE_MHZ = 15.0
+"""Tolerance of a locked clock: one step of the driver's list, since the driver may round."""
+
+TOLERANCE_W = 0.5
+
+CHECK_S = 1.0
+"""Time between checks that the setting is still in place."""
+
+MOST_ANSWERS = 5
+"""Most times that a setting is set again after another writer changed it."""
+
+ACTUATORS: dict[str, Actuator | None] = {"clock_mhz": "clock_mhz", "power_limit_w": "power_limit_w", "none": None}
+
+
+class NvidiaDevice(RealDevice):
+    """One GPU, by its index or UUID. ``actuator``: the actuator that is set, None for none.
+
+    Raises: DeviceUnavailable without a driver; InputError if there is no such GPU, or no such actuator on it.
+    """
+
+    kind = "measured"
+    trains_on = "gpu"
+
+    def __init__(self, which: str, actuator: Actuator | None = "clock_mhz", *, state: Path | None = None):
+        self._gpu = gpu = Gpu(which)
+        try:
+            self.name = gpu.name
+            self.uuid = gpu.uuid
+            self._reader = find_reader(gpu)
+            self.sensor = self._reader.sensor if self._reader else Sensor(rail="")
+            self.actuator = actuator
+            self.settings = _settings(gpu, actuator)
+            self.data_types = _data_types(gpu.capability)
+            self.memory_bytes = gpu.free_bytes()
+            modes = gpu.modes()
+            if actuator != "power_limit_w" and (limit_w := gpu.limit_w()) is not None:
+                modes["power limit"] = f"{limit_w:g} W"
+            self.mode = ", ".join(f"{name} {value}" for name, value in modes.items())
+            self.problems = _problems(gpu, self)
+        except BaseException:
+            gpu.close()
+            raise
+        self._held = Held(state or usual_folder(), gpu.uuid)
+        self._setting: float | None = None
+        self._checked_s = 0.0
+        self._answered = 0
+        self._changing = threading.RLock()
+        super().__init__()
+
+    # ------------------------------------------------------------------------------------------------------ actuator
+
+    def current(self) -> float | None:
+        """The clock or limit that was set; None while the driver chooses."""
+        return self._setting
+
+    def _apply(self, value: float) -> None:
+        with self._changing:
+            if self._held.parent is not None:
+                raise DeviceUnavailable(
+                    f"process {self._held.parent} controls {self.name}; a forked child of it cannot"
+                )
+            self._hold()
+            try:
+                self._set(value)
+            except DeviceUnavailable:
+                if self._setting is None:
+                    self._release()  # it was refused, so nothing has to be restored
+                raise
+            if self.actuator == "clock_mhz":
+                self._await_clock(value)
+            elif not self._is_set(value):
+                raise DeviceError(f"{self.name}: the power limit is {self._gpu.limit_w()} W, and not {value:g} W")
+            if value != self._setting:
+                self._stuck.change()
+            self._setting = float(value)
+
+    def _set(self, value: float) -> None:
+        if self.actuator == "clock_mhz":
+            self._gpu.lock_clock(int(value))
+        else:
+            self._gpu.set_limit(value)
+
+    def _is_set(self, value: float) -> bool:
+        if self.actuator == "clock_mhz":  # an upper bound only: an idle GPU may well be slower
+            now_mhz = self._gpu.clock_mhz()
+            return now_mhz is None or now_mhz <= value + TOLERANCE_MHZ
+        limit_w = self._gpu.limit_w()
+        return limit_w is not None and abs(limit_w - value) <= TOLERANCE_W
+
+    def _snapshot(self) -> object:
+        return self._setting
+
+    def _restore(self, snapshot: object) -> None:
+        if self._held.parent is not None:
+            return
+        if isinstance(snapshot, float):
+            self._apply(snapshot)
+            return
+        with self._changing:
+            kept = self._held.read() if self._held.mine else None
+            if kept is not None:
+                bring_back(self._gpu, kept)
+            self._release()
+            self._setting = None
+
+    def _hold(self) -> None:
+        """Before the first change, claim the GPU, restore what a dead process left, and save the present state."""
+        if self._setting is not None:
+            return
+        self._held.claim()
+        try:
+            left = self._held.read()
+            if left is not None:
+                self._note("left behind", f"{self.name}: {bring_back(self._gpu, left)}, left by process {left['pid']}")
+            limit_w = self._gpu.limit_w() if self.actuator == "power_limit_w" else None
+            self._held.keep({"uuid": self.uuid, "name": self.name, "actuator": self.actuator, "limit_w": limit_w})
+            call_before_end(self._end)
+        except BaseException:
+            self._held.let_go()
+            raise
+
+    def _release(self) -> None:
+        self._held.release()
+        forget(self._end)
+
+    def _end(self) -> None:
+        """Restore before the process ends, without raising, since a signal may come at any point."""
+        try:
+            self._restore(None)
+        except WattuneError as error:
+            sys.stderr.write(f"wattune: {self.name} is not as it was ({error}); `wattune restore` tries it again\n")
+
+    def _await_clock(self, mhz: float) -> None:
+        until_s = time.monotonic() + SETTLE_S
+        while not self._is_set(mhz):
+            if time.monotonic() > until_s:
+                raise DeviceError(
+                    f"{self.name} runs at {self._gpu.clock_mhz()} MHz {SETTLE_S:g} s after it was locked to {mhz:g} MHz"
+                )
+            time.sleep(0.01)
+
+    def _check(self) -> None:
+        """Check about once a second that the setting is still in place; if not, set it again, a few times."""
+        now_s = self.now_s()
+        if self._setting is None or now_s - self._checked_s < CHECK_S or not self._changing.acquire(blocking=False):
+            return  # the thread that holds the lock is changing it
+        try:
+            self._checked_s = now_s
+            if self._setting is None or self._is_set(self._setting):
+                return
+            unit = "MHz" if self.actuator == "clock_mhz" else "W"
+            again = self._answered < MOST_ANSWERS
+            self._answered += 1
+            if self._answered > MOST_ANSWERS + 1:
+                return
+            self._note(
+                "another writer",
+                f"{self.name} is no longer at {self._setting:g} {unit}: "
+                + ("set again" if again else f"left so, after {MOST_ANSWERS} times"),
+            )
+            if again:
+                self._set(self._setting)
+        finally:
+            self._changing.release()
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def _read_w(self) -> float:
+        if self._reader is None:
+            raise SensorError(f"{self.name} has no power sensor")
+        with suppress(DeviceError):
+            self._check()
+        try:
+            return self._reader.read_w()
+        except SensorError:
+            raise
+        except DeviceError as error:
+            raise SensorError(str(error)) from error
+
+    def conditions(self) -> Conditions:
+        """Temperature and what throttles the clock; None and empty if the driver does not answer."""
+        try:
+            held_back = self._gpu.held_back()
+            if self.actuator == "power_limit_w":  # the limit that was asked for
+                held_back = tuple(reason for reason in held_back if reason != "power limit")
+            return Conditions(temperature_c=self._gpu.temperature_c(), throttled=held_back)
+        except DeviceError:
+            return Conditions()
+
+    def close(self) -> None:
+        """Restore the GPU, and release it and the driver. Raises: DeviceError; the snapshot of what could not be
+        restored stays on disk."""
+        try:
+            self._restore(None)
+        finally:
+            forget(self._end)
+            self._held.let_go()
+            self._gpu.close()
+
+
+def open_nvidia(rest: str, *, seed: int = 0) -> NvidiaDevice:
+    """Open the GPU "0", "GPU-UUID" or "" (the first); ``?actuator=`` clock_mhz, power_limit_w or none behind it.
+
+    Raises: InputError, DeviceUnavailable.
+    """
+    device = find_nvidia(rest)
+    try:
+        if device._reader is None:
+            raise DeviceUnavailable(device.problems[0])
+        _check_visible(device)
+    except BaseException:
+        device.close()
+        raise
+    return device
+
+
+def find_nvidia(rest: str) -> NvidiaDevice:
+    """Find the GPU of ``open_nvidia``, even one that cannot be used; its ``problems`` say why."""
+    which, options = split_options(rest, "?", {"actuator"}, device="nvidia")
+    name = options.get("actuator", "clock_mhz")
+    if name not in ACTUATORS:
+        raise InputError("nvidia: no such actuator", value=name, allowed=", ".join(ACTUATORS))
+    device = NvidiaDevice(which or "0", ACTUATORS[name] if options else _default(which or "0"))
+    return device
+
+
+def nvidia_specs() -> list[str]:
+    """A name for each GPU of this computer. Raises: DeviceError if the driver fails."""
+    return [f"nvidia:{index}" for index in range(count_gpus())]
+
+
+def _default(which: str) -> Actuator | None:
+    """Locked clocks if the GPU has them, otherwise none."""
+    gpu = Gpu(which)
+    try:
+        return "clock_mhz" if gpu.clocks_mhz() else None
+    finally:
+        gpu.close()
+
+
+def _settings(gpu: Gpu, actuator: Actuator | None) -> tuple[float, ...]:
+    if actuator is None:
+        return ()
+    if actuator == "clock_mhz":
+        listed = gpu.clocks_mhz()
+        if not listed:
+            raise InputError(f"{gpu.name} has no clocks that can be locked", hint="use ?actuator=power_limit_w or none")
+        return tuple(float(mhz) for mhz in _spread(listed))
+    lowest_w, highest_w = gpu.limits_w() or (1.0, 0.0)
+    whole_w = range(math.ceil(lowest_w), math.floor(highest_w) + 1)
+    if not whole_w:
+        raise InputError(f"{gpu.name} has no power limit that can be set", hint="use ?actuator=clock_mhz or none")
+    return tuple(float(watts) for watts in _spread(whole_w))
+
+
+def _spread(listed: tuple[int, ...] | range) -> list[int]:
+    if len(listed) <= MOST_SETTINGS:
+        return list(listed)
+    last = len(listed) - 1
+    return [listed[round(i * last / (MOST_SETTINGS - 1))] for i in range(MOST_SETTINGS)]
+
+
+def _data_types(capability: tuple[int, int]) -> frozenset[str]:
+    if capability >= (8, 0):
+        return frozenset({"fp32", "tf32", "fp16", "bf16"})
+    return frozenset({"fp32", "fp16"} if capability >= (5, 3) else {"fp32"})
+
+
+def _problems(gpu: Gpu, device: NvidiaDevice) -> tuple[str, ...]:
+    problems = []
+    if device._reader is None:
+        problems.append(
+            f"{gpu.name} tells no power (looked for the energy counter, the instantaneous field and the averaged "
+            "power); on a Jetson use --device jetson, otherwise a meter of your own by --device external:COMMAND"
+        )
+    if device.actuator is not None and os.geteuid() != 0:
+        problems.append(
+            "only root may set clocks and power limits: run as root, or leave them alone with ?actuator=none"
+        )
+    if gpu.divided():
+        problems.append("the GPU is divided into instances (MIG): its power is that of all of them together")
+    return tuple(problems)
+
+
+def _check_visible(device: NvidiaDevice) -> None:
+    """Check that training runs on the GPU that is measured. Raises: DeviceUnavailable."""
+    gpu = device._gpu
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    if gpu.count == 1 or visible == str(gpu.index) or (visible.startswith("GPU-") and gpu.uuid.startswith(visible)):
+        return
+    raise DeviceUnavailable(
+        f"there are {gpu.count} GPUs, and training would not surely run on this one: set "
+        f"CUDA_VISIBLE_DEVICES={gpu.uuid} in the environment"
+    )

@@ -1,0 +1,1 @@
+"""Simulated boards on virtual time."""

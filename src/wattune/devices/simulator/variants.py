@@ -1,0 +1,56 @@
+"""Other boards that a board file allows, and the exact figures of training on each, without a sensor."""
+
+from __future__ import annotations
+
+import random
+from itertools import accumulate
+
+from wattune.devices.base import ExactStep
+from wattune.devices.simulator.board_file import ProcessorName, SimulatedBoard
+from wattune.devices.simulator.roofline import REFERENCE_C, Segment, segments
+from wattune.records import StepWork
+
+
+def drawn(board: SimulatedBoard, seed: int) -> SimulatedBoard:
+    """A board like this one, with each figure that has a range drawn from it: uniformly and independently.
+
+    Fitted figures are correlated, so such draws spread wider than the boards that fit the published times.
+    """
+    draw = random.Random(f"{board.name}/{seed}")
+    data = board.model_dump(exclude={"ranges"})
+    for place, (low, high) in sorted(board.ranges.items()):
+        section = data
+        *path, last = place.split(".")
+        for key in path:
+            section = section[key]
+        section[last] = draw.uniform(low, high)
+    return SimulatedBoard.model_validate(data)
+
+
+def exact(board: SimulatedBoard, processor: ProcessorName, work: StepWork) -> dict[float, ExactStep]:
+    """Clock in MHz -> exact figures of a step of this work, with a chip at 25 degrees."""
+    chip = board.chip(processor)
+    found: dict[float, ExactStep] = {}
+    for clock in chip.processor.clocks_mhz:
+        parts = segments(work, chip, clock)
+        powers = [part.power_w(chip.power.leakage_per_degree, REFERENCE_C) for part in parts]
+        step_s = sum(part.seconds for part in parts)
+        mean_w = sum(part.seconds * power for part, power in zip(parts, powers, strict=True)) / step_s
+        found[clock] = ExactStep(step_s, mean_w, _highest_w(parts, powers, board.sensor.window_s))
+    return found
+
+
+def _highest_w(parts: tuple[Segment, ...], powers: list[float], window_s: float) -> float:
+    """The highest mean power over any window: it is reached by one that begins or ends where a part does."""
+    if window_s == 0:
+        return max(powers)
+    ends_s = list(accumulate((part.seconds for part in parts), initial=0.0))
+    ends_j = list(accumulate((part.seconds * power for part, power in zip(parts, powers, strict=True)), initial=0.0))
+
+    def joules(time_s: float) -> float:
+        steps, within_s = divmod(time_s, ends_s[-1])
+        index = next((i for i, end_s in enumerate(ends_s[1:]) if within_s < end_s), len(parts) - 1)
+        return steps * ends_j[-1] + ends_j[index] + (within_s - ends_s[index]) * powers[index]
+
+    begins_s = [*ends_s, *(end_s - window_s % ends_s[-1] + ends_s[-1] for end_s in ends_s)]
+    return max((joules(begin_s + window_s) - joules(begin_s)) / window_s for begin_s in begins_s)

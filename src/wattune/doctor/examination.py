@@ -1,0 +1,129 @@
+"""All checks of a device, in order: the device, its files, its sensor, the software."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from wattune.devices import Device, open_device
+from wattune.devices.spec_options import split_options
+from wattune.doctor import board_files, device_checks
+from wattune.doctor.finding import Finding
+from wattune.doctor.load import BusyProcess, cores
+from wattune.doctor.sensor_checks import LOAD_S, REST_S, check_sensing
+from wattune.doctor.software import Torch, check_torch, installed_torch
+from wattune.errors import DeviceError, InputError, WattuneError
+from wattune_agent.discovery import families, find_board
+from wattune_agent.errors import AgentError
+from wattune_agent.tree import Tree
+
+LOCAL = ("jetson", "cpu")
+"""Devices that are read from this machine's files."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Findings about a device, and the figures of its sensor."""
+
+    device: str
+    findings: tuple[Finding, ...]
+    figures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> tuple[Finding, ...]:
+        """Findings that prevent training on this device."""
+        return tuple(finding for finding in self.findings if finding.state == "fail")
+
+
+def default_device(root: str = "/") -> str:
+    """The first device that is present: a Jetson before its CPU. Raises: InputError."""
+    present = families(Tree(root))
+    if not present:
+        raise InputError(
+            "no board that wattune can read",
+            value=root,
+            allowed="a Jetson's devfreq or INA3221, or a CPU's cpufreq or RAPL, below sys/",
+            hint="choose a device with --device, such as nvidia or external:...",
+        )
+    return present[0]
+
+
+def board_tree(spec: str) -> tuple[Tree, str] | None:
+    """The files that a device is read from, and its family; None if it is not read from this machine's files.
+
+    Raises: InputError.
+    """
+    scheme = spec.partition("?")[0]
+    if scheme not in LOCAL:
+        return None
+    _, options = split_options(spec, "?", ("root", "mode"), device=scheme)
+    return Tree(options.get("root", "/")), scheme
+
+
+def examine(spec: str, *, say: Say = lambda text: None) -> Examination:
+    """Run every check; nothing on the board is changed.
+
+    Of a folder of files (``jetson?root=DIR``) only the files are checked: nothing can be measured there.
+    Raises: InputError for a device that cannot be examined.
+    """
+    place, scheme = board_tree(spec), re.split("[:?]", spec)[0]
+    figures: dict[str, float] = {}
+    try:
+        device = open_device(spec)
+    except DeviceError as error:
+        return Examination(spec, (Finding("device", "fail", str(error)), *_files(place)))
+    try:
+        if device.kind != "measured" and place is None and scheme != "agent":
+            raise InputError("nothing to examine: this device is not a physical one", value=spec)
+        findings = [*_device(device), *_files(place)]
+        if device.kind == "measured":
+            torch = installed_torch()
+            sensing, figures = _sensing(device, torch, say)
+            findings += [*sensing, check_torch(torch, needs_gpu=device.trains_on == "gpu" and scheme != "external")]
+    finally:
+        device.close()
+    return Examination(device.name, tuple(findings), figures)
+
+
+def _files(place: tuple[Tree, str] | None) -> list[Finding]:
+    if place is None:
+        return []
+    tree, family = place
+    try:
+        board = find_board(tree, family)
+    except AgentError:
+        return []  # opening the device has reported it already
+    return [
+        board_files.check_permissions(board),
+        *board_files.check_pinned(board),
+        board_files.check_holder(board),
+        board_files.check_left_behind(tree),
+        board_files.check_memory(tree),
+        board_files.check_agent(tree),
+    ]
+
+
+def _device(device: Device) -> list[Finding]:
+    return [
+        *device_checks.check_device(device),
+        device_checks.check_rails(device),
+        device_checks.check_clock(device),
+        device_checks.check_mode(device),
+        device_checks.check_conditions(device),
+        *([device_checks.check_supply(device)] if device.spec.partition(":")[0] != "external" else []),
+    ]
+
+
+def _sensing(device: Device, torch: Torch, say: Say) -> tuple[list[Finding], dict[str, float]]:
+    on_gpu = device.trains_on == "gpu" and torch.gpu is not None
+    with ExitStack() as stack:
+        try:
+            load: BusyProcess | None = stack.enter_context(BusyProcess(cores(), on_gpu=on_gpu))
+        except (WattuneError, OSError):
+            load = None
+        under = "" if load is None else f", then {LOAD_S:g} s with {load.words}"
+        say(f"reading the sensor for {REST_S:g} s at rest{under}")
+        return check_sensing(device, load)

@@ -1,0 +1,291 @@
+"""One run of a Trainer on a board: the composition of its steps, their time and their energy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from wattune.devices import Device
+from wattune.errors import DeviceError
+from wattune.integrations.longest_rows import Bursts, LongestRowCheck, LongestRowFigures, TokenSearch, TokenTimes
+from wattune.integrations.micro_batch_passes import MicroBatchPasses
+from wattune.integrations.row_groups import Inputs, rows, width
+from wattune.integrations.row_lengths import LongestRow
+from wattune.online.governor import Governor
+from wattune.online.micro_batching import shapes
+from wattune.online.optimizer_step import Overflows
+from wattune.online.recipe import Recipe
+from wattune.online.sample_model import SampleModel
+from wattune.online.session import Session, SessionOptions
+from wattune.records import ProfileTable, SessionRecord
+from wattune.search.search import Point, Row, Search
+
+
+class TrainerRun:
+    """Context of one run of a Trainer, within which the board is metered and kept under the cap.
+
+    The recipe is the user's: ``start`` has the rows of the optimizer step and of the micro-batch.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        device: Device,
+        loader: Any,
+        options: SessionOptions,
+        *,
+        cap_w: float | None,
+        max_temp_c: float | None,
+    ):
+        args, state = trainer.args, trainer.state
+        self.device = device
+        self.passes = MicroBatchPasses(trainer)
+        self.start = Row(self.passes.batch * args.gradient_accumulation_steps, self.passes.batch)
+        self.figures: dict[Point, LongestRowFigures] = {}
+        self.tokens = TokenTimes(device, self.passes.batch, self.passes.main)
+        self._trainer = trainer
+        self._cap_w, self._margin_w = cap_w, options.margin_w
+        self._rows = [self.start]
+        self._samples_left = float(max(1, state.max_steps - state.global_step) * self.start.batch_size)
+        self._longest = LongestRow(self.passes.main, getattr(loader, "collate_fn", None))
+        self._longest.scan(getattr(loader, "dataset", None), args.length_column_name)
+        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+        self.governor = governor = Governor(
+            device, trainer.model, optimizer, self._search, self.start, cap_w=cap_w, max_temp_c=max_temp_c
+        )
+        self._bursts = Bursts(governor, optimizer, self._longest, self._burst)
+        governor.trial = self._trial = LongestRowCheck(governor, self.start, self._bursts.once)
+        self.session = Session(
+            governor,
+            Recipe(optimizer, self.start.batch_size, [], interval="step", keep=True),
+            SampleModel(self.start.batch_size, [self.start.batch_size], keep=True, curve=None),
+            optimizer,
+            None,
+            options,
+        )
+        self._batches: Sequence[Inputs] = ()
+        self._shapes: list[tuple[int, int]] = []
+        self._call: tuple[nn.Module, tuple[Any, ...]] | None = None
+        self._is_ready = self._is_known = False
+        self._in_step = False
+        self._begun_s = 0.0
+        self._overflows = Overflows()
+        self._logged = (0.0, 0.0, 0)
+        if args.fp16 and not getattr(trainer.accelerator, "native_amp", True):
+            governor.note("fp16 was asked for, and Transformers trains in fp32 on this processor")
+
+    def __enter__(self) -> Self:
+        self.session.__enter__()
+        self.governor.on_row = lambda row: self._bursts.at_point()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        self.session.__exit__(kind, error, trace)
+
+    # ---------------------------------------------------------------------------------------------------------- steps
+
+    def fetched(self, batches: Sequence[Inputs], seconds: float, *, first: bool) -> None:
+        """Take the batches of the next optimizer step and the seconds to fetch them; ``first``: of a pass."""
+        self._batches = batches
+        self.passes.begin(len(batches))
+        times = self.governor.times
+        if first:
+            times.starting_s += seconds
+        else:
+            times.waiting_s += seconds
+
+    def begin(self, model: nn.Module, *others: Any) -> None:
+        """Begin a step, before its first forward pass. Raises: SafetyStop, DeviceError."""
+        if self._in_step:
+            return
+        governor, batches = self.governor, self._batches
+        self._call = model, others
+        self._shapes = [(rows(batch) or 1, width(batch, self.passes.main)) for batch in batches]
+        longer = [self._longest.see(batch, tokens) for batch, (_, tokens) in zip(batches, self._shapes, strict=True)]
+        if not self._is_ready:
+            self._prepare(model, batches, *others)
+        elif any(longer):
+            governor.note(f"a longer row came after {governor.samples} samples, so everything is measured again")
+            self._restart()
+        self.passes.size = governor.row.micro_batch_size
+        samples = round(sum(count for count, _ in self._shapes) * self._samples_per_row)
+        key = tuple(shapes(batch) for batch in batches) if governor.book.counts else None
+        self.session.begin_step(samples, key=key, data=list(batches))
+        self._in_step, self._begun_s = True, self.device.now_s()
+
+    def end(self, *, stepped: bool) -> None:
+        """End a step that was taken, or skipped by gradient scaling. Raises: SafetyStop, DeviceError, InputError."""
+        if not self._in_step:
+            return
+        self._in_step = False
+        self.tokens.add(self._begun_s, self._batches, self._shapes)
+        self.session.end_step(stepped=stepped)
+        self.tokens.end_step()
+        self._overflows.count(skipped=not stepped)
+
+    def drop(self) -> None:
+        """Drop the current step, if there is one."""
+        self._in_step = False
+        self.session.drop_step()
+
+    def _prepare(self, model: nn.Module, batches: Sequence[Inputs], *others: Any) -> None:
+        """Find the micro-batch sizes to choose from, on the first step."""
+        governor, passes, start = self.governor, self.passes, self.start
+        count = rows(batches[0])
+        self._samples_per_row = passes.batch / count if count else float(passes.batch)
+        if start.batch_size > 1 and passes.rule is None:
+            if count == passes.batch:
+                with governor.evaluation():
+                    passes.find_rule(model, batches, *others)
+            if passes.rule is None:
+                why = "its loss is not the sum or mean of its parts'" if count == passes.batch else "it cannot be cut"
+                governor.note(f"the micro-batch size stays at {passes.batch}: {why}")
+        if passes.rule is not None:
+            self._rows = [Row(start.batch_size, size) for size in self._sizes()]
+        self._is_ready = self._trial.is_ready = True
+        if not self._is_known:
+            self._restart()
+
+    def _sizes(self) -> list[int]:
+        own, total = self.passes.batch, self.start.batch_size
+        smaller = [own >> k for k in range(own.bit_length()) if own >> k]
+        if self.device.shares_memory:
+            # A larger one may take the memory that the system needs, and crash the board.
+            self.governor.note(f"the board shares its memory with the system: no micro-batch size above {own} is tried")
+            return smaller
+        larger = [own << k for k in range(1, total.bit_length()) if own << k < total]
+        return sorted({*smaller, *larger, total})
+
+    def _search(self, without: set[Row]) -> Search:
+        allowed = [row for row in self._rows if row not in without] or [self.start]
+        device, sensor = self.device, self.device.sensor
+        search = TokenSearch(
+            allowed,
+            device.settings,
+            cap_w=self._cap_w,
+            start=min(allowed, key=lambda row: abs(row.micro_batch_size - self.start.micro_batch_size)),
+            margin_w=self._margin_w,
+            samples_left=max(1.0, self._samples_left - self.governor.samples),
+            noise_w=sensor.noise_w,
+            resolution_w=sensor.resolution_w,
+            window_s=sensor.window_s,
+            period_s=sensor.period_s,
+            settle_s=sensor.settle_s,
+        )
+        search.tokens, search.bursts, search.figures = self.tokens, self._bursts.peaks, self.figures
+        return search
+
+    def _restart(self) -> None:
+        """Discard all measurements, and search again."""
+        governor = self.governor
+        governor.keeper.move(governor.keeper.lowest)
+        self._trial.known.clear()
+        self._bursts.peaks.clear()
+        self.figures.clear()
+        governor.prober.cells.clear()
+        governor.prober.search = self._search(set())
+        governor.prober.choose()
+
+    def _burst(self, batch: Inputs) -> Tensor:
+        assert self._call is not None
+        model, others = self._call
+        return self.passes.run(model, batch, *others)
+
+    # --------------------------------------------------------------------------------------------------------- figures
+
+    @property
+    def row_note(self) -> str:
+        """Sentence about the rows that the power and memory figures are valid for."""
+        longest = self._longest
+        if not longest.varies:
+            return "all rows have the same length"
+        return f"power and memory are valid up to {longest.width} tokens per row, the longest {longest.how}"
+
+    def log_values(self, *, total: bool = False) -> dict[str, float]:
+        """Values for the Trainer's log: mean power and tokens per second since the last call (``total``: of the whole
+        run), the energy so far and the operating point."""
+        governor = self.governor
+        try:
+            figures = governor.meter.figures()
+        except DeviceError:  # before the sensor's first reading, or the sensor is lost
+            return {}
+        time_s, energy_j, count = (0.0, 0.0, 0) if total else self._logged
+        now = figures.time_s, figures.energy_j, self.tokens.total
+        if not total:
+            self._logged = now
+        point = governor.prober.in_force
+        values = {"micro_batch_size": point.row.micro_batch_size, "energy_j": round(figures.energy_j, 3)}
+        if now[0] > time_s:
+            values["power_mean_w"] = round((now[1] - energy_j) / (now[0] - time_s), 3)
+            values["tokens_per_s"] = round((now[2] - count) / (now[0] - time_s), 1)
+        if total:
+            values["power_peak_w"] = round(figures.power_peak_w, 3)
+        if self.device.actuator is not None and governor.keeper.value is not None:
+            values[self.device.actuator] = governor.keeper.value
+        return values
+
+    def record(self) -> SessionRecord | None:
+        """Record of the run on this board, once ``session`` is over; None if the sensor never gave a reading."""
+        record = self.session.record
+        if record is None:
+            return None
+        table = record.table
+        if table is not None:
+            cells = tuple(self._cell(point) for point in self.governor.prober.cells)
+            table = ProfileTable(**{**dict(table), "cells": cells, "notes": (*table.notes, self.row_note)})
+        chosen = self.governor.prober.search.best()
+        more = {
+            "table": table,
+            "point": record.point if chosen is None else self.governor.prober.place(chosen),
+            "notes": (*record.notes, self.row_note),
+            "tokens": self.tokens.total,
+            "tokens_per_s": self.tokens.total / record.time_s if record.time_s else None,
+            "longest_s": self._bursts.time_s,
+        }
+        return SessionRecord(**{**dict(record), **more})
+
+    def _cell(self, point: Point) -> Any:
+        cell, figures = self.governor.prober.cells[point], self.figures.get(point)
+        if figures is None:
+            return cell
+        change = {"power_peak_w": figures.power_peak_w, "tokens_per_s": figures.tokens_per_s}
+        return type(cell)(**{**cell.model_dump(), **change})
+
+    # ---------------------------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to resume from, as JSON values."""
+        return {
+            "governor": self.governor.state_dict(),
+            "recipe": list(self.start),
+            "rule": self.passes.rule,
+            "longest": [self._longest.width, self._longest.how],
+            "tokens": self.tokens.state_dict(),
+            "bursts": [[list(p.row), p.setting, *powers] for p, powers in self._bursts.peaks.items()],
+            "figures": [[list(p.row), p.setting, *figures] for p, figures in self.figures.items()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from ``state_dict`` when ``governor`` is entered.
+
+        Measurements stay valid if the recipe is the same and no row of the data set is longer than before.
+        """
+        governor = state["governor"]
+        same_rows = [self._longest.width, "in the data set"] == state["longest"]
+        same_rows = same_rows and self._longest.how == "in the data set"
+        if same_rows and list(self.start) == state["recipe"] and state["rule"] is not None:
+            self.passes.rule = state["rule"]
+            self._rows = [Row(self.start.batch_size, size) for size in self._sizes()]
+            self._bursts.peaks.update({Point(Row(*row), at): (m, p) for row, at, m, p in state["bursts"]})
+            self.figures.update(
+                {Point(Row(*row), at): LongestRowFigures(*figures) for row, at, *figures in state["figures"]}
+            )
+            self.tokens.load_state_dict(state["tokens"])
+            self._is_known = True
+        else:
+            self.tokens.resume(state["tokens"]["total"])
+            governor = {**governor, "prober": {"search": self._search(set()).state_dict(), "cells": [], "aborted": []}}
+        self.governor.load_state_dict(governor)

@@ -1,0 +1,117 @@
+"""Checks of a run before it has cost anything, and the fingerprint of what it depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from pathlib import Path
+
+from wattune import planning, profiling
+from wattune.algorithms import canonical
+from wattune.cap import PowerCap
+from wattune.devices import Device
+from wattune.errors import InputError, RecordError
+from wattune.job.folder import RunArguments
+from wattune.power.limiter import check_limit
+from wattune.records import EfficiencyPoint, ProfileTable, SampleEfficiency
+from wattune.workloads import Workload
+
+
+def check_workload(work: Workload, board: Device, *, needs_proxy: bool = True) -> None:
+    """Try data, model, loss and metric, also of the proxy, and check that the board computes in the data type.
+
+    Raises: WorkloadError, InputError.
+    """
+    if needs_proxy:
+        work.check_proxy()
+    for part in (work, work.proxy):
+        if part is not None:
+            part.check()
+    if work.data_type not in board.data_types:
+        raise InputError(
+            f"{board.name} cannot compute in", value=work.data_type, allowed=", ".join(sorted(board.data_types))
+        )
+
+
+def algorithm_of(known: ProfileTable | None, asked: str | None) -> str:
+    """The training algorithm of a run: the one asked for, else that of the given profile, else backprop.
+
+    Raises: InputError if the given profile is of another one; UnknownName.
+    """
+    if asked is None:
+        return "backprop" if known is None else known.algorithm
+    wanted = canonical(asked)
+    if known is not None and known.algorithm != wanted:
+        raise InputError("algorithm", value=wanted, allowed=f"{known.algorithm}, that of the given profile")
+    return wanted
+
+
+def check_algorithm(what: str, algorithm: str, asked: str) -> None:
+    """Refuse a finished record of another training algorithm. Raises: RecordError, UnknownName, InputError."""
+    if algorithm != canonical(asked):
+        raise RecordError(
+            f"the finished {what} is of another training algorithm",
+            value=algorithm,
+            allowed=canonical(asked),
+            hint="give another -o FILE",
+        )
+
+
+def check_profile(table: ProfileTable, board: Device, work: Workload, *, command: str) -> None:
+    """Refuse a profile of another device, model, ... ``command`` is the one that checks it on this board.
+
+    Raises: RecordError.
+    """
+    key = profiling.profile_key(board, work, table.algorithm)
+    planning.check_profile(table, key, kind=board.kind, command=command)
+
+
+def check_run(
+    arguments: RunArguments, board: Device, work: Workload, known: ProfileTable | None, *, command: str
+) -> None:
+    """Check that the arguments of a run go together, and with its board and the ``known`` profile, if one was given.
+
+    Raises: InputError; RecordError for a profile of something else, or of batch sizes that will not be trained.
+    """
+    if known is not None and arguments.strategy is not None:
+        raise InputError("strategy", value=arguments.strategy, allowed="none if a profile is given")
+    check_limit(board, arguments.max_temp_c)
+    arguments.cap.at_sensor((known.supply if known is not None else None) or board.supply)
+    if known is None:
+        return
+    check_profile(known, board, work, command=command)
+    foreign = sorted(set(known.batch_sizes) - set(work.batch_sizes))
+    if foreign or not known.measured:
+        raise RecordError(
+            "the profile has batch sizes that the workload lacks" if foreign else "the profile has no measured cell",
+            value=", ".join(map(str, foreign)) or None,
+            allowed=", ".join(map(str, work.batch_sizes)),
+            hint="profile again",
+        )
+
+
+def check_command(board: Device, profile: object, workload: object) -> str:
+    """The command that measures five cells of a profile again on this board; profile and workload by their files."""
+    file = str(profile) if isinstance(profile, (str, Path)) else "PROFILE"
+    toml = [str(workload)] if str(workload).endswith(".toml") else []
+    return shlex.join(["wattune", "profile", *toml, "--check", file, "--device", board.spec or "DEVICE"])
+
+
+def check_cap(table: ProfileTable, cap: PowerCap) -> None:
+    """Check that any point stays under the cap, before minutes are spent on the proxy, on which it does not depend.
+
+    Raises: CapError, RecordError.
+    """
+    sizes = table.batch_sizes or tuple(probe.batch_size for probe in table.aborted[:1])
+    points = tuple(EfficiencyPoint(batch_size=size, relative_samples=1.0) for size in sizes)
+    even = SampleEfficiency(
+        workload=table.workload, algorithm=table.algorithm, reference_batch_size=sizes[-1], points=points
+    )
+    planning.plan(table, even, cap=cap)
+
+
+def fingerprint(work: Workload) -> str:
+    """Fingerprint of all that a run depends on: what is trained, its proxy, and the batch sizes."""
+    proxy = "" if work.proxy is None else work.proxy.fingerprint()
+    sizes = f"{work.batch_sizes} {work.micro_batch_sizes} {work.host_s_per_sample}"
+    return hashlib.sha256(f"{work.fingerprint()} {proxy} {sizes}".encode()).hexdigest()[:16]

@@ -1,0 +1,175 @@
+"""Every rule's pick, trained on the target itself: what choosing batch size and clock together is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+from wattune import planning, training
+from wattune.cap import PowerCap, SensorLimit
+from wattune.devices import Device
+from wattune.errors import InputError
+from wattune.point import OperatingPoint
+from wattune.proxy import curve as curve_of
+from wattune.proxy import sweep
+from wattune.records import (
+    Candidate,
+    Comparison,
+    ComparisonRow,
+    ProfileTable,
+    SampleEfficiency,
+    TrainingRecord,
+    provenance,
+)
+from wattune.workloads import Workload
+
+Progress = Callable[[int, int, str], None]
+
+OURS, FASTEST = "wattune", "fastest"
+
+METHOD = (
+    "Each batch size and seed was trained once, to the target, on the target's own data. How many samples that takes "
+    "depends neither on the clock nor on the device, so each training run was priced at every clock that a rule chose: "
+    "every step, evaluation and checkpoint of it was given to the device again, under the cap. Micro-batches are "
+    "assumed to need as many samples as whole batches, which batch normalization may change."
+)
+
+
+def compare_rules(
+    device: Device,
+    workload: Workload,
+    profile: ProfileTable,
+    efficiency: SampleEfficiency,
+    *,
+    cap: PowerCap,
+    seeds: Sequence[int],
+    folder: Path | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Train the target to the end for every rule and seed; see ``wattune.compare``. ``folder`` is for resuming.
+
+    Raises: InputError for a device that executes steps itself; RecordError if the records do not fit together;
+    WorkloadError, DeviceError, OutputError.
+    """
+    if device.executes_steps:
+        raise InputError(
+            "comparing needs a simulated or a replayed device",
+            value=device.name,
+            hint="on a real board, train the point of each rule separately",
+        )
+    limit = cap.at_sensor(profile.supply)
+    runs = sweep(
+        workload,
+        batch_sizes=profile.batch_sizes,
+        seeds=seeds,
+        folder=folder,
+        algorithm=profile.algorithm,
+        processes=processes,
+        progress=progress,
+    )
+    picks = {rule: planning.pick(rule, profile, efficiency, limit) for rule in planning.RULES if rule != FASTEST}
+    chosen = [choice.point for choice in picks.values() if choice is not None and choice.feasible]
+    # If no run reached the target, the fastest is unknown.
+    own = curve_of(runs, workload=workload.name) if any(run.reached for run in runs) else None
+    contenders = [] if own is None else _contenders(profile, own, cap, limit)
+    points = list(dict.fromkeys([*chosen, *contenders]))
+    # A simulated board starts each training from the same state, cold: the order of the rules must not matter.
+    start = device.state_dict()
+    priced: dict[OperatingPoint, list[TrainingRecord]] = {}
+    for done, point in enumerate(points):
+        if progress is not None:
+            progress(done, len(points), f"pricing batch size {point.batch_size}")
+        priced[point] = []
+        for run in runs:
+            if run.batch_size == point.batch_size and run.evaluations:
+                if start is not None:
+                    device.load_state_dict(start)
+                priced[point].append(training.price(run, device, workload, point, cap_w=limit.limit_w))
+    if progress is not None:
+        progress(len(points), len(points), "priced")
+    rows = [_row(rule, choice, priced, len(seeds)) for rule, choice in picks.items()]
+    rows.append(_fastest(priced, len(seeds)))
+    return Comparison(
+        device=device.name,
+        workload=workload.name,
+        cap_w=limit.limit_w,
+        cap_side=cap.side,
+        supply_cap_w=cap.supply_w,
+        seeds=tuple(seeds),
+        method=METHOD,
+        rows=_relative(rows),
+        provenance=provenance(device.kind, device=profile.device, data=workload.data_fingerprint()),
+    )
+
+
+def _row(
+    rule: str, choice: Candidate | None, priced: dict[OperatingPoint, list[TrainingRecord]], seeds: int
+) -> ComparisonRow:
+    if choice is None:
+        return ComparisonRow(rule=rule, why_not="profile and runs do not tell what this rule would choose")
+    point = choice.point
+    if not choice.feasible:
+        return ComparisonRow(rule=rule, **point.fields(), why_not=choice.why_not)
+    runs = priced[point]
+    # A seed that diverged before its first evaluation could not be priced.
+    censored = seeds - sum(run.reached for run in runs)
+    peak_w = max((run.power_peak_w for run in runs), default=None)
+    figures = {"runs": seeds, "censored": censored, "power_peak_w": peak_w}
+    if censored:
+        why_not = f"{censored} of {seeds} seeds did not reach the target"
+        return ComparisonRow(rule=rule, **point.fields(), **figures, why_not=why_not)
+    times, energies = [run.time_s for run in runs], [run.energy_j for run in runs]
+    return ComparisonRow(
+        rule=rule,
+        **point.fields(),
+        **figures,
+        time_s=mean(times),
+        time_std_s=stdev(times) if len(times) > 1 else None,
+        energy_j=mean(energies),
+        energy_std_j=stdev(energies) if len(energies) > 1 else None,
+    )
+
+
+def _contenders(
+    profile: ProfileTable, own: SampleEfficiency, cap: PowerCap, limit: SensorLimit
+) -> list[OperatingPoint]:
+    """The point with the shortest step under the cap, for each batch size. One of them is the fastest; only pricing
+    tells which, since evaluations and checkpoints take time as well."""
+    if planning.pick(FASTEST, profile, own, limit) is None:
+        return []
+    best: dict[int, Candidate] = {}
+    for candidate in planning.plan(profile, own, cap=cap).candidates:
+        if candidate.feasible and candidate.relative_time is not None:
+            best.setdefault(candidate.batch_size, candidate)
+            best[candidate.batch_size] = min(
+                best[candidate.batch_size], candidate, key=lambda c: c.relative_time or 0.0
+            )
+    return [candidate.point for candidate in best.values()]
+
+
+def _fastest(priced: dict[OperatingPoint, list[TrainingRecord]], seeds: int) -> ComparisonRow:
+    times = {
+        point: mean(run.time_s for run in runs)
+        for point, runs in priced.items()
+        if sum(run.reached for run in runs) == seeds
+    }
+    if not times:
+        return ComparisonRow(rule=FASTEST, why_not="no point reached the target with every seed")
+    point = min(times, key=lambda p: times[p])
+    return _row(FASTEST, Candidate(**point.fields(), feasible=True), priced, seeds)
+
+
+def _relative(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
+    times = {row.rule: row.time_s for row in rows}
+    ours, fastest = times[OURS], times[FASTEST]
+    return tuple(
+        row.model_copy(
+            update={
+                "speed_up": row.time_s / ours if row.time_s and ours else None,
+                "above_fastest": row.time_s / fastest - 1 if row.time_s and fastest else None,
+            }
+        )
+        for row in rows
+    )

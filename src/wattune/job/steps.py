@@ -1,0 +1,315 @@
+"""The steps of the job, in order: profile, estimate, plan, train, compare.
+
+Each step is one function from records to a record. The command line, ``wattune.run`` and Python's ``wattune.profile``,
+``wattune.estimate`` and so on all call the one here. Devices, workloads and records may be given as ``coercion`` says.
+"""
+
+# Each function imports its package itself: planning from records must not wait for torch.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattune.cap import PowerCap
+from wattune.errors import CapError, InputError
+from wattune.job.coercion import as_one_of, as_record, as_workload, opened
+from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
+from wattune.records.efficiency import EfficiencyStrategy
+
+if TYPE_CHECKING:
+    from wattune.devices import Device
+    from wattune.workloads import Workload
+
+Progress = Callable[[int, int, str], None]
+"""Called with how much of how much is done, and a few words."""
+
+
+def profile(
+    device: str | Device,
+    workload: str | Path | Workload | None = None,
+    *,
+    cap_w: float | str | PowerCap | None = None,
+    strategy: str | None = None,
+    strict: bool = False,
+    efficiency: str | Path | SampleEfficiency | None = None,
+    reference: bool | None = None,
+    steps: int = 5,
+    algorithm: str = "backprop",
+    seed: int = 0,
+    partial: Path | None = None,
+    progress: Progress | None = None,
+) -> ProfileTable:
+    """Measure step time and power per batch size and clock, on at least ``steps`` steps each (or ten seconds of them).
+
+    ``strategy``: "full" for every point, "staircase" for those along the cap, "guided" for the few that tell most about
+    the fastest one below it; None: staircase if there is a cap, else full. With "guided", ``efficiency`` says how many
+    samples each batch size needs, and ``strict`` avoids every point that might be above the cap. Measured cells are
+    saved in ``partial``, from which an interrupted profile continues. ``reference``: also measure the reference
+    workloads, which simpler rules need to choose a clock by; None: if that takes no time of a real board. ``seed``: of
+    a simulated sensor.
+
+    Raises: InputError and its kinds for what cannot be profiled as asked, DeviceError.
+    """
+    from wattune import profiling
+
+    cap = PowerCap.of(cap_w)
+    with opened(device, seed=seed) as board:
+        return profiling.profile(
+            board,
+            as_workload(workload).without_weights(),
+            algorithm=algorithm,
+            strategy=strategy,
+            strict=strict,
+            efficiency=None if efficiency is None else as_record(SampleEfficiency, efficiency),
+            reference=reference,
+            limit=cap.at_sensor(board.supply),
+            steps=steps,
+            partial=partial,
+            progress=progress,
+        )
+
+
+def profile_command(
+    device: str | Device,
+    command: str,
+    *,
+    batch_sizes: Sequence[int],
+    step_time: str | None = None,
+    step_time_file: Path | None = None,
+    cap_w: float | str | PowerCap | None = None,
+    strategy: str | None = None,
+    steps: int = 5,
+    run_limit_s: float | None = None,
+    partial: Path | None = None,
+    progress: Progress | None = None,
+) -> ProfileTable:
+    """Measure step time and power of any program; see ``wattune.profiling.profile_command``.
+
+    Raises: InputError and its kinds for what cannot be profiled as asked, and for a program that fails; DeviceError.
+    """
+    from wattune import profiling
+
+    cap = PowerCap.of(cap_w)
+    with opened(device) as board:
+        return profiling.profile_command(
+            board,
+            command,
+            batch_sizes=batch_sizes,
+            step_time=step_time,
+            step_time_file=step_time_file,
+            strategy=strategy,
+            limit=cap.at_sensor(board.supply),
+            steps=steps,
+            run_limit_s=run_limit_s,
+            partial=partial,
+            progress=progress,
+        )
+
+
+def step_times(
+    times_s: Mapping[int, float] | str | Path | ProfileTable, *, cap_w: float | str | PowerCap | None = None
+) -> dict[int, tuple[float, float]]:
+    """Batch size -> mean and standard deviation of ln(seconds per sample) at the fastest setting that the cap allows.
+
+    ``times_s``: seconds of a step by batch size, or a profile to take them from.
+
+    Raises: InputError for a step time that is not a positive number, RecordError, CapError if no measured point stays
+    under the cap.
+    """
+    from wattune import planning
+    from wattune.sample_efficiency.choice import given_times
+
+    if isinstance(times_s, Mapping):
+        return given_times(times_s)
+    cap, table = PowerCap.of(cap_w), as_record(ProfileTable, times_s)
+    log_times = planning.log_step_times(table, cap.at_sensor(table.supply))
+    if not log_times:
+        raise CapError("no measured point of the profile stays under the cap", value=str(cap))
+    return log_times
+
+
+def estimate(
+    workload: str | Path | Workload | None = None,
+    *,
+    strategy: EfficiencyStrategy | None = None,
+    seeds: int | None = None,
+    step_times: Mapping[int, tuple[float, float]] | None = None,
+    algorithm: str = "backprop",
+    folder: Path | None = None,
+    processes: int | None = None,
+    executor: str | None = None,
+    progress: Progress | None = None,
+) -> SampleEfficiency:
+    """Train the workload's proxy, to see how many samples each batch size needs to the target.
+
+    ``strategy``: "pooled" for as few runs as tell which batch size is best, "full" for ``seeds`` runs (3) at every
+    batch size; None: full if ``seeds`` is given, else pooled. ``step_times``, for pooled: the result of ``step_times``;
+    batch sizes that have no chance on the device are then not trained. ``folder`` has the learning curves, from which
+    an interrupted estimate continues. ``executor`` "ray" or "ray:ADDRESS": train over a Ray cluster, not in processes
+    of this machine.
+
+    Raises: WorkloadError, RecordError, OutputError, InputError.
+    """
+    from wattune import proxy
+
+    # Checked before the built-in example trains its initial weights.
+    strategy = proxy.resolve_strategy(strategy, seeds, step_times)
+    return proxy.estimate(
+        as_workload(workload, progress),
+        strategy=strategy,
+        seeds=seeds,
+        log_step_times=step_times,
+        folder=folder,
+        algorithm=algorithm,
+        processes=processes,
+        executor=executor,
+        progress=progress,
+    )
+
+
+def estimate_recorded(
+    runs: str | Path,
+    *,
+    where: Mapping[str, str] | None = None,
+    target: float | None = None,
+    allocate: int | None = None,
+    step_times: Mapping[int, tuple[float, float]] | None = None,
+) -> SampleEfficiency:
+    """The samples that each batch size needs, from a CSV table of runs; see ``sample_efficiency.recorded_runs``.
+
+    ``where`` and ``target`` choose among several workloads or targets. ``allocate``: use at most this many runs, chosen
+    as if they were being made. ``step_times``: the result of ``step_times``.
+
+    Raises: RecordError, InputError.
+    """
+    from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
+
+    chosen = chosen_runs(read_runs(Path(runs)), where or {}, target)
+    return curve_from_runs(chosen, log_step_times=step_times, most=allocate)
+
+
+def plan(
+    profile: str | Path | ProfileTable,
+    efficiency: str | Path | SampleEfficiency | None = None,
+    *,
+    cap_w: float | str | PowerCap | None,
+    batch_size: int | None = None,
+    memory_bytes: float | None = None,
+    also: Sequence[str | Path | ProfileTable | SampleEfficiency] = (),
+) -> Plan:
+    """Choose batch size and clock: the fastest point whose peak power plus the cap's margin is at most the cap.
+
+    ``cap_w``: watts at the power sensor, a text such as "12W@supply", a ``PowerCap``, or None for no cap.
+    ``batch_size``: choose only the clock, for this one; needed if there is no efficiency record. ``memory_bytes``:
+    choose nothing of which a step takes more. ``also``: profiles and efficiency records of other training algorithms
+    to choose from, in any order; see ``wattune.planning.plan_algorithms``.
+
+    Raises: RecordError, CapError if no measured point stays under the cap, InputError.
+    """
+    from wattune import planning
+
+    cap, table = PowerCap.of(cap_w), as_record(ProfileTable, profile)
+    curve = None if efficiency is None else as_record(SampleEfficiency, efficiency)
+    if not also:
+        return planning.plan(table, curve, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
+    if curve is None:
+        raise InputError("other training algorithms without an efficiency record", allowed="one with the profile")
+    others = [as_one_of((ProfileTable, SampleEfficiency), record) for record in also]
+    return planning.plan_algorithms(
+        [table, *(record for record in others if isinstance(record, ProfileTable))],
+        [curve, *(record for record in others if isinstance(record, SampleEfficiency))],
+        cap=cap,
+        batch_size=batch_size,
+        memory_bytes=memory_bytes,
+    )
+
+
+def train(
+    device: str | Device,
+    workload: str | Path | Workload | None,
+    plan: str | Path | Plan,
+    *,
+    algorithm: str | None = None,
+    max_temp_c: float | None = None,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    weights: Path | None = None,
+    progress: Progress | None = None,
+    on_evaluation: Callable[[Evaluation, float | None], None] | None = None,
+) -> TrainingRecord:
+    """Train at the planned point until the target, and stay under the plan's cap.
+
+    ``algorithm``: train with this one, at its best point, if the plan was chosen from several; None: the plan's own.
+    ``max_temp_c``: second limit beside the plan's cap, on the board's highest temperature in degrees Celsius.
+    ``checkpoint``: a file that is replaced after each evaluation, from which ``resume`` continues; ``weights``: a
+    safetensors file for the trained model. ``on_evaluation`` is called with each evaluation and the newest reading in
+    watts. A target that was not reached raises nothing: the record's ``reached`` is False.
+
+    Raises: InputError and its kinds for what cannot be trained as asked, DeviceError.
+    """
+    from wattune import profiling, training
+
+    chosen = with_algorithm(plan, algorithm)
+    with opened(device, seed=seed) as board:
+        work = as_workload(workload, progress)
+        return training.train(
+            board,
+            work,
+            chosen,
+            seed=seed,
+            checkpoint=checkpoint,
+            resume=resume,
+            key=profiling.profile_key(board, work, chosen.algorithm),
+            weights=weights,
+            max_temp_c=max_temp_c,
+            progress=progress,
+            on_evaluation=on_evaluation,
+        )
+
+
+def with_algorithm(plan: str | Path | Plan, algorithm: str | None) -> Plan:
+    """The plan; with ``algorithm`` its best point for that one. Raises: RecordError, UnknownName, InputError."""
+    from wattune import planning
+
+    chosen = as_record(Plan, plan)
+    if algorithm is None:
+        return chosen
+    from wattune.algorithms import canonical
+
+    return planning.with_algorithm(chosen, canonical(algorithm))
+
+
+def compare(
+    device: str | Device,
+    workload: str | Path | Workload | None,
+    profile: str | Path | ProfileTable,
+    efficiency: str | Path | SampleEfficiency,
+    *,
+    cap_w: float | str | PowerCap | None,
+    seeds: int | Sequence[int] = 3,
+    folder: Path | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Train the pick of every rule on the target. ``seeds``: how many, or which; ``folder`` has the learning curves.
+
+    Raises: InputError for a device that executes steps itself; RecordError if the records do not fit together;
+    WorkloadError, DeviceError, OutputError.
+    """
+    from wattune.job.rule_comparison import compare_rules
+
+    with opened(device) as board:
+        return compare_rules(
+            board,
+            as_workload(workload, progress),
+            as_record(ProfileTable, profile),
+            as_record(SampleEfficiency, efficiency),
+            cap=PowerCap.of(cap_w),
+            seeds=range(seeds) if isinstance(seeds, int) else seeds,
+            folder=folder,
+            processes=processes,
+            progress=progress,
+        )

@@ -1,0 +1,252 @@
+"""A run with a server, which has the model, trains the proxy meanwhile, and knows other devices' profiles.
+
+The training data is read here alone: only requests, states and records are sent, and their schemas say all they hold.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from wattune import planning, reporting
+from wattune.cap import PowerCap
+from wattune.devices import Device
+from wattune.errors import DeviceError, InputError, ServerUnavailable, WorkloadError
+from wattune.job.checks import algorithm_of, check_cap, check_command, check_run, check_workload, fingerprint
+from wattune.job.coercion import as_record, opened
+from wattune.job.folder import RunArguments, RunFolder, free_folder
+from wattune.job.offered_profiles import offered_profile
+from wattune.job.resumable_run import ResumableRun
+from wattune.job.steps import Progress
+from wattune.records import Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
+from wattune.records.served import DEVICE_NAME, DeviceStatus, ServedModel, SweepRequest
+from wattune.remote import Client, Reporter
+from wattune.workloads import Data, Loaders, Workload, device_workload
+
+MOST_SEEDS = 100
+"""Training runs per batch size that a server accepts."""
+
+
+def run_with_server(
+    device: str | Device,
+    *,
+    server: str,
+    model: str,
+    data: str | Path | Data | Loaders,
+    cap_w: float | str | PowerCap | None,
+    target: float | None = None,
+    device_name: str | None = None,
+    token: str | None = None,
+    output: str | Path | None = None,
+    seeds: int | None = None,
+    seed: int = 0,
+    strategy: str | None = None,
+    reference: bool | None = None,
+    algorithm: str | None = None,
+    profile: str | Path | ProfileTable | None = None,
+    compare: bool = False,
+    resume: bool = False,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> TrainingRecord:
+    """Do all steps of ``run`` with a model of a server, on data of your own.
+
+    ``server`` is the URL of a wattune server. Its ``model`` is trained on ``data`` (an ``.npz`` file, ``Data`` or
+    ``Loaders``), which never leaves this machine, until ``target`` (by default the model's). The server trains the
+    proxy while this device is profiled: pooled, or with ``seeds`` each batch size that often. ``device_name``: the name
+    of this device on the server, by default the machine's; ``token``: by default the environment variable
+    ``WATTUNE_TOKEN``. Records that cannot be delivered are saved and delivered later. The rest is as in ``run``.
+
+    ``progress`` may also be called from another thread, with a text that begins with "warning: "; exceptions that it
+    raises there are ignored.
+
+    Raises: InputError and its kinds for what cannot be done as asked, DeviceError, ServerError.
+    """
+    if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
+        raise InputError("seeds", value=seeds, allowed=f"1 to {MOST_SEEDS} with a server")
+    cap, device_name = PowerCap.of(cap_w), _checked_name(device_name)
+
+    def warn(text: str) -> None:
+        if progress is not None:
+            progress(0, 0, f"warning: {text}")
+
+    with opened(device, seed=seed) as board, Client(server, token=token, notify=warn) as client:
+        client.deliver()
+        served = RunFolder(Path(output)).load(ServedModel) if resume and output else None
+        served = served or client.model(model)
+        work = _fitting(device_workload(served, client.weights(served), data, target=target), warn)
+        check_workload(work, board, needs_proxy=False)
+        known = None if profile is None else as_record(ProfileTable, profile)
+        arguments = RunArguments.check(
+            cap,
+            device=board.spec or board.name,
+            seeds=seeds,
+            seed=seed,
+            strategy=strategy,
+            reference=reference,
+            compare=compare,
+            algorithm=algorithm_of(known, algorithm),
+            fingerprint=fingerprint(work),
+            server=server,
+            model=model,
+            data=str(data) if isinstance(data, (str, Path)) else None,
+            target=target,
+            device_name=device_name,
+        )
+        check_run(arguments, board, work, known, command=check_command(board, profile, None))
+        folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
+        folder.save(served)
+        steps = ResumableRun(board, work, folder, arguments, resume, processes, progress)
+        link = ServerLink(steps, client, served, device_name or own_name())
+        with link.reporter:
+            table = link.published(steps.profile(link.begin(known)), is_known=known is not None)
+            check_cap(table, cap)
+            curve = link.estimate()
+            table, plan = steps.plan(table, curve)
+            link.tell_plan(plan)
+            record = steps.train(plan)
+            link.deliver(record)
+            if compare:
+                steps.compare(table, curve)
+            link.tell_end(record)
+    reporting.write_report(folder.path, folder.report)
+    return record
+
+
+class ServerLink:
+    """The server's part in one run: the sweep, the profiles of other devices, and what the run reports to it.
+
+    It takes over the progress and the evaluations of ``steps``, and passes the progress on.
+    """
+
+    def __init__(self, steps: ResumableRun, client: Client, served: ServedModel, device_name: str):
+        self.steps = steps
+        self.client = client
+        self.served = served
+        self.device_name = device_name
+        self.profile_id: str | None = None
+        work, arguments = steps.work, steps.arguments
+        self.request = SweepRequest(
+            model=served.model,
+            algorithm=planning.learns_as(arguments.algorithm),
+            strategy="pooled" if arguments.seeds is None else "full",
+            seeds=arguments.seeds,
+            # None is all of them: devices that leave none out share one job.
+            batch_sizes=None if work.batch_sizes == served.batch_sizes else work.batch_sizes,
+        )
+        first = DeviceStatus(
+            device=device_name,
+            board=steps.board.name[:200],
+            kind=steps.board.kind,
+            model=served.model,
+            run=uuid.uuid4().hex[:12],  # not the folder, whose name may give something away
+            step="waiting",
+            cap_w=arguments.cap_w,
+            cap_side=arguments.cap_side,
+            target=work.target,
+            metric_name=work.metric.name[:200],
+        )
+        self.reporter = Reporter(client, first)
+        self._progress = steps.progress
+        steps.progress = self._report
+        steps.on_evaluation = self._report_evaluation
+
+    def begin(self, known: ProfileTable | None) -> ProfileTable | None:
+        """Start the sweep on the server; return ``known``, or else another device's profile if it holds here.
+
+        Raises: ServerRefused, DeviceError; InputError if the server's model has changed. The folder is then emptied.
+        """
+        folder = self.steps.folder
+        is_profiled = folder.load(ProfileTable) is not None
+        try:
+            if not is_profiled or folder.load(SampleEfficiency) is None:
+                self._begin_sweep()
+            if known is None and not is_profiled:
+                known = offered_profile(self.steps, self.client)
+        except (DeviceError, InputError):
+            folder.abandon()
+            raise
+        return known
+
+    def published(self, table: ProfileTable, *, is_known: bool) -> ProfileTable:
+        """The table, with its name on the server; one that was measured here is published there first."""
+        self.profile_id = getattr(table.provenance, "profile", None)
+        if self.profile_id is not None or is_known or self.steps.board.recorded_profile() is not None:
+            return table
+        if self.steps.folder.load(Plan) is not None:  # by then it is another, with the pick measured again
+            return table
+        self.profile_id = self.client.publish_profile(table, device=self.device_name)
+        if self.profile_id is None:
+            return table
+        # A run that is resumed finds the name there.
+        origin = table.provenance.model_copy(update={"profile": self.profile_id})
+        return self.steps.folder.save(table.model_copy(update={"provenance": origin}))
+
+    def estimate(self) -> SampleEfficiency:
+        """The server's curve, awaited if necessary. Raises: ServerError, InputError."""
+        folder = self.steps.folder
+        curve = folder.load(SampleEfficiency)
+        if curve is not None:
+            return curve
+        return folder.save(self.client.sweep(self.request, self.served, self.steps.progress_of("estimate")))
+
+    def tell_plan(self, plan: Plan) -> None:
+        """Report the plan, with the names of the profile and the job that it comes from."""
+        self.reporter.update_plan(plan, profile=self.profile_id, job=self.request.key(self.served.digest))
+
+    def deliver(self, record: TrainingRecord) -> None:
+        """Deliver the record, now or when the server can be reached again."""
+        self.client.upload_training(record, device=self.device_name, model=self.served.model)
+        self.reporter.update(samples=record.samples, power_w=record.power_mean_w)
+
+    def tell_end(self, record: TrainingRecord) -> None:
+        """Report how the run ended."""
+        is_bad = record.ended in ("diverged", "stopped for safety")
+        self.reporter.update(step="failed" if is_bad else "done", share=1.0, says=record.ended)
+
+    def _begin_sweep(self) -> None:
+        try:
+            status = self.client.start(self.request, self.served)
+        except ServerUnavailable:
+            return  # the client has warned; it asks again when the curve is needed
+        self._report(0, 0, f"estimate: on the server, {status.state}")
+
+    def _report(self, done: int, total: int, what: str) -> None:
+        step, _, text = what.partition(": ")
+        if not text.startswith("warning: ") and step in ("profile", "estimate", "plan", "train", "compare"):
+            self.reporter.update(step=step, share=done / total if total else 0.0, says=text)
+        if self._progress is not None:
+            self._progress(done, total, what)
+
+    def _report_evaluation(self, evaluation: Evaluation, power_w: float | None) -> None:
+        self.reporter.update(metric=evaluation.metric, samples=evaluation.samples, power_w=power_w)
+
+
+def own_name() -> str:
+    """The name of this machine, with the characters that the server accepts."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")[:64]
+    return name or "device"
+
+
+def _checked_name(name: str | None) -> str | None:
+    if name is not None and not re.fullmatch(DEVICE_NAME, name):
+        raise InputError("name of the device", value=name, allowed="letters, digits, dots, dashes and underscores")
+    return name
+
+
+def _fitting(work: Workload, warn: Callable[[str], None]) -> Workload:
+    """Without the batch sizes that are larger than all the training samples. Raises: WorkloadError."""
+    sizes = tuple(size for size in work.batch_sizes if size <= work.train_samples)
+    if sizes == work.batch_sizes:
+        return work
+    if not sizes:
+        raise WorkloadError(
+            "too few training samples", value=work.train_samples, allowed=f"at least {work.batch_sizes[0]}"
+        )
+    left = ", ".join(str(size) for size in work.batch_sizes if size not in sizes)
+    warn(f"batch sizes {left} are left out: there are {work.train_samples} training samples")
+    return replace(work, batch_sizes=sizes)

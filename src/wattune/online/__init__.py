@@ -1,0 +1,10 @@
+"""Power-capped training in the user's own loop: ``capped`` and the session that it makes."""
+
+from __future__ import annotations
+
+from wattune.online.capped import capped
+from wattune.online.micro_batching import Batch
+from wattune.online.session import Session
+from wattune.search.search import Point, Row
+
+__all__ = ["Batch", "Point", "Row", "Session", "capped"]

@@ -1,0 +1,160 @@
+"""``wattune.capped``: two lines around one's own training loop."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from wattune.cap import PowerCap
+from wattune.devices import Device, open_device
+from wattune.errors import InputError
+from wattune.online.batch_shapes import batch_sizes as sizes_of
+from wattune.online.batch_shapes import rows as rows_of
+from wattune.online.batch_source import BatchSource
+from wattune.online.governor import Governor
+from wattune.online.recipe import Recipe
+from wattune.online.sample_model import SampleModel, opened_curve
+from wattune.online.session import Session, SessionOptions
+from wattune.online.session_checkpoint import SessionCheckpoint
+from wattune.records import SampleEfficiency
+from wattune.search.search import Row, Search
+
+
+def capped(
+    *,
+    device: str | Device = "auto",
+    cap_w: float | str | PowerCap | None,
+    model: nn.Module,
+    optimizer: Optimizer,
+    loader: Any = None,
+    keep_recipe: bool = False,
+    efficiency: SampleEfficiency | str | Path | None = None,
+    scheduler: Any = None,
+    scheduler_interval: str = "step",
+    scaler: torch.amp.GradScaler | None = None,
+    before_step: Callable[[], None] | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    record: str | Path | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    batch_size: int | None = None,
+    micro_batch_size: int | None = None,
+    seed: int = 0,
+) -> Session:
+    """A session, as a context: inside, the user's own loop trains under a power cap, as fast as the board can.
+
+        with wattune.capped(device="auto", cap_w=10, model=model, optimizer=optimizer, loader=loader) as session:
+            for batch in session.batches():
+                session.backward(loss_fn(model(batch.x), batch.y))
+
+    ``cap_w``: watts at the power sensor, a text such as "12W@supply", a ``PowerCap`` (with a margin, or a highest
+    temperature of the board), or None for no cap.
+
+    Batch size, micro-batches and clock are chosen while it trains, all by training steps. ``keep_recipe`` leaves the
+    batch size as it is: the trajectory is then that of the plain loop, where its loss is a mean over samples. Otherwise
+    the learning rate follows the batch size.
+    ``scheduler``: one or a list, ticked by the session for each ``loader.batch_size`` samples, or once a pass with
+    ``scheduler_interval="epoch"``. ``before_step`` is called before each optimizer step, with gradients that are not
+    scaled: clipping belongs there. ``micro_batch_size`` is the largest part that is known to fit, the whole batch
+    where it is None. With ``resume``, training goes on from ``checkpoint``, where there is one. ``loader`` None, with
+    ``batch_size``, is for loops that fetch and step themselves (``Session.begin_step``).
+
+    Raises: InputError for what cannot be honoured, DeviceUnavailable and other DeviceErrors.
+    """
+    if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
+        raise InputError("model", value=type(model).__name__, allowed="a torch module with parameters")
+    if not isinstance(optimizer, Optimizer):
+        raise InputError("optimizer", value=type(optimizer).__name__, allowed="an optimizer of torch")
+    _check_parameters(model, optimizer)
+    cap = PowerCap.of(cap_w)  # a malformed cap is refused before anything is opened
+    if resume and checkpoint is None:
+        raise InputError("resume=True needs", value="checkpoint=PATH")
+    feed = None if loader is None else BatchSource(loader, keep=keep_recipe)
+    own = feed.batch_size if feed is not None else batch_size
+    if not _is_whole(own) or own < 1:
+        raise InputError("batch_size", value=own, allowed="the samples of an optimizer step, where there is no loader")
+    start = Row(own, own if micro_batch_size is None else micro_batch_size)
+    if not _is_whole(start.micro_batch_size) or not 1 <= start.micro_batch_size <= own:
+        raise InputError("micro_batch_size", value=micro_batch_size, allowed=f"1 to the batch size {own}")
+    curve = opened_curve(efficiency)
+    samples = None if feed is None else feed.samples_per_pass
+    sizes = sizes_of(own, batch_sizes, curve, keep=keep_recipe, samples=samples)
+    schedulers = [] if scheduler is None else scheduler if isinstance(scheduler, (list, tuple)) else [scheduler]
+    knowledge = SampleModel(own, sizes, keep=keep_recipe, curve=curve)
+    kept = (
+        SessionCheckpoint(Path(checkpoint)) if resume and checkpoint is not None and Path(checkpoint).exists() else None
+    )
+    opened = open_device(device, seed=seed) if isinstance(device, str) else device
+    try:
+        limit = cap.at_sensor(opened.supply)
+        sensor, every = opened.sensor, rows_of(sizes, start)
+
+        def search(without: set[Row]) -> Search:
+            made = Search(
+                [row for row in every if row not in without],
+                opened.settings,
+                cap_w=limit.limit_w,
+                start=start,
+                margin_w=limit.margin_w,
+                noise_w=sensor.noise_w,
+                resolution_w=sensor.resolution_w,
+                window_s=sensor.window_s,
+                period_s=sensor.period_s,
+                settle_s=sensor.settle_s,
+            )
+            made.relative(knowledge.relative)
+            return made
+
+        governor = Governor(opened, model, optimizer, search, start, cap_w=limit.limit_w, max_temp_c=limit.max_temp_c)
+        recipe = Recipe(optimizer, own, schedulers, interval=scheduler_interval, keep=keep_recipe)
+    except BaseException:
+        if opened is not device:
+            opened.close()
+        raise
+    _say_what_changes(governor, keep_recipe)
+    options = SessionOptions(
+        supply_cap_w=cap.supply_w,
+        cap_side=cap.side,
+        margin_w=cap.margin_w,
+        seed=seed,
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+        record=None if record is None else Path(record),
+        closes=opened is not device,
+        loader=loader,
+    )
+    return Session(
+        governor, recipe, knowledge, optimizer, feed, options, scaler=scaler, before_step=before_step, kept=kept
+    )
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
+    own = {id(parameter) for parameter in model.parameters()}
+    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
+        hint = "give the two that belong together"
+        raise InputError("the optimizer has no parameter of the model", value=type(model).__name__, hint=hint)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise InputError("the model has no weights yet", value="device meta", hint="model.to_empty(device=...) first")
+
+
+def _say_what_changes(governor: Governor, keep_recipe: bool) -> None:
+    model, device = governor.model, governor.device
+    norm = next((m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
+    if keep_recipe and norm is not None:
+        text = (
+            f"the model has {type(norm).__name__}, whose statistics are those of a micro-batch: training in "
+            "micro-batches is not exactly that of the plain loop"
+        )
+        warnings.warn(text, stacklevel=3)
+        governor.note(text)
+    if device.executes_steps and device.trains_on == "gpu" and not governor.on_cuda:
+        governor.note(f"the model is on {next(model.parameters()).device}, while it is the GPU's clock that is set")

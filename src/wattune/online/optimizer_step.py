@@ -1,0 +1,170 @@
+"""The optimizer's step of a session: gradients added up over micro-batches, scaled, looked at, applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from wattune.errors import InputError
+from wattune.online.recipe import Recipe
+from wattune.online.sample_model import SampleModel
+from wattune.online.step_counter import StepWorkCounter
+
+OVERFLOWS = 25
+"""Steps in a row that gradient scaling may skip: after so many halvings no scale would have helped."""
+
+
+class Overflows:
+    """Counts the steps in a row that gradient scaling has skipped."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def count(self, *, skipped: bool) -> None:
+        """A step is over. Raises: InputError where too many were skipped."""
+        self._in_a_row = self._in_a_row + 1 if skipped else 0
+        if self._in_a_row >= OVERFLOWS:
+            raise InputError(
+                "gradient scaling found no scale at which the gradients are finite",
+                value=f"{self._in_a_row} steps in a row were skipped",
+                hint="train in bf16 or fp32, lower the learning rate, or look for infinities in model and loss",
+            )
+
+
+def squared_norm(parameters: Iterable[Tensor]) -> Tensor:
+    """That of the gradients as they are, without sparse ones; a tensor, so that nobody waits for it."""
+    gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
+    if not gradients:
+        return torch.zeros(())
+    norms = torch._foreach_norm(gradients)
+    return torch.stack([norm.float() for norm in norms]).square().sum()
+
+
+def trained(optimizer: Optimizer) -> Iterator[Tensor]:
+    """The parameters that the optimizer trains. Nobody clears the gradients of others, which grow from step to step."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+class OptimizerStepper:
+    """Adds up the gradients of one step, and takes it.
+
+    Where the norms of the gradients are wanted, those after the first micro-batch and those of the whole step say what
+    the noise of the samples is. Raises: InputError for a loop that steps or clears gradients itself.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        recipe: Recipe,
+        knowledge: SampleModel,
+        book: StepWorkCounter,
+        *,
+        scaler: torch.amp.GradScaler | None,
+        before_step: Callable[[], None] | None,
+    ):
+        self.scaler = scaler
+        self.told = False
+        """Whether the last step brought something new about the gradient noise."""
+        self._optimizer = optimizer
+        self._recipe = recipe
+        self._knowledge = knowledge
+        self._book = book
+        self._before_step = before_step
+        self._stepping = self._stepped = False
+        self._overflows = Overflows()
+        self._parts = 0
+        self._first: tuple[int, Tensor] | None = None
+        self._witness: Tensor | None = None
+        self._version = 0
+        self._hooks: list[Any] = []
+
+    def open(self) -> None:
+        """From now on nobody else steps the optimizer, until ``close``."""
+        self._hooks = [self._optimizer.register_step_pre_hook(lambda *_: self._only_here())]
+        if self.scaler is not None:  # which may skip it
+            self._hooks.append(self._optimizer.register_step_post_hook(lambda *_: self._done()))
+
+    def begin(self) -> None:
+        """A step begins without gradients."""
+        self._optimizer.zero_grad(set_to_none=True)
+        self._parts, self._first, self._witness = 0, None, None
+
+    def add(self, loss: Tensor, samples: int, share: float, *, norms: bool) -> None:
+        """Backpropagate the mean loss of one micro-batch, which is so much of the step's samples."""
+        if not isinstance(loss, Tensor):
+            raise InputError("session.backward(loss)", value=type(loss).__name__, allowed="the loss as a tensor")
+        witness = self._witness
+        if witness is not None and (witness.grad is None or witness.grad._version != self._version):
+            raise InputError(
+                "the gradients were cleared or changed in the middle of a step",
+                hint="remove optimizer.zero_grad() from the loop: the session does it. Clip in before_step=",
+            )
+        if share != 1.0:
+            loss = loss * share
+        if self.scaler is not None:
+            loss = self.scaler.scale(loss)
+        torch.autograd.backward(loss)
+        self._parts += 1
+        if share == 1.0:
+            return
+        if self._parts == 1:
+            self._witness = next((p for p in trained(self._optimizer) if p.grad is not None), None)
+            if norms:
+                with self._book.uncounted():
+                    self._first = samples, squared_norm(trained(self._optimizer)) / share**2
+        if self._witness is not None and self._witness.grad is not None:
+            self._version = self._witness.grad._version  # what writes into it otherwise counts it up
+
+    def step(self, samples: int) -> bool:
+        """Take the step over so many samples; whether the parameters changed.
+
+        Raises: InputError where gradient scaling has skipped too many in a row.
+        """
+        scaler, scale = self.scaler, 1.0
+        if scaler is not None:
+            scale = float(scaler.get_scale()) if self._first is not None else 1.0
+            if self._before_step is not None:
+                scaler.unscale_(self._optimizer)
+                if self._first is not None:
+                    self._first = self._first[0], self._first[1] / scale**2
+                    scale = 1.0
+        self.told = False
+        if self._first is not None:
+            small, square = self._first
+            with self._book.uncounted():
+                squares = torch.stack([square, squared_norm(trained(self._optimizer))]).tolist()
+            self.told = self._knowledge.add(small, squares[0] / scale**2, samples, squares[1] / scale**2)
+        if self._before_step is not None:
+            self._before_step()
+        self._stepping, self._stepped = True, scaler is None
+        try:
+            if scaler is not None:
+                scaler.step(self._optimizer)
+                scaler.update()
+            else:
+                self._optimizer.step()
+        finally:
+            self._stepping = False
+            self._recipe.unscale()
+        if scaler is not None:
+            self._overflows.count(skipped=not self._stepped)
+        return self._stepped
+
+    def close(self) -> None:
+        """Leave the optimizer as it was found."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _only_here(self) -> None:
+        if not self._stepping:
+            raise InputError(
+                "the optimizer was stepped by the loop",
+                hint="remove optimizer.step() from it: session.backward(loss) steps where a batch is complete",
+            )
+
+    def _done(self) -> None:
+        self._stepped = True

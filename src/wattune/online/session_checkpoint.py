@@ -1,0 +1,114 @@
+"""Checkpoints of a session: what was trained, what was learned about the board, and where the pass was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from wattune.algorithms import load_checkpoint, save_checkpoint
+from wattune.errors import InputError, RecordError
+
+if TYPE_CHECKING:
+    from wattune.online.session import Session
+
+
+def keep(session: Session, path: Path) -> None:
+    """Write everything that ``SessionCheckpoint`` needs, replacing the file in one step.
+
+    In the middle of a step: as after the one before it. Raises: OutputError; InputError for a scheduler whose state
+    cannot be written.
+    """
+    feed, governor = session.feed, session.governor
+    state = {
+        "module": governor.model.state_dict(),
+        "optimizer": session.optimizer.state_dict(),
+        "scaler": None if session.scaler is None else session.scaler.state_dict(),
+        "random": [] if session.loop is None else session.loop.random,
+        "pass_random": [] if feed is None else feed.random,
+    }
+    extra = {
+        "session": identity(session),
+        "passes": session.passes,
+        "position": 0 if session.loop is None else session.loop.position,
+        "order": 0 if session.loop is None else session.loop.order,
+        "recipe": session.recipe.state_dict(),
+        "knowledge": session.knowledge.state_dict(),
+        "governor": governor.state_dict(),
+    }
+    try:
+        save_checkpoint(path, state, extra=extra)
+    except TypeError as error:
+        raise InputError(
+            "the optimizer or a scheduler holds what cannot be kept", value=str(error), hint="train without checkpoint="
+        ) from error
+
+
+def identity(session: Session) -> dict[str, Any]:
+    """What two sessions must have in common for the one to go on where the other ended."""
+    governor = session.governor
+    return {
+        "device": governor.device.name,
+        "model": type(governor.model).__name__,
+        "optimizer": type(session.optimizer).__name__,
+        "batch_size": session.recipe.batch_size,
+        "keep_recipe": session.recipe.keep,
+    }
+
+
+class SessionCheckpoint:
+    """A checkpoint of an earlier session, to go on from. Raises: RecordError where it cannot be read."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self.state, self.extra = load_checkpoint(path)
+        if "governor" not in self.extra:
+            raise RecordError(f"{path} is not a checkpoint of a session", hint="give one that a session wrote")
+
+    def load(self, session: Session) -> None:
+        """Bring model, optimizer, schedule and search to where they were.
+
+        Raises: RecordError where the checkpoint is of something else.
+        """
+        here, there = identity(session), self.extra["session"]
+        differences = [
+            f"{name} ({there.get(name)}, not {here[name]})" for name in here if there.get(name) != here[name]
+        ]
+        if differences:
+            raise RecordError(
+                f"the checkpoint {self._path} is of another session, it differs in", value=", ".join(differences)
+            )
+        try:
+            session.governor.model.load_state_dict(self.state["module"])
+            session.optimizer.load_state_dict(self.state["optimizer"])
+            if session.scaler is not None and self.state["scaler"] is not None:
+                session.scaler.load_state_dict(self.state["scaler"])
+            session.recipe.load_state_dict(self.extra["recipe"])
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise RecordError(
+                f"the checkpoint {self._path} does not fit model, optimizer or scheduler",
+                value=(str(error).strip() or type(error).__name__).splitlines()[0],
+            ) from error
+        session.passes = self.extra["passes"]
+        if session.loop is not None:
+            session.loop.position = self.extra["position"]
+        session.knowledge.load_state_dict(self.extra["knowledge"])
+        session.governor.load_state_dict(self.extra["governor"])
+
+    def start(self, session: Session) -> None:
+        """Begin the pass that was under way where it was, with its order."""
+        assert session.feed is not None
+        assert session.loop is not None
+        random = self.state["random"]
+        if random:
+            torch.set_rng_state(random[0])
+            if session.governor.on_cuda and len(random) > 1:
+                torch.cuda.set_rng_state(random[1])
+        session.loop.remember()
+        if session.loop.position == 0:
+            session.feed.start()
+            return
+        session.recipe.resume_pass(self.extra["recipe"]["ticks"])
+        session.loop.order = order = self.extra["order"]
+        session.feed.start(skip=session.loop.position, random=self.state["pass_random"], order=order)

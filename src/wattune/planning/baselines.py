@@ -1,0 +1,161 @@
+"""The rules that choose a point under a cap: wattune's and the baselines, and the gain over them across caps.
+
+Source: arXiv 2502.18323, section 4 (comparison methods). "largest batch, fixed clock" is its Baseline 1, "best batch,
+fixed clock" its Baseline 2, "fastest" its exhaustive search; the other two take the joint choice apart.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from wattune.cap import SensorLimit
+from wattune.errors import UnknownName
+from wattune.planning.candidates import CENSORED, figures, why_above, why_stopped
+from wattune.planning.selection import fastest, rank
+from wattune.planning.table import Option, PlanningTable
+from wattune.point import OperatingPoint
+from wattune.records import AbortedProbe, Candidate, CapGain, ProfileTable, SampleEfficiency
+
+RULES: dict[str, str] = {
+    "wattune": "batch size and clock chosen together, by the samples that the proxy needed",
+    "largest batch, fixed clock": "the largest batch that fits, at a clock that stays under the cap for any workload",
+    "best batch, fixed clock": "the batch with fewest samples, at a clock that stays under the cap for any workload",
+    "best batch, then clock": "the batch with fewest samples, at its own fastest clock",
+    "largest batch, own clock": "the largest batch that fits, at its own fastest clock",
+    "fastest": "batch size and clock chosen together, knowing the samples that the target itself needs",
+}
+"""Name of each rule and what it chooses."""
+
+BASELINES = tuple(rule for rule in RULES if rule not in ("wattune", "fastest"))
+"""The rules that a plan lists beside its pick; "fastest" needs the target trained at every batch size."""
+
+
+CAPS = 20
+"""Caps of ``gain_over_caps``."""
+
+
+class RulePick(NamedTuple):
+    """The choice of a rule: a measured option or a stopped probe, and why it was not chosen (None: nothing)."""
+
+    option: Option | AbortedProbe
+    feasible: bool
+    why_not: str | None
+
+
+def pick(rule: str, profile: ProfileTable, efficiency: SampleEfficiency, limit: SensorLimit) -> Candidate | None:
+    """The point that this rule chooses under the cap. "fastest" is given the target's own curve as ``efficiency``.
+
+    None if nothing stays under the cap, or the profile does not say what the rule would choose: no reference powers, a
+    device without a clock, a cell that was not measured. If the rule's only choice exceeds the cap, it is returned with
+    ``feasible`` False and why. With several micro-batch sizes, a fixed clock goes with the largest one that fits.
+
+    Raises: UnknownName; RecordError if the records do not fit together.
+    """
+    if rule not in RULES:
+        raise UnknownName("rule", rule, RULES)
+    table = PlanningTable(profile, efficiency)
+    choice = choose(rule, table, limit)
+    if choice is None:
+        return None
+    return Candidate(**fields(choice, table), feasible=choice.feasible, why_not=choice.why_not)
+
+
+def fields(choice: RulePick, table: PlanningTable) -> dict[str, object]:
+    """The point of a choice and what it takes, as fields of a Candidate."""
+    option = choice.option
+    return option.point.fields() if isinstance(option, AbortedProbe) else figures(option, table.reference_samples)
+
+
+def choose(rule: str, table: PlanningTable, limit: SensorLimit) -> RulePick | None:
+    """The pick of this rule from a table that is already arranged."""
+    if rule in ("wattune", "fastest"):
+        option = fastest(table.rows, limit)
+        return None if option is None else RulePick(option, True, None)
+    batch_size = max(table.largest_shape) if rule.startswith("largest batch") else _best_batch(table)
+    if batch_size is None:
+        return None
+    return (_at_fixed_setting if rule.endswith("fixed clock") else _at_own_setting)(table, batch_size, limit)
+
+
+def gain_over_caps(table: PlanningTable, margin_w: float = 0.0) -> tuple[CapGain, ...]:
+    """The gain over the two fixed-clock rules under each of ``CAPS`` caps.
+
+    The caps are spaced evenly from 1 % below the lowest measured peak power to 1 % above the highest; those without a
+    feasible point or without a gain are included. Empty if nothing was measured. A table made for one cap (staircase)
+    has few of the points that other caps would choose between: only a full grid shows the whole picture.
+    """
+    peaks_w = [option.peak_w for option in table.at.values()]
+    if not peaks_w:
+        return ()
+    low_w, high_w = 0.99 * (min(peaks_w) + margin_w), 1.01 * (max(peaks_w) + margin_w)
+    limits_w = [low_w + (high_w - low_w) * i / (CAPS - 1) for i in range(CAPS)]
+    return tuple(_gain(table, SensorLimit(limit_w, margin_w)) for limit_w in limits_w)
+
+
+def _gain(table: PlanningTable, limit: SensorLimit) -> CapGain:
+    assert limit.limit_w is not None
+    option = fastest(table.rows, limit)
+    if option is None:
+        return CapGain(cap_w=limit.limit_w, feasible=any(limit.allows(o.peak_w) for o in table.at.values()))
+    return CapGain(
+        cap_w=limit.limit_w,
+        feasible=True,
+        **option.point.fields(),
+        relative_time=option.relative_time,
+        over_largest_batch=_ratio("largest batch, fixed clock", option, table, limit),
+        over_best_batch=_ratio("best batch, fixed clock", option, table, limit),
+    )
+
+
+def _ratio(rule: str, option: Option, table: PlanningTable, limit: SensorLimit) -> float | None:
+    choice = choose(rule, table, limit)
+    if choice is None or not choice.feasible or not isinstance(choice.option, Option):
+        return None
+    time = choice.option.relative_time
+    return None if time is None or option.relative_time is None else time / option.relative_time
+
+
+def _best_batch(table: PlanningTable) -> int | None:
+    known = {b: relative for b, relative in table.relative_samples.items() if relative is not None}
+    # Of two batch sizes that need equally many samples, the larger takes fewer steps.
+    return min(known, key=lambda b: (known[b], -b), default=None)
+
+
+def _at_own_setting(table: PlanningTable, batch_size: int, limit: SensorLimit) -> RulePick | None:
+    options = [option for option in table.at.values() if option.cell.batch_size == batch_size]
+    kept = [option for option in options if limit.allows(option.peak_w)]
+    if kept:
+        return _judged(min(kept, key=rank), limit)
+    if options:
+        return _judged(min(options, key=lambda option: (option.peak_w, rank(option))), limit)
+    probes = [probe for probe in table.profile.aborted if probe.batch_size == batch_size]
+    return _stopped(min(probes, key=lambda probe: probe.power_w), limit)
+
+
+def _at_fixed_setting(table: PlanningTable, batch_size: int, limit: SensorLimit) -> RulePick | None:
+    if not table.combinations or (limit.limit_w is not None and table.profile.reference is None):
+        return None
+    # Without a cap every setting keeps it, and no reference power has to be known.
+    keeping = (
+        table.combinations
+        if limit.limit_w is None
+        else [knobs for knobs, w in table.worst_case_w.items() if limit.allows(w)]
+    )
+    point = OperatingPoint(table.largest_shape[batch_size], keeping[-1] if keeping else table.combinations[0])
+    if (probe := table.aborted.get(point)) is not None:
+        return _stopped(probe, limit)
+    if (option := table.at.get(point)) is None:
+        return None
+    if not keeping:
+        return RulePick(option, False, "no setting is known at which every reference workload stays under the cap")
+    return _judged(option, limit)
+
+
+def _judged(option: Option, limit: SensorLimit) -> RulePick:
+    if not limit.allows(option.peak_w):
+        return RulePick(option, False, why_above(option.peak_w, limit))
+    return RulePick(option, True, CENSORED if option.relative_time is None else None)
+
+
+def _stopped(probe: AbortedProbe, limit: SensorLimit) -> RulePick:
+    return RulePick(probe, False, why_stopped(probe, limit))

@@ -1,0 +1,94 @@
+"""Confidence in a choice: in its batch size, in its power, and in how it would do on slightly different boards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import mean
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from wattune.cap import SensorLimit
+from wattune.planning.sample_times import log_step_times
+from wattune.planning.selection import fastest, rank
+from wattune.planning.table import Option, PlanningTable
+from wattune.records import Plan, ProfileCell, ProfileTable, Robustness, SampleEfficiency
+from wattune.sample_efficiency.choice import assess
+from wattune.search.observation import PointStats, SensorModel
+
+
+def confidence(
+    profile: ProfileTable, efficiency: SampleEfficiency, limit: SensorLimit, chosen: Option
+) -> dict[str, float | None]:
+    """The plan's fields ``p_best``, ``expected_loss`` and ``p_over_cap``; None if the records do not tell.
+
+    Batch sizes are compared at the fastest point of each that was measured under the cap, with the uncertainty of its
+    step time and of its samples.
+    """
+    choice = None
+    times = log_step_times(profile, limit)
+    sizes = [point.batch_size for point in efficiency.points if point.relative_samples and point.batch_size in times]
+    covariance = _covariance(efficiency, sizes)
+    if covariance is not None and chosen.cell.batch_size in sizes:
+        samples = np.log([efficiency.at(size).relative_samples or 1.0 for size in sizes])
+        means, sds = np.array([times[size] for size in sizes]).T
+        choice = assess(sizes, samples + means, covariance + np.diag(sds**2), picked=chosen.cell.batch_size)
+    return {
+        "p_best": None if choice is None else choice.p_best[chosen.cell.batch_size],
+        "expected_loss": None if choice is None else choice.expected_regret,
+        "p_over_cap": None if limit.limit_w is None else _over(profile, chosen.cell, limit.limit_w),
+    }
+
+
+def robustness(plan: Plan, tables: Iterable[ProfileTable], efficiency: SampleEfficiency) -> Robustness:
+    """The pick of ``plan`` on other boards, each given by its exact table."""
+    limit, point = plan.limit, plan.point
+    draws = best = best_batch_size = over_cap = unkept = 0
+    losses: list[float] = []
+    for profile in tables:
+        draws += 1
+        table = PlanningTable(profile, efficiency)
+        pick, chosen = table.at.get(point), fastest(table.rows, limit)
+        over_cap += pick is None or not limit.allows(pick.peak_w)
+        if chosen is None:
+            unkept += 1
+            continue
+        best += chosen.point == point
+        best_batch_size += chosen.point.batch_size == plan.batch_size
+        own = [
+            option
+            for option in table.at.values()
+            if option.point.batch_size == plan.batch_size and limit.allows(option.peak_w)
+        ]
+        if own:
+            losses.append(rank(min(own, key=rank))[0] / rank(chosen)[0] - 1)
+    return Robustness(
+        draws=draws,
+        best=best,
+        best_batch_size=best_batch_size,
+        over_cap=over_cap,
+        unkept=unkept,
+        mean_loss=mean(losses) if losses else None,
+    )
+
+
+def _covariance(efficiency: SampleEfficiency, sizes: list[int]) -> NDArray[np.float64] | None:
+    """Covariance of ln(relative samples), (sizes, sizes); from the bands, taken as independent, if there is none."""
+    if efficiency.covariance is not None:
+        at = [place for place, point in enumerate(efficiency.points) if point.batch_size in sizes]
+        return np.array(efficiency.covariance)[np.ix_(at, at)]
+    sds = [0.0 if size == efficiency.reference_batch_size else efficiency.at(size).log_sd for size in sizes]
+    return None if None in sds else np.diag(np.square(np.array(sds, dtype=float)))
+
+
+def _over(profile: ProfileTable, cell: ProfileCell, limit_w: float) -> float | None:
+    if cell.p_above_cap is not None and profile.cost is not None and profile.cost.cap_w == limit_w:
+        return cell.p_above_cap  # a guided profile knows the points around it as well
+    step_s, mean_w, peak_w, scatter_w = cell.step_s, cell.power_mean_w, cell.power_peak_w, cell.power_std_w
+    if step_s is None or mean_w is None or peak_w is None or scatter_w is None or cell.steps is None:
+        return None
+    readings = SensorModel(window_s=profile.sensor_window_s or 0.0)
+    seen = PointStats.of(readings, step_s, mean_w, peak_w, step_s * cell.steps)
+    highest_w, sd_w = seen.highest_w(readings, scatter_w)
+    return float(ndtr((highest_w - limit_w) / sd_w))

@@ -1,0 +1,137 @@
+"""The capped run: a device at a setting, metered, limited, monitored and resumable. Every loop runs inside one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from typing_extensions import Self
+
+from wattune.cap import SensorLimit
+from wattune.devices import Device, GroundTruth, Meter, Setting
+from wattune.errors import DeviceError, DeviceUnavailable, SafetyStop
+from wattune.power.limiter import PowerLimiter, check_limit
+from wattune.power.monitor import BoardMonitor
+
+
+class CappedRun:
+    """A context in which a device is at a setting, below a limit; afterwards it is as it was before.
+
+    Training and sessions call ``start`` once and ``check`` between their steps. Probes measure in parts instead, each
+    with its ``metered``. ``on_reading`` is called with each reading as (seconds, watts), from a sampling thread on real
+    time, except for readings that ended a probe or still hold power from before the present setting.
+
+    Raises: InputError for a temperature limit that the device cannot be held below; DeviceError.
+    """
+
+    meter: Meter
+    setting: Setting
+    limiter: PowerLimiter
+    monitor: BoardMonitor
+    truth: GroundTruth | None = None
+    """Exact accounting since ``start``, on a simulated board."""
+
+    def __init__(
+        self,
+        device: Device,
+        limit: SensorLimit,
+        setting: float | None,
+        *,
+        on_reading: Callable[[float, float], None] = lambda time_s, power_w: None,
+    ):
+        check_limit(device, limit.max_temp_c)
+        self.device, self.limit = device, limit
+        self._first, self._on_reading = setting, on_reading
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        device, limit = self.device, self.limit
+        with ExitStack() as stack:
+            self.setting = stack.enter_context(device.at(self._first))
+            if limit.limit_w is not None or limit.max_temp_c is not None:
+                device.arm_guard(limit.limit_w, limit.max_temp_c)  # a step that hangs lets nobody look at readings
+            self.limiter = PowerLimiter(device, self.setting, limit)
+            self.monitor = BoardMonitor(device)
+            self.meter = self._new_meter()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def start(self, state: dict[str, Any] | None = None) -> None:
+        """Meter the rest of the run, from now on or from the ``state_dict`` of an earlier run. Raises: DeviceError."""
+        device = self.device
+        if state is not None and state["device"] is not None:
+            device.load_state_dict(state["device"])
+            if self.setting.value is not None:
+                self.setting.change(self.setting.value)
+        else:  # the sensor still holds power from before, which is neither this run's nor the limiter's business
+            device.wait(device.sensor.settle_s)
+        self.truth = device.ground_truth(self.limit.limit_w)
+        if state is not None:
+            self.limiter.load_state_dict(state["guard"])
+            self.meter.load_state_dict(state["meter"])
+            self.monitor.load_state_dict(state["watch"])
+            if self.truth is not None and state["truth"] is not None:
+                self.truth.load_state_dict(state["truth"])
+        self._stack.enter_context(self.meter)
+
+    @contextmanager
+    def metered(self, *, is_calm: bool = True) -> Iterator[Meter]:
+        """A meter of its own around a part of the run.
+
+        ``is_calm``: what the sensor still holds from before is below the cap; else readings above it stay unanswered
+        until the sensor has settled (``limiter.quiet_s``). Raises, on leaving: DeviceError if the sensor was lost.
+        """
+        if not is_calm and self.limit.limit_w is not None:
+            self.limiter.expect_old_readings()
+        self.meter = meter = self._new_meter()
+        with meter:
+            yield meter
+        if meter.lost is not None:
+            raise meter.lost
+
+    def check(self) -> None:
+        """End the run if it cannot stay below its limit, or cannot know.
+
+        Raises: SafetyStop; DeviceError if the setting could not be changed.
+        """
+        if self.limiter.failure is not None:
+            raise self.limiter.failure  # on real time it was raised in the sampling thread, which ended there
+        if (lost := self.meter.lost) is not None:
+            result = "" if self.limit.limit_w is None else ", so the cap can no longer be enforced"
+            raise SafetyStop(f"the power sensor stopped responding{result}: {lost}")
+        if (reason := self.limiter.stopped) is not None:
+            raise SafetyStop(reason)
+
+    def state_dict(self, *, regained: bool = False) -> dict[str, Any]:
+        """State from which a later run starts, as JSON values.
+
+        ``regained``: with the time above a limit forgotten that stopped this run.
+        """
+        guard = self.limiter.state_dict()
+        return {
+            "device": self.device.state_dict(),
+            "guard": {**guard, "stopped": False, "over_s": 0.0} if regained else guard,
+            "meter": self.meter.state_dict(),
+            "watch": self.monitor.state_dict(),
+            "truth": None if self.truth is None else self.truth.state_dict(),
+        }
+
+    def _new_meter(self) -> Meter:
+        return Meter(self.device, cap_w=self.limit.limit_w, on_reading=self._read, on_lost=self._lost)
+
+    def _read(self, time_s: float, power_w: float) -> None:
+        if not math.isfinite(power_w):
+            rail = self.device.sensor.rail
+            raise DeviceUnavailable(f"{self.device.name}: {rail} reads {power_w}, which is not a power")
+        if self.limiter(time_s, power_w):
+            self._on_reading(time_s, power_w)
+
+    def _lost(self, error: DeviceError) -> None:
+        # At once, wherever the loss was noticed: a step or an evaluation under way may take long.
+        text = f"no reading of {self.device.sensor.rail}: {error}{self.limiter.lose()}"
+        self.monitor.note(self.meter.elapsed_s, "sensor lost", text)

@@ -1,0 +1,290 @@
+"""The power limiter: applies the readings of the power sensor to the device's setting."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from wattune.cap import SensorLimit
+from wattune.devices.base import Device, Setting
+from wattune.devices.meter import GONE_AFTER_S
+from wattune.errors import DeviceError, InputError
+from wattune.records import GuardEvent
+from wattune_agent.cap_guard import PATIENCE_S, UP_AFTER_S, UP_BELOW, CapGuard, is_above, is_too_hot
+
+__all__ = ["PATIENCE_S", "UP_AFTER_S", "UP_BELOW", "PowerLimiter", "check_limit"]
+
+NEVER = -math.inf
+
+
+def check_limit(device: Device, max_temp_c: float | None) -> None:
+    """Check that the device can be held below a temperature.
+
+    Raises: InputError for a limit that is not a temperature, and for a device that does not report its own.
+    """
+    if max_temp_c is None:
+        return
+    if isinstance(max_temp_c, (bool, str)) or not math.isfinite(max_temp_c):
+        raise InputError("max_temp_c", value=max_temp_c, allowed="degrees Celsius, or none")
+    if device.conditions().temperature_c is None:
+        raise InputError(f"{device.name} does not report its temperature", value=max_temp_c, allowed="no limit on it")
+
+
+class PowerLimiter:
+    """The rule of ``wattune_agent.cap_guard`` on a device, in three modes.
+
+    - Hold, the usual one: at the setting it was moved to, a reading above a limit costs one setting, carefully regained
+      later.
+    - Probe (``move(value, probe=True)``): the first reading above the cap ends the probe and brings the device to its
+      safest setting.
+    - Evaluate (between ``begin_evaluation`` and ``end_evaluation``): for work whose power nobody has measured, the
+      device climbs from its safest setting as far as readings allow, and begins the next evaluation at what it reached.
+
+    Call it with each reading; on real time from the sampling thread. A temperature above its limit counts as a reading
+    above the cap. A temperature that is missing for over ``GONE_AFTER_S`` under a limit ends the run at the safest
+    setting. Without any limit it does nothing.
+    """
+
+    def __init__(self, device: Device, setting: Setting, limit: SensorLimit):
+        self.limit = limit
+        self.failure: Exception | None = None
+        """Error of the device when its setting was to be changed."""
+        self.power_w: float | None = None
+        """The newest reading."""
+        self.crossed_w: float | None = None
+        """The reading that ended the probe."""
+        self.was_early = False
+        """True if that reading dates from before the probe began."""
+        self.ratio: Callable[[float, float], float | None] = lambda low, high: None
+        """Power at the second setting over power at the first, as far as it is known: an evaluation climbs by it."""
+        self._device = device
+        self._setting = setting
+        self._lock = threading.RLock()
+        self._blind: str | None = None  # why readings say nothing any more
+        self._felt_s: float | None = None  # when there last was a temperature
+        self._exceeded: tuple[float, float | None] = (0.0, None)  # the last reading above a limit, its temperature
+        self._moved_s = self._quiet_until_s = NEVER  # in the device's time
+        self._probing = self._was_probing = False
+        self._evaluation: CapGuard | None = None
+        self._evaluates_at = self._reached = device.safest
+        self._blames_work = False  # whether an old reading in an evaluation is the work's, which was interrupted
+        self.top = setting.value
+        """The setting that it was last moved to: the highest one."""
+        self._work = self._new_guard(self._set_for_work, None)
+
+    @property
+    def value(self) -> float | None:
+        """The present setting."""
+        return self._setting.value
+
+    @property
+    def has_read(self) -> bool:
+        """True once there was a reading."""
+        return self._work.has_read
+
+    @property
+    def events(self) -> tuple[GuardEvent, ...]:
+        """Every answer to a reading above a limit."""
+        return tuple(GuardEvent(**event) for event in self._work.events)
+
+    @property
+    def pushed(self) -> int:
+        """Number of times that the device was pushed down from ``top``."""
+        return self._work.pushed
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the device cannot be held below its limits, so that the work has to end; None while it can."""
+        if self._blind is not None or not self._work.stopped:
+            return self._blind
+        power_w, temperature_c = self._exceeded
+        if is_above(power_w, self.limit.limit_w) or temperature_c is None:
+            return f"{power_w:.4g} W at the lowest setting, above the cap of {self.limit.limit_w:.4g} W"
+        return f"{temperature_c:.4g} °C at the lowest setting, above the limit of {self.limit.max_temp_c:g} °C"
+
+    # ------------------------------------------------------------------------------------------------------- settings
+
+    def move(self, value: float | None, *, probe: bool = False) -> None:
+        """Bring the device to a setting, to hold it or to probe there. Raises: DeviceError."""
+        with self._lock:
+            self._probing, self.crossed_w, self.was_early = probe, None, False
+            self._go(value)
+            self._evaluation, self._blames_work = None, False
+            self.top = self._setting.value
+            self._work = self._new_guard(self._set_for_work, self._work)
+
+    def expect_old_readings(self) -> None:
+        """Leave readings above the cap unanswered until the sensor holds nothing from before now."""
+        with self._lock:
+            self._quiet_until_s = self._device.now_s() + self._device.sensor.settle_s
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds for which readings above the cap stay unanswered, since they may hold power from before."""
+        return max(0.0, self._quiet_until_s - self._device.now_s())
+
+    def lose(self) -> str:
+        """Bring the device to its safest setting, for good, since its power is not known any more.
+
+        Returns: the outcome in words, to be appended to a sentence.
+        """
+        with self._lock:
+            self._blind = "no reading of the power sensor"
+            try:
+                if self._setting.value is not None and self._setting.value != self._device.safest:
+                    self._go(self._device.safest)
+                    return f"; set to the lowest, {self._device.safest:g}"
+            except DeviceError as error:
+                return f"; could not be set to the lowest: {error}"
+        return ""
+
+    def _go(self, value: float | None) -> None:
+        before, now_s = self._setting.value, self._device.now_s()
+        if value is not None and before is not None:
+            value = self._device.safest if self._blind else value
+            went_down = value != before and value in self._device.ladder(before)
+            if value is not None and value != before:
+                self._setting.change(value)
+                if not went_down:  # older power in the reading is lower: above the cap is above the cap
+                    self._quiet_until_s = NEVER
+            if went_down or now_s < self._quiet_until_s:
+                self._quiet_until_s = now_s + self._device.sensor.settle_s
+        self._moved_s = now_s
+
+    def _set_for_work(self, value: float) -> None:
+        if self._evaluation is None:
+            self._setting.change(value)
+
+    def _new_guard(self, change: Callable[[float], None], after: CapGuard | None) -> CapGuard:
+        steps, limit = self._device.ladder(self._setting.value), self.limit
+        return CapGuard(steps, change, limit.limit_w, self._device.sensor.settle_s, limit.max_temp_c, after)
+
+    # ------------------------------------------------------------------------------------------------------- readings
+
+    def __call__(self, time_s: float, power_w: float) -> bool:
+        """Answer one reading: ``power_w`` watts at ``time_s`` seconds of the run.
+
+        Returns: whether the reading is of the present setting; False if power from before may be in it, or ended a
+        probe. Raises: DeviceError.
+        """
+        with self._lock:
+            self.power_w = power_w
+            try:
+                temperature_c = self._temperature_c(time_s)
+                return self._blind is not None or self._answer(time_s, power_w, temperature_c)
+            except Exception as error:
+                self.failure = error
+                raise
+
+    def _temperature_c(self, time_s: float) -> float | None:
+        if self.limit.max_temp_c is None:
+            return None
+        temperature_c = self._device.conditions().temperature_c
+        if self._felt_s is None or temperature_c is not None:
+            self._felt_s = time_s
+        elif time_s - self._felt_s > GONE_AFTER_S and self._blind is None:
+            self._blind = f"no temperature for over {GONE_AFTER_S:g} s under a limit of {self.limit.max_temp_c:g} °C"
+            self._go(self._device.safest)
+        return temperature_c
+
+    def _answer(self, time_s: float, power_w: float, temperature_c: float | None) -> bool:
+        too_much = is_above(power_w, self.limit.limit_w)
+        if too_much or is_too_hot(temperature_c, self.limit.max_temp_c):
+            self._exceeded = power_w, temperature_c
+        guard = self._work if self._evaluation is None else self._evaluation
+        if too_much and self._device.now_s() < self._quiet_until_s:
+            if self._blames_work:
+                self._blame(time_s, power_w, temperature_c)
+            else:
+                guard(time_s, power_w, temperature_c, is_old=True)
+            return False
+        if too_much and self._probing:
+            now_s, sensor = self._device.now_s(), self._device.sensor
+            self.was_early = now_s - self._moved_s < sensor.lag_s + sensor.period_s
+            self.crossed_w, self._probing = power_w, False
+            guard.drop(time_s, power_w)
+            self._moved_s, self._quiet_until_s = now_s, now_s + sensor.settle_s
+            return False
+        before = guard.value
+        guard(time_s, power_w, temperature_c)
+        if self._probing and guard.value != before:  # too hot, in the middle of a probe
+            self.crossed_w, self._probing = power_w, False
+        if self._evaluation is not None:
+            self._climb(power_w)
+        return True
+
+    # ----------------------------------------------------------------------------------------------------- evaluation
+
+    def begin_evaluation(self) -> None:
+        """Go to a setting at which evaluations have stayed below the cap; the safest one at first."""
+        with self._lock:
+            value = self._setting.value
+            self._was_probing, self._probing = self._probing, False
+            if value is not None and self.limit.limit_w is not None:
+                self._blames_work = True
+                self._evaluate_at(self._reached if self._reached in self._device.ladder(value) else value)
+
+    def end_evaluation(self) -> None:
+        """Go back to the setting of the work."""
+        with self._lock:
+            self._probing = self._was_probing
+            if self._evaluation is not None:
+                self._evaluation, self._blames_work = None, False
+                self._go(self._work.value)
+
+    def _evaluate_at(self, value: float | None) -> None:
+        self._go(value)
+        self._evaluates_at, self._evaluation = value, self._new_guard(self._setting.change, self._work)
+
+    def _climb(self, power_w: float) -> None:
+        assert self._evaluation is not None
+        assert self.limit.limit_w is not None
+        value, steps = self._evaluation.value, self._device.ladder(self._work.value)
+        if value != self._evaluates_at:  # pushed down: no further than this, from now on
+            self._reached = value
+            return
+        is_settled = self._device.now_s() - self._moved_s >= self._device.sensor.settle_s
+        if value not in steps[:-1] or not is_settled:
+            return
+        above = steps[steps.index(value) + 1]
+        ratio = self.ratio(value, above)
+        if ratio is not None and power_w * ratio < UP_BELOW * self.limit.limit_w:
+            self._evaluate_at(above)
+            self._reached = above
+
+    def _blame(self, time_s: float, power_w: float, temperature_c: float | None) -> None:
+        # The device is lower already; what this leads to is done when the evaluation is over.
+        self._blames_work = False
+        if self._was_probing:
+            self.crossed_w, self._was_probing = power_w, False
+            self._work.drop(time_s, power_w)
+        else:
+            self._work(time_s, power_w, temperature_c)
+
+    # ---------------------------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """State from which a later limiter continues, as JSON values."""
+        return {
+            **self._work.state_dict(),
+            "top": self.top,
+            "quiet_s": self.quiet_s,
+            "reached": self._reached,
+            "reached_under_w": self.limit.limit_w,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state_dict``, at the setting of then. Raises: InputError, DeviceError.
+
+        A state without "top" holds what is to be remembered alone: the setting stays as it is.
+        """
+        if "top" in state and state["top"] != self.top:
+            self.move(state["top"])
+        self._quiet_until_s = self._device.now_s() + state.get("quiet_s", 0.0)
+        events = [*state.get("before", ()), *state["events"]]  # "before": of guards before the last move, until 0.1.0
+        self._work.load_state_dict({**self._work.state_dict(), **state, "events": events})
+        under_w, limit_w = state.get("reached_under_w"), self.limit.limit_w
+        if "reached" in state and (limit_w is None or (under_w is not None and limit_w >= under_w)):
+            self._reached = state["reached"]

@@ -1,0 +1,145 @@
+"""Measurements so far, written to disk after every cell, so that an interrupted profile resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from wattune.devices import Device, MeterFigures
+from wattune.point import BatchShape
+from wattune.records import AbortedProbe, ProfileCell, ProfileCost, ProfileKey, Record, Value
+
+Place = tuple[str | None, BatchShape, float | None]
+"""Name of the reference workload (None: the workload itself), its shape, setting."""
+
+
+Measured = tuple[ProfileCell | AbortedProbe, ProfileCost]
+"""Result of one probe, and its cost on the device, warm-up included."""
+
+
+class Probe(Protocol):
+    """A way to measure a cell: a ``CellProbe`` of a workload, or a ``ProgramProbe``."""
+
+    def measure(self, shape: BatchShape, setting: float | None) -> Measured:
+        """Measure one cell. Raises: DeviceError, InputError."""
+
+
+class JournalEntry(Value):
+    """One finished probe: a cell, or a probe that was stopped at the cap."""
+
+    reference: str | None = None
+    cell: ProfileCell | None = None
+    aborted: AbortedProbe | None = None
+    cost: ProfileCost
+
+    @property
+    def result(self) -> ProfileCell | AbortedProbe:
+        """The one of the two that is there."""
+        result = self.cell or self.aborted
+        assert result is not None
+        return result
+
+
+class Partial(Record):
+    """The file: what the profile depends on, the finished probes, and the state of the device after the last."""
+
+    name = "partial-profile"
+
+    key: ProfileKey
+    strategy: str
+    cap_w: float | None = None
+    steps: int
+    rows: tuple[BatchShape, ...]
+    host_s_per_sample: float
+    notes: tuple[JournalEntry, ...] = ()
+    device_state: dict[str, Any] | None = None
+
+
+class Journal:
+    """Finished probes, in order and by their place. Those of a file that was begun with the same key, cap, strategy,
+    steps and rows are taken over, and the device goes on from where it was; any other file is written anew.
+
+    Raises: RecordError where the file is there but cannot be read.
+    """
+
+    def __init__(self, path: Path | None, device: Device, begin: Partial):
+        self._path = path
+        self._device = device
+        self._begin = begin
+        self._notes: list[JournalEntry] = []
+        self._latest: dict[Place, JournalEntry] = {}
+        if path is None or not path.is_file():
+            return
+        found = Partial.load(path)
+        if found.model_copy(update=_EMPTY) == begin.model_copy(update=_EMPTY):
+            self._notes = list(found.notes)
+            self._latest = {_place(note): note for note in found.notes}
+            if found.device_state is not None:
+                device.load_state_dict(found.device_state)
+
+    @property
+    def notes(self) -> list[JournalEntry]:
+        """Everything measured so far, in order."""
+        return list(self._notes)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether the latest probe kept the cap, so that the sensor may still show it."""
+        run = [note for note in self._notes if note.cell is None or not note.cell.out_of_memory]
+        return bool(run) and run[-1].aborted is None
+
+    def missing(self, rows: Sequence[BatchShape], reference: str | None = None) -> list[BatchShape]:
+        """Those of the shapes of which nothing was measured yet."""
+        done = {shape for name, shape, _ in self._latest if name == reference}
+        return [shape for shape in rows if shape not in done]
+
+    def look_up(
+        self, reference: str | None, probe: Probe, shape: BatchShape, setting: float | None
+    ) -> ProfileCell | AbortedProbe:
+        """What was measured there; where nothing was, it is measured and written down now."""
+        place = (reference, shape, setting)
+        if place not in self._latest:
+            self.measure(reference, probe, shape, setting)
+        return self._latest[place].result
+
+    def measure(self, reference: str | None, probe: Probe, shape: BatchShape, setting: float | None) -> None:
+        """Measure there, whether that was done before or not, and write it down."""
+        result, cost = probe.measure(shape, setting)
+        aborted, cell = (result, None) if isinstance(result, AbortedProbe) else (None, result)
+        note = JournalEntry(reference=reference, cell=cell, aborted=aborted, cost=cost)
+        self._notes.append(note)
+        self._latest[(reference, shape, setting)] = note
+        if self._path is not None:
+            state = {"notes": tuple(self.notes), "device_state": self._device.state_dict()}
+            self._begin.model_copy(update=state).save(self._path)
+
+
+def probe_cost(spent: Sequence[MeterFigures], cap_w: float | None) -> ProfileCost:
+    """The cost of one probe, from the figures of its parts."""
+    return ProfileCost(
+        time_s=sum(figures.time_s for figures in spent),
+        energy_j=sum(figures.energy_j for figures in spent),
+        above_cap_s=sum(figures.above_cap_s for figures in spent),
+        probes=1,
+        cap_w=cap_w,
+    )
+
+
+def total_cost(notes: Sequence[JournalEntry]) -> ProfileCost:
+    """The cost of all of these probes together."""
+    return ProfileCost(
+        time_s=sum(note.cost.time_s for note in notes),
+        energy_j=sum(note.cost.energy_j for note in notes),
+        above_cap_s=sum(note.cost.above_cap_s for note in notes),
+        probes=len(notes),
+        cap_w=notes[0].cost.cap_w if notes else None,
+    )
+
+
+_EMPTY: dict[str, Any] = {"notes": (), "device_state": None, "provenance": None}
+
+
+def _place(note: JournalEntry) -> Place:
+    cell = note.result
+    return (note.reference, cell.shape, cell.knobs.first)

@@ -1,0 +1,176 @@
+"""Step time and power of a workload, over batch sizes and clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from wattune.algorithms import canonical
+from wattune.cap import NO_LIMIT, SensorLimit
+from wattune.devices import Device
+from wattune.errors import InputError, OutOfDeviceMemory
+from wattune.point import BatchShape
+from wattune.profiling.board_health import happened
+from wattune.profiling.cell_probe import WINDOWS, CellProbe
+from wattune.profiling.guided import MOST, Guided, guided, samples_of
+from wattune.profiling.guided import WINDOWS as GUIDED_WINDOWS
+from wattune.profiling.journal import Journal, Partial, total_cost
+from wattune.profiling.key import profile_key
+from wattune.profiling.memory_fit import can_travel, is_needed
+from wattune.profiling.recording import replayed
+from wattune.profiling.reference_power import climb, reference_set, references
+from wattune.profiling.rows import rows_of
+from wattune.profiling.strategies import checked, full, staircase
+from wattune.records import AbortedProbe, ProfileCell, ProfileTable, SampleEfficiency, provenance
+from wattune.workloads import Workload
+
+Progress = Callable[[int, int, str], None]
+
+
+def profile(
+    device: Device,
+    workload: Workload,
+    *,
+    algorithm: str = "backprop",
+    strategy: str | None = None,
+    strict: bool = False,
+    efficiency: SampleEfficiency | None = None,
+    limit: SensorLimit = NO_LIMIT,
+    steps: int = 5,
+    reference: bool | None = None,
+    partial: Path | None = None,
+    progress: Progress | None = None,
+) -> ProfileTable:
+    """Measure step time and power of each batch size and micro-batch size at each clock, or power limit, of the device.
+
+    ``algorithm``: which one trains, with its options, as in "async-fgd:modules=4"; the table holds for it alone.
+
+    Each cell is warmed up, then measured for at least ``steps`` steps (ten seconds of them, where they are long) and
+    three windows of the power sensor. With a ``limit`` the device goes to its lowest setting at the first reading above
+    it (less its margin), and the probe ends with that step. ``strategy``: one of ``STRATEGIES``; by default the
+    staircase if there is a limit, else the full grid. Neither weights nor data of the workload are read, and no step is
+    executed if the device does not execute any.
+
+    The guided strategy measures at most 16 times, where that tells most of the time to the target: ``efficiency`` says
+    how many samples each batch size needs, and without it what is usual. ``strict``: it probes nothing that might be
+    above the cap by all that is known, at the price of about one clock.
+
+    ``reference``: also measure the peak power of the reference workloads at every clock, or up to the cap. That is
+    needed once for a device, so its cost stands apart from the profile's, in the reference set. It serves the rules
+    that wattune is compared with, not its own pick, and takes minutes of a real board: None is yes where the device
+    does not execute the steps.
+
+    ``partial``: a file that is replaced after every cell, from which a later call with the same key, cap, strategy
+    and steps goes on. The caller removes it once the table is safe: until then it is all that there is.
+
+    Of a recorded device nothing is measured: what its table says of this workload is the profile.
+
+    Raises: InputError for what cannot be measured as asked; OutOfDeviceMemory where no batch size fits; DeviceError;
+    RecordError for a file of partial results that cannot be read.
+    """
+    limit_w = limit.strict_w
+    strategy = checked(strategy, limit_w, steps)
+    if strategy != "guided" and (strict or efficiency is not None):
+        raise InputError("strict and efficiency", allowed='only with the strategy "guided"')
+    workload, algorithm = workload.without_weights(), canonical(algorithm)
+    key = profile_key(device, workload, algorithm)
+    if (recording := device.recorded_profile()) is not None:
+        return replayed(recording, workload, key)
+    settings = device.settings or (None,)
+    rows = rows_of(workload, algorithm)
+    samples = samples_of(efficiency, rows) if strategy == "guided" else {}
+    begin = Partial(
+        key=key,
+        strategy=strategy,
+        cap_w=limit_w,
+        steps=steps,
+        rows=tuple(rows),
+        host_s_per_sample=workload.host_s_per_sample,
+        **({"strict": strict, "samples": tuple(samples.items())} if strategy == "guided" else {}),
+    )
+    notebook = Journal(partial, device, begin)
+    # A clock that suits any workload can only be chosen where there is one to set.
+    if reference is None:
+        reference = not device.executes_steps
+    others = references(workload.data_type) if reference and device.settings else ()
+    total = _probes(strategy, len(rows), len(settings)) + len(others) * len(settings)
+
+    def report(what: str, batch_size: int, setting: float | None) -> None:
+        if progress is not None:
+            unit = "MHz" if device.actuator == "clock_mhz" else "W"
+            at = "" if setting is None else f" at {setting:g} {unit}"
+            progress(min(len(notebook.notes), total), total, f"{what}, batch size {batch_size}{at}")
+
+    windows = GUIDED_WINDOWS if strategy == "guided" else WINDOWS
+    probe = CellProbe(
+        device,
+        workload,
+        algorithm,
+        steps=steps,
+        cap_w=limit_w,
+        windows=windows,
+        rows=notebook.missing(rows),
+        calm=notebook.is_calm,
+    )
+
+    def measure(shape: BatchShape, setting: float | None) -> ProfileCell | AbortedProbe:
+        report(workload.name, shape.batch, setting)
+        return notebook.look_up(None, probe, shape, setting)
+
+    def again(shape: BatchShape, setting: float | None) -> None:
+        report(workload.name, shape.batch, setting)
+        notebook.measure(None, probe, shape, setting)
+
+    steered: Guided | None = None
+    if strategy == "guided" and limit_w is not None:
+        by_curve = efficiency is not None
+        steered = guided(
+            device, rows, notebook, again, cap_w=limit_w, samples=samples, by_curve=by_curve, strict=strict
+        )
+    else:
+        (full if strategy == "full" else staircase)(rows, settings, measure)
+    own = [note for note in notebook.notes if note.reference is None]
+    if all(note.cell is not None and note.cell.out_of_memory for note in own):
+        smallest = min(batch_size for batch_size, _ in rows)
+        raise OutOfDeviceMemory(
+            f"no batch size of {workload.name} fits in the memory of {device.name}, not even {smallest}"
+        )
+    for other in others:
+        climb(device, other, notebook, report, cap_w=limit_w)
+    if progress is not None:
+        progress(total, total, "done")
+    return ProfileTable(
+        device=device.name,
+        workload=workload.name,
+        algorithm=algorithm,
+        cells=steered.cells
+        if steered
+        else tuple(sorted((note.cell for note in own if note.cell), key=lambda c: c.point.order)),
+        aborted=tuple(note.aborted for note in own if note.aborted is not None),
+        reference=reference_set(notebook.notes),
+        key=key,
+        cost=total_cost(own),
+        sensor_window_s=device.sensor.window_s,
+        sensor_rail=device.sensor.rail,
+        strategy=strategy,
+        guided=steered.guidance if steered else None,
+        supply=device.supply,
+        notes=(*(steered.notes if steered else ()), *_notes(device, workload), *happened(device)),
+        provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=limit_w),
+    )
+
+
+def _probes(strategy: str, rows: int, settings: int) -> int:
+    """How many it takes at most, or so."""
+    if strategy == "guided":
+        return MOST
+    return rows * settings if strategy == "full" else 2 * rows + settings - 1
+
+
+def _notes(device: Device, workload: Workload) -> tuple[str, ...]:
+    # What is not as it should be with a simulated board is how far its figures can be relied on.
+    said = device.problems if device.kind == "simulated" else ()
+    if not is_needed(device) or can_travel(workload):
+        return said
+    note = "batch sizes were not tried in a process of its own before, since the workload cannot be sent to one"
+    return (*said, note)

@@ -1,0 +1,1 @@
+"""Profiling of any program, in whatever language it is written."""

@@ -1,0 +1,197 @@
+"""Step time and power of a program, over batch sizes and clocks: any program, in whatever language it is written."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from wattune.cap import NO_LIMIT, SensorLimit
+from wattune.devices import Device
+from wattune.errors import InputError, OutOfDeviceMemory
+from wattune.point import BatchShape
+from wattune.profiling.board_health import happened
+from wattune.profiling.journal import Journal, Partial, total_cost
+from wattune.profiling.program.command_template import CommandTemplate, ascending
+from wattune.profiling.program.program_probe import ProgramProbe
+from wattune.profiling.program.step_times import Source, compiled
+from wattune.profiling.strategies import checked, full, staircase
+from wattune.records import AbortedProbe, ProfileCell, ProfileKey, ProfileTable, Program, provenance
+
+Progress = Callable[[int, int, str], None]
+
+LIMIT_S = 900.0
+"""Seconds of a run after which a program counts as hanging. The first step on a Jetson Nano alone takes 49 s (CUDA's
+and cuDNN's start). Source: dusty-nv/jetson-inference."""
+
+WIDE = 4
+ALIKE = 0.15
+"""Where a batch is so many times as large, and a step takes as long within this share, the program may ignore its size.
+"""
+
+OWN = "the program's own"
+"""What of a key is not known of a program."""
+
+
+def profile_command(
+    device: Device,
+    command: str,
+    *,
+    batch_sizes: Sequence[int],
+    step_time: str | None = None,
+    step_time_file: Path | None = None,
+    strategy: str | None = None,
+    limit: SensorLimit = NO_LIMIT,
+    steps: int = 5,
+    run_limit_s: float | None = None,
+    partial: Path | None = None,
+    progress: Progress | None = None,
+) -> ProfileTable:
+    """Measure step time and power of a program at each batch size and each clock, or power limit, of the device.
+
+    ``command`` has ``{batch_size}`` in it, and ``{steps}`` where the program takes a number of steps; it is split as a
+    shell would, and run without one. The time of a step comes from ``step_time``, a regular expression with one group
+    that finds seconds (or milliseconds, where the group is named ``ms``) in the lines that the program prints, the
+    first three left out; from the lines of ``step_time_file``, each a number or as ``step_time`` says; or without both
+    from runs of two lengths. Power is read while it trains for at least ``steps`` steps, and the peak is that of the
+    whole run. With a ``limit`` the program is ended at the first reading above it, children and all.
+
+    A program that is killed, or says that memory was not enough, does not fit at this and larger batch sizes.
+    ``strategy``, ``partial`` and ``progress`` are as in ``profile``.
+
+    Raises: InputError for what cannot be measured as asked; WorkloadError where the program fails, takes longer than
+    ``run_limit_s`` or says nothing of its steps; OutOfDeviceMemory where no batch size fits; DeviceError; RecordError.
+    """
+    limit_w = limit.strict_w
+    strategy = checked(strategy, limit_w, steps)
+    if strategy == "guided":
+        raise InputError("strategy", value=strategy, allowed="full, staircase: a program takes part in no search")
+    template, sizes = CommandTemplate(command), ascending(batch_sizes)
+    pattern = None if step_time is None else compiled(step_time)
+    source: Source = "file" if step_time_file is not None else "run lengths" if pattern is None else "printed"
+    if source == "run lengths" and not template.has_steps:
+        raise InputError(
+            "nothing says how long a step takes",
+            value=command,
+            allowed="{steps} in the command, or step times that it prints or writes",
+        )
+    if not device.executes_steps:
+        raise InputError("no program runs on this device", value=device.name, hint="name the board that it runs on")
+    run_limit_s = LIMIT_S if run_limit_s is None else run_limit_s
+    if not 0 < run_limit_s < math.inf:
+        raise InputError("the limit of a run", value=run_limit_s, allowed="seconds above 0")
+    program = template.words(sizes[0], steps)[0]
+    if shutil.which(program) is None:
+        raise InputError("there is no program", value=program)
+    key = program_key(device, template)
+    rows: list[BatchShape] = [BatchShape(size, size) for size in sizes]
+    settings = device.settings or (None,)
+    begin = Partial(
+        key=key,
+        strategy=strategy,
+        cap_w=limit_w,
+        steps=steps,
+        rows=tuple(rows),
+        host_s_per_sample=0.0,
+        step_time=f"{source} {step_time or ''} {step_time_file or ''}".strip(),
+    )
+    notebook = Journal(partial, device, begin)
+    total = len(rows) * len(settings) if strategy == "full" else 2 * len(rows) + len(settings) - 1
+
+    def say(batch_size: int, setting: float | None, taken: int) -> None:
+        if progress is not None:
+            at = "" if setting is None else f" at {setting:g} {'MHz' if device.actuator == 'clock_mhz' else 'W'}"
+            length = f", {taken} steps" if template.has_steps else ""
+            progress(min(len(notebook.notes), total), total, f"{template.name}, batch size {batch_size}{at}{length}")
+
+    probe = ProgramProbe(
+        device,
+        template,
+        pattern=pattern,
+        file=step_time_file,
+        steps=steps,
+        cap_w=limit_w,
+        limit_s=run_limit_s,
+        say=say,
+    )
+
+    def measure(shape: BatchShape, setting: float | None) -> ProfileCell | AbortedProbe:
+        return notebook.look_up(None, probe, shape, setting)
+
+    with _hang_up():
+        (full if strategy == "full" else staircase)(rows, settings, measure)
+    cells = [note.cell for note in notebook.notes if note.cell is not None]
+    if cells and all(cell.out_of_memory for cell in cells) and len(cells) == len(notebook.notes):
+        raise OutOfDeviceMemory(f"no batch size fits in the memory of {device.name}, not even {sizes[0]}")
+    if progress is not None:
+        progress(total, total, "done")
+    return ProfileTable(
+        device=device.name,
+        workload=template.name,
+        cells=tuple(sorted(cells, key=lambda cell: cell.point.order)),
+        aborted=tuple(note.aborted for note in notebook.notes if note.aborted is not None),
+        key=key,
+        cost=total_cost(notebook.notes),
+        sensor_window_s=device.sensor.window_s,
+        sensor_rail=device.sensor.rail,
+        strategy=strategy,
+        supply=device.supply,
+        notes=(*happened(device), *_alike(cells)),
+        program=Program(command=command, device=device.spec or device.name, step_time=source),
+        provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=limit_w),
+    )
+
+
+def _alike(cells: Sequence[ProfileCell]) -> tuple[str, ...]:
+    """A note where a step of the largest batch takes as long as one of the smallest, wherever both were measured."""
+    known: dict[float | None, dict[int, float]] = {}
+    for cell in cells:
+        if cell.step_s is not None:
+            known.setdefault(cell.knobs.first, {})[cell.batch_size] = cell.step_s
+    pairs = [(min(steps), max(steps), steps) for steps in known.values() if max(steps) >= WIDE * min(steps)]
+    if not pairs or any(abs(steps[large] / steps[small] - 1) > ALIKE for small, large, steps in pairs):
+        return ()
+    small, large, _ = pairs[0]
+    return (
+        f"a step takes as long with batch size {large} as with {small}: this table is of no use if the program does "
+        "not train with the {batch_size} that it is given",
+    )
+
+
+def program_key(device: Device, template: CommandTemplate) -> ProfileKey:
+    """The key of a table of this program on this device: the command stands for the model and all that belongs to it.
+
+    What the program is itself, a new version of it say, is not known: then profile again.
+    """
+    return ProfileKey(
+        device=device.name,
+        mode=device.mode,
+        model=template.text,
+        input_shape=OWN,
+        data_type=OWN,
+        optimizer=OWN,
+        algorithm="backprop",
+        software=OWN,
+    )
+
+
+@contextmanager
+def _hang_up() -> Iterator[None]:
+    """A terminal that is closed acts as Ctrl-C: the program, in a session of its own, would hear nothing of it."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGHUP, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,299 @@
+"""One cell of a program's profile: the program run at one batch size and setting, timed and metered."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+from wattune.cap import SensorLimit
+from wattune.devices import Device, MeterFigures, Setting
+from wattune.errors import OutOfDeviceMemory, WorkloadError
+from wattune.point import BatchShape, OperatingPoint
+from wattune.power.capped_run import CappedRun
+from wattune.profiling.board_health import BoardHealth, undisturbed
+from wattune.profiling.journal import Measured, probe_cost
+from wattune.profiling.program.command_template import CommandTemplate
+from wattune.profiling.program.process import Process
+from wattune.profiling.program.step_times import SKIPPED, StepStretch, StepTimes, by_lengths, readings_between
+from wattune.records import AbortedProbe, ProfileCell
+
+TICK_S = 0.1
+WINDOWS = 3
+SHORTEST_S = 1.0
+"""A cell is measured for at least this many windows of the sensor, and this many seconds."""
+
+LONGER = 8
+"""Most times that a run is longer than the one before it, until its steps are known."""
+
+TRIES = 8
+"""Runs of growing length, until one is long enough."""
+
+BLIND_TRIES = 3
+"""Most of these without any step time in the output: it may print one in a hundred steps, or never."""
+
+KILLED = frozenset({-9, -7})
+"""Signals by which the kernel ends a program for lack of memory: SIGKILL, and SIGBUS for Tegra's own memory."""
+
+NO_MEMORY = re.compile(
+    r"out.of.memory|nvmap|\boom\b|memoryerror|bad_alloc|resource.?exhausted|cannot allocate memory|alloc_failed|"
+    r"killed by signal: (killed|bus)",
+    re.IGNORECASE,
+)
+"""Words by which programs report that memory did not suffice."""
+
+
+class Above(Exception):
+    """A reading was above the cap."""
+
+    def __init__(self, power_w: float):
+        super().__init__(power_w)
+        self.power_w = power_w
+
+
+class ProgramRun(NamedTuple):
+    """One run, in seconds since its meter began."""
+
+    begun_s: float
+    ended_s: float
+    readings: tuple[tuple[float, float], ...]
+    times: StepTimes
+    health: dict[str, Any]
+    last: str
+
+
+class ProgramProbe:
+    """Measures cells of a program on a device that it runs on.
+
+    ``pattern`` and ``file`` as in ``StepTimes``; without both, the time of a step comes from two runs of different
+    length. ``limit_s``: a run that takes longer has failed. ``say`` is told of each run.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        template: CommandTemplate,
+        *,
+        pattern: re.Pattern[str] | None,
+        file: Path | None,
+        steps: int,
+        cap_w: float | None,
+        limit_s: float,
+        say: Callable[[int, float | None, int], None],
+    ):
+        self._device = device
+        self._template = template
+        self._pattern, self._file = pattern, file
+        self._steps = steps
+        self._cap_w = cap_w
+        self._limit_s = limit_s
+        self._say = say
+        window_s = max(device.sensor.window_s, device.sensor.period_s)
+        self._needed_s = device.sensor.settle_s + max(SHORTEST_S, WINDOWS * window_s)
+        self._known: dict[int, int] = {}  # batch size -> steps that were enough
+        self._readings: list[tuple[float, float]] = []
+        self._is_warm = False
+        self._unfit: int | None = None
+
+    def measure(self, shape: BatchShape, setting: float | None) -> Measured:
+        """Run the program until its steps and its power are known, or a reading is above the cap.
+
+        A cell that was taken while the board was throttled or had an over-current event is measured again after a rest.
+
+        Raises: WorkloadError if the program fails, hangs, or reports nothing of its steps; DeviceError, InputError.
+        """
+        batch_size = shape.batch
+        knobs = {} if self._device.actuator is None else {str(self._device.actuator): setting}
+        place = OperatingPoint.of(batch_size, **knobs).fields()
+        spent: list[MeterFigures] = []
+        result: ProfileCell | AbortedProbe = ProfileCell(**place, out_of_memory=True)
+        if self._unfit is None or batch_size < self._unfit:
+            try:
+                result = undisturbed(
+                    self._device, self._cap_w, spent, lambda: self._measured(batch_size, setting, place, spent)
+                )
+            except OutOfDeviceMemory:
+                self._unfit = batch_size
+        return result, probe_cost(spent, self._cap_w)
+
+    def _measured(
+        self, batch_size: int, setting: float | None, place: dict[str, Any], spent: list[MeterFigures]
+    ) -> ProfileCell | AbortedProbe:
+        with CappedRun(self._device, SensorLimit(self._cap_w), setting, on_reading=self._read) as run:
+            run.limiter.move(setting, probe=True)
+            try:
+                return self._cell(batch_size, run, place, spent)
+            except Above as above:
+                assert self._cap_w is not None
+                return AbortedProbe(**place, cap_w=self._cap_w, power_w=above.power_w)
+
+    def _read(self, time_s: float, power_w: float) -> None:
+        self._readings.append((time_s, power_w))
+
+    def _cell(
+        self, batch_size: int, capped: CappedRun, place: dict[str, Any], spent: list[MeterFigures]
+    ) -> ProfileCell:
+        runs: list[ProgramRun] = []
+
+        def run(steps: int) -> ProgramRun:
+            self._say(batch_size, capped.setting.value, steps)
+            runs.append(self._run(batch_size, steps, capped, spent))
+            return runs[-1]
+
+        by_times = self._pattern is not None or self._file is not None
+        stretch, steps = self._by_times(batch_size, run) if by_times else self._by_lengths(batch_size, run)
+        sensor, last = self._device.sensor, runs[-1]
+        powers = readings_between(last.readings, stretch.begin_s + sensor.settle_s, stretch.end_s + sensor.lag_s)
+        # The cap holds from the first second to the last, whatever a program does before it trains.
+        peaks = [readings_between(r.readings, r.begun_s + sensor.settle_s, r.ended_s + sensor.settle_s) for r in runs]
+        return ProfileCell(
+            **place,
+            step_s=mean(stretch.times_s),
+            step_std_s=stdev(stretch.times_s) if len(stretch.times_s) > 1 else None,
+            power_mean_w=mean(powers),
+            power_std_w=stdev(powers) if len(powers) > 1 else 0.0,
+            power_peak_w=max(max(peak) for peak in peaks),
+            steps=steps,
+            **last.health,
+        )
+
+    # ------------------------------------------------------------------------------------------------- lengths of runs
+
+    def _by_times(self, batch_size: int, run: Callable[[int], ProgramRun]) -> tuple[StepStretch, int]:
+        """By step times that the program tells. Gives what was measured, and how many times there were."""
+        wanted = self._steps + SKIPPED
+        steps = self._known.get(batch_size, wanted)
+        for tries in range(1, TRIES + 1):
+            last = run(steps)
+            last.times.check(last.ended_s - last.begun_s)
+            stretch = last.times.stretch(last.begun_s)
+            if self._is_enough(stretch):
+                assert stretch is not None
+                self._known[batch_size] = steps
+                return stretch, len(stretch.times_s)
+            if not self._template.has_steps or (stretch is None and tries == BLIND_TRIES):
+                break
+            missing = LONGER / 2.0
+            if stretch is not None:
+                missing = 1.3 * max(
+                    wanted / (len(stretch.times_s) + SKIPPED), self._needed_s / max(stretch.seconds, 1e-3)
+                )
+            steps = math.ceil(steps * min(max(missing, 1.3), LONGER))
+        where = "the output" if self._file is None else str(self._file)
+        if stretch is None:
+            raise WorkloadError(
+                f"too few step times in {where}, with the first {SKIPPED} left out; the last line of the program",
+                value=last.last,
+                hint="see the pattern, or give more --steps where it prints seldom",
+            )
+        raise WorkloadError(
+            f"the program trains for {stretch.seconds:.2g} s and {len(stretch.times_s)} step times, too short to be "
+            "measured",
+            allowed=f"{self._needed_s:.2g} s and {self._steps} step times",
+            hint="put {steps} into the command, or let it train for longer",
+        )
+
+    def _by_lengths(self, batch_size: int, run: Callable[[int], ProgramRun]) -> tuple[StepStretch, int]:
+        """By two runs of different length, the second of them long enough for what comes before and after training."""
+        few = self._steps
+        if not self._is_warm:
+            run(few)  # the first of all reads its files from the disk, later ones from memory
+            self._is_warm = True
+        short = run(few)
+        short_s = short.ended_s - short.begun_s
+        many = self._known.get(batch_size, LONGER * few)
+        alike = 0
+        for _ in range(TRIES):
+            last = run(many)
+            many_s = last.ended_s - last.begun_s
+            stretch = by_lengths((few, short_s), (many, many_s), last.begun_s)
+            alike = 0 if stretch is not None else alike + 1
+            if alike == BLIND_TRIES:
+                break
+            needed_s = max(2 * SHORTEST_S, 2 * self._needed_s)
+            if stretch is not None:
+                step_s = stretch.times_s[0]
+                needed_s = max(needed_s, 2 * (many_s - many * step_s))
+                if many * step_s >= needed_s:
+                    self._known[batch_size] = many
+                    return stretch, many - few
+            longer = math.inf if stretch is None else 1.5 * needed_s / stretch.times_s[0] / many
+            many = math.ceil(many * min(max(longer, 1.5), LONGER))
+        raise WorkloadError(
+            f"the program takes {short_s:.3g} s for {few} steps and {many_s:.3g} s for {many}: hardly longer",
+            hint="use {steps} as the number of steps, or let it print step times and give --step-time PATTERN",
+        )
+
+    def _is_enough(self, stretch: StepStretch | None) -> bool:
+        return stretch is not None and len(stretch.times_s) >= self._steps and stretch.seconds >= self._needed_s
+
+    # --------------------------------------------------------------------------------------------------------- one run
+
+    def _run(self, batch_size: int, steps: int, capped: CappedRun, spent: list[MeterFigures]) -> ProgramRun:
+        while True:  # again if both were paused for a while
+            news, stopped = threading.Event(), False
+            self._readings = []
+            health, times = BoardHealth(self._device), StepTimes(self._pattern, self._file)
+            words = self._template.words(batch_size, steps)
+            try:
+                with (
+                    # Until the sensor has settled, a reading may hold power from before the program.
+                    capped.metered(is_calm=False) as meter,
+                    Process(words, now_s=lambda: capped.meter.elapsed_s, on_line=times.hear, news=news) as program,
+                ):
+                    while not (program.is_over or capped.limiter.crossed_w is not None or stopped):
+                        news.wait(TICK_S)
+                        news.clear()
+                        health.look()
+                        if meter.lost is not None:
+                            raise meter.lost
+                        if meter.elapsed_s - program.begun_s > self._limit_s and not program.was_paused:
+                            raise self._too_long(batch_size, program)
+                        if not self._template.has_steps:  # else it knows itself when to end
+                            times.look(meter.elapsed_s)
+                            stopped = self._is_enough(times.stretch(program.begun_s))
+                    ended_s = program.ended_s if program.is_over else meter.elapsed_s
+            finally:
+                if capped.limiter.has_read:
+                    spent.append(capped.meter.figures())
+            if capped.limiter.crossed_w is not None:
+                raise Above(capped.limiter.crossed_w)
+            if program.was_paused:
+                continue
+            if not stopped:
+                self._check(batch_size, capped.setting, program)
+            times.look(ended_s)
+            readings, last = tuple(self._readings), _last_line(program.lines)
+            return ProgramRun(program.begun_s, ended_s, readings, times, health.fields(), last)
+
+    def _check(self, batch_size: int, setting: Setting, program: Process) -> None:
+        """Check how the program ended. Raises: OutOfDeviceMemory, WorkloadError."""
+        if program.code == 0:
+            return
+        if program.code in KILLED or any(NO_MEMORY.search(line) for line in program.lines):
+            raise OutOfDeviceMemory(f"batch size {batch_size} does not fit in memory")
+        ending = f"with exit code {program.code}" if program.code > 0 else f"by signal {-program.code}"
+        raise WorkloadError(
+            f"the program ended {ending} at batch size {batch_size}{self._at(setting)}; its last line",
+            value=_last_line(program.lines),
+        )
+
+    def _too_long(self, batch_size: int, program: Process) -> WorkloadError:
+        return WorkloadError(
+            f"the program did not end within {self._limit_s:g} s at batch size {batch_size}; its last line",
+            value=_last_line(program.lines),
+            hint="give more time by --run-limit",
+        )
+
+    def _at(self, setting: Setting) -> str:
+        if setting.value is None:
+            return ""
+        return f" and {setting.value:g} {'W' if self._device.actuator == 'power_limit_w' else 'MHz'}"
+
+
+def _last_line(lines: Sequence[str]) -> str:
+    return lines[-1].strip() if lines else "none"

@@ -1,0 +1,150 @@
+"""Where the step times of a program come from: lines that it prints, lines of a file, or the length of its runs."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from wattune.errors import InputError, WorkloadError
+
+Source = Literal["printed", "file", "run lengths"]
+
+SKIPPED = 3
+"""Step times at the beginning that are left out: memory is reserved there, and kernels are compiled and chosen."""
+
+BARE = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)\s*s?\s*")
+"""A line of a file that is nothing but a time."""
+
+FACTOR = 5.0
+"""Step times that add up to so many times the run are none, or not in seconds. (Each of four GPUs may print one.)"""
+
+
+class StepTime(NamedTuple):
+    """A step took ``step_s``, as was known at ``time_s``."""
+
+    time_s: float
+    step_s: float
+
+
+class StepStretch(NamedTuple):
+    """Part of a run in which nothing but training went on, and the times of its steps."""
+
+    begin_s: float
+    end_s: float
+    times_s: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.end_s - self.begin_s
+
+
+class StepTimes:
+    """Those of one run. ``pattern``: a regular expression with one group, which is the time of a step in seconds, or in
+    milliseconds where the group is named ``ms``. ``file``: it is looked for there and not in the output; without a
+    pattern, each line is a time."""
+
+    def __init__(self, pattern: re.Pattern[str] | None, file: Path | None):
+        self._pattern = pattern
+        self._file = file
+        self._found: list[StepTime] = []
+        # The program may write the file anew or add to it: what was there before is not of this run.
+        self._before = _content(file)
+
+    def hear(self, time_s: float, line: str) -> None:
+        """Take in a line of the output."""
+        if self._file is None and self._pattern is not None:
+            self._add(time_s, line)
+
+    def look(self, now_s: float) -> None:
+        """Take in what the file holds now."""
+        if self._file is None:
+            return
+        text = _content(self._file)
+        if self._before and text.startswith(self._before):
+            text = text[len(self._before) :]
+        self._found = []
+        if text:
+            # Where it is written in one go, the end of the training is known by that alone.
+            written_s = now_s - max(0.0, time.time() - self._file.stat().st_mtime)
+            for line in text.splitlines():
+                self._add(written_s, line)
+
+    def stretch(self, begun_s: float) -> StepStretch | None:
+        """The part of the run behind the first few steps; None where there are no more. ``begun_s``: when it began."""
+        found = list(self._found)
+        if len(found) <= SKIPPED:
+            return None
+        times_s = tuple(step_s for _, step_s in found[SKIPPED:])
+        begin_s, end_s = found[SKIPPED - 1].time_s, found[-1].time_s
+        if end_s - begin_s < sum(times_s) / 2:  # lines that were held back, and then came all at once
+            begin_s = max(begun_s, end_s - sum(times_s))
+        return StepStretch(begin_s, end_s, times_s)
+
+    def check(self, run_s: float) -> None:
+        """Whether they can be times of steps. Raises: WorkloadError."""
+        total_s = sum(step_s for _, step_s in self._found)
+        if total_s > FACTOR * run_s:
+            raise WorkloadError(
+                f"the step times add up to {total_s:.4g} s in a run of {run_s:.4g} s",
+                allowed="seconds, or milliseconds where the group of the pattern is named ms: (?P<ms>...)",
+            )
+
+    def _add(self, time_s: float, line: str) -> None:
+        match = BARE.fullmatch(line) if self._pattern is None else self._pattern.search(line)
+        if match is None or match[1] is None:
+            return
+        try:
+            step_s = float(match[1])
+        except ValueError:
+            return
+        if self._pattern is not None and "ms" in self._pattern.groupindex:
+            step_s /= 1e3
+        if 0 < step_s < math.inf:
+            self._found.append(StepTime(time_s, step_s))
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The pattern, if it can find a time. Raises: InputError."""
+    try:
+        found = re.compile(pattern)
+    except re.error as error:
+        raise InputError("the pattern of the step time", value=pattern, hint=str(error)) from error
+    if found.groups != 1:
+        raise InputError(
+            "the pattern of the step time", value=pattern, allowed="one group, such as step time: ([0-9.]+) s"
+        )
+    return found
+
+
+def by_lengths(short: tuple[int, float], long: tuple[int, float], begun_s: float) -> StepStretch | None:
+    """From the steps and the seconds of two runs; None where the longer one did not take longer.
+
+    What does not grow with the steps is spent before or after them, nobody knows how much of it: as much is left out at
+    both ends. ``begun_s``: when the longer one began.
+    """
+    (few, few_s), (many, many_s) = short, long
+    step_s = (many_s - few_s) / (many - few)
+    if step_s <= 0:
+        return None
+    other_s = max(0.0, many_s - many * step_s)
+    return StepStretch(begun_s + other_s, begun_s + many_s - other_s, (step_s,))
+
+
+def readings_between(readings: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> list[float]:
+    """The readings of that time; where there is none, the one nearest to it."""
+    inside = [power_w for time_s, power_w in readings if begin_s <= time_s <= end_s]
+    return inside or [min(readings, key=lambda reading: abs(reading[0] - end_s))[1]]
+
+
+def _content(file: Path | None) -> str:
+    if file is None:
+        return ""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,79 @@
+"""Peak power of the fixed set of reference workloads: what a clock that suits any workload is chosen from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
+from wattune.devices import Device
+from wattune.point import BatchShape
+from wattune.profiling.cell_probe import CellProbe
+from wattune.profiling.journal import Journal, JournalEntry, total_cost
+from wattune.records import AbortedProbe, ReferencePower, ReferenceSet
+from wattune.workloads import REFERENCE_VERSION, Workload, reference_workloads
+
+ALGORITHM = "backprop"
+"""What the reference workloads are trained with, whatever the profile is of."""
+
+
+STEPS = 1
+"""Steps that a reference probe has to measure: its power counts and not its time, so the sensor's windows decide."""
+
+
+@cache
+def references(data_type: str) -> tuple[Workload, ...]:
+    """The reference workloads, computing in this data type; kept, since the work of a step is counted once for each."""
+    return tuple(replace(workload, data_type=data_type) for workload in reference_workloads())
+
+
+def climb(
+    device: Device,
+    workload: Workload,
+    notebook: Journal,
+    report: Callable[[str, int, float], None],
+    *,
+    cap_w: float | None,
+) -> None:
+    """Probe a reference workload from the lowest setting to the highest, or to the first that is stopped at the cap;
+    with its largest batch size, halved until it fits in memory.
+
+    Source: arXiv 2502.18323, section 4 (Baseline 1: clocks at which the limit holds for any model and batch size).
+    """
+    batch_size, left = workload.batch_sizes[-1], list(device.settings)
+    halved = [batch_size >> i for i in range(batch_size.bit_length())]
+    rows = notebook.missing([BatchShape(size, size) for size in halved], workload.name)
+    probe = CellProbe(device, workload, ALGORITHM, steps=STEPS, cap_w=cap_w, rows=rows, calm=notebook.is_calm)
+    while left and batch_size:
+        report(workload.name, batch_size, left[0])
+        shape, setting = BatchShape(batch_size, batch_size), left[0]
+        found = notebook.look_up(workload.name, probe, shape, setting)
+        if isinstance(found, AbortedProbe):
+            return
+        if found.out_of_memory:
+            batch_size //= 2
+        else:
+            left.pop(0)
+
+
+def reference_set(notes: Sequence[JournalEntry]) -> ReferenceSet | None:
+    """The peak powers among these notes, and what they cost; None where there are none."""
+    of_references = [note for note in notes if note.reference is not None]
+    powers = tuple(power for note in of_references if (power := _power(note)) is not None)
+    cost = total_cost(of_references)
+    return ReferenceSet(set_version=REFERENCE_VERSION, powers=powers, cost=cost) if powers else None
+
+
+def _power(note: JournalEntry) -> ReferencePower | None:
+    found, workload = note.result, note.reference
+    stopped = isinstance(found, AbortedProbe)
+    peak_w = found.power_w if isinstance(found, AbortedProbe) else found.power_peak_w
+    if workload is None or peak_w is None:  # it did not fit in memory
+        return None
+    return ReferencePower(
+        workload=workload,
+        batch_size=found.batch_size,
+        **found.knobs,
+        power_peak_w=peak_w,
+        stopped=stopped,
+    )

@@ -1,0 +1,33 @@
+"""Samples to target per batch size, estimated from training runs of the workload's proxy.
+
+sweep      (workload, batch sizes, seeds) -> learning curves, over processes, resumable
+curve      learning curves -> samples to target, relative to the largest batch size, with their spread
+estimate   both, on the workload's proxy; or only the few runs that a pooled curve needs
+read_runs, chosen_runs, curve_from_runs    the same from a table of recorded runs
+next_runs, pooled_result, full_result, ProxyRun    the parts of an estimate, for callers that train the runs themselves
+given_times    the device's seconds per step as the step times of an estimate
+"""
+
+from wattune.proxy.estimate import estimate, full_result, resolve_strategy
+from wattune.proxy.run import CHECKPOINT_EVERY, ProxyRun
+from wattune.proxy.sequential import next_runs, pooled_result
+from wattune.proxy.sweep import sweep
+from wattune.sample_efficiency.choice import given_times
+from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
+from wattune.sample_efficiency.relative_samples import curve
+
+__all__ = [
+    "CHECKPOINT_EVERY",
+    "ProxyRun",
+    "chosen_runs",
+    "curve",
+    "curve_from_runs",
+    "estimate",
+    "full_result",
+    "given_times",
+    "next_runs",
+    "pooled_result",
+    "read_runs",
+    "resolve_strategy",
+    "sweep",
+]

@@ -1,0 +1,145 @@
+"""One training run of a proxy without a device, from the initial weights to the target or the end of the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattune.algorithms import TrainingAlgorithm, learn, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
+from wattune.errors import RecordError
+from wattune.records import Evaluation, LearningCurve, provenance
+from wattune.workloads import Workload
+
+CHECKPOINT_EVERY = 5
+"""Evaluations between two checkpoints of a run, the most that a kill can lose."""
+
+
+@dataclass(frozen=True)
+class ProxyRun:
+    """The identity of a run: workload (by its fingerprint), batch size, seed, algorithm, and the folder of its curve.
+
+    The fingerprint is computed in the process that starts the sweep: a function defined in a script has another name
+    in its workers. ``budget_samples``: a smaller budget than the workload's, if more would be wasted.
+    """
+
+    fingerprint: str
+    batch_size: int
+    seed: int
+    algorithm: str
+    folder: Path | None
+    budget_samples: int | None = None
+
+    @property
+    def curve_path(self) -> Path | None:
+        """Path of the finished learning curve."""
+        return self.folder and self.folder / f"b{self.batch_size:03d}-s{self.seed}.json"
+
+    @property
+    def checkpoint_path(self) -> Path | None:
+        """Path of the state of an unfinished run."""
+        return self.folder and self.folder / f"b{self.batch_size:03d}-s{self.seed}.checkpoint"
+
+    def finished(self, workload: Workload) -> LearningCurve | None:
+        """Load the curve of an earlier call. Raises: RecordError if it belongs to another run."""
+        path = self.curve_path
+        if path is None or not path.exists():
+            return None
+        curve = LearningCurve.load(path)
+        self._check_identity(path, (curve.fingerprint, curve.batch_size, curve.seed, curve.algorithm))
+        if not curve.reached and curve.budget_samples < self.budget(workload) and curve.samples >= curve.budget_samples:
+            return None  # it was stopped early, and the budget is larger now
+        if self.checkpoint_path is not None:
+            self.checkpoint_path.unlink(missing_ok=True)
+        return curve
+
+    def budget(self, workload: Workload) -> int:
+        """Samples after which the run ends."""
+        return min(workload.budget_samples, self.budget_samples or workload.budget_samples)
+
+    def train(self, workload: Workload, *, seen: Callable[[Evaluation], None] | None = None) -> LearningCurve:
+        """Train, resuming from a checkpoint if there is one, and save the curve.
+
+        A metric or loss that is not finite ends the run: it has diverged and counts as having used up its budget.
+        ``seen`` is called with each evaluation; an exception from it stops the run, which can be resumed later.
+
+        Raises: RecordError for a checkpoint of another run; OutputError; what the workload raises.
+        """
+        algorithm = open_algorithm(self.algorithm, workload, self.batch_size, seed=self.seed)
+        samples, evaluations = self._resume(algorithm)
+        batches = workload.batches(self.batch_size, seed=self.seed, start=samples)
+        reached, budget = False, self.budget(workload)
+        for at in learn(
+            algorithm,
+            batches,
+            workload.evaluate,
+            budget_samples=budget,
+            evaluate_every=workload.evaluate_every,
+            start_samples=samples,
+        ):
+            samples = at.samples
+            if at.loss is None or not math.isfinite(at.metric):
+                break
+            evaluations.append(Evaluation(samples=samples, metric=at.metric, loss=at.loss))
+            if seen is not None:
+                seen(evaluations[-1])
+            reached = workload.target is not None and workload.metric.reached(at.metric, workload.target)
+            if reached:
+                break
+            if len(evaluations) % CHECKPOINT_EVERY == 0:
+                self._checkpoint(algorithm, samples, evaluations)
+        result = LearningCurve(
+            workload=workload.name,
+            algorithm=self.algorithm,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            metric=workload.metric.name,
+            target=workload.target,
+            reached=reached,
+            samples=samples,
+            budget_samples=budget,
+            evaluations=tuple(evaluations),
+            fingerprint=self.fingerprint,
+            state_bytes=state_bytes(algorithm.state_dict()),
+            provenance=provenance(
+                "measured", model=workload.model_fingerprint(), data=workload.data_fingerprint(), seed=self.seed
+            ),
+        )
+        if self.curve_path is not None and self.checkpoint_path is not None:
+            result.save(self.curve_path)
+            self.checkpoint_path.unlink(missing_ok=True)
+        return result
+
+    def _checkpoint(self, algorithm: TrainingAlgorithm, samples: int, evaluations: list[Evaluation]) -> None:
+        if self.checkpoint_path is None:
+            return
+        extra = {
+            "fingerprint": self.fingerprint,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "algorithm": self.algorithm,
+            "samples": samples,
+            "evaluations": [evaluation.model_dump() for evaluation in evaluations],
+        }
+        save_checkpoint(self.checkpoint_path, algorithm.state_dict(), extra=extra)
+
+    def _resume(self, algorithm: TrainingAlgorithm) -> tuple[int, list[Evaluation]]:
+        path = self.checkpoint_path
+        if path is None or not path.exists():
+            return 0, []
+        state, extra = load_checkpoint(path)
+        self._check_identity(path, (extra["fingerprint"], extra["batch_size"], extra["seed"], extra["algorithm"]))
+        algorithm.load_state_dict(state)
+        return extra["samples"], [Evaluation(**evaluation) for evaluation in extra["evaluations"]]
+
+    def _check_identity(self, path: Path, identity: tuple[str | None, int, int, str]) -> None:
+        expected = (self.fingerprint, self.batch_size, self.seed, self.algorithm)
+        if identity != expected:
+            form = "workload {}, batch size {}, seed {}, {}"
+            raise RecordError(
+                f"{path} belongs to another training run",
+                value=form.format(*identity),
+                allowed=form.format(*expected),
+                hint="give another folder, or remove the file",
+            )

@@ -1,0 +1,152 @@
+"""A sweep of training runs over batch sizes and seeds, in worker processes; finished runs are never repeated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wattune.algorithms import canonical
+from wattune.errors import InputError, Interrupted, OutputError
+from wattune.proxy.ray_cluster import cluster_training
+from wattune.proxy.run import ProxyRun
+from wattune.proxy.workers import Results, is_picklable, worker_pool
+from wattune.records import LearningCurve
+from wattune.remote import cluster_address
+from wattune.workloads import Workload
+
+Progress = Callable[[int, int, str], None]
+
+
+def sweep(
+    workload: Workload,
+    *,
+    batch_sizes: Sequence[int] | None = None,
+    seeds: Sequence[int],
+    folder: Path | None,
+    algorithm: str = "backprop",
+    processes: int | None = None,
+    executor: str | None = None,
+    progress: Progress | None = None,
+) -> list[LearningCurve]:
+    """Train at every batch size and seed until the target or the end of the budget; a seed fixes the initial weights.
+
+    Each run has one torch thread in a worker process, the longest (smallest batch sizes) first; ``processes`` defaults
+    to the number of cores, at most that of runs. A workload that cannot be pickled is trained in this process. Finished
+    curves are saved in ``folder`` as ``b008-s0.json`` and reused by a rerun; an unfinished run resumes from its
+    checkpoint, at most ``CHECKPOINT_EVERY`` evaluations back. ``executor`` "ray" or "ray:ADDRESS": on a cluster, one
+    run per core, without checkpoints.
+
+    Returns the curves by batch size and seed.
+
+    Raises: RecordError if the folder holds curves of another sweep; OutputError; Interrupted on Ctrl-C; InputError;
+    what the workload raises.
+    """
+    sizes = sorted(set(workload.batch_sizes if batch_sizes is None else batch_sizes))
+    if not sizes or not seeds:
+        raise InputError("nothing to train", value=f"{len(sizes)} batch sizes, {len(seeds)} seeds", allowed="1 or more")
+    how: dict[str, Any] = {"processes": processes, "executor": executor, "progress": progress}
+    with trainer(workload, folder=folder, algorithm=algorithm, **how) as train:
+        # Small batches take the most steps, so they start first and the last process ends soonest.
+        return train([RunRequest(b, s) for b in sizes for s in dict.fromkeys(seeds)])
+
+
+class RunRequest(NamedTuple):
+    """A request for a run; ``budget_samples``: a smaller budget than the workload's."""
+
+    batch_size: int
+    seed: int
+    budget_samples: int | None = None
+
+
+@contextmanager
+def trainer(
+    workload: Workload,
+    *,
+    folder: Path | None,
+    algorithm: str = "backprop",
+    processes: int | None = None,
+    executor: str | None = None,
+    progress: Progress | None = None,
+    most: int | None = None,
+) -> Iterator[Callable[[Sequence[RunRequest]], list[LearningCurve]]]:
+    """Open a function that returns the curves of the requested runs, in their order; see ``sweep``.
+
+    ``most``: the number of runs that all calls together may request, if it is not known beforehand; progress then
+    counts to it.
+    """
+    if processes is not None and processes < 1:
+        raise InputError("processes", value=processes, allowed="1 or more")
+    if executor is not None:
+        cluster_address(executor)
+    algorithm = canonical(algorithm)
+    if folder is not None:
+        _make(folder)
+    fingerprint = workload.fingerprint()
+    report = progress or (lambda done, total, what: None)
+    done: dict[ProxyRun, LearningCurve] = {}
+    with ExitStack() as stack:
+        train: Callable[[Sequence[ProxyRun]], Results] | None = None
+
+        def get(requests: Sequence[RunRequest]) -> list[LearningCurve]:
+            nonlocal train
+            runs = [
+                ProxyRun(fingerprint, request.batch_size, request.seed, algorithm, folder, request.budget_samples)
+                for request in requests
+            ]
+            finished = {run: curve for run in runs if (curve := run.finished(workload)) is not None}
+            done.update(finished)
+            total = most or len(runs)
+            if finished:
+                report(len(done), total, f"{len(finished)} of {_runs(len(runs))} already finished")
+            left = [run for run in runs if run not in done]
+            if left and train is None and executor is not None:
+                workload.check()
+                report(len(done), total, f"{_runs(len(left))} to train on the cluster")
+                train = stack.enter_context(cluster_training(workload, executor))
+            elif left and train is None:
+                workload.check()
+                count = min(processes or cores(), most or len(left))
+                if count > 1 and not is_picklable(workload):
+                    report(len(done), total, "the workload cannot be pickled: training in this process")
+                    count = 1
+                report(len(done), total, f"{_runs(len(left))} to train, {count} at a time")
+                train = stack.enter_context(worker_pool(workload, count))
+            if left and train is not None:
+                try:
+                    with closing(train(left)) as results:
+                        for run, result in results:
+                            done[run] = result
+                            report(len(done), total, _line(result))
+                except KeyboardInterrupt as error:
+                    raise Interrupted(f"interrupted after {len(done)} of {_runs(total)}") from error
+            return [done[run] for run in runs]
+
+        yield get
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {folder}", value=error.strerror or str(error), hint="give another output folder"
+        ) from error
+
+
+def cores() -> int:
+    """Number of cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _line(curve: LearningCurve) -> str:
+    if curve.target is None:
+        return f"batch size {curve.batch_size}, seed {curve.seed}: {curve.samples:,} samples"
+    how = "reached the target after" if curve.reached else "did not reach the target in"
+    return f"batch size {curve.batch_size}, seed {curve.seed}: {how} {curve.samples:,} samples"

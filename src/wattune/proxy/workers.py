@@ -1,0 +1,121 @@
+"""Worker processes that train one run at a time and never outlive the process that started them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+
+import torch
+
+from wattune.errors import WattuneError
+from wattune.proxy.run import ProxyRun
+from wattune.records import LearningCurve
+from wattune.workloads import Workload
+
+PARENT_CHECK_S = 1.0
+"""Seconds between a worker's checks of its parent's process id; it notices a closed pipe at once."""
+
+Results = Generator[tuple[ProxyRun, LearningCurve], None, None]
+"""Finished runs with their curves."""
+
+_workload: Workload | None = None
+
+
+def is_picklable(workload: Workload) -> bool:
+    """Return whether the workload can be sent to another process."""
+    try:
+        pickle.dumps(workload)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return True
+
+
+@contextmanager
+def worker_pool(workload: Workload, processes: int) -> Iterator[Callable[[Sequence[ProxyRun]], Results]]:
+    """Open a function that trains runs, with one torch thread each, and yields each with its curve as it finishes.
+
+    With 1 process the runs are trained in this one, one after the other. The workers serve all calls; they end when the
+    context ends and when this process dies. Raises: WattuneError if a worker crashed; what a run raises.
+    """
+    if processes == 1:
+        yield partial(_here, workload)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    watched, held = spawn.Pipe(duplex=False)
+    executor = ProcessPoolExecutor(
+        processes, mp_context=spawn, initializer=_start, initargs=(watched, os.getpid(), workload)
+    )
+    try:
+        yield partial(_in_processes, executor)
+    finally:
+        held.close()
+        executor.shutdown(cancel_futures=True)
+        watched.close()
+
+
+def _here(workload: Workload, runs: Sequence[ProxyRun]) -> Results:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for run in runs:
+            yield run, run.train(workload)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _in_processes(executor: ProcessPoolExecutor, runs: Sequence[ProxyRun]) -> Results:
+    try:
+        with _interrupts_blocked():
+            futures: dict[Future[LearningCurve], ProxyRun] = {executor.submit(_train, run): run for run in runs}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool as error:
+        raise WattuneError(
+            "a worker process crashed during a proxy run: out of memory, a workload that only this process can build, "
+            "or a script without `if __name__ == '__main__':`; pass processes=1 to train in this process"
+        ) from error
+
+
+def _start(watched: Connection, parent: int, workload: Workload) -> None:
+    global _workload
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    torch.set_num_threads(1)
+    _workload = workload
+    threading.Thread(target=_end_with, args=(watched, parent), name="wattune-parent", daemon=True).start()
+
+
+def _end_with(watched: Connection, parent: int) -> None:
+    # Nothing is ever sent: the pipe becomes readable when its other end closes, also by the parent's death.
+    while not watched.poll(PARENT_CHECK_S):
+        if os.getppid() != parent:
+            break
+    os._exit(1)
+
+
+def _train(run: ProxyRun) -> LearningCurve:
+    assert _workload is not None
+    return run.train(_workload)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C: processes started within never receive it, and this one receives it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # its own start would let interrupts through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,404 @@
+"""Client of a wattune server: responses are validated and cached, uploads are delivered even after an outage."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from pydantic import ValidationError
+from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_chain, wait_random
+from typing_extensions import Self
+
+from wattune.errors import InputError, RecordError, ServerError, ServerUnavailable, WattuneError
+from wattune.records import Plan, ProfileKey, ProfileTable, Record, SampleEfficiency, TrainingRecord
+from wattune.records.served import MODEL_NAME, DeviceStatus, ServedModel, SweepRequest, SweepStatus, digest
+from wattune.remote.cache import Cache
+from wattune.remote.connection import BACKOFF_S, Connection
+from wattune.remote.download import download, is_whole
+from wattune.remote.outbox import Outbox, upload
+
+R = TypeVar("R", bound=Record)
+Progress = Callable[[int, int, str], None]
+
+OUTAGE_TIMEOUT_S = 600.0
+"""Timeout in seconds of a device that needs a curve from an unavailable server."""
+
+STATUS_S = 2.0
+"""Timeout in seconds of a status report; the next report follows soon."""
+
+POLLS_S = tuple(min(0.25 * 1.3**looks, 5.0) for looks in range(13))
+"""Intervals in seconds between polls of a job; the last one is repeated."""
+
+# With 20 % jitter, so that a fleet that waits for one job does not poll in step.
+_POLLS = wait_chain(*(wait_random(0.8 * poll_s, poll_s) for poll_s in POLLS_S))
+
+
+class PublishedProfile(NamedTuple):
+    """A profile on the server. ``publisher``: the device that measured it; ``created_s``: seconds since 1970."""
+
+    id: str
+    board: str
+    workload: str
+    algorithm: str
+    kind: str | None
+    publisher: str
+    created_s: float
+
+
+class Client:
+    """Client of the wattune server at a URL.
+
+    ``token``: access token, by default from the environment variable ``WATTUNE_TOKEN``. ``cache``: cache folder, by
+    default in the user's cache. ``notify``: called with messages for the user, e.g. that the server is unavailable.
+    ``outage_timeout_s``: timeout of a call that needs a curve during an outage. Set ``SSL_CERT_FILE`` to use a custom
+    certificate authority.
+
+    Thread-safe. Raises: InputError, OutputError; every method ServerError and ServerRefused.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        cache: Path | None = None,
+        notify: Callable[[str], None] | None = None,
+        outage_timeout_s: float = OUTAGE_TIMEOUT_S,
+        backoff_s: tuple[float, ...] = BACKOFF_S,
+    ):
+        self._connection = Connection(url, token=token, backoff_s=backoff_s)
+        self._cache = Cache(self._connection.url, cache)
+        self._notify = notify or (lambda text: None)
+        self._outage_timeout_s = outage_timeout_s
+        self._outbox = Outbox(self._cache.folder / "outbox", self._notify)
+        self._outage_reported = False
+        self._messages: set[str] = set()
+        self._delivering = threading.Lock()
+        if self._connection.sends_plain_token:
+            self._notify(f"the token and all records are sent to {self.url} unencrypted; use https to encrypt them")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def notify_once(self, text: str) -> None:
+        """Call ``notify`` with a message unless it was sent before."""
+        if text not in self._messages:
+            self._messages.add(text)
+            self._notify(text)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._connection.close()
+
+    @property
+    def url(self) -> str:
+        """URL of the server."""
+        return self._connection.url
+
+    @property
+    def pending(self) -> int:
+        """Number of uploads that are not delivered yet."""
+        return len(self._outbox.pending())
+
+    # --------------------------------------------------------------------------------------------------------- models
+
+    def model(self, name: str) -> ServedModel:
+        """Get the description of a model, from the cache if the server is unavailable.
+
+        Raises: ServerUnavailable if it is not in the cache; InputError for an invalid name.
+        """
+        if not re.fullmatch(MODEL_NAME, name):
+            raise InputError("model", value=name, allowed="lower-case letters, digits, dots, dashes and underscores")
+        try:
+            model = self._record(ServedModel, self._get(f"/v1/models/{name}"))
+        except ServerUnavailable:
+            entry = self._cache.get("models", name)
+            if entry is None:
+                raise
+            self._notify(f"using the model {name} cached on {entry.day}")
+            return self._record(ServedModel, entry.value)
+        if model.model != name:
+            raise ServerError(f"the server {self.url} returned the model {model.model} instead of {name}")
+        self._cache.put("models", name, model.dump())
+        return model
+
+    def weights(self, model: ServedModel) -> Path | None:
+        """Get the safetensors file with the model's initial weights; None if it has none.
+
+        The file is downloaded once, and its hash is verified each time.
+
+        Raises: ServerUnavailable; ServerError if the content does not match the description.
+        """
+        if model.weights is None:
+            return None
+        path = self._cache.path("weights", model.weights.sha256, ".safetensors")
+        if is_whole(path, model.weights):
+            return path
+        return download(self._connection, f"/v1/models/{model.model}/weights", model.weights, path)
+
+    # ----------------------------------------------------------------------------------------------------------- jobs
+
+    def start(self, request: SweepRequest, model: ServedModel | None = None) -> SweepStatus:
+        """Submit a sweep of proxy runs; the same request returns the same job.
+
+        Raises: InputError if ``model`` is given and the server's model has changed.
+        """
+        status = self._status(self._request("POST", "/v1/jobs", body=request.model_dump(mode="json")))
+        if model is not None and status.job != request.key(model.digest):
+            raise InputError(
+                f"the server's model {model.model} has changed since this run began", hint="start a new run"
+            )
+        return status
+
+    def job(self, job: str) -> SweepStatus:
+        """Get the status of a job."""
+        return self._status(self._get(f"/v1/jobs/{quote(job, safe='')}"))
+
+    def curve(self, job: str) -> SampleEfficiency:
+        """Get the curve of a finished job, which never changes; from the cache if the server is unavailable.
+
+        Raises: ServerUnavailable if it is not in the cache.
+        """
+        try:
+            curve = self._record(SampleEfficiency, self._get(f"/v1/jobs/{quote(job, safe='')}/curve"))
+        except ServerUnavailable:
+            cached = self._cached_curve(job)
+            if cached is None:
+                raise
+            return cached
+        self._cache.put("curves", job, curve.dump())
+        return curve
+
+    def wait_for_curve(self, job: str, progress: Progress | None = None) -> SampleEfficiency:
+        """Wait for a job to finish and return its curve. ``progress`` is called with the runs done and their maximum.
+
+        During an outage the call retries, unless the curve is in the cache.
+
+        Raises: ServerUnavailable after an outage of more than ``outage_timeout_s``; ServerError if the job ends without
+        a curve; InputError if the job has failed for good.
+        """
+        last_progress = None
+
+        def poll() -> SweepStatus:
+            nonlocal last_progress
+            status = self._retrying(job)(self.job, job)
+            if status.state == "done":
+                return status
+            if status.ended:
+                raise _ended(status)
+            now = (status.runs_done, status.runs_most, f"on the server, {status.state}")
+            if progress is not None and now != last_progress:
+                progress(*now)
+            last_progress = now
+            return status
+
+        try:
+            status = Retrying(retry=retry_if_result(lambda status: status.state != "done"), wait=_POLLS)(poll)
+            curve = self._retrying(job)(self.curve, job)
+        except ServerUnavailable as error:
+            return self._cached_curve_or(error, job)
+        if progress is not None:
+            progress(status.runs_done, status.runs_done, "done")
+        return curve
+
+    def sweep(self, request: SweepRequest, model: ServedModel, progress: Progress | None = None) -> SampleEfficiency:
+        """Submit a sweep and wait for its curve, which comes from the cache if the server is unavailable.
+
+        Raises: ServerUnavailable after an outage of more than ``outage_timeout_s``; ServerError if the job ends without
+        a curve; InputError if the job has failed for good, or the server's model has changed.
+        """
+        job = request.key(model.digest)
+        try:
+            self._retrying(job)(self.start, request, model)
+        except ServerUnavailable as error:
+            return self._cached_curve_or(error, job)
+        return self.wait_for_curve(job, progress)
+
+    # ------------------------------------------------------------------------------------------------------- profiles
+
+    def profiles(self, key: ProfileKey) -> list[PublishedProfile]:
+        """List the profiles with this key, newest first; from the cache if the server is unavailable."""
+        name = digest(key.model_dump(mode="json"))
+        try:
+            listing = self._get("/v1/profiles", params={"key": name})
+            self._cache.put("offers", name, listing)
+        except ServerUnavailable:
+            entry = self._cache.get("offers", name)
+            listing = [] if entry is None else entry.value
+        try:
+            return [_published_profile(fields) for fields in listing]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerError(f"the server {self.url} did not return a list of profiles") from error
+
+    def profile(self, profile: str) -> ProfileTable:
+        """Get a profile by its id, from the cache if the server is unavailable. Raises: ServerUnavailable."""
+        try:
+            table = self._record(ProfileTable, self._get(f"/v1/profiles/{quote(profile, safe='')}"))
+        except ServerUnavailable:
+            entry = self._cache.get("profiles", profile)
+            if entry is None:
+                raise
+            return self._record(ProfileTable, entry.value)
+        self._cache.put("profiles", profile, table.dump())
+        return table
+
+    def publish_profile(self, table: ProfileTable, *, device: str) -> str | None:
+        """Upload a profile that this device measured; return its id, or None if the upload is pending."""
+        return self._upload("/v1/profiles", {"device": device}, table)
+
+    # -------------------------------------------------------------------------------------------- status and uploads
+
+    def put_status(self, status: DeviceStatus) -> None:
+        """Report the status of the device; dropped if the server is unavailable."""
+        self._request(
+            "PUT",
+            f"/v1/devices/{quote(status.device, safe='')}",
+            body=status.model_dump(mode="json"),
+            retries=False,
+            timeout_s=STATUS_S,
+        )
+
+    def put_plan(self, device: str, plan: Plan, *, profile: str | None = None, job: str | None = None) -> None:
+        """Report the plan of the device, and its profile and job; dropped if the server is unavailable."""
+        params = {key: value for key, value in (("profile", profile), ("job", job)) if value is not None}
+        path = f"/v1/devices/{quote(device, safe='')}/plan"
+        self._request("PUT", path, params=params, body=plan.dump(), retries=False, timeout_s=STATUS_S)
+
+    def upload_training(self, record: TrainingRecord, *, device: str, model: str) -> str | None:
+        """Upload the record of a training run; return its id, or None if the upload is pending."""
+        return self._upload("/v1/trainings", {"device": device, "model": model}, record)
+
+    def deliver(self) -> int:
+        """Send the pending uploads; return how many remain. Errors of the server are notified, not raised."""
+        self._deliver()
+        return self.pending
+
+    # -------------------------------------------------------------------------------------------------------- inside
+
+    def _upload(self, path: str, params: dict[str, str], record: Record) -> str | None:
+        content = upload("POST", path, params, record.dump())
+        try:
+            # Stored first, so that it is delivered even after a crash; the idempotency key prevents duplicates.
+            self._outbox.put(content)
+        except (WattuneError, OSError) as error:
+            return self._send_without_outbox(content, record, error)
+        answer = self._deliver().get(content["key"])
+        if any(content["key"] in name for name in self._outbox.pending()):
+            self._notify(f"the {record.name} record is stored and will be delivered later")
+        return _id(answer)
+
+    def _send_without_outbox(self, content: dict[str, Any], record: Record, why: Exception) -> str | None:
+        """Try once to send an upload that could not be stored; a failure does not fail the run."""
+        try:
+            return _id(self._send(content))
+        except (WattuneError, OSError) as error:
+            self._notify(f"the {record.name} record was lost: not delivered ({error}), and not stored: {why}")
+            return None
+
+    def _deliver(self) -> dict[str, Any]:
+        answers: dict[str, Any] = {}
+        try:
+            self._outbox.deliver(self._send, answers)
+        except (WattuneError, OSError) as error:
+            self._report(error)
+        return answers
+
+    def _send(self, upload: dict[str, Any]) -> Any:
+        return self._connection.request(
+            upload["method"],
+            upload["path"],
+            params=upload["params"],
+            body=upload["body"],
+            headers={"Idempotency-Key": upload["key"]},
+        )
+
+    def _get(self, path: str, *, params: dict[str, str] | None = None) -> Any:
+        return self._request("GET", path, params=params)
+
+    def _request(self, method: str, path: str, **options: Any) -> Any:
+        try:
+            answer = self._connection.request(method, path, **options)
+        except ServerUnavailable as error:
+            self._report(error)
+            raise
+        self._outage_reported = False
+        if self._outbox.pending() and self._delivering.acquire(blocking=False):
+            try:
+                self._deliver()
+            finally:
+                self._delivering.release()
+        return answer
+
+    def _report(self, error: Exception) -> None:
+        if not isinstance(error, ServerUnavailable):
+            self.notify_once(str(error))
+        elif not self._outage_reported and not self._connection.is_closed:
+            self._outage_reported = True
+            self._notify(str(error))
+
+    def _retrying(self, job: str) -> Retrying:
+        """Retry during an outage, for ``outage_timeout_s``, unless the job's curve is in the cache."""
+        return Retrying(
+            retry=retry_if_exception(
+                lambda error: isinstance(error, ServerUnavailable) and self._cache.get("curves", job) is None
+            ),
+            stop=stop_after_delay(self._outage_timeout_s),
+            wait=_POLLS,
+            reraise=True,
+        )
+
+    def _cached_curve_or(self, error: ServerUnavailable, job: str) -> SampleEfficiency:
+        curve = self._cached_curve(job)
+        if curve is None:
+            raise ServerUnavailable(
+                f"{error}; the curve of this model is not available yet: continue with --resume when the server is back"
+            ) from error
+        return curve
+
+    def _cached_curve(self, job: str) -> SampleEfficiency | None:
+        entry = self._cache.get("curves", job)
+        if entry is None:
+            return None
+        self._notify(f"using the curve cached on {entry.day}")
+        return self._record(SampleEfficiency, entry.value)
+
+    def _record(self, kind: type[R], data: object) -> R:
+        try:
+            return kind.parse(data, source=f"the {kind.name} of {self.url}")
+        except RecordError as error:
+            raise ServerError(str(error)) from error
+
+    def _status(self, data: object) -> SweepStatus:
+        try:
+            return SweepStatus.model_validate(data)
+        except ValidationError as error:
+            raise ServerError(f"the server {self.url} returned an invalid job status") from error
+
+
+def _published_profile(fields: dict[str, Any]) -> PublishedProfile:
+    profile = PublishedProfile(**{field: fields[field] for field in PublishedProfile._fields})
+    if not re.fullmatch(r"[0-9a-f]{1,64}", profile.id):
+        raise ValueError(profile.id)
+    return profile._replace(publisher=str(profile.publisher)[:100], created_s=float(profile.created_s))
+
+
+def _id(answer: object) -> str | None:
+    return str(answer["id"]) if isinstance(answer, dict) and "id" in answer else None
+
+
+def _ended(status: SweepStatus) -> InputError | ServerError:
+    why = status.reason or "no reason given"
+    if status.state == "failed":
+        return InputError("the server's sweep of this model has failed", value=why)
+    how = "was cancelled" if status.state == "cancelled" else f"has stopped: {why}"
+    return ServerError(f"the server's sweep {status.job} {how}; restart it on the server's page of jobs")

@@ -1,0 +1,259 @@
+"""Heat maps of step time and peak power over batch size and clock, with the frontier of the cap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from wattune.point import BatchShape, Knobs
+from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileTable
+from wattune.reporting import phrases
+from wattune.reporting.charts import axis, dots, line, number, rule, spec
+from wattune.reporting.page import Figure, Spec, plain
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A profile arranged as a matrix: rows by batch size, columns by knobs, both ascending.
+
+    ``columns`` is one that sets nothing on a device without knobs. A place that was not measured is in no dict.
+    """
+
+    rows: tuple[BatchShape, ...]
+    columns: tuple[Knobs, ...]
+    cells: dict[tuple[int, int], ProfileCell]
+    full: frozenset[tuple[int, int]]
+    aborted: dict[tuple[int, int], AbortedProbe]
+
+    @property
+    def title(self) -> str:
+        """Title of the columns."""
+        return phrases.knob_titles(self.columns[0])
+
+    def label(self, row: int) -> str:
+        """The batch size of a row, with the micro-batch size where it differs."""
+        batch_size, micro = self.rows[row]
+        return f"{batch_size}" if micro == batch_size else f"{batch_size} / {micro}"
+
+
+def arrange(profile: ProfileTable) -> HeatMap:
+    """Arrange the profile as a matrix."""
+    entries: list[ProfileCell | AbortedProbe] = [*profile.cells, *profile.aborted]
+    rows = tuple(sorted({entry.shape for entry in entries}))
+    # A batch size that does not fit in memory fits at no setting, so a profile may probe it at one only.
+    tried: list[ProfileCell | AbortedProbe] = [*profile.measured, *profile.aborted]
+    columns = tuple(sorted({entry.knobs for entry in tried or entries if entry.knobs})) or (Knobs(),)
+    cells = {(rows.index(cell.shape), columns.index(cell.knobs)): cell for cell in profile.measured}
+    aborted = {(rows.index(probe.shape), columns.index(probe.knobs)): probe for probe in profile.aborted}
+    out = {rows.index(cell.shape) for cell in profile.cells if cell.out_of_memory}
+    full = {(row, column) for row in out for column in range(len(columns))} - cells.keys() - aborted.keys()
+    return HeatMap(rows, columns, cells, frozenset(full), aborted)
+
+
+def time_map(profile: ProfileTable, plan: Plan | None) -> Figure:
+    """Milliseconds per sample over batch size and clock."""
+    return _figure(
+        "step-time",
+        "Time per sample",
+        "ms per sample",
+        lambda cell: (cell.step_s or 0.0) / cell.batch_size * 1000,
+        "time",
+        profile,
+        plan,
+    )
+
+
+def power_map(profile: ProfileTable, plan: Plan | None) -> Figure:
+    """Peak power in watts over batch size and clock."""
+    figure = _figure("peak-power", "Peak power", "W", lambda cell: cell.power_peak_w or 0.0, "power", profile, plan)
+    window_s = profile.sensor_window_s
+    averaged = f", each averaged over {phrases.seconds(window_s)}" if window_s else ""
+    return replace(figure, note=f"The largest reading of the sensor{averaged}. {figure.note}".strip())
+
+
+def _figure(
+    key: str,
+    title: str,
+    unit: str,
+    value: Callable[[ProfileCell], float],
+    colours: str,
+    profile: ProfileTable,
+    plan: Plan | None,
+) -> Figure:
+    grid = arrange(profile)
+    origin = phrases.origin(profile=profile.provenance.kind)
+    if len(grid.columns) == 1:
+        return Figure(key, title, origin, _bars(grid, value, unit, colours, plan), height=320)
+    z = [
+        [value(grid.cells[row, column]) if (row, column) in grid.cells else None for column in range(len(grid.columns))]
+        for row in range(len(grid.rows))
+    ]
+    heat: Spec = {
+        "type": "heatmap",
+        "x": list(range(len(grid.columns))),
+        "y": list(range(len(grid.rows))),
+        "z": z,
+        "text": [["" if v is None else number(v) for v in line] for line in z],
+        "texttemplate": "%{text}",
+        "hovertext": [
+            [_hover(grid, row, column) for column in range(len(grid.columns))] for row in range(len(grid.rows))
+        ],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "hoverongaps": False,
+        "colorscale": _scale([v for line in z for v in line if v is not None], colours),
+        "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 10, "outlinewidth": 0, "len": 1},
+        "xgap": 2,
+        "ygap": 2,
+    }
+    marks, legend = _marks(grid, plan)
+    figure = spec(
+        [heat, *marks],
+        axis(
+            grid.title,
+            tickvals=heat["x"],
+            ticktext=[phrases.knob_values(knobs) for knobs in grid.columns],
+            showgrid=False,
+        ),
+        axis(
+            _row_title(grid),
+            tickvals=heat["y"],
+            ticktext=[grid.label(r) for r in range(len(grid.rows))],
+            showgrid=False,
+        ),
+        margin={"l": 48, "r": 8, "t": 8, "b": 44},
+        plot_bgcolor="var(--blank)",
+    )
+    figure["layout"]["xaxis"].update(
+        range=[-0.54, len(grid.columns) - 0.46], tickangle=-45 if len(grid.columns) > 8 else 0
+    )
+    figure["layout"]["yaxis"]["range"] = [-0.5, len(grid.rows) - 0.5]
+    return Figure(
+        key,
+        title,
+        origin,
+        figure,
+        note=legend,
+        height=90 + 46 * max(5, len(grid.rows)),
+        narrowest=130 + 30 * len(grid.columns),
+    )
+
+
+def _scale(values: Sequence[float], colours: str) -> list[list[object]]:
+    # The middle colour at the geometric mean: step times span two orders of magnitude, and the lowest clocks, which
+    # are never chosen, would otherwise take all shades.
+    low, high = min(values), max(values)
+    middle = (math.sqrt(low * high) - low) / (high - low) if high > low else 0.5
+    return [[0, f"var(--{colours}-0)"], [middle, f"var(--{colours}-1)"], [1, f"var(--{colours}-2)"]]
+
+
+def _marks(grid: HeatMap, plan: Plan | None) -> tuple[list[Spec], str]:
+    """The traces over a heat map, and their legend."""
+    marks, legend = [], []
+    if plan is not None and plan.cap_w is not None:
+        marks.append(_frontier(grid, plan.cap_w, plan.margin_w))
+        legend.append(f"Line: the highest setting of each batch size under {phrases.cap(plan.cap_w)}.")
+    if plan is not None and (place := _chosen(grid, plan)) is not None:
+        row, column = place
+        # Just inside the cell, so that the line of the cap stays visible beside it.
+        left, right, low, high = column - 0.43, column + 0.43, row - 0.43, row + 0.43
+        frame = ([left, right, right, left, left], [low, low, high, high, low])
+        marks.append(line(*frame, "chosen", "var(--accent)", line={"width": 3.5}, hoverinfo="skip"))
+        legend.append("Green frame: the chosen point.")
+    blank = len(grid.rows) * len(grid.columns) - len(grid.cells) - len(grid.full) - len(grid.aborted)
+    for places, name, symbol in (
+        (sorted(grid.full), "out of memory", "x-thin"),
+        (sorted(grid.aborted), "stopped above the cap", "triangle-up"),
+        (strained := sorted(p for p, cell in grid.cells.items() if phrases.strain(cell)), "throttled", "circle-open"),
+    ):
+        if places:
+            marks.append(
+                dots(
+                    [column for _, column in places],
+                    [row for row, _ in places],
+                    name,
+                    "var(--muted)",
+                    marker={"symbol": symbol, "size": 8, "line": {"color": "var(--muted)", "width": 1.5}},
+                    text=[_hover(grid, row, column) for row, column in places],
+                    hovertemplate="%{text}<extra></extra>",
+                )
+            )
+    if grid.full:
+        legend.append("Cross: does not fit in memory.")
+    if grid.aborted:
+        legend.append("Triangle: probe stopped at its first reading above the cap.")
+    if strained:
+        legend.append("Ring: the board was throttled or swapping during the measurement.")
+    if blank:
+        legend.append(f"Blank: not measured ({blank} of {len(grid.rows) * len(grid.columns)}).")
+    return marks, " ".join(legend)
+
+
+def _frontier(grid: HeatMap, cap_w: float, margin_w: float) -> Spec:
+    """A staircase right of the highest setting under the cap, row by row; without a line for rows that do not fit."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for row in range(len(grid.rows)):
+        under = [
+            column
+            for (r, column), cell in grid.cells.items()
+            if r == row and (cell.power_peak_w or 0.0) + margin_w <= cap_w
+        ]
+        is_probed = under or any(r == row for r, _ in (*grid.cells, *grid.aborted))
+        edge = max(under, default=-1) + 0.5
+        x += [edge, edge] if is_probed else [None, None]
+        y += [row - 0.5, row + 0.5] if is_probed else [None, None]
+    return line(
+        x, y, f"under {phrases.cap(cap_w)}", "var(--cap)", line={"width": 3}, cliponaxis=False, hoverinfo="skip"
+    )
+
+
+def _chosen(grid: HeatMap, plan: Plan) -> tuple[int, int] | None:
+    if plan.shape not in grid.rows or plan.knobs not in grid.columns:
+        return None
+    return grid.rows.index(plan.shape), grid.columns.index(plan.knobs)
+
+
+def _bars(grid: HeatMap, value: Callable[[ProfileCell], float], unit: str, colours: str, plan: Plan | None) -> Spec:
+    # One column does not make a map: without a knob, or at one setting, show a bar per batch size.
+    cells = {row: grid.cells[row, 0] for row in range(len(grid.rows)) if (row, 0) in grid.cells}
+    chosen = _chosen(grid, plan) if plan is not None else None
+    bars: Spec = {
+        "type": "bar",
+        "x": [grid.label(row) for row in cells],
+        "y": [value(cell) for cell in cells.values()],
+        "marker": {"color": ["var(--accent)" if chosen == (row, 0) else f"var(--{colours}-1)" for row in cells]},
+        "text": [number(value(cell)) for cell in cells.values()],
+        "insidetextanchor": "start",
+        "hovertext": [_hover(grid, row, 0) for row in cells],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+    figure = spec([bars], axis(_row_title(grid), type="category", showgrid=False), axis(unit, rangemode="tozero"))
+    if colours == "power" and plan is not None and plan.cap_w is not None:
+        shape, label = rule(plan.cap_w, f"cap {phrases.cap(plan.cap_w)}")
+        figure["layout"].update(shapes=[shape], annotations=[{**label, "bgcolor": "var(--card)"}])
+    return figure
+
+
+def _hover(grid: HeatMap, row: int, column: int) -> str:
+    knobs = grid.columns[column]
+    where = f"batch size {grid.label(row)}" + (f" at {knobs}" if knobs else "")
+    if (row, column) in grid.full:
+        return f"{where}<br>does not fit in memory"
+    if (row, column) in grid.aborted:
+        probe = grid.aborted[row, column]
+        return f"{where}<br>stopped at {phrases.watts(probe.power_w)}, above {phrases.cap(probe.cap_w)}"
+    cell = grid.cells.get((row, column))
+    if cell is None or cell.step_s is None:
+        return f"{where}<br>not measured"
+    strain = f"\n{strain}" if (strain := phrases.strain(cell)) else ""
+    spread = "" if cell.step_std_s is None else f" ± {cell.step_std_s * 1000:.2g}"
+    sample = number(cell.step_s / cell.batch_size * 1000)
+    return plain(
+        f"{where}\n{number(cell.step_s * 1000)}{spread} ms per step, {sample} ms per sample"
+        f"\npeak {phrases.watts(cell.power_peak_w)}, mean {phrases.watts(cell.power_mean_w)}{strain}"
+    ).replace("\n", "<br>")
+
+
+def _row_title(grid: HeatMap) -> str:
+    return "batch size" if all(b == m for b, m in grid.rows) else "batch size / micro-batch size"

@@ -1,0 +1,308 @@
+"""Wording of figures and origins in reports: one way of writing each quantity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from wattune.point import Knobs, OperatingPoint
+from wattune.records import (
+    Baseline,
+    CapGain,
+    ComparisonRow,
+    Plan,
+    ProfileCell,
+    ProfileCost,
+    TrainingRecord,
+)
+
+FIXED_CLOCK_RULE = "largest batch, fixed clock"
+"""The rule that headlines compare with, as planning and comparison name it."""
+
+OWN_RULE = "wattune"
+"""The name of wattune's own pick in a comparison."""
+
+FIXED_CLOCK = "the largest batch at the fixed clock"
+"""The same rule in a sentence."""
+
+UNKNOWN = "origin unknown"
+
+
+def seconds(value: float | None) -> str:
+    """Write a duration in s, min or h; "-" for None."""
+    if value is None:
+        return "-"
+    if value < 120:
+        return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
+    if value < 7200:
+        minutes, rest = divmod(round(value), 60)
+        return f"{minutes} min {rest:02d} s"
+    hours, rest = divmod(round(value / 60), 60)
+    return f"{hours} h {rest:02d} min"
+
+
+def joules(value: float | None) -> str:
+    """Write an energy in J, kJ or MJ; "-" for None."""
+    if value is None:
+        return "-"
+    for factor, unit in ((1e6, "MJ"), (1e3, "kJ")):
+        if value >= factor:
+            return f"{_digits(value / factor)} {unit}"
+    return f"{_digits(value)} J"
+
+
+def watts(value: float | None) -> str:
+    """Write a power in W, finer than a sensor's usual resolution; "-" for None."""
+    return "-" if value is None else f"{value:.2f} W" if value < 100 else f"{value:.1f} W"
+
+
+def memory(value_bytes: float | None) -> str:
+    """Write an amount of memory in KB, MB or GB; "-" for None."""
+    if value_bytes is None:
+        return "-"
+    factor, unit = (1e9, "GB") if value_bytes >= 999.5e6 else (1e6, "MB") if value_bytes >= 999.5e3 else (1e3, "KB")
+    return f"{_digits(value_bytes / factor)} {unit}"
+
+
+def times(value: float | None) -> str:
+    """Write a ratio such as a speed-up; "-" for None."""
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def count(value: float | None) -> str:
+    """Write a number of samples; "-" for None."""
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def percent(share: float | None) -> str:
+    """Write a fraction as per cent; "-" for None."""
+    if share is None:
+        return "-"
+    return f"{share * 100:.0f} %" if abs(share) >= 0.0995 or share == 0 else f"{share * 100:.2g} %"
+
+
+def multiple(share: float) -> str:
+    """Write a share before "the time of": "12 % of" or, from 2 on, "14.6 times"."""
+    return f"{percent(share)} of" if share < 2 else f"{share:.1f} times"
+
+
+def cap(value: float | None) -> str:
+    """Write a power cap as it was set."""
+    return "no cap" if value is None else f"{value:g} W"
+
+
+def under(cap_w: float | None, supply_cap_w: float | None = None) -> str:
+    """Write a power cap in a sentence; ``supply_cap_w``: the cap if it was set at the supply."""
+    if supply_cap_w is not None:
+        return f"under a cap of {cap(supply_cap_w)} at the supply"
+    return "without a power cap" if cap_w is None else f"under a cap of {cap(cap_w)}"
+
+
+def cap_meaning(plan: Plan) -> str:
+    """The place where the cap applies, the averaging time of its readings, and the margin; empty without a cap."""
+    if plan.cap_w is None:
+        return ""
+    rail = f" ({plan.sensor_rail})" if plan.sensor_rail else ""
+    if plan.supply_cap_w is None:
+        text = f"The cap of {cap(plan.cap_w)} applies at the module, to the readings of its power sensor{rail}."
+    else:
+        supply = plan.supply
+        law = "" if supply is None else f": supply power is (module + {supply.other_w:g} W) / {supply.efficiency:g}"
+        text = (
+            f"The cap of {cap(plan.supply_cap_w)} applies at the supply. That is {watts(plan.cap_w)} at the module's "
+            f"power sensor{rail}{law}."
+        )
+    margin = f"a margin of {plan.margin_w:g} W is kept below the cap" if plan.margin_w else "no margin is kept"
+    window_s = plan.sensor_window_s
+    if window_s is None:
+        return f"{text} The averaging time of a reading is unknown; {margin} for peaks."
+    if window_s == 0:
+        return f"{text} Readings are instantaneous; {margin}."
+    return (
+        f"{text} Each reading is an average over {seconds(window_s)}, so shorter peaks can exceed the cap unseen; "
+        f"{margin} for them."
+    )
+
+
+def confidence(plan: Plan) -> str:
+    """The probabilities that the choice is best and that it exceeds the cap, if the records have them."""
+    parts = []
+    if plan.p_best is not None and plan.expected_loss is not None:
+        parts.append(
+            f"batch size {plan.batch_size} is best with a probability of {_probability(plan.p_best)}, and is expected "
+            f"to take {percent(plan.expected_loss)} longer than the best one"
+        )
+    if plan.p_over_cap is not None:
+        parts.append(f"the probability that it exceeds the cap is {_probability(plan.p_over_cap)}")
+    return "; ".join(parts)
+
+
+def _probability(share: float) -> str:
+    """Write a probability, none of which is known to better than 1 %."""
+    return "under 1 %" if share < 0.01 else "over 99 %" if share > 0.99 else f"{100 * share:.0f} %"
+
+
+def robustness(plan: Plan) -> str:
+    """The pick on boards within the tolerances of a simulated board's file; empty if it was not evaluated."""
+    result = plan.robustness
+    if result is None:
+        return ""
+    loss = (
+        ""
+        if result.mean_loss is None
+        else f"; on average it is {percent(result.mean_loss)} slower than the best choice"
+    )
+    return (
+        f"on {result.draws} boards within the tolerances of the board's file, this point is best on {result.best} and "
+        f"exceeds the cap on {result.over_cap}; its batch size is best on {result.best_batch_size}{loss}"
+    )
+
+
+def strain(cell: ProfileCell) -> str:
+    """Throttling, over-current events and swapping during a measured cell; empty without any."""
+    parts = []
+    if cell.throttled:
+        parts.append(f"throttled by {', '.join(cell.throttled)}")
+    if cell.over_current:
+        parts.append(f"{cell.over_current} over-current {'events' if cell.over_current > 1 else 'event'}")
+    if cell.swapped_bytes:
+        parts.append(f"{cell.swapped_bytes / 2**20:.1f} MiB swapped")
+    return ", ".join(parts)
+
+
+def remark(row: ComparisonRow | Baseline) -> str:
+    """The reason for a rule without a speed-up; empty if it has one."""
+    if row.speed_up is not None:
+        return ""
+    if row.why_not is None and isinstance(row, ComparisonRow) and row.censored:
+        return f"{row.censored} of {row.runs} runs did not reach the target"
+    return row.why_not or ""
+
+
+def batch(point: OperatingPoint) -> str:
+    """The batch size, and the micro-batch size if it is another: "32" or "32 in 8s"."""
+    size, micro = point.shape
+    return f"{size}" if micro == size else f"{size} in {micro}s"
+
+
+def setting(point: OperatingPoint) -> str:
+    """The knobs of a point, such as "768 MHz"; "-" if none is set."""
+    return str(point.knobs) or "-"
+
+
+KNOBS = {
+    "clock_mhz": "clock (MHz)",
+    "memory_clock_mhz": "memory clock (MHz)",
+    "cpu_clock_mhz": "CPU clock (MHz)",
+    "cpu_cores": "CPU cores",
+    "power_limit_w": "power limit (W)",
+}
+"""Title of each knob's axis."""
+
+
+def knob_titles(knobs: Knobs) -> str:
+    """The title of an axis over these knobs: "clock (MHz)", "clock (MHz) / memory clock (MHz)"."""
+    return " / ".join(KNOBS[name] for name in knobs)
+
+
+def knob_values(knobs: Knobs) -> str:
+    """Label on an axis of settings: "768", "768 / 1600"."""
+    return " / ".join(f"{value:g}" for value in knobs.values())
+
+
+def chosen(plan: Plan) -> str:
+    """The chosen point, with the training algorithm unless it is plain backprop, and its memory if that is limited."""
+    how = "" if plan.algorithm == "backprop" and not plan.algorithms else f"{plan.algorithm}, "
+    limit = plan.memory_limit_bytes
+    needs = "" if limit is None else f", {memory(plan.predicted_memory_bytes)} of the {memory(limit)} allowed"
+    return f"{how}{plan.point}{needs}"
+
+
+def origin(**kinds: str | None) -> str:
+    """Write the origin of figures, so that nothing simulated passes for measured.
+
+    One word if all parts agree ("simulated"), otherwise part by part: "step times simulated, samples measured". The
+    keywords name the parts, with underscores for spaces; their values are ``Provenance.kind``.
+    """
+    distinct = set(kinds.values())
+    if len(distinct) <= 1:
+        return next(iter(distinct), None) or UNKNOWN
+    return ", ".join(f"{part.replace('_', ' ')} {kind or 'of unknown origin'}" for part, kind in kinds.items())
+
+
+def grouped(kinds: Mapping[str, str | None]) -> str:
+    """Write the origin of records: "simulated: profile, plan; measured: efficiency", or one word if all agree."""
+    groups: dict[str, list[str]] = {}
+    for name, kind in kinds.items():
+        groups.setdefault(kind or UNKNOWN, []).append(name)
+    if len(groups) == 1:
+        return next(iter(groups))
+    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in groups.items())
+
+
+def gain(speed_up: float) -> str:
+    """Write a speed-up: "1.83 times as fast as" or "as fast as"."""
+    if abs(speed_up - 1) < 0.005:
+        return "as fast as"
+    return f"{speed_up:.2f} times as fast as"
+
+
+def profiling_cost(cost: ProfileCost, plan: Plan | None, training: TrainingRecord | None) -> str:
+    """The cost of profiling, its share of the training run, and when it pays for itself, in one to three sentences.
+
+    Share and pay-back are the training record's, if there is one; otherwise they follow from the plan's predictions,
+    and are called predicted.
+    """
+    text = f"Profiling took {seconds(cost.time_s)} and {joules(cost.energy_j)} on the device in {cost.probes} probes"
+    if cost.cap_w is not None:
+        text += f", {seconds(cost.above_cap_s) if cost.above_cap_s else 'none'} of it above the cap of {cost.cap_w:g} W"
+    text += "."
+    share = training.profiling_share if training else None
+    if share is not None:
+        text += f" That is {multiple(share)} the time of this training run."
+    elif training is None and plan is not None and plan.predicted_s:
+        text += f" That is {multiple(cost.time_s / plan.predicted_s)} the predicted time of a training run."
+    return text + _payback(cost, plan, training)
+
+
+def left_out(training: TrainingRecord) -> str:
+    """The parts of the run that time and energy exclude; empty if they include everything."""
+    missing = (training.provenance.model_extra or {}).get("left_out")
+    return f"Time and energy exclude {missing}." if missing else ""
+
+
+def _payback(cost: ProfileCost, plan: Plan | None, training: TrainingRecord | None) -> str:
+    plan = plan or (training.plan if training else None)
+    rival = baseline(plan) if plan else None
+    after = training.pays_after_trainings if training else None
+    verb = "pays"
+    if training is not None and not training.reached:
+        return " Whether it pays for itself is unknown, since the target was not reached."
+    if after is None:
+        if plan is None or plan.predicted_s is None or rival is None or rival.predicted_s is None:
+            return ""
+        saved_s = rival.predicted_s - plan.predicted_s
+        if saved_s <= 0:
+            return f" It does not pay for itself: no time is predicted to be saved over {FIXED_CLOCK} under this cap."
+        after, verb = cost.time_s / saved_s, "is predicted to pay"
+    runs = "within one run" if after <= 1 else f"after {math.ceil(after)} runs like this"
+    return f" It {verb} for itself {runs}, compared with {FIXED_CLOCK}."
+
+
+def baseline(plan: Plan) -> Baseline | None:
+    """The plan's row of the largest batch at the fixed clock; None if the plan has none."""
+    return next((row for row in plan.baselines if row.rule == FIXED_CLOCK_RULE), None)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+
+
+def metric(name: str | None) -> str:
+    """Write the metric as the title of an axis; "metric" for None."""
+    return "metric" if name is None else name.replace("_", " ")
+
+
+def no_pick(gain: CapGain) -> str:
+    """The reason why there is no pick under a cap."""
+    return "no proxy run reached the target" if gain.feasible else "every measured point exceeds it"

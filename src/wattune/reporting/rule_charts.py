@@ -1,0 +1,131 @@
+"""Charts and tables of every rule's pick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wattune.records import Comparison, ComparisonRow, Plan
+from wattune.reporting import phrases
+from wattune.reporting.charts import axis, spec
+from wattune.reporting.comparison_rows import algorithms, compared, predicted, spread
+from wattune.reporting.page import Figure, Spec, Table, plain
+
+
+def bars(comparison: Comparison) -> Figure | None:
+    """Mean time and energy of every rule with the standard deviation over seeds. None if no rule has a time."""
+    rows = [row for row in reversed(comparison.rows) if row.time_s is not None]
+    if not rows:
+        return None
+    names = [plain(row.rule) for row in rows]
+    times = _bars(names, rows, [row.time_s for row in rows], [row.time_std_s for row in rows], phrases.seconds)
+    energies = _bars(names, rows, [row.energy_j for row in rows], [row.energy_std_j for row in rows], phrases.joules)
+    figure = spec(
+        [times, {**energies, "xaxis": "x2"}],
+        axis("time to target (s)", domain=[0, 0.47], rangemode="tozero"),
+        axis("", type="category", showgrid=False, tickfont={"size": 12.5, "color": "var(--text)"}),
+        xaxis2=axis("energy (J)", domain=[0.53, 1], rangemode="tozero"),
+        margin={"l": 150, "r": 16, "t": 8, "b": 44},
+        bargap=0.35,
+    )
+    return Figure(
+        "comparison",
+        "Time and energy to target",
+        phrases.origin(comparison=comparison.provenance.kind),
+        figure,
+        note=f"Mean and standard deviation over {_seeds(comparison)}. {comparison.method}",
+        height=80 + 44 * len(rows),
+        wide=True,
+        narrowest=560,
+    )
+
+
+def comparison_rows(comparison: Comparison) -> Table:
+    """The comparison as a table, including rules without a result."""
+    rows = compared(comparison)
+    head = ("rule", "batch size", "setting", "time", "energy", "peak power", "slower by", "above fastest", "")
+    numeric = (False, True, True, True, True, True, True, True, False)
+    marked = frozenset(i for i, row in enumerate(comparison.rows) if row.rule == phrases.OWN_RULE)
+    note = '"Slower by": the time of the rule divided by the time of wattune\'s pick.'
+    origin = phrases.origin(comparison=comparison.provenance.kind)
+    return Table("All rules", origin, head, numeric, rows, marked, shown=20, note=note)
+
+
+def baseline_rows(plan: Plan, origin: str) -> Table:
+    """The picks of the other rules, with the plan's predictions."""
+    chosen = (
+        phrases.OWN_RULE,
+        phrases.batch(plan.point),
+        phrases.setting(plan.point),
+        phrases.seconds(plan.predicted_s),
+        phrases.joules(plan.predicted_j),
+        phrases.watts(plan.predicted_peak_w),
+        phrases.times(1.0),
+        "chosen",
+    )
+    rows = [
+        chosen,
+        *predicted(plan),
+    ]
+    head = ("rule", "batch size", "setting", "time", "energy", "peak power", "slower by", "")
+    numeric = (False, True, True, True, True, True, True, False)
+    return Table("Other rules under the same cap", origin, head, numeric, rows, frozenset({0}), shown=20)
+
+
+def algorithm_rows(plan: Plan, origin: str) -> Table:
+    """Each training algorithm's best point under the cap and the memory limit, or why it has none."""
+    head = ("algorithm", "batch size", "setting", "memory", "samples", "time", "energy", "slower by", "")
+    numeric = (False, True, True, True, True, True, True, True, False)
+    rows = algorithms(plan)
+    marked = frozenset(i for i, row in enumerate(plan.algorithms) if row.algorithm == plan.algorithm)
+    limit = (
+        "" if plan.memory_limit_bytes is None else f" The memory limit is {phrases.memory(plan.memory_limit_bytes)}."
+    )
+    note = f"Samples are relative to backprop at its reference batch size.{limit}"
+    return Table("Training algorithms under the same limits", origin, head, numeric, rows, marked, shown=20, note=note)
+
+
+def candidate_rows(plan: Plan, origin: str) -> Table:
+    """Every candidate, the fastest first, and why it was not chosen."""
+    ordered = sorted(plan.candidates, key=lambda c: (not c.feasible, c.relative_time or float("inf"), c.batch_size))
+    marked = frozenset(i for i, candidate in enumerate(ordered) if candidate.point == plan.point)
+    rows = [
+        (
+            phrases.batch(candidate.point),
+            phrases.setting(candidate.point),
+            phrases.seconds(candidate.predicted_s),
+            phrases.joules(candidate.predicted_j),
+            phrases.watts(candidate.predicted_peak_w),
+            "yes" if candidate.feasible else "no",
+            candidate.why_not or "chosen",
+        )
+        for candidate in ordered
+    ]
+    head = ("batch size", "setting", "time", "energy", "peak power", "feasible", "remark")
+    numeric = (True, True, True, True, True, False, False)
+    return Table("All candidates", origin, head, numeric, rows, marked, shown=10)
+
+
+def _bars(
+    names: list[str],
+    rows: list[ComparisonRow],
+    means: list[float | None],
+    deviations: list[float | None],
+    unit: Callable[[float | None], str],
+) -> Spec:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "x": means,
+        "y": names,
+        "error_x": {"type": "data", "array": deviations, "color": "var(--muted)", "thickness": 1.5, "width": 4},
+        "marker": {"color": ["var(--accent)" if row.rule == phrases.OWN_RULE else "var(--quiet)" for row in rows]},
+        "hovertext": [
+            f"{name}<br>{spread(unit, mean, deviation)}"
+            for name, mean, deviation in zip(names, means, deviations, strict=True)
+        ],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+
+
+def _seeds(comparison: Comparison) -> str:
+    return "one seed" if len(comparison.seeds) == 1 else f"{len(comparison.seeds)} seeds"

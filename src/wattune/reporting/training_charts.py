@@ -1,0 +1,190 @@
+"""Charts of a training run: power against the cap, and the metric over samples and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wattune.point import knob_text
+from wattune.records import LearningCurve, TrainingRecord
+from wattune.reporting import phrases
+from wattune.reporting.charts import axis, batch_colour, dots, line, rule, spec
+from wattune.reporting.page import Figure, Spec, Table
+
+_GUARD_ACTIONS = {
+    "down": ("clock down", "triangle-down", "var(--cap)"),
+    "up": ("clock up", "triangle-up", "var(--accent)"),
+    "at lowest": ("already at the lowest", "square", "var(--cap)"),
+}
+
+
+def power_trace(training: TrainingRecord) -> Figure | None:
+    """Power readings with the cap and the guard's actions, above the clock. None without readings."""
+    if not training.trace:
+        return None
+    times = [sample.time_s for sample in training.trace]
+    settings = [sample.setting for sample in training.trace]
+    name = next(iter(training.plan.knobs), "clock_mhz")
+    knob = "limit" if name == "power_limit_w" else "clock"
+    power = line(times, [s.power_w for s in training.trace], "power", "var(--second)", line={"width": 1.5})
+    data = [{**power, "hovertemplate": "%{y:.2f} W<extra></extra>"}]
+    for action, (label, symbol, colour) in _GUARD_ACTIONS.items():
+        events = [event for event in training.guard if event.action == action]
+        if events:
+            label = label.replace("clock", knob)
+            marks = dots(
+                [event.time_s for event in events],
+                [event.power_w for event in events],
+                f"guard: {label}",
+                colour,
+                marker={"symbol": symbol, "size": 10, "line": {"color": "var(--card)", "width": 1}},
+                text=["" if event.setting is None else f" to {knob_text(name, event.setting)}" for event in events],
+                hovertemplate="%{y:.2f} W at %{x:.4~g} s: " + label + "%{text}<extra></extra>",
+            )
+            data.append(marks)
+    shapes: list[Spec] = []
+    annotations: list[Spec] = []
+    if training.plan.cap_w is not None:
+        shape, label_ = rule(training.plan.cap_w, f"cap {phrases.cap(training.plan.cap_w)}")
+        shapes, annotations = [shape], [label_]
+    known = sorted({setting for setting in settings if setting is not None})
+    more: Spec = {}
+    if known:
+        steps = line(times, settings, knob, "var(--quiet)", line={"shape": "hv", "width": 1.5}, yaxis="y2")
+        data.append({**steps, "hovertemplate": "%{y:g}<extra></extra>", "showlegend": False})
+        ticks = known if len(known) <= 3 else [known[0], known[-1]]
+        space = 0.15 * (known[-1] - known[0]) or 0.1 * known[0]
+        extent = [known[0] - space, known[-1] + space]
+        more["yaxis2"] = axis(phrases.KNOBS[name], domain=[0, 0.22], tickvals=ticks, range=extent)
+    figure = spec(
+        data,
+        axis("time (s)", showgrid=False, anchor="y2" if known else "y"),
+        axis("board power (W)", domain=[0.32 if known else 0, 1]),
+        shapes=shapes,
+        annotations=annotations,
+        showlegend=bool(training.guard),
+        **more,
+    )
+    origin = phrases.origin(training=training.provenance.kind)
+    return Figure("power-trace", "Power during training", origin, figure, _trace_note(training), height=400, wide=True)
+
+
+def board_rows(training: TrainingRecord) -> Table:
+    """Table of the board's events during training."""
+    rows = [(phrases.seconds(event.time_s), event.kind, event.text) for event in training.board_events]
+    origin = phrases.origin(training=training.provenance.kind)
+    return Table("Board events", origin, ("after", "event", ""), (True, False, False), rows, shown=10)
+
+
+def evaluations(training: TrainingRecord) -> Figure | None:
+    """The metric of this run over samples and over time on the device. None without evaluations."""
+    points = training.evaluations
+    if not points:
+        return None
+    metric = [point.metric for point in points]
+    origin = phrases.origin(training=training.provenance.kind)
+    style: Spec = {"mode": "lines+markers", "marker": {"size": 6}}
+    by_samples = line([point.samples for point in points], metric, "this run", "var(--accent)", **style)
+    data = [{**by_samples, "hovertemplate": "%{y:.4g} after %{x:,} samples<extra></extra>"}]
+    timed = [point for point in points if point.time_s is not None]
+    more: Spec = {}
+    if timed:
+        by_time = line([p.time_s for p in timed], [p.metric for p in timed], "this run", "var(--accent)", **style)
+        data.append({**by_time, "xaxis": "x2", "hovertemplate": "%{y:.4g} after %{x:.4~g} s<extra></extra>"})
+        more["xaxis2"] = axis("time on the device (s)", domain=[0.54, 1], rangemode="tozero")
+    _add_target(more, training.target)
+    figure = spec(
+        data,
+        axis("samples", domain=[0, 0.46 if timed else 1], rangemode="tozero"),
+        axis(phrases.metric(training.metric)),
+        **more,
+    )
+    title = "Metric during training"
+    return Figure("evaluations", title, origin, figure, height=320, wide=True, narrowest=480)
+
+
+def learning_curves(key: str, title: str, curves: Sequence[LearningCurve]) -> Figure:
+    """The metric over samples, with one line per batch size and seed."""
+    censored = sum(not curve.reached for curve in curves)
+    sizes, seeds = len({curve.batch_size for curve in curves}), len({curve.seed for curve in curves})
+    note = f"{len(curves)} runs: {sizes} batch sizes, {seeds} {'seed' if seeds == 1 else 'seeds'}."
+    if censored:
+        note += f" Dotted: {censored} ended before the target."
+    figure = _curves(curves, {curve.batch_size: 1.0 for curve in curves}, "samples", "samples")
+    return Figure(key, title, phrases.origin(curves=_kind(curves)), figure, note=note)
+
+
+def timed_curves(
+    key: str, title: str, curves: Sequence[LearningCurve], sample_s: Mapping[int, float], step_times: str | None
+) -> Figure | None:
+    """The metric over the predicted time of the samples at each batch size's best setting.
+
+    ``sample_s``: batch size -> seconds per sample; ``step_times``: their origin. None if no batch size of the curves
+    has a setting under the cap.
+    """
+    shown = [curve for curve in curves if curve.batch_size in sample_s]
+    if not shown:
+        return None
+    origin = f"predicted, {phrases.origin(step_times=step_times, samples=_kind(curves))}"
+    note = "Each batch size at its best setting under the cap; steps only, without evaluations."
+    if missing := sorted({curve.batch_size for curve in curves} - sample_s.keys()):
+        note += f" No such setting: batch size {', '.join(map(str, missing))}."
+    return Figure(key, title, origin, _curves(shown, sample_s, "time on the device (s)", "s"), note=note)
+
+
+def _curves(curves: Sequence[LearningCurve], scale: Mapping[int, float], label: str, unit: str) -> Spec:
+    sizes = sorted({curve.batch_size for curve in curves})
+    data: list[Spec] = []
+    for curve in sorted(curves, key=lambda curve: (curve.batch_size, curve.seed)):
+        size = curve.batch_size
+        name = f"batch size {size}"
+        trace = line(
+            [evaluation.samples * scale[size] for evaluation in curve.evaluations],
+            [evaluation.metric for evaluation in curve.evaluations],
+            f"{size}",
+            batch_colour(sizes, size),
+            legendgroup=f"{size}",
+            showlegend=all(other["legendgroup"] != f"{size}" for other in data),
+            line={"width": 1.8, "dash": "solid" if curve.reached else "dot"},
+            hovertemplate=f"%{{y:.4g}} after %{{x:.5~g}} {unit}<extra>{name}, seed {curve.seed}</extra>",
+        )
+        data.append(trace)
+    more: Spec = {}
+    targets = {curve.target for curve in curves}
+    _add_target(more, targets.pop() if len(targets) == 1 else None)
+    metrics = {curve.metric for curve in curves}
+    name = phrases.metric(metrics.pop() if len(metrics) == 1 else None)
+    figure = spec(data, axis(label, rangemode="tozero"), axis(name), showlegend=True, **more)
+    figure["layout"]["legend"]["title"] = {"text": "batch size ", "font": {"size": 12}}
+    return figure
+
+
+def _kind(curves: Sequence[LearningCurve]) -> str | None:
+    kinds = {curve.provenance.kind for curve in curves}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _add_target(layout: Spec, target: float | None) -> None:
+    if target is None:
+        return
+    shape, label = rule(target, f"target {target:g}", left=True, colour="var(--quiet)")
+    label["font"]["color"] = "var(--muted)"
+    layout.update(shapes=[shape], annotations=[label])
+
+
+def _trace_note(training: TrainingRecord) -> str:
+    notes = []
+    if training.readings is not None:
+        thinned = f", {len(training.trace)} shown" if training.readings > len(training.trace) else ""
+        notes.append(f"{training.readings:,} readings{thinned}.")
+    if training.plan.cap_w is not None:
+        above = training.readings_above_cap
+        many = f" ({above} readings)" if above is not None else ""
+        notes.append(f"{phrases.seconds(training.above_cap_s)} above the cap{many}.")
+        if training.exact is not None:
+            notes.append(f"Exactly {phrases.seconds(training.exact.above_cap_s)} in the simulation.")
+        if not training.guard:
+            notes.append("The guard never intervened.")
+    if training.temperature_max_c is not None:
+        limit = "" if training.max_temp_c is None else f", limit {training.max_temp_c:g} °C"
+        notes.append(f"Highest temperature {training.temperature_max_c:.1f} °C{limit}.")
+    return " ".join(notes)

@@ -1,0 +1,187 @@
+"""Samples to target per batch size: the posterior given runs at a few of them, and its transfer to the target.
+
+The model of the runs is in ``mixture``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from scipy.special import ndtr
+
+from wattune.records.efficiency import BAND_SD
+from wattune.sample_efficiency.mixture import Array, Mixture, Observation, fit_mixture, size_correlation
+from wattune.sample_efficiency.prior import critical_batch_size
+
+__all__ = ["TRANSFER_SD", "Array", "CurvePosterior", "Observation", "fit", "gaussian_draws"]
+
+TRANSFER_SD: Final = 0.05
+"""Standard deviation of the target's ln N(b) around the proxy's, correlated between neighbouring batch sizes.
+
+The maximum likelihood estimate from eight pairs of a proxy and a target is 0.045: six pairs of images give 0.045, two
+of texts less than 0.03.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class CurvePosterior:
+    """Posterior of ln N(b) and of its shape ln r(b) = ln N(b) - ln N(reference), over ``batch_sizes`` (n,).
+
+    ``log_samples`` (n,), ``log_samples_covariance`` (n, n): mean and covariance of ln N(b) on the proxy; their level is
+    arbitrary without runs. ``reference``: the largest batch size with a run that reached the target; without any, the
+    largest. ``noise_sd``: standard deviation of ln N over runs; ``own_sd``: its part that runs of one seed do not
+    share. ``critical_batch_size``: median, and ends of the 90 % interval. ``exponent``: mean of p. ``misfit``: the runs
+    do not follow the curve, so more of them are needed. ``runs``, ``censored``: counts per batch size.
+    ``transfer_sd``: see ``TRANSFER_SD``; part of ``covariance``. ``mixture``: the full posterior that mean and
+    covariance summarize.
+    """
+
+    batch_sizes: tuple[int, ...]
+    reference: int
+    log_samples: Array
+    log_samples_covariance: Array
+    noise_sd: float
+    own_sd: float
+    critical_batch_size: tuple[float, float, float]
+    exponent: float
+    misfit: bool
+    runs: dict[int, int]
+    censored: dict[int, int]
+    transfer_sd: float
+    mixture: Mixture
+
+    @cached_property
+    def mean(self) -> Array:
+        """Mean of ln r(b), (n,); 0 at the reference."""
+        return np.asarray(self.log_samples - self.log_samples[self._at])
+
+    @cached_property
+    def covariance(self) -> Array:
+        """Covariance of ln r(b), (n, n), with the transfer to the target; 0 at the reference."""
+        return self._relative(self.log_samples_covariance + self._transfer)
+
+    @cached_property
+    def proxy_covariance(self) -> Array:
+        """Covariance of ln r(b) on the proxy, (n, n): the part that more runs reduce."""
+        return self._relative(self.log_samples_covariance)
+
+    @property
+    def critical_sd(self) -> float:
+        """Standard deviation of the logarithm of the critical batch size, from its interval."""
+        _, low, high = self.critical_batch_size
+        return math.log(high / low) / (2 * BAND_SD)
+
+    @cached_property
+    def lost(self) -> frozenset[int]:
+        """Batch sizes whose runs were all censored: only a lower bound of their samples is known."""
+        return frozenset(b for b, runs in self.runs.items() if runs and self.censored[b] == runs)
+
+    def band(self, batch_size: int) -> tuple[float, float]:
+        """Ends of the 90 % band of r(b) on the target. Raises: ValueError for an unknown batch size."""
+        place, at = self.batch_sizes.index(batch_size), self._at
+        if place == at:
+            return 1.0, 1.0
+        centres = self.mixture.centres[:, place] - self.mixture.centres[:, at]
+        variances = _difference(self.mixture.spreads, place, at) + _difference(self._transfer, place, at)
+        low, high = (_quantile(share, self.mixture.shares, centres, np.sqrt(variances)) for share in (0.05, 0.95))
+        return math.exp(low), math.exp(high)
+
+    def draws(self, count: int, seed: int = 0) -> Array:
+        """Draw ln r(b), (count, n), from the Gaussian with this mean and covariance; reproducible."""
+        return self.mean + gaussian_draws(self.covariance, count, seed)
+
+    @property
+    def _at(self) -> int:
+        return self.batch_sizes.index(self.reference)
+
+    @property
+    def _transfer(self) -> Array:
+        return self.transfer_sd**2 * size_correlation(self.batch_sizes)
+
+    def _relative(self, covariance: Array) -> Array:
+        at = self._at
+        return np.asarray(covariance - covariance[:, [at]] - covariance[[at], :] + covariance[at, at])
+
+
+def fit(
+    observations: Sequence[Observation],
+    batch_sizes: Sequence[int],
+    *,
+    noise_scale: float | None = None,
+    noise_sd: float = 0.0,
+    transfer: bool = True,
+) -> CurvePosterior:
+    """Fit the curve to the runs; without runs the result is the prior of any workload.
+
+    ``noise_scale``: the gradient noise scale in samples, if known; ``noise_sd``: standard deviation of its logarithm.
+    ``transfer``: state the posterior for the target, whose proxy the runs trained.
+
+    Raises: ValueError if a batch size or a number of samples is out of range, if a run has another batch size, or if
+    there are runs and none reached the target.
+    """
+    sizes = tuple(sorted(set(batch_sizes)))
+    _check(observations, sizes, noise_scale)
+    # In one order, so that sums round alike however the runs are ordered.
+    runs = sorted(observations, key=lambda run: (*run[:3], run.seed is None, run.seed or 0, run.spacing))
+    reached = [run.batch_size for run in runs if run.reached]
+    mixture = fit_mixture(runs, sizes, critical_batch_size(noise_scale, noise_sd))
+    return CurvePosterior(
+        batch_sizes=sizes,
+        reference=max(reached, default=sizes[-1]),
+        log_samples=mixture.mean,
+        log_samples_covariance=mixture.covariance,
+        noise_sd=mixture.noise_sd,
+        own_sd=mixture.own_sd,
+        critical_batch_size=mixture.critical,
+        exponent=mixture.exponent,
+        misfit=mixture.misfit,
+        runs={size: sum(run.batch_size == size for run in runs) for size in sizes},
+        censored={size: sum(run.batch_size == size and not run.reached for run in runs) for size in sizes},
+        transfer_sd=TRANSFER_SD if transfer else 0.0,
+        mixture=mixture,
+    )
+
+
+def gaussian_draws(covariance: Array, count: int, seed: int = 0) -> Array:
+    """Draw (count, n) with mean 0 and this covariance; if ``count`` exceeds n, the draws' own moments match exactly."""
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    normal = np.random.default_rng(seed).standard_normal((count, len(values)))
+    if count > len(values):
+        normal -= normal.mean(axis=0)
+        spread = np.linalg.cholesky(normal.T @ normal / count)
+        normal = np.linalg.solve(spread, normal.T).T
+    return np.asarray(normal @ root.T)
+
+
+def _difference(covariance: Array, one: int, other: int) -> Array:
+    """Variance of the difference of two components, from one covariance (n, n) or several (h, n, n)."""
+    return np.asarray(covariance[..., one, one] + covariance[..., other, other] - 2 * covariance[..., one, other])
+
+
+def _quantile(share: float, weights: Array, centres: Array, sds: Array) -> float:
+    """Quantile of a mixture of Gaussians, by bisection."""
+    parts = weights > 1e-6
+    weights, centres, sds = weights[parts], centres[parts], sds[parts]
+    low, high = float((centres - 10 * sds).min()), float((centres + 10 * sds).max())
+    for _ in range(40):
+        middle = (low + high) / 2
+        below = weights @ ndtr((middle - centres) / sds)
+        low, high = (middle, high) if below < share else (low, middle)
+    return (low + high) / 2
+
+
+def _check(runs: Sequence[Observation], sizes: tuple[int, ...], noise_scale: float | None) -> None:
+    if not sizes or sizes[0] < 1 or (noise_scale is not None and not 0 < noise_scale < math.inf):
+        raise ValueError("batch sizes and the noise scale must be positive")
+    if any(not 0 < run.samples < math.inf or not 0 <= run.spacing < math.inf for run in runs):
+        raise ValueError("the samples of a run must be positive and finite")
+    if unknown := {run.batch_size for run in runs} - set(sizes):
+        raise ValueError(f"runs at batch sizes that are not on the curve: {sorted(unknown)}")
+    if runs and not any(run.reached for run in runs):
+        raise ValueError("no run reached the target")

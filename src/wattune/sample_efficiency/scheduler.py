@@ -1,0 +1,256 @@
+"""The scheduler of proxy runs: which batch size to train next, and when to stop.
+
+It begins with one run at each of three batch sizes that are far apart, the largest among them: fewer would not show
+whether the curve fits, and nothing is extrapolated beyond the largest. From then on it picks the run with the largest
+gain for its time. The gain is the knowledge gradient (Frazier, Powell, Dayanik 2008): the expected fall in the time to
+target of the batch size that would then be chosen. The time enters by its square root, as a run that takes four times
+as long also informs its neighbours. Batch sizes that cannot be best given the device's step times are not trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from wattune.sample_efficiency.choice import LogTimes, choose, contenders
+from wattune.sample_efficiency.posterior import Array, CurvePosterior, Observation, fit
+
+MAX_RUNS = 12
+"""Maximum number of runs."""
+
+SEEDS = 3
+"""Default number of runs per batch size if all batch sizes are trained."""
+
+MIN_SIZES = 3
+"""Minimum number of batch sizes, unless fewer could be best from the beginning."""
+
+SMALL_REGRET = 0.01
+"""Expected regret on the proxy at which to stop."""
+
+MIN_GAIN = 0.001
+"""Least gain that is worth a run."""
+
+PLATEAU = 2.5
+"""Multiple of the expected samples after which a run is not going to reach the target."""
+
+MAX_MISSES = 3
+"""Runs that missed the target, and none that reached it, after which a batch size is not tried again."""
+
+DOMINATED = 0.1
+"""ln of how much longer than the best batch size a run may take, before the uncertainty is added."""
+
+HALF_BUSY = (4.0, 16.0, 64.0, 256.0)
+"""Batch sizes at which an unknown device may have half of its highest throughput."""
+
+_NODES = np.linspace(-4.0, 4.0, 81)
+_WEIGHTS = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
+
+
+def server_seconds(batch_size: int) -> float:
+    """Time per sample of proxy training, up to a factor: a constant per step and one per sample."""
+    return 1 / batch_size + 1 / 64
+
+
+class RunScheduler:
+    """A sequential experimental design over ``batch_sizes``; it keeps no runs: every call passes all of them.
+
+    ``log_step_times``: batch size -> mean and standard deviation of ln(seconds per sample) on the device, at the
+    fastest setting that the cap allows; a batch size that is missing cannot run. None: the device is unknown, and the
+    runs are to serve devices of several kinds. ``server_seconds_per_sample``: time on the machine that trains the
+    proxy, in any unit.
+
+    ``reason``: why the last call of ``next`` chose its batch size, or none; ``posterior``: the basis of that choice.
+    """
+
+    def __init__(
+        self,
+        batch_sizes: Sequence[int],
+        *,
+        log_step_times: LogTimes | None = None,
+        server_seconds_per_sample: Callable[[int], float] = server_seconds,
+        noise_scale: float | None = None,
+        noise_sd: float = 0.0,
+        most: int = MAX_RUNS,
+    ):
+        self.batch_sizes = tuple(sorted(set(batch_sizes)))
+        self._seconds = np.array([server_seconds_per_sample(size) for size in self.batch_sizes])
+        self._noise = (noise_scale, noise_sd)
+        self._most = most
+        self.reason = "not started"
+        if log_step_times is None:
+            self._devices: list[LogTimes] = [
+                {size: (math.log1p(half / size), 0.0) for size in self.batch_sizes} for half in HALF_BUSY
+            ]
+        else:
+            self._devices = [{size: log_step_times[size] for size in self.batch_sizes if size in log_step_times}]
+        self.posterior = self._fit(())
+        self._initial = self._open = self._contenders()
+
+    @property
+    def contenders(self) -> tuple[int, ...]:
+        """The batch sizes that may be the best one; no other is trained."""
+        return self._open
+
+    def next(
+        self, observations: Sequence[Observation], *, pending: Sequence[int] = (), without: Collection[int] = ()
+    ) -> int | None:
+        """The batch size to train next; None if the runs suffice, or nothing more can be learned.
+
+        ``pending``: batch sizes of runs in progress, assumed to end as expected; ``without``: batch sizes that cannot
+        be trained again.
+        """
+        self.posterior = self._fit(observations)
+        if any(run.reached for run in observations):
+            self._open = self._contenders()
+        if pending:
+            expected = dict(zip(self.batch_sizes, np.exp(self.posterior.log_samples).tolist(), strict=True))
+            observations = [*observations, *(Observation(size, expected[size]) for size in pending)]
+            self.posterior = self._fit(observations)
+        counts = self.posterior.runs
+        sampled = [size for size in self.batch_sizes if counts[size]]
+        if len(observations) >= self._most:
+            return self._stop(f"{self._most} runs")
+        if not self._open:
+            return self._stop("no batch size can run")
+        left = [size for size in self._open if size not in without]
+        first = self._first(sampled, without)
+        is_decided = len(self._open) == 1 and self._open[0] not in self.posterior.lost
+        if is_decided and (first is None or not observations):
+            return self._stop("only one batch size can be best")
+        if observations and not any(run.reached for run in observations):
+            # The batch sizes so far may be too large for the target: halfway down, and up again if none is left.
+            new = [size for size in left if not counts[size]]
+            below = [size for size in new if size < sampled[0]]
+            if not new:
+                return self._stop("no run reached the target")
+            return self._go((below or new)[len(below or new) // 2], "no run has reached the target yet")
+        if first is not None:
+            return self._go(first, "to cover the whole range")
+        if self._regret() < SMALL_REGRET:
+            return self._stop(f"the expected regret on the proxy is below {SMALL_REGRET:.0%}")
+        if self._is_resolved():
+            return self._stop("the proxy is known better than it predicts the target")
+        new = [size for size in left if not counts[size]]
+        if len(set(sampled) & set(self._open)) < 4 and new:
+            left = new  # spread beats repetition
+        if not left:
+            return self._stop("no runs are left")
+        gains = dict(zip(self.batch_sizes, self._gains(), strict=True))
+        if max(gains[size] for size in left) < MIN_GAIN:
+            return self._stop(f"another run would gain less than {MIN_GAIN:.1%}")
+        needed = self._seconds * np.exp(self.posterior.log_samples - self.posterior.log_samples.max())
+        cost = dict(zip(self.batch_sizes, np.sqrt(needed), strict=True))
+        return self._go(max(left, key=lambda size: gains[size] / cost[size]), "the largest gain for its time")
+
+    def budget(self, batch_size: int) -> float | None:
+        """Samples after which to stop a run of this batch size: it is far behind the best one, or will not reach the
+        target. Based on the runs in the last call of ``next``; None if none of them reached the target.
+        """
+        curve = self.posterior
+        if not any(curve.runs[size] > curve.censored[size] for size in self.batch_sizes):
+            return None
+        at = curve.batch_sizes.index(batch_size)
+        sd = math.sqrt(curve.noise_sd**2 + curve.log_samples_covariance[at, at])
+        most = curve.log_samples[at] + max(math.log(PLATEAU), 2 * sd)
+        if len(self._devices) == 1:
+            [times] = self._devices
+            leader = min(times[size][0] + curve.log_samples[curve.batch_sizes.index(size)] for size in times)
+            dominated = leader - times[batch_size][0] + DOMINATED + 1.5 * sd
+            # Never before the expected end: the run would be wasted.
+            most = min(most, max(dominated, curve.log_samples[at] + 1.5 * sd))
+        return math.exp(most)
+
+    def _fit(self, observations: Sequence[Observation]) -> CurvePosterior:
+        scale, sd = self._noise
+        reached = any(run.reached for run in observations)
+        # Runs that were all censored do not inform the shape, but they count.
+        posterior = fit(observations if reached else (), self.batch_sizes, noise_scale=scale, noise_sd=sd)
+        for run in () if reached else observations:
+            posterior.runs[run.batch_size] += 1
+            posterior.censored[run.batch_size] += 1
+        return posterior
+
+    def _contenders(self) -> tuple[int, ...]:
+        runs, lost = self.posterior.runs, self.posterior.lost
+        # A batch size that missed the target again and again is not going to reach it.
+        left = [size for size in self.batch_sizes if size not in lost or runs[size] < MAX_MISSES]
+        devices = [{size: times[size] for size in left if size in times} for times in self._devices]
+        return tuple(sorted({size for times in devices for size in contenders(self.posterior, times)}))
+
+    def _first(self, sampled: Sequence[int], without: Collection[int]) -> int | None:
+        """The next of the first three batch sizes: the largest, and those near an eighth and a half of it.
+
+        If too few contenders remain, batch sizes that were contenders at the beginning: only a third one shows whether
+        the curve fits.
+        """
+        largest = self._open[-1]
+        if not sampled and largest not in without:
+            return largest
+        new = [
+            [size for size in sizes if size not in sampled and size not in without]
+            for sizes in (self._open, self._initial)
+        ]
+        if len(sampled) >= MIN_SIZES or not (left := new[0] or new[1]):
+            return None
+        parts = 8 if len(sampled) == 1 else 2
+        return min(left, key=lambda size: abs(math.log(size * parts / largest)))
+
+    def _regret(self) -> float:
+        choices = [choose(self.posterior, _exact(times), transfer=False) for times in self._devices]
+        return float(np.mean([choice.expected_regret for choice in choices]))
+
+    def _is_resolved(self) -> bool:
+        """Return whether the proxy separates all contenders more precisely than it predicts the target."""
+        at = [self.batch_sizes.index(size) for size in self._open]
+        for times in self._devices:
+            best = self.batch_sizes.index(choose(self.posterior, times, transfer=False).best)
+            for place in at:
+                on_proxy, on_target = (
+                    c[place, place] + c[best, best] - 2 * c[place, best]
+                    for c in (self.posterior.proxy_covariance, self.posterior.covariance)
+                )
+                if on_proxy > (on_target - on_proxy) / 4:
+                    return False
+        return True
+
+    def _gains(self) -> Array:
+        """Gain of one more run at each batch size (n,): the fall in the expected logarithm of the time to target.
+
+        One run at j moves the posterior mean by s z, with z ~ N(0, 1) and s = cov[:, j] / sqrt(cov[j, j] + sd^2), so
+        the gain is min(mean) - E[min(mean + s z)], with the expectation as a sum over the nodes of z.
+        """
+        curve = self.posterior
+        counts = [curve.runs[size] for size in self.batch_sizes]
+        # A change common to all batch sizes changes no choice, so their mean level is projected out.
+        sampled = np.array(counts) > 0
+        centred = np.eye(len(counts)) - sampled[None, :] / sampled.sum()
+        covariance = centred @ curve.log_samples_covariance @ centred.T
+        gains = np.zeros(len(counts))
+        for times in self._devices:
+            at = [place for place, size in enumerate(self.batch_sizes) if size in times]
+            mean = curve.mean[at] + np.array([times[self.batch_sizes[place]][0] for place in at])
+            lost = np.array([self.batch_sizes[place] in curve.lost for place in at], dtype=bool)
+            now = np.where(lost, np.inf, mean).min()
+            for place, count in enumerate(counts):
+                # The part of a seed's variance that other batch sizes share is known if they were trained with it.
+                sd = curve.own_sd if count < max(counts) else curve.noise_sd
+                moves = covariance[at, place] / math.sqrt(covariance[place, place] + sd**2)
+                usable = np.where(lost & (np.array(at) != place), np.inf, mean)
+                best = (usable + _NODES[:, None] * moves).min(axis=1)
+                gains[place] += max(0.0, float(now - _WEIGHTS @ best)) / len(self._devices)
+        return gains
+
+    def _go(self, batch_size: int, reason: str) -> int:
+        self.reason = reason
+        return batch_size
+
+    def _stop(self, reason: str) -> int | None:
+        self.reason = reason
+        return None
+
+
+def _exact(times: LogTimes) -> Mapping[int, tuple[float, float]]:
+    """The step times without their uncertainty, which no run on the proxy reduces."""
+    return {size: (mean, 0.0) for size, (mean, _) in times.items()}

@@ -1,0 +1,216 @@
+"""Value of a probe: the time that it is expected to save over the rest of the training, less what it costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from wattune.search.surrogate import Array, Surrogate
+
+SURE: Final = 2.33
+"""Standard deviations below the cap at which a point counts as staying under it: 99 in 100."""
+
+LIKELY: Final = 1.28
+"""The same for a single setting up when nothing else is left to find out and much may be gained: 9 in 10."""
+
+MUCH: Final = 0.01
+"""Share of the remaining time that counts as much."""
+
+TIMES: Final = 4
+"""Most stretches that a point is measured for; after that, other points have to tell about it."""
+
+FREE_TIMES: Final = 16
+"""The same for points that would be the best if they stayed under the cap."""
+
+TARGETS: Final = 12
+"""Number of points that are examined closely: those that may save most."""
+
+CLIMB: Final = 0.5
+"""Least share of a point's value that is credited to the way up to it on its own row."""
+
+BEHIND: Final = 0.1
+"""Least share by which a probe is assumed to be slower than the best possible point: it takes time in any case."""
+
+LEAST: Final = 0.001
+"""Share of the remaining time below which the search ends: a step time is uncertain by that much anyway."""
+
+
+TELLING: Final = 0.2
+"""Least share of the variance of a point's power that a probe made for its sake has to remove."""
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """All points, as far as they are known; arrays are (points,).
+
+    ``costs`` and ``costs_sd``: mean and standard deviation of the logarithm of the time for the same progress;
+    ``chosen``: the best point. ``power``: model of the logarithm of the power, None without a cap; ``limit``: the most
+    that it may be; ``power_sd``: its error after a probe. ``is_open``: may be used at all. ``sure``: stays under the
+    cap as far as is known; ``short``: does so for as long as a probe takes; ``likely``: the same with less certainty,
+    and only a single setting up; ``near``: within a bounded step of what was measured. ``times``: how often measured.
+    ``row`` and ``level``: index of the row and of the setting. ``price``: the share of the time left that a probe
+    costs; ``probe_s``: how long it takes, None if that does not count. ``shifts`` (scenarios, points) and their
+    ``weights``: see ``scenarios``. ``least``: saving, as a share of the time left, below which the search ends;
+    ``deviations``: standard deviations that make a point sure.
+    """
+
+    costs: Array
+    costs_sd: Array
+    chosen: int
+    power: Surrogate | None
+    limit: float
+    power_sd: Array
+    is_open: NDArray[np.bool_]
+    sure: NDArray[np.bool_]
+    short: NDArray[np.bool_]
+    likely: NDArray[np.bool_]
+    near: NDArray[np.bool_]
+    times: NDArray[np.intp]
+    row: NDArray[np.intp]
+    level: NDArray[np.intp]
+    price: Array
+    probe_s: Array | None
+    shifts: Array
+    weights: Array
+    least: float
+    deviations: float
+
+
+class ProbeValue(NamedTuple):
+    """The point to probe, None if none is worth it, and the most that may be saved as a share of the time left."""
+
+    point: int | None
+    worth: float
+
+
+def values(options: Alternatives) -> ProbeValue:
+    """The probe that saves most per second that it takes."""
+    base = float(options.costs[options.chosen])
+    ahead = _ahead(options)
+    kept = _kept(options)
+    gains = ahead * kept
+    worth = float(gains.max(initial=0.0))
+    if worth < options.least:
+        return ProbeValue(None, worth)
+    safe = _safe(options)
+    saved = np.zeros(len(gains))
+    for target in np.argsort(-gains)[:TARGETS]:
+        if gains[target] < options.least:
+            break
+        saved = np.maximum(saved, ahead[target] * _found(options, int(target), float(kept[target]), safe))
+    worth_it = safe & (saved > options.price)
+    if not worth_it.any():
+        return ProbeValue(_further(options, gains, safe), worth)
+    # Every probe that is worth it may be made in the end; the one that gains most for its effort comes first.
+    rates = saved + ahead * safe
+    if options.probe_s is not None:
+        behind = 1 - (1 - worth) * np.exp(base - options.costs)
+        rates /= options.probe_s * np.maximum(behind, BEHIND)
+    return ProbeValue(int(np.argmax(np.where(worth_it, rates, -math.inf))), worth)
+
+
+def _ahead(options: Alternatives) -> Array:
+    """The share of the time left that each unsettled point is expected to save if it stays under the cap."""
+    settled = (options.times > 0) & options.sure
+    total = np.zeros(len(options.costs))
+    for weight, shift in zip(options.weights, options.shifts, strict=True):
+        costs = options.costs + shift
+        # With other relative samples, another measured point is the best.
+        base = float(np.min(costs[settled & options.is_open], initial=math.inf))
+        ahead = (base if base < math.inf else float(costs[options.chosen])) - costs
+        scaled = ahead / options.costs_sd
+        # Expected improvement (Jones, Schonlau, Welch 1998, eq. 15), of the logarithm.
+        saved = ahead * ndtr(scaled) + options.costs_sd * np.exp(-0.5 * scaled**2) / math.sqrt(2 * math.pi)
+        total += weight * (1 - np.exp(-np.maximum(saved, 0.0)))
+    return np.where(options.is_open & ~settled, total, 0.0)
+
+
+def _kept(options: Alternatives) -> Array:
+    """The probability that each point stays under the cap."""
+    if options.power is None:
+        return np.ones(len(options.costs))
+    return np.asarray(ndtr((options.limit - options.power.mean) / options.power.sd))
+
+
+def _safe(options: Alternatives) -> NDArray[np.bool_]:
+    often = np.where(
+        options.costs < options.costs[options.chosen], FREE_TIMES, TIMES
+    )  # a probe faster than the best point costs nothing
+    return options.is_open & options.near & options.short & (options.times < often)
+
+
+def _found(options: Alternatives, target: int, kept: float, safe: NDArray[np.bool_]) -> Array:
+    """The probability that a probe at each point makes it sure that ``target`` stays under the cap."""
+    found = np.zeros(len(safe))
+    if options.power is None or (options.sure[target] and options.near[target]):
+        found[target] = kept
+        return found
+    if not options.sure[target]:
+        # A probe moves the mean of the target's power by some of its standard deviations, and narrows it by the rest.
+        power = options.power
+        told = power.covariance(target) ** 2 / (power.sd**2 + options.power_sd**2) / power.sd[target] ** 2
+        told = np.clip(told, 1e-9, 1 - 1e-9)
+        room = (options.limit - power.mean[target]) / power.sd[target]
+        found = ndtr((room - options.deviations * np.sqrt(1 - told)) / np.sqrt(told))
+    # When one probe is not enough, the way up on the target's own row leads there.
+    own = options.row == options.row[target]
+    highest = options.level[own & (options.times > 0)].max(initial=-1)
+    up = np.flatnonzero(safe & own & (options.level <= options.level[target]) & (options.level > highest))
+    if len(up):
+        last = up[np.argmax(options.level[up])]
+        found[last] = max(found[last], CLIMB * kept)
+    return found
+
+
+def _further(options: Alternatives, gains: Array, safe: NDArray[np.bool_]) -> int | None:
+    """The point to probe when no single probe is worth it; None if there is nothing left to try."""
+    target = int(np.argmax(gains))
+    dared = options.is_open & options.near & options.likely & (options.times == 0)
+    if options.probe_s is None and (towards := _towards(options, target, safe)) is not None:
+        return towards
+    if np.where(dared, gains, 0.0).max() >= MUCH:
+        return int(np.argmax(np.where(dared, gains, 0.0)))
+    return _towards(options, target, dared) if options.probe_s is None and gains[target] >= MUCH else None
+
+
+def _towards(options: Alternatives, target: int, among: NDArray[np.bool_]) -> int | None:
+    """The probe that tells most about the power of ``target`` when it takes several; None if none tells much."""
+    if options.power is None or not among.any():
+        return None
+    power = options.power
+    told = power.covariance(target) ** 2 / (power.sd**2 + options.power_sd**2) / power.sd[target] ** 2
+    point = int(np.argmax(np.where(among, told, 0.0)))
+    return point if told[point] >= TELLING else None
+
+
+def scenarios(sd: Array) -> tuple[Array, Array]:
+    """Shifts of each point's cost if the relative samples differ from the estimate, and the weight of each scenario.
+
+    ``sd`` (points,): signed standard deviations of their logarithms, all driven by one unknown. A single
+    scenario without any shift if nothing is unknown.
+    """
+    steps = np.linspace(-2.0, 2.0, 5) if sd.any() else np.zeros(1)
+    weights = np.exp(-0.5 * steps**2)
+    return steps[:, None] * sd, weights / weights.sum()
+
+
+def saving_if_known(options: Alternatives, sd: Array) -> float:
+    """The share of the time left that knowing the relative samples would save on average.
+
+    ``sd``: signed standard deviations of their logarithms, all driven by one unknown (the critical batch size).
+    """
+    usable = options.is_open & options.sure
+    if not usable.any():
+        return 0.0
+    steps = np.linspace(-3.0, 3.0, 25)
+    weights = np.exp(-0.5 * steps**2)
+    weights /= weights.sum()
+    means = options.costs[usable]
+    logs = means[:, None] - sd[usable][:, None] ** 2 / 2 + sd[usable][:, None] * steps
+    chosen = float(weights @ np.exp(logs[int(np.argmin(means))]))
+    return max(0.0, 1 - float(weights @ np.exp(logs.min(axis=0))) / chosen)

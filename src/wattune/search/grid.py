@@ -1,0 +1,109 @@
+"""The points of a search: every row at every setting, and which of them are near the measured ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]
+Key = tuple[int, int, "float | None"]
+
+SETTINGS: Final = 24
+"""Most settings that a search uses; of a longer list it takes this many, evenly spread."""
+
+REACH: Final = 2.5
+"""Bound on a step up: the new setting over the highest one measured on the row. The next setting up is always near."""
+
+
+class Row(NamedTuple):
+    """Samples of one optimizer step, and of one forward pass."""
+
+    batch_size: int
+    micro_batch_size: int
+
+
+class Point(NamedTuple):
+    """A row at a setting of the device; None if the device has no settings."""
+
+    row: Row
+    setting: float | None
+
+
+class Grid:
+    """All points in a fixed order; ``row``, ``level``, ``batch``, ``micro`` and ``setting`` (points,) locate each one.
+
+    ``row`` is an index into ``rows``, ``level`` one into ``settings``; ``setting`` is 1 if the device has none.
+    """
+
+    def __init__(self, rows: Iterable[Row], settings: Sequence[float]):
+        self.rows = tuple(sorted({Row(*row) for row in rows}))
+        self.settings: tuple[float | None, ...] = _thinned(sorted(settings)) or (None,)
+        self.points = tuple(Point(row, setting) for row in self.rows for setting in self.settings)
+        self.row = np.repeat(np.arange(len(self.rows)), len(self.settings))
+        self.level = np.tile(np.arange(len(self.settings)), len(self.rows))
+        self.batch = np.array([float(point.row.batch_size) for point in self.points])
+        self.micro = np.array([float(point.row.micro_batch_size) for point in self.points])
+        self.setting = np.array([point.setting or 1.0 for point in self.points])
+        self._indices = {point: index for index, point in enumerate(self.points)}
+
+    def index(self, point: Point) -> int:
+        """Index of the point in the order. Raises: KeyError for a point that is not on the grid."""
+        return self._indices[Point(Row(*point[0]), point[1])]
+
+    def key(self, index: int) -> Key:
+        """The point with this index, as plain values."""
+        row, setting = self.points[index]
+        return row.batch_size, row.micro_batch_size, setting
+
+    def of(self, key: Sequence[int | float | None]) -> int | None:
+        """The index of the point with this key; None if it is not on the grid."""
+        batch_size, micro_batch_size, setting = key
+        return self._indices.get(Point(Row(batch_size, micro_batch_size), setting))  # type: ignore[arg-type]
+
+    def from_here_up(self, index: int) -> Mask:
+        """This point and those above it on its row."""
+        return np.asarray((self.row == self.row[index]) & (self.level >= self.level[index]))
+
+    def at_least(self, row: Row) -> Mask:
+        """All points of rows whose batch and micro-batch are both at least as large."""
+        return np.asarray((self.batch >= row[0]) & (self.micro >= row[1]))
+
+    def next_up(self, measured: Sequence[int]) -> Mask:
+        """The next setting above the highest one measured on each row."""
+        found = np.zeros(len(self.points), dtype=bool)
+        for top in self._tops(measured):
+            found |= (self.row == self.row[top]) & (self.level == self.level[top] + 1)
+        return found
+
+    def near(self, measured: Sequence[int]) -> Mask:
+        """Points at a setting no higher than the highest one measured, or within a bounded step up on their own row."""
+        lowest = float(self.setting.min())
+        near = self.setting <= max((float(self.setting[index]) for index in measured), default=lowest)
+        for top in self._tops(measured):
+            near |= (self.row == self.row[top]) & (self.setting <= REACH * self.setting[top])
+        return np.asarray(near | self.next_up(measured))
+
+    def _tops(self, measured: Sequence[int]) -> list[int]:
+        tops: dict[int, int] = {}
+        for index in sorted(measured):  # settings ascend along a row
+            tops[int(self.row[index])] = index
+        return list(tops.values())
+
+
+def distance(row: Row, start: Row) -> tuple[float, float]:
+    """Distance in doublings of the batch size, then in doublings of the micro-batch size."""
+    return (
+        abs(math.log2(row.batch_size / start.batch_size)),
+        abs(math.log2(row.micro_batch_size / start.micro_batch_size)),
+    )
+
+
+def _thinned(settings: Sequence[float]) -> tuple[float | None, ...]:
+    """At most ``SETTINGS`` of the settings, always with the lowest and the highest."""
+    if len(settings) <= SETTINGS:
+        return tuple(settings)
+    return tuple(settings[round(i * (len(settings) - 1) / (SETTINGS - 1))] for i in range(SETTINGS))

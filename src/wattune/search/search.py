@@ -1,0 +1,344 @@
+"""Search for the fastest batch size, micro-batch size and setting while training, with no reading above the cap.
+
+A probe is a stretch of ordinary training at a point, which measures the point's step time and power. It costs as much
+time as that point is slower than the best known one. Step time and power of all other points are forecast from the
+measured ones (``forecast``). Only points that are forecast to stay under the cap are probed, no more than a bounded
+step up in clock; when something faster may lie beyond, the search probes a point that leads there or tells most about
+its power (``acquisition``). The search ends when no remaining probe is worth its cost over the rest of the training,
+and can begin again when more is known about how many samples each batch size needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from scipy.special import ndtr
+
+from wattune.sample_efficiency.prior import relative_samples
+from wattune.search.acquisition import Alternatives, saving_if_known, scenarios, values
+from wattune.search.forecast import Forecast
+from wattune.search.grid import Grid, Mask, Point, Row, distance
+from wattune.search.observation import PointStats, SensorModel
+from wattune.search.policy import SESSION, SearchPolicy
+from wattune.search.surrogate import Array
+
+__all__ = ["Point", "Row", "Search", "SearchPolicy"]
+
+PASSES: Final = 4
+"""Least number of steps of a probe, including those before the sensor settles."""
+
+WINDOWS: Final = 3
+"""Windows of the sensor that a probe measures for."""
+
+HORIZON_S: Final = 3600.0
+"""Time that training is expected to take if the caller does not say."""
+
+FAR: Final = 50.0
+"""Logarithm of a time slower than any other, for batch sizes without an estimate of the samples that they need."""
+
+
+class Search:
+    """Chooses the point to probe, and the best of the measured points.
+
+    ``start``: the user's own row, or the one nearest to it that fits. ``samples_left``: samples of training to come, at
+    the user's batch size; each ``tell`` counts it down, and it may be set. Without a cap (None) the first probe is
+    made at the highest setting, else at the lowest. ``noise_w`` to ``settle_s`` describe the sensor: see
+    ``wattune.devices.Sensor``; if its noise is unknown (0), it is estimated from the readings. ``manner``: how
+    careful the search is, and what a probe costs. ``volts``: setting -> voltage, if that is known.
+
+    ``tell`` is for probes, and for any stretch of training at the current point as well: the more readings there are,
+    the closer to the cap the search can go.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        settings: Sequence[float],
+        *,
+        cap_w: float | None,
+        start: Row,
+        margin_w: float = 0.0,
+        samples_left: float | None = None,
+        noise_w: float = 0.0,
+        resolution_w: float = 0.0,
+        window_s: float = 0.5,
+        period_s: float = 0.1,
+        settle_s: float = 1.0,
+        manner: SearchPolicy = SESSION,
+        volts: Mapping[float, float] | None = None,
+    ):
+        self.start = Row(*start)
+        self.samples_left = samples_left
+        self.reason = ""
+        self._grid = grid = Grid([*rows, self.start], settings)
+        self._manner = manner
+        self._margin_w = margin_w
+        self._cap_w = math.inf if cap_w is None else cap_w - margin_w
+        self._readings = SensorModel(noise_w, resolution_w, window_s, max(period_s, 0.1))
+        self._measuring_s = WINDOWS * max(window_s, period_s, 0.1) + settle_s
+        self._knows_volts = bool(volts)
+        known = None if not volts else np.array([volts[point.setting or 0.0] for point in grid.points])
+        self._forecast = Forecast(grid, self._readings, None if known is None else known / known.max())
+        self._seen: dict[int, PointStats] = {}
+        self._above: dict[int, float] = {}
+        self._open = np.ones(len(grid.points), dtype=bool)
+        self._worth = 0.0
+        self._is_fitted = False
+        self._relative: dict[int, tuple[float, float]] = {}
+        self.relative(relative_samples(sorted({r.batch_size for r in grid.rows}), reference=self.start.batch_size))
+
+    # --------------------------------------------------------------------------------------------------- measurements
+
+    def relative(self, known: Mapping[int, tuple[float, float]]) -> None:
+        """Set the relative samples: batch size -> mean, relative to any one batch size, and the sd of its logarithm.
+
+        Rows of a batch size that is not in the mapping are left out of the search.
+        """
+        own = known.get(self.start.batch_size, (1.0, 0.0))[0]
+        self._relative = {int(size): (mean / own, sd) for size, (mean, sd) in known.items()}
+        means = [self._relative.get(point.row.batch_size, (math.nan, 0.0))[0] for point in self._grid.points]
+        sd = [self._relative.get(point.row.batch_size, (1.0, 0.0))[1] for point in self._grid.points]
+        self._samples_sd = np.sign(self._grid.batch - self.start.batch_size) * sd
+        self._samples = np.log(means) - np.log(self._grid.batch)
+        self._known = np.isfinite(self._samples)
+
+    def tell(self, point: Point, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float) -> None:
+        """Add the measurements of ``seconds`` of a probe at this point, or of training there after it."""
+        index = self._grid.index(point)
+        stretch = PointStats.of(self._readings, step_s, power_mean_w, power_peak_w, seconds)
+        if index in self._seen:
+            self._seen[index].add(stretch)
+        else:
+            self._seen[index] = stretch
+        if self.samples_left is not None and self._known[index]:
+            done = seconds / step_s / math.exp(self._samples[index])
+            self.samples_left = max(0.0, self.samples_left - done)
+        self._is_fitted = False
+
+    def above(self, point: Point, power_w: float) -> None:
+        """Exclude a point, with those above it on its row, after a reading of ``power_w`` above the cap there."""
+        index = self._grid.index(point)
+        self._above[index] = power_w
+        self._open &= ~self._grid.from_here_up(index)
+        self._is_fitted = False
+
+    def unfit(self, row: Row) -> None:
+        """Exclude a row that does not fit the memory or whose forward pass fails, and all that are larger in both."""
+        self._open &= ~self._grid.at_least(Row(*row))
+
+    # -------------------------------------------------------------------------------------------------------- choices
+
+    def next(self) -> Point | None:
+        """The point to probe now; None if nothing is left that is worth it (``reason`` says why)."""
+        self._worth = 0.0
+        if not self._seen:
+            return self._beginning()
+        found = values(self._options())
+        self._worth = found.worth
+        if found.point is None:
+            self.reason = f"what is left may save {found.worth:.1%} of the time, less than finding it costs"
+            return None
+        self.reason = ""
+        return self._grid.points[found.point]
+
+    def is_brief(self, point: Point) -> bool:
+        """True if this probe only leads to others, so that one step and one window of the sensor are enough.
+
+        That is so if the next setting up surely stays under the cap too, and for the very first point below a cap.
+        """
+        index = self._grid.index(point)
+        if math.isinf(self._cap_w) or self._grid.level[index] + 1 == len(self._grid.settings):
+            return False
+        return not self._seen or bool(self._sure()[index + 1])
+
+    def best(self) -> Point | None:
+        """The fastest point to the target of those measured that surely stay under the cap; None before the first.
+
+        If none surely does, the one that draws least of those without a reading above the cap.
+        """
+        found = self._best()
+        return None if found is None else self._grid.points[found]
+
+    def risk(self, point: Point) -> float:
+        """The probability that the power there, without the sensor's noise, is above the cap."""
+        if math.isinf(self._cap_w):
+            return 0.0
+        power, index = self._forecasts().power, self._grid.index(point)
+        return float(ndtr((power.mean[index] - math.log(self._cap_w + self._margin_w)) / power.sd[index]))
+
+    def worth(self) -> float:
+        """The share of the remaining time that further probing may save, as of the last ``next``."""
+        return self._worth
+
+    def worth_of_curve(self) -> float:
+        """The share of the remaining time that knowing the relative samples exactly is expected to save."""
+        if not self._seen:
+            return 0.0
+        return saving_if_known(self._options(), self._samples_sd)
+
+    # ---------------------------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """State from which a later search continues, as JSON values."""
+        key = self._grid.key
+        return {
+            "seen": [[list(key(index)), one.state_dict()] for index, one in self._seen.items()],
+            "above": [[list(key(index)), power_w] for index, power_w in self._above.items()],
+            "closed": [list(key(int(index))) for index in np.flatnonzero(~self._open)],
+            "relative": [[size, *known] for size, known in self._relative.items()],
+            "samples_left": self.samples_left,
+            "reason": self.reason,
+            "worth": self._worth,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state_dict``; points that this search does not have are skipped."""
+        of = self._grid.of
+        self._seen = {i: PointStats(**one) for key, one in state["seen"] if (i := of(key)) is not None}
+        self._above = {i: power_w for key, power_w in state["above"] if (i := of(key)) is not None}
+        self._open[:] = True
+        for key in state["closed"]:
+            if (index := of(key)) is not None:
+                self._open[index] = False
+        self.relative({size: (mean, sd) for size, mean, sd in state["relative"]})
+        self.samples_left, self.reason, self._worth = state["samples_left"], state["reason"], state["worth"]
+        self._is_fitted = False
+
+    # ------------------------------------------------------------------------------------------------------- deciding
+
+    def _beginning(self) -> Point | None:
+        """The user's row, or else the nearest one left; at the lowest setting if there is a cap."""
+        level = len(self._grid.settings) - 1 if math.isinf(self._cap_w) else 0
+        left = [self._grid.points[i] for i in np.flatnonzero(self._open & (self._grid.level == level))]
+        self.reason = "" if left else "nothing fits" if not self._above else "the cap is not kept at the lowest setting"
+        return min(left, key=lambda point: distance(point.row, self.start), default=None)
+
+    def _forecasts(self) -> Forecast:
+        if not self._is_fitted:
+            self._forecast.fit(self._seen, self._above)
+            self._is_fitted = True
+        return self._forecast
+
+    def _costs(self) -> Array:
+        """ln of the time that each point takes for the progress of one sample at the user's batch size."""
+        costs = self._forecasts().time.mean + self._samples
+        return np.asarray(np.where(self._known, costs, FAR))
+
+    def _limit_w(self) -> float:
+        """The most that a point may draw so that no reading exceeds the cap, with all the noise that there may be."""
+        noise_w = self._readings.noise_w or self._forecasts().scatter_w
+        return self._cap_w - self._manner.noise * noise_w - self._readings.resolution_w / 2
+
+    def _sure(self) -> Mask:
+        """The points that stay under the cap, as far as is known."""
+        if math.isinf(self._cap_w):
+            return self._open
+        power = self._forecasts().power
+        return np.asarray(self._open & (np.exp(power.mean + self._manner.deviations * power.sd) <= self._limit_w()))
+
+    def _short(self, sure: float) -> Mask:
+        """The points that stay under the cap for as long as a probe, in which the noise hardly reaches its limit."""
+        if math.isinf(self._cap_w):
+            return self._open
+        power, scatter_w, (highest, highest_sd) = (
+            self._forecasts().power,
+            self._forecasts().scatter_w,
+            self._manner.highest,
+        )
+        mean_w = np.exp(power.mean)
+        if self._manner.steep and not self._knows_volts:
+            mean_w = np.maximum(mean_w, self._steepest(mean_w))
+        sd_w = np.hypot(mean_w * power.sd, highest_sd * scatter_w)
+        return np.asarray(self._open & (mean_w + highest * scatter_w + sure * sd_w <= self._cap_w))
+
+    def _steepest(self, mean_w: Array) -> Array:
+        """The power if the voltage began to rise with the setting right above the highest one measured.
+
+        The power in excess of that at the lowest setting is then assumed to grow with the square of the setting,
+        as on the steepest part of published voltage curves (Jetson Nano: exponent 1.9).
+        """
+        grid = self._grid
+        top = max((int(grid.level[index]) for index in self._seen), default=0)
+        by_row = mean_w.reshape(len(grid.rows), len(grid.settings))
+        ratio = np.maximum(1.0, grid.setting / grid.setting[top]).reshape(by_row.shape)
+        return np.asarray(by_row[:, [top]] + (by_row[:, [top]] - by_row[:, [0]]) * (ratio**2 - 1)).ravel()
+
+    def _near(self, kept: Sequence[int]) -> Mask:
+        near, climb = self._grid.near(kept), self._manner.climb
+        if climb is None:
+            return near
+        top = max((int(self._grid.level[index]) for index in kept), default=0)
+        return np.asarray(near & (self._grid.level <= top + max(2, round(climb * len(self._grid.settings)))))
+
+    def _likely(self, kept: Sequence[int]) -> Mask:
+        """Points worth a risk: single settings up, and in a profile also the lowest setting of every row."""
+        daring = self._manner.daring
+        if daring is None:
+            return np.zeros_like(self._open)
+        found = self._grid.next_up(kept)
+        if not self._is_training:
+            found |= self._grid.level == 0
+        return np.asarray(self._short(daring) & found)
+
+    def _best(self) -> int | None:
+        measured = [index for index in self._seen if self._open[index]]
+        if not measured:
+            return None
+        sure, costs, power = self._sure(), self._costs(), self._forecasts().power
+        if kept := [index for index in measured if sure[index] and self._known[index]]:
+            return min(kept, key=lambda index: float(costs[index]))
+        kept = [index for index in measured if self._seen[index].power_peak_w <= self._cap_w]
+        return min(kept, key=lambda index: float(power.mean[index]), default=None)
+
+    def _options(self) -> Alternatives:
+        forecast, costs, best, capped = self._forecasts(), self._costs(), self._best(), math.isfinite(self._cap_w)
+        manner = self._manner
+        chosen = min(self._seen, key=lambda index: float(costs[index])) if best is None else best
+        base = float(costs[chosen])
+        kept = [index for index in self._seen if self._open[index]]
+        times = np.zeros(len(costs), dtype=np.intp)
+        for index, one in self._seen.items():
+            times[index] = one.times
+        shifts, weights = scenarios(np.zeros_like(costs) if self._is_training else self._samples_sd)
+        return Alternatives(
+            costs=costs,
+            costs_sd=forecast.time.sd,
+            chosen=chosen,
+            power=forecast.power if capped else None,
+            limit=math.log(max(self._limit_w(), 1e-9)) if capped else math.inf,
+            power_sd=forecast.power_noise,
+            is_open=self._open & self._known,
+            sure=self._sure(),
+            short=self._short(manner.deviations),
+            likely=self._likely(kept),
+            near=self._near(kept) if capped else self._open,
+            times=times,
+            row=self._grid.row,
+            level=self._grid.level,
+            price=self._price(costs, base),
+            probe_s=self._probe_s() if self._is_training else None,
+            shifts=shifts,
+            weights=weights,
+            least=manner.least,
+            deviations=manner.deviations,
+        )
+
+    @property
+    def _is_training(self) -> bool:
+        """True if a probe is part of the training."""
+        return self._manner.price is None
+
+    def _probe_s(self) -> Array:
+        return np.asarray(self._measuring_s + PASSES * np.exp(self._forecasts().time.mean))
+
+    def _price(self, costs: Array, base: float) -> Array:
+        """The share of the time left that a probe at each point costs."""
+        if self._manner.price is not None:
+            return np.full(len(costs), self._manner.price)
+        left_s = HORIZON_S if self.samples_left is None else self.samples_left * math.exp(min(base, FAR / 2))
+        if left_s <= 0:
+            return np.full(len(costs), math.inf)
+        return np.asarray(self._probe_s() * np.maximum(0.0, 1 - np.exp(base - costs)) / left_s)

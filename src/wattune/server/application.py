@@ -1,0 +1,95 @@
+"""The ASGI application: routes, middleware, and the shared objects in ``request.app.state``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from anyio import create_task_group, sleep, to_thread
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import FastAPI
+
+from wattune.server import dashboard, problems
+from wattune.server.limits import Buckets, Limiter
+from wattune.server.openapi import describe
+from wattune.server.prometheus import Metrics
+from wattune.server.routes import ROUTERS
+from wattune.server.security import TokenCache
+from wattune.server.sessions import Sessions
+from wattune.server.settings import Settings
+from wattune.server.store import Database, FileStore, StoreUnavailable, tokens
+from wattune.server.telemetry import Telemetry
+from wattune.version import __version__
+
+THREADS = 4
+"""Number of worker threads; further requests queue. Requests are mostly CPU-bound, so under the GIL the library's
+default of 40 threads makes every request several times slower."""
+
+USED_WRITE_EVERY_S = 10.0
+"""Interval between writes of the tokens' last use: one write per request would be too expensive."""
+
+
+def create_app(settings: Settings, database: Database, files: FileStore) -> FastAPI:
+    """Build the application of one server, for any ASGI server. Call ``Database.upgrade`` first."""
+    # FastAPI's own documentation pages load scripts from a CDN, so they are switched off.
+    app = FastAPI(
+        title="wattune", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
+    app.router.lifespan_context = _lifespan
+    metrics = Metrics(database)
+    app.state.settings = settings
+    app.state.database = database
+    app.state.files = files
+    app.state.metrics = metrics
+    app.state.sessions = Sessions()
+    app.state.token_cache = TokenCache()
+    app.state.used_s = {}
+    app.state.ready_s = float("-inf")
+    app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)
+    problems.install(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.include_router(dashboard.router, include_in_schema=False)
+    app.mount("/static", dashboard.static)
+    # The middleware that is added last is the outermost.
+    app.add_middleware(Limiter, limits=settings.limits)
+    app.add_middleware(Telemetry, metrics=metrics)
+
+    description: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        description.update(describe(app) if not description else {})
+        return description
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as in FastAPI's documentation
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Limit the threads and write the tokens' last use periodically while the server runs."""
+    current_default_thread_limiter().total_tokens = THREADS
+    async with create_task_group() as tasks:
+        tasks.start_soon(_write_used_periodically, app.state)
+        yield
+        tasks.cancel_scope.cancel()
+    _write_used(app.state)
+
+
+async def _write_used_periodically(state: Any) -> None:
+    while True:
+        await sleep(USED_WRITE_EVERY_S)
+        await to_thread.run_sync(_write_used, state)
+
+
+def _write_used(state: Any) -> None:
+    # If the store is unavailable now, the next write includes these.
+    used_s = dict(state.used_s)
+    with suppress(StoreUnavailable):
+        if used_s:
+            with state.database.session() as session:
+                tokens.mark_used(session, used_s)
+        for token, moment_s in used_s.items():
+            if state.used_s.get(token) == moment_s:
+                del state.used_s[token]

@@ -1,0 +1,241 @@
+"""Data of the pages, read from the store: only the fields of a record that a page needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from wattune.planning import learns_as
+from wattune.point import KNOBS, Knobs
+from wattune.records import ProfileTable, SampleEfficiency, TrainingRecord
+from wattune.records.served import DeviceStatus, ServedModel
+from wattune.server.store.schema import DeviceRow, JobRow, ModelRow, ProfileRow, TrainingRow
+
+PAGE_ROWS = 100
+"""Maximum number of rows of a page."""
+
+OFFLINE_S = 30.0
+"""An active device that has not reported for this long is shown as offline."""
+
+FINAL_STEPS = ("done", "failed")
+"""Steps after which a device reports nothing more."""
+
+HIGHER_IS_BETTER = ("accuracy", "character_accuracy")
+"""Metrics whose share of the target means progress. (Importing ``wattune.workloads`` would load torch.)"""
+
+COMPARED = 6
+"""Maximum number of training runs in a comparison: the number of colours."""
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """A device: its last status, and the seconds since that report."""
+
+    status: DeviceStatus
+    silent_s: float
+    profile_id: str | None
+    job_id: str | None
+
+    @property
+    def is_active(self) -> bool:
+        """True if the device has not finished its run."""
+        return self.status.step not in FINAL_STEPS
+
+    @property
+    def is_offline(self) -> bool:
+        """True if the device is active but has stopped reporting."""
+        return self.is_active and self.silent_s > OFFLINE_S
+
+    @property
+    def share_of_target(self) -> float | None:
+        """Metric as a share of its target, at most 100/95; None if that would not mean progress."""
+        status = self.status
+        if status.metric_name not in HIGHER_IS_BETTER or status.metric is None:
+            return None
+        if not status.target or status.target < 0:
+            return None
+        return min(100 / 95, max(0.0, status.metric / status.target))
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Totals of all devices: their number, how many are active and online, and the power of the latter."""
+
+    devices: int
+    active: int
+    power_w: float | None
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A row in the table of finished training runs."""
+
+    id: str
+    device: str
+    model: str | None
+    created_s: float
+    kind: str | None
+    batch_size: float | None
+    clock_mhz: float | None
+    memory_clock_mhz: float | None
+    cpu_clock_mhz: float | None
+    cpu_cores: float | None
+    power_limit_w: float | None
+    cap_w: float | None
+    reached: bool | None
+    ended: str | None
+    samples: float | None
+    time_s: float | None
+    energy_j: float | None
+    power_peak_w: float | None
+    above_cap_s: float | None
+
+    @property
+    def knobs(self) -> Knobs:
+        """Settings of the knobs of the device."""
+        values = {name: getattr(self, name) for name in KNOBS}
+        return Knobs({name: value for name, value in values.items() if value is not None})
+
+
+def devices(session: Session, now_s: float, find: str = "") -> tuple[list[DeviceView], int]:
+    """List the devices that reported last, by name, with their total number. ``find``: a part of their names."""
+    conditions = [DeviceRow.name.icontains(find, autoescape=True)] if find else []
+    columns = (DeviceRow.status, DeviceRow.seen_s, DeviceRow.profile_id, DeviceRow.job_id)
+    rows = session.execute(select(*columns).where(*conditions).order_by(DeviceRow.seen_s.desc()).limit(PAGE_ROWS)).all()
+    views = [
+        DeviceView(DeviceStatus.model_validate(status), max(0.0, now_s - seen_s), profile_id, job_id)
+        for status, seen_s, profile_id, job_id in rows
+    ]
+    total = session.scalar(select(func.count()).select_from(DeviceRow).where(*conditions)) or 0
+    return sorted(views, key=lambda device: device.status.device), total
+
+
+def fleet(session: Session, now_s: float) -> Fleet:
+    """Compute the totals of all devices that ever reported."""
+    step, power_w = DeviceRow.status["step"].as_string(), DeviceRow.status["power_w"].as_float()
+    is_online = DeviceRow.seen_s >= now_s - OFFLINE_S
+    powers_w = session.scalars(select(power_w).where(step.not_in(FINAL_STEPS), is_online)).all()
+    reported_w = [value for value in powers_w if value is not None]
+    # Summed here, because databases fail on overflow, and a device may report any number.
+    total_w = sum(reported_w) if reported_w else None
+    return Fleet(
+        count(session, DeviceRow), len(powers_w), total_w if total_w is None or math.isfinite(total_w) else None
+    )
+
+
+def models(session: Session) -> list[ServedModel]:
+    """List the models in order of name."""
+    return [ServedModel.parse(row) for row in session.scalars(select(ModelRow.record).order_by(ModelRow.name))]
+
+
+def profiles(session: Session) -> Sequence[Any]:
+    """List the newest profiles: id, board, workload, algorithm, kind, publisher, created_s."""
+    columns = (
+        ProfileRow.id,
+        ProfileRow.board,
+        ProfileRow.workload,
+        ProfileRow.algorithm,
+        ProfileRow.kind,
+        ProfileRow.publisher,
+        ProfileRow.created_s,
+    )
+    return session.execute(select(*columns).order_by(ProfileRow.created_s.desc()).limit(PAGE_ROWS)).all()
+
+
+def profile(session: Session, profile_id: str) -> tuple[ProfileTable, str, float] | None:
+    """Read a profile, its publisher and its time of publication; None if there is none."""
+    row = session.get(ProfileRow, profile_id)
+    return None if row is None else (ProfileTable.parse(row.record), row.publisher, row.created_s)
+
+
+def curves(session: Session, table: ProfileTable, job_id: str | None) -> list[tuple[str, str, SampleEfficiency]]:
+    """List the curves that a profile can be planned with: job, model, curve, newest first.
+
+    These are the curves of the profile's workload with its batch sizes and an algorithm that learns like the profile's,
+    and the curve of ``job_id`` in any case.
+    """
+    columns = (JobRow.id, JobRow.model_name, JobRow.curve)
+    matches = (JobRow.state == "done") & JobRow.curve.is_not(None) & (JobRow.model_name == table.workload)
+    requested = (JobRow.id == job_id) & JobRow.curve.is_not(None)
+    query = select(*columns).where(matches | requested).order_by(JobRow.finished_s.desc()).limit(PAGE_ROWS)
+    usable = []
+    for own_id, model_name, record in session.execute(query).all():
+        curve = SampleEfficiency.parse(record)
+        is_same = learns_as(curve.algorithm) == learns_as(table.algorithm)
+        fits = is_same and {p.batch_size for p in curve.points} >= set(table.batch_sizes)
+        if fits or own_id == job_id:
+            usable.append((own_id, model_name, curve))
+    return usable
+
+
+def runs(session: Session, sort: str, descending: bool, device: str = "", model: str = "") -> tuple[list[RunView], int]:
+    """List finished training runs, sorted by a name of ``ORDERS``, with their total number."""
+    conditions = [
+        column == name for column, name in ((TrainingRow.device, device), (TrainingRow.model_name, model)) if name
+    ]
+    order = ORDERS[sort]
+    order = order.desc().nulls_last() if descending else order.asc().nulls_last()
+    rows = session.execute(
+        select(*_FIELDS.values()).where(*conditions).order_by(order, TrainingRow.id).limit(PAGE_ROWS)
+    ).all()
+    total = session.scalar(select(func.count()).select_from(TrainingRow).where(*conditions)) or 0
+    return [RunView(*row) for row in rows], total
+
+
+def trainings(session: Session, ids: Sequence[str]) -> list[tuple[str, str, TrainingRecord]]:
+    """Read id, device and record of the given training runs, in their order; missing ones are left out."""
+    rows = {row.id: row for row in session.scalars(select(TrainingRow).where(TrainingRow.id.in_(ids)))}
+    return [(key, rows[key].device, TrainingRecord.parse(rows[key].record)) for key in ids if key in rows]
+
+
+def count(session: Session, table: type[Any]) -> int:
+    """Count the rows of a table."""
+    return session.scalar(select(func.count()).select_from(table)) or 0
+
+
+def _number(*path: str) -> ColumnElement[Any]:
+    # Integers as floats too: a record may hold numbers outside the database's integer range.
+    number: ColumnElement[Any] = TrainingRow.record[path].as_float()
+    return number
+
+
+_FIELDS: dict[str, ColumnElement[Any] | Any] = {
+    "id": TrainingRow.id,
+    "device": TrainingRow.device,
+    "model": TrainingRow.model_name,
+    "created_s": TrainingRow.created_s,
+    "kind": TrainingRow.record["provenance", "kind"].as_string(),
+    "batch_size": _number("plan", "batch_size"),
+    **{name: _number("plan", name) for name in KNOBS},
+    "cap_w": _number("plan", "cap_w"),
+    "reached": TrainingRow.record["reached"].as_boolean(),
+    "ended": TrainingRow.record["ended"].as_string(),
+    "samples": _number("samples"),
+    "time_s": _number("time_s"),
+    "energy_j": _number("energy_j"),
+    "power_peak_w": _number("power_peak_w"),
+    "above_cap_s": _number("above_cap_s"),
+}
+
+ORDERS: dict[str, ColumnElement[Any] | Any] = {
+    name: _FIELDS[name]
+    for name in (
+        "created_s",
+        "device",
+        "model",
+        "batch_size",
+        "clock_mhz",
+        "cap_w",
+        "samples",
+        "time_s",
+        "energy_j",
+        "power_peak_w",
+        "above_cap_s",
+    )
+}
+"""Sort keys of finished training runs."""

@@ -1,0 +1,246 @@
+"""Start and stop of the server process: one per store, with the API in it and the workers as child processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from sqlalchemy import select, text
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from wattune.errors import InputError, Interrupted, OutputError
+from wattune.server import logs
+from wattune.server.application import create_app
+from wattune.server.jobs.leases import release_all
+from wattune.server.jobs.supervisor import Supervisor
+from wattune.server.settings import Settings, is_loopback
+from wattune.server.store import Database, FileStore, tokens
+from wattune.server.store.schema import JobRow
+
+SHUTDOWN_S = 5
+"""Timeout in seconds of open requests after a signal."""
+
+DEMO_S = 24 * 3600.0
+"""Lifetime of the token for the demo's devices, in case the server is killed and cannot revoke it."""
+
+_LOCK = 0x7761747475  # "wattu"
+_LOCK_S = 10.0
+
+Say = Callable[[str], None]
+
+
+def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
+    """Serve until a signal arrives: SIGTERM returns, SIGINT raises Interrupted.
+
+    ``say`` is called with one line when the server is ready. ``demo``: simulated boards use the server meanwhile.
+
+    Raises: InputError if another server uses the store, the address cannot be bound, or it is reachable from other
+    machines and no token exists; OutputError; StoreUnavailable.
+    """
+    logs.configure()
+    with ExitStack() as stack:
+        stack.enter_context(_store_locked(settings.store))
+        signals = stack.enter_context(_signals())
+        database = Database(settings.database_url)
+        stack.callback(database.close)
+        database.upgrade()
+        stack.enter_context(_database_locked(database))
+        check_address(settings, database)
+        check_tls(settings)
+        listening = stack.enter_context(_listening(settings))
+        files = FileStore(settings.store / "files")
+        _clean_up(settings, database)
+        app = create_app(settings, database, files)
+        url = _url(settings, listening)
+        supervisor = Supervisor(settings, database)
+        app.state.supervisor = supervisor
+        stack.enter_context(supervisor)
+        if demo:
+            stack.enter_context(_demo(url, database))
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # otherwise any local user could forge the client address
+            lifespan="on",
+            ws="none",
+            timeout_graceful_shutdown=SHUTDOWN_S,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+        )
+        server = _Server(config, signals, lambda: say(f"wattune is serving on {url}, store: {settings.store}"))
+        server.run(sockets=[listening])
+    if signal.SIGINT in signals:
+        raise Interrupted("interrupted: the server has stopped; unfinished jobs resume at the next start")
+
+
+def check_address(settings: Settings, database: Database) -> None:
+    """Refuse to listen on a public address without authentication. Raises: InputError, StoreUnavailable."""
+    if is_loopback(settings.host):
+        return
+    with database.session(reads_only=True) as session:
+        if not tokens.any_exist(session):
+            raise InputError(
+                "listening on an address that other machines can reach needs a token",
+                value=settings.host,
+                allowed="127.0.0.1 if there is no token",
+                hint=f"wattune token make NAME --scope device --store {settings.store}",
+            )
+
+
+def check_tls(settings: Settings) -> None:
+    """Check the TLS certificate and its key. Raises: InputError if they are unusable or one of them is missing."""
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise InputError("TLS", allowed="--tls-cert and --tls-key together")
+    if settings.tls_cert is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        allowed = "a certificate and its key as PEM files"
+        raise InputError("TLS", value=str(error), allowed=allowed) from error
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn server that reports readiness, and stops at once if a signal arrived before its own handlers."""
+
+    def __init__(self, config: uvicorn.Config, signals: list[int], started: Callable[[], None]):
+        super().__init__(config)
+        self._signals, self._started = signals, started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.should_exit = self.should_exit or bool(self._signals)
+        if not self.should_exit:
+            self._started()
+
+
+@contextmanager
+def _store_locked(store: Path) -> Iterator[None]:
+    """Lock a store for one server; the operating system releases the lock with the process."""
+    try:
+        store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(store / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {store}", value=error.strerror or str(error), hint="give another --store"
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise InputError("another server uses this store", value=str(store), hint="give another --store") from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _database_locked(database: Database) -> Iterator[None]:
+    """Lock a PostgreSQL database, which servers with different folders could share."""
+    if database.is_sqlite:
+        yield
+        return
+    with database.engine.connect() as connection:
+        # The database releases the lock of a killed server only once it notices the lost connection.
+        retrying = Retrying(
+            retry=retry_if_result(lambda is_ours: not is_ours), stop=stop_after_delay(_LOCK_S), wait=wait_fixed(0.2)
+        )
+        try:
+            retrying(connection.scalar, text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK})
+        except RetryError as error:
+            raise InputError("another server uses this database", hint="give another --database") from error
+        connection.commit()  # the lock is the connection's, not the transaction's
+        yield
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    host = settings.host.strip("[]")
+    try:
+        family = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, settings.port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"cannot listen on {settings.host}:{settings.port}", value=reason, hint="give another --port or --host"
+        ) from error
+    with listener:
+        yield listener
+
+
+def _url(settings: Settings, listening: socket.socket) -> str:
+    host = settings.host.strip("[]")
+    url_host = f"[{host}]" if ":" in host else host
+    return f"http{'s' if settings.has_tls else ''}://{url_host}:{listening.getsockname()[1]}"
+
+
+def _clean_up(settings: Settings, database: Database) -> None:
+    """Clean up after an earlier server, before any worker starts: release its units, remove its leftover files."""
+    with database.session() as session:
+        release_all(session, time.time())
+        unfinished = set(session.scalars(select(JobRow.id).where(JobRow.state != "done")))
+    work = settings.store / "work"
+    for folder in work.iterdir() if work.is_dir() else ():
+        if folder.name not in unfinished:
+            shutil.rmtree(folder, ignore_errors=True)
+    for temporary in (settings.store / "files").glob(".incoming-*"):
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM; uvicorn handles them itself, and re-raises them on exit."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _demo(url: str, database: Database) -> Iterator[None]:
+    """Run simulated boards as devices of this server until it stops."""
+    from wattune.server import demo
+
+    token, name, now_s = None, f"demo-{secrets.token_hex(4)}", time.time()
+    with database.session() as session:
+        if tokens.any_exist(session):
+            token = tokens.make(session, name, "device", now_s, now_s + DEMO_S)
+    stopping = threading.Event()
+
+    def play() -> None:
+        with demo.start(url, token):
+            stopping.wait()
+
+    thread = threading.Thread(target=play, name="wattune-demo")
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+        if token is not None:
+            with database.session() as session:
+                tokens.revoke(session, name, time.time())

@@ -1,0 +1,137 @@
+"""Prometheus metrics: requests are counted as they finish, the store is read on each scrape."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from sqlalchemy import distinct, func, select
+from sqlalchemy.orm import Session
+
+from wattune.server.store import Database, StoreUnavailable
+from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow, UnitRow
+
+BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+
+SEEN_S = 60.0
+"""A device that reported within this many seconds counts as online."""
+
+DEVICES = 2000
+"""Maximum number of devices whose power is exported; those that reported last."""
+
+
+@dataclass(frozen=True)
+class StoreCounts:
+    """Counts by state, and ``power_w`` by name and kind of the online devices, None if a device reports no power."""
+
+    units: dict[str, int]
+    jobs: dict[str, int]
+    workers_busy: int
+    oldest_waiting_s: float
+    devices: int
+    power_w: dict[tuple[str, str], float | None]
+    profiles: int
+    trainings: int
+
+
+def count_store(session: Session, now_s: float) -> StoreCounts:
+    """Count the rows of the store."""
+    units = dict(session.execute(select(UnitRow.state, func.count()).group_by(UnitRow.state)).all())
+    jobs = dict(session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).all())
+    busy = select(func.count(distinct(UnitRow.holder))).where(UnitRow.state == "running", UnitRow.lease_until_s > now_s)
+    oldest = select(func.min(UnitRow.created_s)).where(UnitRow.state == "waiting", UnitRow.not_before_s <= now_s)
+    oldest_s = session.scalar(oldest)
+    online = select(DeviceRow.name, DeviceRow.status).where(DeviceRow.seen_s > now_s - SEEN_S)
+    statuses = session.execute(online.order_by(DeviceRow.seen_s.desc()).limit(DEVICES))
+    return StoreCounts(
+        units=units,
+        jobs=jobs,
+        workers_busy=session.scalar(busy) or 0,
+        oldest_waiting_s=0.0 if oldest_s is None else max(0.0, now_s - oldest_s),
+        devices=session.scalar(select(func.count()).select_from(DeviceRow)) or 0,
+        power_w={(name, status.get("kind") or "unknown"): status.get("power_w") for name, status in statuses},
+        profiles=session.scalar(select(func.count()).select_from(ProfileRow)) or 0,
+        trainings=session.scalar(select(func.count()).select_from(TrainingRow)) or 0,
+    )
+
+
+class Metrics:
+    """The metrics of one server."""
+
+    def __init__(self, database: Database):
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "wattune_http_requests", "Requests answered.", ("method", "route", "status"), registry=self._registry
+        )
+        self._seconds = Histogram(
+            "wattune_http_request_seconds",
+            "Time to the end of the response.",
+            ("method", "route"),
+            buckets=BUCKETS_S,
+            registry=self._registry,
+        )
+        self._registry.register(_StoreCollector(database))
+        ProcessCollector(registry=self._registry)
+
+    def count(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request. ``route``: the template of its path, not the path itself, to bound the number of series."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _StoreCollector:
+    """Collector that reads the store on each scrape."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: the metrics are only known on a scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the store once."""
+        up = GaugeMetricFamily("wattune_store_up", "1 if the database responds, else 0.")
+        try:
+            with self._database.session(reads_only=True) as session:
+                counts = count_store(session, time.time())
+        except StoreUnavailable:
+            up.add_metric([], 0)
+            yield up
+            return
+        up.add_metric([], 1)
+        yield up
+        yield _by("wattune_units", "Units of work of all jobs.", "state", counts.units)
+        yield _by("wattune_jobs", "Jobs.", "state", counts.jobs)
+        yield _one("wattune_workers_busy", "Workers that hold a unit.", counts.workers_busy)
+        yield _one("wattune_queue_oldest_seconds", "Age of the oldest waiting unit.", counts.oldest_waiting_s)
+        yield _one("wattune_devices", "Devices that ever reported.", counts.devices)
+        yield _one("wattune_devices_seen", f"Devices that reported within {SEEN_S:.0f} s.", len(counts.power_w))
+        watts = GaugeMetricFamily(
+            "wattune_device_power_watts", "Power reported by the online devices.", labels=("device", "kind")
+        )
+        for (device, kind), power_w in counts.power_w.items():
+            if power_w is not None:
+                watts.add_metric([device, kind], power_w)
+        yield watts
+        yield _one("wattune_profiles", "Profiles stored.", counts.profiles)
+        yield _one("wattune_trainings", "Training records stored.", counts.trainings)
+
+
+def _one(name: str, what: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, what, value=value)
+
+
+def _by(name: str, what: str, label: str, values: dict[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, what, labels=(label,))
+    for value, count in sorted(values.items()):
+        family.add_metric([value], count)
+    return family

@@ -1,0 +1,93 @@
+"""Building blocks of the routes: path and query parameters, responses, and their OpenAPI description."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Query
+from pydantic import BaseModel
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from wattune.records import Record
+from wattune.records.served import DEVICE_NAME, MODEL_NAME, SHA256
+from wattune.server.security import require
+from wattune.server.store.tokens import Scope
+
+ID = r"^[0-9a-f]{32}$"
+NO_NUL = r"^[^\x00]*$"
+"""Pattern that excludes NUL, which PostgreSQL cannot store."""
+
+ModelPath = Annotated[str, Path(pattern=MODEL_NAME)]
+DevicePath = Annotated[str, Path(pattern=DEVICE_NAME)]
+FilePath = Annotated[str, Path(pattern=SHA256)]
+IdPath = Annotated[str, Path(pattern=ID)]
+ModelQuery = Annotated[str | None, Query(pattern=MODEL_NAME)]
+DeviceQuery = Annotated[str | None, Query(pattern=DEVICE_NAME)]
+IdQuery = Annotated[str | None, Query(pattern=ID)]
+TextQuery = Annotated[str | None, Query(max_length=500, pattern=NO_NUL)]
+Limit = Annotated[int, Query(ge=1, le=100)]
+
+
+class Created(BaseModel):
+    """Id of a stored resource."""
+
+    id: str
+
+
+class ProblemDetails(BaseModel):
+    """Error response (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    what: str | None = None
+    value: str | None = None
+    allowed: str | None = None
+    hint: str | None = None
+
+
+_PROBLEM = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}}
+
+
+def route(
+    scope: Scope | None,
+    answer: Any = None,
+    *,
+    status: int = 200,
+    also: Sequence[int] = (),
+    takes: type[BaseModel] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Build the arguments of a route: required scope, response model, other statuses, and body model."""
+    responses: dict[int | str, Any] = {
+        other: {} if other == 304 or answer is None else {"model": answer} for other in also
+    }
+    responses |= {
+        "4XX": {"description": "The request was rejected.", **_PROBLEM},
+        "5XX": {"description": "The server failed; try again later.", **_PROBLEM},
+    }
+    extra = more.pop("openapi_extra", {})
+    if takes is not None:
+        schema: dict[str, Any] = {"$ref": f"#/components/schemas/{takes.__name__}"}
+        if issubclass(takes, Record):  # nested records have no such field
+            schema = {"allOf": [schema], "required": ["record"]}
+        extra = {**extra, "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    if scope is not None:
+        extra = {**extra, "x-scope": scope, "security": [{"token": []}, {}]}
+    return {
+        "dependencies": [] if scope is None else [Depends(require(scope))],
+        "response_model": answer,
+        "status_code": status,
+        "responses": responses,
+        "openapi_extra": extra,
+        **more,
+    }
+
+
+def answer(content: object, status: int = 200, **headers: str) -> Response:
+    """Build a JSON response; write "_" for "-" in the names of ``headers``."""
+    http_headers = {name.replace("_", "-"): text for name, text in headers.items()}
+    return Response(to_json(content), status, http_headers, "application/json")

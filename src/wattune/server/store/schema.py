@@ -1,0 +1,157 @@
+"""Tables of the database. Times are seconds since 1970 (``_s``); a record is stored as the JSON that was received."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    """Declarative base class of the tables."""
+
+    type_annotation_map = {  # noqa: RUF012  # SQLAlchemy reads it from the class
+        dict[str, Any]: JSON(none_as_null=True),
+        list[str]: JSON,
+        int: BigInteger().with_variant(Integer(), "sqlite"),
+    }
+
+
+class TokenRow(Base):
+    """A token. Only the SHA-256 hash of its secret is stored."""
+
+    __tablename__ = "tokens"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    scope: Mapped[str]
+    secret_sha256: Mapped[str]
+    created_s: Mapped[float]
+    expires_s: Mapped[float | None]
+    revoked_s: Mapped[float | None]
+    used_s: Mapped[float | None]
+
+
+class FileRow(Base):
+    """A file of the file store: ``kind`` is "safetensors", "npz", "text" or "curve"."""
+
+    __tablename__ = "files"
+
+    sha256: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    bytes: Mapped[int]
+    created_s: Mapped[float]
+
+
+class ModelRow(Base):
+    """A model that devices can request: a ``ServedModel``."""
+
+    __tablename__ = "models"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    record: Mapped[dict[str, Any]]
+    digest: Mapped[str]
+    created_s: Mapped[float]
+    updated_s: Mapped[float]
+
+
+class JobRow(Base):
+    """A sweep. ``model`` is the ``ServedModel`` at the time the job was created; ``curve`` is the finished record."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    model_name: Mapped[str] = mapped_column(index=True)
+    model: Mapped[dict[str, Any]]
+    request: Mapped[dict[str, Any]]
+    state: Mapped[str] = mapped_column(index=True)
+    reason: Mapped[str | None]
+    warnings: Mapped[list[str]]
+    curve: Mapped[dict[str, Any] | None]
+    created_s: Mapped[float]
+    finished_s: Mapped[float | None]
+
+
+class UnitRow(Base):
+    """One unit of work of a job: a proxy run, or, if ``batch_size`` is 0, the step that chooses the next runs.
+
+    ``holder`` and ``lease_until_s`` are the worker's lease: no other worker may claim the unit before it expires. Each
+    claim has a new ``holder``, and a result from an earlier holder is rejected.
+    """
+
+    __tablename__ = "units"
+    __table_args__ = (
+        UniqueConstraint("job_id", "batch_size", "seed"),
+        Index("ix_units_claim", "state", "not_before_s", "created_s"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    batch_size: Mapped[int]
+    seed: Mapped[int]
+    budget_samples: Mapped[int | None]
+    state: Mapped[str]
+    attempts: Mapped[int]
+    not_before_s: Mapped[float]
+    holder: Mapped[str | None]
+    lease_until_s: Mapped[float | None]
+    reason: Mapped[str | None]
+    curve_sha256: Mapped[str | None]
+    samples: Mapped[int | None]
+    reached: Mapped[bool | None]
+    created_s: Mapped[float]
+    finished_s: Mapped[float | None]
+
+
+class ProfileRow(Base):
+    """A profile measured by a device or a vendor; ``key_sha256`` is the hash of its ``ProfileKey``."""
+
+    __tablename__ = "profiles"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    key_sha256: Mapped[str | None] = mapped_column(index=True)
+    board: Mapped[str] = mapped_column(index=True)
+    workload: Mapped[str]
+    algorithm: Mapped[str]
+    kind: Mapped[str | None]
+    publisher: Mapped[str]
+    record: Mapped[dict[str, Any]]
+    created_s: Mapped[float]
+
+
+class TrainingRow(Base):
+    """A finished training run: a ``TrainingRecord`` with the names of its device and model."""
+
+    __tablename__ = "trainings"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    device: Mapped[str] = mapped_column(index=True)
+    model_name: Mapped[str | None] = mapped_column(index=True)
+    record: Mapped[dict[str, Any]]
+    created_s: Mapped[float] = mapped_column(index=True)
+
+
+class DeviceRow(Base):
+    """The last reported state of a device: a ``DeviceStatus``; ``plan`` is its newest plan."""
+
+    __tablename__ = "devices"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    status: Mapped[dict[str, Any]]
+    plan: Mapped[dict[str, Any] | None]
+    profile_id: Mapped[str | None]
+    job_id: Mapped[str | None]
+    seen_s: Mapped[float]
+
+
+class AnswerRow(Base):
+    """The response to a request with an idempotency key, replayed if the same request is repeated."""
+
+    __tablename__ = "answers"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    request_sha256: Mapped[str]
+    status: Mapped[int]
+    body: Mapped[dict[str, Any]]
+    created_s: Mapped[float] = mapped_column(index=True)

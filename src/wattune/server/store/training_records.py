@@ -1,0 +1,50 @@
+"""Records of finished training runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from wattune.records import TrainingRecord
+from wattune.records.served import digest
+from wattune.server.store.queries import insert_new, newest
+from wattune.server.store.schema import TrainingRow
+
+
+def listing(
+    session: Session,
+    *,
+    device: str | None = None,
+    model: str | None = None,
+    limit: int = 50,
+    before: str | None = None,
+) -> list[dict[str, Any]]:
+    """List training runs without their records, newest first. ``before``: only those that follow this id.
+
+    Raises: InputError if ``before`` does not exist.
+    """
+    query = select(TrainingRow.id, TrainingRow.device, TrainingRow.model_name.label("model"), TrainingRow.created_s)
+    if device is not None:
+        query = query.where(TrainingRow.device == device)
+    if model is not None:
+        query = query.where(TrainingRow.model_name == model)
+    query = newest(session, query, TrainingRow, what="training", limit=limit, before=before)
+    return [dict(row) for row in session.execute(query).mappings()]
+
+
+def get(session: Session, training_id: str) -> dict[str, Any] | None:
+    """Read the stored JSON of a record; None if there is none."""
+    return session.execute(select(TrainingRow.record).where(TrainingRow.id == training_id)).scalar()
+
+
+def add(session: Session, record: TrainingRecord, device: str, model: str | None, now_s: float) -> tuple[str, bool]:
+    """Store a record; return its id, a hash of the record alone, and True if it is new.
+
+    If the record exists already, the first copy is kept, even if device or token differ.
+    """
+    content = record.dump()
+    training_id = digest(content)[:32]
+    values = {"id": training_id, "device": device, "model_name": model, "record": content, "created_s": now_s}
+    return training_id, insert_new(session, TrainingRow, values)

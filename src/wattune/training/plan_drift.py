@@ -1,0 +1,173 @@
+"""Drift of step time and power from the plan while training, and replanning when they are off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from wattune.devices import Device
+from wattune.records import Plan
+
+STALE = 0.05
+"""Share by which the mean power or the time of a step may be off before the plan counts as stale."""
+
+GAP = 0.05
+"""Longest pause between two steps, as a share of a step, for which they count as uninterrupted."""
+
+SHARE = 0.1
+"""Share of the predicted samples after which the mean power and the time of a step are compared."""
+
+READINGS = 20
+"""Least number of readings for a comparison."""
+
+
+class Drift(NamedTuple):
+    """Time of a step and mean power, each over what the plan says."""
+
+    time: float
+    power: float
+
+    @property
+    def is_stale(self) -> bool:
+        """True if either is off by more than ``STALE``."""
+        return max(abs(self.time - 1), abs(self.power - 1)) > STALE
+
+    def __str__(self) -> str:
+        said = []
+        if abs(self.power - 1) > STALE:
+            said.append(f"steps draw {100 * abs(self.power - 1):.0f} % {'more' if self.power > 1 else 'less'}")
+        if abs(self.time - 1) > STALE:
+            steps, longer = "" if said else "steps ", "longer" if self.time > 1 else "less"
+            said.append(f"{steps}take {100 * abs(self.time - 1):.0f} % {longer}")
+        return " and ".join(said) + " than the profile says"
+
+
+class DriftWatch:
+    """Collects times of steps and the readings that were taken in steps alone, as the profile did.
+
+    A reading counts once steps have gone on for as long as the sensor needs to forget what was before them.
+    """
+
+    def __init__(self, device: Device, plan: Plan, budget_samples: int):
+        self._device = device
+        self._plan = plan
+        self._known = _row(plan)
+        self._setting = plan.knobs.first
+        self._off = Drift(1.0, 1.0)
+        self._share_samples = SHARE * min(float(budget_samples), _expected_samples(plan) or math.inf)
+        self._in_step = False
+        self._steady_since_s: float | None = None
+        self._last_s = self._last_step_s = 0.0
+        self.forget(0)
+
+    def forget(self, samples: int) -> None:
+        """Start again after ``samples`` samples: what was measured so far belongs to something else."""
+        self._since_samples = samples
+        self._steps, self._seconds = 0, 0.0
+        self._readings, self._watts = 0, 0.0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around one step."""
+        begun_s = self._device.now_s()
+        if self._steady_since_s is None or begun_s - self._last_s > GAP * self._last_step_s + 1e-9:
+            self._steady_since_s = begun_s
+        self._in_step = True
+        try:
+            yield
+        finally:
+            self._in_step = False
+            self._last_s = self._device.now_s()
+        self._last_step_s = self._last_s - begun_s
+        self._steps, self._seconds = self._steps + 1, self._seconds + self._last_step_s
+
+    def read(self, time_s: float, power_w: float) -> None:
+        """Take in a reading."""
+        since_s = self._steady_since_s
+        if self._in_step and since_s is not None and self._device.now_s() - since_s >= self._device.sensor.settle_s:
+            self._readings, self._watts = self._readings + 1, self._watts + power_w
+
+    def look(self, samples: int) -> Drift | None:
+        """Step time and power over those expected, once enough samples have passed; None until then."""
+        expected = None if self._setting is None else self._known.get(self._setting)
+        if expected is None or samples - self._since_samples < self._share_samples or self._readings < READINGS:
+            return None
+        found = Drift(self._seconds / self._steps / expected.step_s, self._watts / self._readings / expected.power_w)
+        self.forget(samples)
+        return Drift(found.time / self._off.time, found.power / self._off.power)
+
+    def follow(self, drift: Drift) -> float | None:
+        """Scale the expectation at every setting by the drift, and return the setting that is now the best.
+
+        That is the fastest one for the plan's batch size that stays under the cap if every point is off as much as this
+        one. None if that is the present setting, or if there is no cap. If steps take longer than they should,
+        something else slows the board down, and a higher setting would not help.
+        """
+        off = self._off = Drift(self._off.time * drift.time, self._off.power * drift.power)
+        cap_w, here = self._plan.cap_w, self._setting
+        if cap_w is None or here is None:
+            return None
+        kept = [s for s, known in self._known.items() if known.peak_w * off.power + self._plan.margin_w <= cap_w]
+        if drift.time > 1 + STALE:
+            kept = [setting for setting in kept if setting <= here]
+        best = min(kept, key=lambda setting: (self._known[setting].step_s, setting), default=min(self._known))
+        if best == here:
+            return None
+        self._setting = best
+        return best
+
+    def state_dict(self) -> dict[str, Any]:
+        """State to resume from, as JSON values."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from ``state_dict``."""
+        for name in _STATE:
+            setattr(self, name, state[name])
+        self._off = Drift(*state["_off"])
+
+
+_STATE = (
+    "_setting",
+    "_off",
+    "_since_samples",
+    "_steps",
+    "_seconds",
+    "_readings",
+    "_watts",
+    "_steady_since_s",
+    "_last_s",
+    "_last_step_s",
+)
+
+
+class _Known(NamedTuple):
+    step_s: float
+    power_w: float
+    peak_w: float
+
+
+def _expected_samples(plan: Plan) -> float | None:
+    """Samples that the plan predicts at its batch size; None if it predicts none."""
+    if plan.predicted_s is None or plan.step_s is None:
+        return None
+    return plan.predicted_s / plan.step_s * plan.batch_size
+
+
+def _row(plan: Plan) -> dict[float, _Known]:
+    """Setting -> what the plan says of it, for the plan's own batch size and micro-batch size."""
+    setting, time = plan.knobs.first, plan.relative_time
+    if setting is None or time is None or plan.step_s is None or plan.power_mean_w is None:
+        return {}
+    known = {setting: _Known(plan.step_s, plan.power_mean_w, plan.predicted_peak_w or plan.power_mean_w)}
+    for one in plan.candidates:
+        at = one.knobs.first
+        same = (one.batch_size, one.micro_batch_size) == (plan.batch_size, plan.micro_batch_size)
+        if not same or at is None or at == setting or one.relative_time is None or one.predicted_peak_w is None:
+            continue
+        if one.predicted_s is not None and one.predicted_j is not None:
+            step_s = plan.step_s * one.relative_time / time
+            known[at] = _Known(step_s, one.predicted_j / one.predicted_s, one.predicted_peak_w)
+    return known

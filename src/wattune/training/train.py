@@ -1,0 +1,170 @@
+"""Training as planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import nn
+
+from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
+from wattune.devices import Device
+from wattune.errors import DeviceError, InputError, Interrupted, RecordError
+from wattune.files import write_bytes
+from wattune.power.limiter import check_limit
+from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, TrainingRecord
+from wattune.training.evaluation_work import counts_all, evaluation_works
+from wattune.training.loop import Progress, TrainingLoop, TrainingTask
+from wattune.training.training_record import training_record
+from wattune.workloads import Workload
+
+
+def train(
+    device: Device,
+    workload: Workload,
+    plan: Plan,
+    *,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    key: ProfileKey | None = None,
+    weights: Path | None = None,
+    max_temp_c: float | None = None,
+    progress: Progress | None = None,
+    on_evaluation: Callable[[Evaluation, float | None], None] | None = None,
+) -> TrainingRecord:
+    """Train at the plan's point on the device until the target, the end of the budget or a safety stop.
+
+    ``max_temp_c`` is a second limit beside the plan's cap: the highest temperature of the board in degrees Celsius.
+    ``checkpoint`` is a file that is replaced in one step after each evaluation; with ``resume`` training
+    continues from it (from the beginning if there is none yet) and ends with the record of an uninterrupted run.
+    A simulated board takes time to write it, too. ``key``, if given, must be the key that the plan's profile
+    was measured with. ``weights`` is a safetensors file for what was trained, by the names of the model's state dict.
+    ``on_evaluation`` gets each evaluation as it is made, and the newest reading in watts, None before the first.
+    The record says if the target was not reached or training was stopped for safety; neither is raised.
+
+    Raises: RecordError if plan or checkpoint belong to something else; Interrupted on Ctrl-C, which leaves the
+    last checkpoint; WorkloadError, InputError, DeviceError, OutputError.
+    """
+    differences = plan.key.differences(key) if key is not None and plan.key is not None else []
+    if plan.key is None and plan.device not in (None, device.name):
+        differences = [f"device ({device.name}, not {plan.device})"]
+    if differences:
+        stale = key is not None and plan.key is not None and plan.key.is_stale(key)
+        check = f"wattune profile --check PROFILE --device {device.spec or 'DEVICE'}"
+        raise RecordError(
+            "the plan was made for something else, it differs in",
+            value=", ".join(differences),
+            hint=f"see by five cells whether its profile still holds, then plan again: {check}"
+            if stale
+            else "profile and plan again",
+        )
+    _check_actuator(device, plan)
+    check_limit(device, max_temp_c)
+    workload.check()
+    identity = {**_identity(device, workload, plan, seed), "max_temp_c": max_temp_c}
+    algorithm = open_algorithm(
+        plan.algorithm,
+        workload,
+        plan.batch_size,
+        micro_batch_size=plan.micro_batch_size,
+        seed=seed,
+        on=device.trains_on,
+    )
+    saved = None
+    if resume and checkpoint is not None and checkpoint.exists():
+        saved = _load(checkpoint, identity, algorithm)
+    counted = checkpoint is not None and counts_all(device)
+    task = TrainingTask(
+        workload=workload,
+        plan=plan,
+        algorithm=algorithm,
+        step_work=algorithm.work(),
+        evaluation_works=evaluation_works(algorithm, device, plan.point, workload.test_samples),
+        batches=lambda samples: workload.batches(plan.batch_size, seed=seed, start=samples),
+        evaluate=_evaluate(device, workload, plan),
+        budget_samples=workload.budget_samples,
+        checkpoint_bytes=lambda: state_bytes(algorithm.state_dict()) if counted else None,
+        max_temp_c=max_temp_c,
+    )
+
+    def save_all(so_far: dict[str, Any]) -> None:
+        if checkpoint is not None:
+            extra = {"training": identity, "so_far": so_far}
+            save_checkpoint(checkpoint, algorithm.state_dict(), extra=extra)
+
+    loop = TrainingLoop(device, task, save=save_all, saved=saved, progress=progress, on_evaluation=on_evaluation)
+    not_restored: DeviceError | None = None
+    try:
+        loop.run()
+    except KeyboardInterrupt as error:
+        hint = "" if checkpoint is None else "; resuming continues from the last evaluation"
+        raise Interrupted(f"training was interrupted{hint}") from error
+    except DeviceError as error:
+        if loop.ended != "stopped for safety":
+            raise
+        not_restored = error
+    outcome = loop.outcome()
+    if not_restored is not None:
+        # If the agent is gone, or a file, the board cannot be restored either: that belongs to why it ended.
+        event = BoardEvent(time_s=outcome.figures.time_s, kind="not restored", text=str(not_restored))
+        reason, events = f"{outcome.reason}; {not_restored}", (*outcome.board_events, event)
+        outcome = replace(outcome, reason=reason, board_events=events)
+    if weights is not None:
+        # Copies, since safetensors refuses tensors that share memory, as tied weights do.
+        tensors = {name: tensor.detach().cpu().clone() for name, tensor in algorithm.module.state_dict().items()}
+        write_bytes(weights, save(tensors))
+    return training_record(device, workload, plan, outcome, seed=seed, data=identity["data"], max_temp_c=max_temp_c)
+
+
+def _check_actuator(device: Device, plan: Plan) -> None:
+    for field in ("clock_mhz", "power_limit_w"):
+        value = getattr(plan, field)
+        if value is not None and device.actuator != field:
+            raise InputError(
+                f"{device.name} cannot be set to the plan's {field}",
+                value=value,
+                allowed=device.actuator or "nothing, it has no setting",
+                hint="profile this device and plan again",
+            )
+
+
+def _evaluate(device: Device, workload: Workload, plan: Plan) -> Callable[[nn.Module], float]:
+    # On the device itself evaluations are as large as training's forward passes: larger ones would draw more power
+    # than was measured when the clock was chosen.
+    if not device.executes_steps:
+        return workload.evaluate
+    return partial(workload.evaluate, batch_size=plan.shape.micro)
+
+
+def _identity(device: Device, workload: Workload, plan: Plan, seed: int) -> dict[str, Any]:
+    return {
+        "device": device.name,
+        "workload": workload.fingerprint(),
+        "data": workload.data_fingerprint(),
+        "algorithm": plan.algorithm,
+        "point": PointRecord.model_validate(plan.point).model_dump(),
+        "cap_w": plan.cap_w,
+        "seed": seed,
+    }
+
+
+def _load(path: Path, identity: dict[str, Any], algorithm: TrainingAlgorithm) -> dict[str, Any]:
+    state, extra = load_checkpoint(path)
+    found = extra.get("training", {})
+    differences = [
+        f"{name} ({found.get(name)}, not {wanted})" for name, wanted in identity.items() if found.get(name) != wanted
+    ]
+    if differences:
+        raise RecordError(
+            f"the checkpoint {path} is of another training, it differs in",
+            value=", ".join(differences),
+            hint="start a new training in another folder",
+        )
+    algorithm.load_state_dict(state)
+    so_far: dict[str, Any] = extra["so_far"]
+    return so_far

@@ -1,0 +1,157 @@
+"""``wattune-agent guard``: any program under a cap, with nothing but Python 3.6."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+
+from wattune_agent.client import Client
+from wattune_agent.errors import AgentError, BadRequest
+from wattune_agent.guarded import run_guarded
+from wattune_agent.outcome import Asked, as_record, in_words
+from wattune_agent.quantities import CELSIUS, MHZ, limit, quantity
+from wattune_agent.settings import nearest
+from wattune_agent.supply import load_supply
+from wattune_agent.tree import Tree
+
+__all__ = ["add_options", "guard", "stdout_aside"]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``guard``, except the folder of the board's files."""
+    parser.add_argument(
+        "--device", metavar="NAME", help="jetson, cpu or agent[:SOCKET]; default: the board that is found"
+    )
+    parser.add_argument("--clock", type=quantity(MHZ), metavar="612MHz", help="pin the clock at this frequency")
+    parser.add_argument(
+        "--cap",
+        type=limit,
+        default=(None, "module"),
+        metavar="10W",
+        help="lower the clock above this power; also 12W@supply",
+    )
+    parser.add_argument("--max-temp", type=quantity(CELSIUS), metavar="80C", help="... or above this temperature")
+    parser.add_argument("--mode", metavar="ID", help="switch to this nvpmodel mode, and back afterwards")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the report to a new file, as JSON")
+    parser.add_argument(
+        "--json", action="store_true", help="print the report as JSON; the program's output goes to stderr"
+    )
+
+
+def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
+    """Run ``options.program`` and return its exit code. Raises: AgentError."""
+    if not options.program:
+        raise BadRequest("no program: wattune-agent guard --cap 10W -- COMMAND...")
+    if options.output:
+        _check_output(options.output)
+    with controller_of(options) as controller:
+        if options.mode is not None:
+            _switch(controller, options.mode)
+        board = controller.describe()
+        cap_w, supply_cap_w = _cap(options, board)
+        asked = Asked(
+            options.program,
+            None if options.clock is None else nearest(board["settings_mhz"], options.clock),
+            cap_w,
+            supply_cap_w,
+            options.max_temp,
+        )
+        with stdout_aside(options.json):
+            report = run_guarded(
+                controller,
+                asked.command,
+                clock_mhz=asked.clock_mhz,
+                cap_w=asked.cap_w,
+                max_temp_c=asked.max_temp_c,
+                say=_say,
+            )
+    kind = "measured" if board["real"] else "simulated"
+    mode = ", ".join("{} {}".format(*item) for item in board["mode"].items()) or "as it is"
+    record = as_record(report, asked, device=board["name"], mode=mode, kind=kind)
+    if options.output:
+        _write(options.output, record)
+    if options.json:
+        print(json.dumps(record, indent=1))
+        return report.exit_code
+    for line in in_words(report, asked, board, kind):
+        try:
+            _say(line)
+        except OSError:  # stderr is closed: the exit code is still the program's
+            break
+    return report.exit_code
+
+
+def _say(text: str) -> None:
+    print("wattune-agent: " + text, file=sys.stderr, flush=True)
+
+
+def _switch(controller: Any, wanted: str) -> None:
+    if isinstance(controller, Client):
+        raise BadRequest(
+            "--mode: an agent cannot switch the power mode; set it on the board: sudo nvpmodel -m " + wanted
+        )
+    if not wanted.isdigit():
+        raise BadRequest("--mode {}: not a power mode; allowed: its nvpmodel number, such as 0".format(wanted))
+    controller.switch_mode(int(wanted))
+
+
+def _cap(options: Any, board: Dict[str, Any]) -> Tuple[Optional[float], Optional[float]]:
+    """The limit at the board's sensor, and the cap at the supply if it applies there."""
+    cap_w, side = options.cap
+    if cap_w is None or side == "module":
+        return cap_w, None
+    found = load_supply(Tree(options.sysfs_root), board["name"])
+    if found is None:
+        raise BadRequest(
+            "a cap at the supply needs the losses between the supply and the sensor, which are unknown for {}; "
+            "measure them with `wattune doctor --calibrate METER`, or give the cap at the module".format(board["name"])
+        )
+    other_w, efficiency = found
+    left_w = cap_w * efficiency - other_w
+    if left_w <= 0:
+        text = "the cap of {:g} W at the supply leaves nothing for the module; allowed: more than {:.4g} W"
+        raise BadRequest(text.format(cap_w, other_w / efficiency))
+    return left_w, cap_w
+
+
+@contextmanager
+def stdout_aside(aside: bool) -> Iterator[None]:
+    """Send the program's output to stderr if ``aside`` is true, so that stdout contains one JSON object."""
+    if not aside:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _check_output(path: str) -> None:
+    """Check that the report can be written, before anything runs. Raises: BadRequest."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.lexists(path):
+        raise BadRequest("the output file exists already: {}; choose another with -o FILE".format(path))
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise BadRequest("-o {}: cannot write in {}: {}; choose another file".format(path, folder, why)) from error
+
+
+def _write(path: str, content: Dict[str, Any]) -> None:
+    beside = "{}.{}.part".format(path, os.getpid())
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=1) + "\n")
+        os.replace(beside, path)
+    except OSError as error:
+        raise AgentError("the report cannot be written to {}: {}".format(path, error.strerror or error)) from error

@@ -1,0 +1,345 @@
+"""The lease on the board: its holder, clock and expiry, which the agent decides here, apart from its socket."""
+
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from wattune_agent.cap_guard import told
+from wattune_agent.ceiling import Ceiling
+from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotThere
+from wattune_agent.hold import Hold
+from wattune_agent.party import Party, Teller, say
+from wattune_agent.settings import at_most
+
+__all__ = ["BLIND_S", "LEASE_S", "BoardLease"]
+
+LEASE_S = 10.0
+"""Silence of a client after which its lease on the board lapses."""
+
+BLIND_S = 2.0
+"""Time without a reading under a cap after which the board goes to its lowest clock."""
+
+CHECK_S = 1.0
+"""Time between two checks for another program's writes to the clock."""
+
+SHARED_S = 0.02
+"""A reading younger than this is shared by all callers: a mean since the last reading needs some time to cover."""
+
+
+class BoardLease:
+    """One board and the party that holds it.
+
+    A party that leaves, or is silent for ``lease_s``, loses the board: it is restored, or, if the party asked for a
+    guard, held at its lowest clock while the party is still connected. A party that responds again gets its clock
+    back, unless another one took the board meanwhile. Call ``tick`` a few times a second and ``sample`` ten times; all
+    methods may be called from any thread. ``controller`` is a Controller or an object with its methods; ``recover``
+    restores what an ended process left behind and describes it.
+    """
+
+    def __init__(
+        self,
+        controller: Any,
+        *,
+        lease_s: float = LEASE_S,
+        now_s: Callable[[], float] = time.monotonic,
+        recover: Optional[Callable[[], List[str]]] = None,
+    ) -> None:
+        self._controller = controller
+        self._now_s = now_s
+        self._recover = recover or (lambda: [])
+        self.lease_s = lease_s
+        # Two locks, so that a sensor that hangs does not keep the clock from being lowered or restored.
+        self._lock = threading.RLock()
+        self._reading = threading.Lock()
+        self._latest: Optional[Dict[str, Any]] = None
+        self._latest_s = 0.0
+        self._notes: List[Dict[str, Any]] = []
+        self._teller = Teller(now_s)
+        self._hold = Hold(controller, now_s)
+        self._closed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._holder: Optional[Party] = None
+        self._wanted: Optional[float] = None
+        self._base: Optional[float] = None
+        self._ceiling: Optional[Ceiling] = None
+        self._lapsed = False
+        self._blind = False
+        self._heard_s = self._seen_s = self._checked_s = self._now_s()
+
+    # ------------------------------------------------------------------------------------------------ what is asked
+
+    @property
+    def mhz(self) -> Optional[float]:
+        """The clock that is held now; None if none is."""
+        return self._hold.mhz
+
+    def holds(self, party: Party) -> bool:
+        """True if this party holds the board now."""
+        return self._holder is party
+
+    def describe(self) -> Dict[str, Any]:
+        """The board, as its controller describes it, and the lease."""
+        return dict(self._controller.describe(), lease_s=self.lease_s)
+
+    def read(self, party: Optional[Party] = None) -> Dict[str, Any]:
+        """A reading. Raises: NoReading, NotThere, Forbidden, FileFailed."""
+        self._hear(party)
+        if not self._reading.acquire(timeout=BLIND_S):
+            raise NoReading("the sensor has not responded for {:g} s".format(BLIND_S))
+        try:
+            now_s = self._now_s()
+            if self._latest is None or not 0 <= now_s - self._latest_s < SHARED_S:
+                self._latest = None
+                self._latest = self._controller.read()
+                self._latest_s = self._now_s()
+            return self._latest
+        finally:
+            self._reading.release()
+
+    def pin(self, party: Party, mhz: float) -> Dict[str, Any]:
+        """Take the board and hold its clock at ``mhz``, or at the guard's ceiling if that is lower.
+
+        Raises: Busy, BadRequest, and the board's errors.
+        """
+        settings = self._hold.settings
+        if mhz not in settings:
+            allowed = ", ".join("{:g}".format(s) for s in settings) or "none, it has no clock that can be set"
+            raise BadRequest("{:g} MHz cannot be pinned; allowed: {}".format(mhz, allowed))
+        with self._lock:
+            self._take(party)
+            before, wanted = self.mhz, self._wanted
+            self._wanted = mhz
+            try:
+                self._apply(again=True)
+            except Exception:
+                # A change that failed for its client is not retried; of the two clocks it wanted, keep the lower.
+                is_held = self.mhz is not None and wanted is not None
+                self._wanted = min(wanted or mhz, mhz) if is_held else None
+                if self._wanted is None and self._ceiling is None:
+                    self._forget()
+                raise
+            if self._ceiling is not None and before is not None and mhz < before:
+                self._ceiling.lowered()
+            return {"mhz": self.mhz}
+
+    def guard(self, party: Party, cap_w: Optional[float], max_temp_c: Optional[float]) -> Dict[str, Any]:
+        """Take the board and guard it; without both numbers, end the guard.
+
+        Raises: Busy; NotThere, NoReading if there is no clock or reading to guard with; Forbidden and other errors that
+        prevent a change of the clock.
+        """
+        if cap_w is None and max_temp_c is None:
+            with self._lock:
+                self._take(party)
+                self._ceiling, self._blind = None, False
+                self._apply()
+            return {}
+        board = self._controller.describe()
+        if not board["settings_mhz"]:
+            raise NotThere("{}: no clock can be lowered, so no cap can be enforced".format(board["name"]))
+        reading = self.read()
+        if max_temp_c is not None and reading.get("temperature_c") is None:
+            raise NotThere("{}: no temperature is available, so it cannot be limited".format(board["name"]))
+        with self._lock:
+            self._take(party)
+            try:
+                self._hold.claim()
+            except Exception:
+                if self._wanted is None and self._ceiling is None:
+                    self._forget()
+                raise
+            ceiling = self._ceiling
+            if ceiling is None or (ceiling.cap_w, ceiling.max_temp_c) != (cap_w, max_temp_c):
+                settle_s = board["window_s"] + board["lag_s"] + board["period_s"]
+                self._ceiling = Ceiling(board["settings_mhz"], cap_w, max_temp_c, settle_s)
+                self._seen_s = self._now_s()
+            self._apply()
+        return {}
+
+    def renew(self, party: Party) -> Dict[str, Any]:
+        """Renew the lease."""
+        self._hear(party)
+        return {}
+
+    def restore(self, party: Party) -> Dict[str, Any]:
+        """Restore the board and release it. Raises: Busy if another party holds it, NotRestored."""
+        with self._lock:
+            if self._holder is not None and self._holder is not party:
+                raise self._busy()
+            was_held = self.mhz is not None
+            self._release()
+            if was_held:  # and is restored: what others left behind must not fail this party's request
+                self._quietly("a board that was left behind cannot be restored", self._find_left_behind)
+            else:
+                self._find_left_behind()
+        return {}
+
+    def leave(self, party: Party) -> None:
+        """Restore the board of a party that has disconnected."""
+        with self._lock:
+            if self._holder is party:
+                self._quietly("its client {} disconnected".format(party.name), self._release)
+
+    def open(self) -> None:
+        """Restore what an ended process left behind; the next holder of the board gets the event."""
+        with self._lock:
+            # A restore that fails now may succeed later, so the agent starts anyway.
+            self._quietly("a board that was left behind cannot be restored", self._find_left_behind)
+
+    def _find_left_behind(self) -> None:
+        for text in self._recover():
+            say(text)
+            self._notes.append(self._teller.event("left behind", text))
+
+    def close(self) -> None:
+        """Restore the board for the last time; nothing can be held after that. Raises: NotRestored."""
+        with self._lock:
+            self._closed = True
+            self._release()
+
+    # ------------------------------------------------------------------------------------------- what time brings
+
+    def tick(self) -> None:
+        """Check the lease, the sensor and the clock."""
+        with self._lock:
+            now_s = self._now_s()
+            if self._hold.is_due() and self._target() is None:
+                self._quietly("the board has not been restored yet", self._apply)
+            holder = self._holder
+            if holder is None:
+                return
+            if holder.is_gone():
+                self.leave(holder)
+                return
+            if not self._lapsed and now_s - self._heard_s > self.lease_s:
+                self._lapse(now_s - self._heard_s)
+            if self._ceiling is not None and not self._blind and now_s - self._seen_s > BLIND_S:
+                self._blind = True
+                self._tell("no reading", "no reading for {:.1f} s: lowest clock".format(now_s - self._seen_s))
+                self._quietly("the clock cannot be lowered", self._apply)
+            if now_s - self._checked_s >= CHECK_S:
+                self._checked_s = now_s
+                self._quietly("the clock cannot be held", self._look)
+
+    def sample(self) -> None:
+        """Read the sensor for the guard, if there is one."""
+        ceiling = self._ceiling
+        if ceiling is None:
+            return
+        try:
+            reading = self.read()
+            if ceiling.max_temp_c is not None and reading.get("temperature_c") is None:
+                raise NoReading("no temperature")
+        except AgentError as error:
+            text = "no reading: {}".format(error)
+            if self._teller.is_new(text):
+                say(text)
+            return
+        with self._lock:
+            if ceiling is not self._ceiling:  # ended meanwhile
+                return
+            self._seen_s = self._latest_s
+            if self._blind:
+                self._blind = False
+                self._tell("reading again", "the sensor reads again")
+            at = self._at(ceiling, reading)
+            top = self._wanted if self._wanted is not None else self._base
+            for event in ceiling(self._latest_s, reading["power_w"], reading.get("temperature_c"), at, top):
+                self._tell("guard", told(event, ceiling.cap_w, ceiling.max_temp_c))
+            self._quietly("the clock cannot be lowered", self._apply)
+
+    def _at(self, ceiling: Ceiling, reading: Dict[str, Any]) -> Optional[float]:
+        if self.mhz is not None:
+            return self.mhz
+        # Nothing is pinned: the guard begins at the clock that the board chose under this load.
+        at = at_most(self._hold.settings, reading.get("clock_mhz"))
+        self._base = at if self._base is None else max(self._base, at)
+        return at
+
+    def _lapse(self, silent_s: float) -> None:
+        self._lapsed = True
+        if self._ceiling is not None:
+            self._tell("lease lapsed", "its client was silent for {:.0f} s: lowest clock, guarded".format(silent_s))
+            self._quietly("the clock cannot be lowered", self._apply)
+        else:
+            self._tell("lease lapsed", "its client was silent for {:.0f} s: the board was restored".format(silent_s))
+            self._quietly("its client is silent", self._apply)
+
+    def _look(self) -> None:
+        self._apply()
+        self._tell_all(self._hold.look())
+
+    # ------------------------------------------------------------------------------------------------- the board
+
+    def _target(self) -> Optional[float]:
+        if self._lapsed and self._ceiling is None:
+            return None
+        if self._ceiling is None:
+            return self._wanted
+        if self._lapsed or self._blind:
+            return self._hold.settings[0]
+        values = [v for v in (self._wanted, self._ceiling.value) if v is not None]
+        return min(values) if values else None
+
+    def _apply(self, again: bool = False) -> None:
+        target = self._target()
+        if target is None:
+            self._tell_all(self._hold.give_back())
+        else:
+            self._hold.put(target, again)
+
+    def _release(self) -> None:
+        try:
+            self._tell_all(self._hold.give_back(always=True))
+        finally:
+            self._forget()
+
+    def _take(self, party: Party) -> None:
+        if self._closed:
+            raise Busy("the agent is shutting down")
+        if self._holder is not None and self._holder is not party:
+            if not self._lapsed or self._ceiling is not None:
+                raise self._busy()
+            self._tell("taken over", "{} took the board while its client was silent".format(party.name))
+            self._release()
+        if self._holder is None:
+            self._forget()
+            self._holder = party
+            party.events.extend(self._notes)
+            self._notes = []
+        self._hear(party)
+
+    def _busy(self) -> Busy:
+        name = self._holder.name if self._holder is not None else "another client"
+        return Busy("{} holds the board; stop it, or wait until it finishes".format(name))
+
+    def _hear(self, party: Optional[Party]) -> None:
+        if party is None or self._holder is not party:
+            return
+        with self._lock:
+            if self._holder is not party:
+                return
+            self._heard_s = self._now_s()
+            if self._lapsed:
+                self._lapsed = False
+                self._tell("lease renewed", "its client responds again: the board is pinned again")
+                self._quietly("the clock cannot be held", self._apply)
+
+    # -------------------------------------------------------------------------------------------------- what is said
+
+    def _tell(self, kind: str, text: str) -> None:
+        self._tell_all([self._teller.event(kind, text)])
+
+    def _tell_all(self, events: List[Dict[str, Any]]) -> None:
+        for event in events:
+            self._teller.tell(self._holder, event)
+
+    def _quietly(self, why: str, act: Callable[[], None]) -> None:
+        """Run ``act`` without a caller to raise to: a failure becomes an event, and the next tick tries again."""
+        try:
+            act()
+        except AgentError as error:
+            if self._teller.is_new(str(error)):
+                self._tell("failed", "{}: {}".format(why, error))

@@ -1,0 +1,218 @@
+"""Recurrent layers against cells that are written out by hand; scattered reading and writing by hand arithmetic."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.algorithm_examples import Example, texts
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wattune.algorithms import open_algorithm
+from wattune.algorithms.counting.counter import Counter, Tally
+from wattune.algorithms.counting.staged_copy import Place, StagedCopy
+from wattune.algorithms.counting.step_counting import count
+
+LENGTH, INPUTS, WIDTH, CHARACTERS = 6, 24, 40, 30
+
+
+class HandGru(nn.Module):
+    """torch.nn.GRU's equations, one step after the other."""
+
+    gates = 3
+
+    def __init__(self, inputs: int, width: int):
+        super().__init__()
+        self.w_x, self.w_h = nn.Parameter(torch.randn(3 * width, inputs)), nn.Parameter(torch.randn(3 * width, width))
+        self.b_x, self.b_h = nn.Parameter(torch.randn(3 * width)), nn.Parameter(torch.randn(3 * width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, hidden = x.new_zeros(len(x), self.w_h.shape[1]), []
+        for at in range(x.shape[1]):
+            xr, xz, xn = F.linear(x[:, at], self.w_x, self.b_x).chunk(3, 1)
+            hr, hz, hn = F.linear(h, self.w_h, self.b_h).chunk(3, 1)
+            r, z = torch.sigmoid(xr + hr), torch.sigmoid(xz + hz)
+            n = torch.tanh(xn + r * hn)
+            h = n + z * (h - n)
+            hidden.append(h)
+        return torch.stack(hidden, 1)
+
+
+class HandLstm(nn.Module):
+    """torch.nn.LSTM's equations, one step after the other."""
+
+    gates = 4
+
+    def __init__(self, inputs: int, width: int):
+        super().__init__()
+        self.w_x, self.w_h = nn.Parameter(torch.randn(4 * width, inputs)), nn.Parameter(torch.randn(4 * width, width))
+        self.b_x, self.b_h = nn.Parameter(torch.randn(4 * width)), nn.Parameter(torch.randn(4 * width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = c = x.new_zeros(len(x), self.w_h.shape[1])
+        hidden = []
+        for at in range(x.shape[1]):
+            both = F.linear(x[:, at], self.w_x, self.b_x) + F.linear(h, self.w_h, self.b_h)
+            i, f, g, o = both.chunk(4, 1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            hidden.append(h)
+        return torch.stack(hidden, 1)
+
+
+class Fused(nn.Module):
+    def __init__(self, kind: Callable[..., nn.Module], inputs: int, width: int):
+        super().__init__()
+        self.layer = kind(inputs, width, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]
+
+
+class Reader(nn.Module):
+    """Characters, a recurrent layer, and the next characters."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.token, self.layer, self.fc = nn.Embedding(CHARACTERS, INPUTS), layer, nn.Linear(WIDTH, CHARACTERS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.layer(self.token(x)))
+
+
+def reader(make: Callable[[], nn.Module], data_type: str) -> Example:
+    return Example(lambda: Reader(make()), texts(LENGTH, CHARACTERS), data_type=data_type)
+
+
+def counted(trainable: Example, place: Place, samples: int = 8) -> Tally:
+    model = trainable.model(0)
+    stage = StagedCopy(place, trainable, model, trainable.optimizer(model, samples))
+    return count(stage, "first", samples, trainable).tally
+
+
+def sums(tally: Tally, phase: str, kinds: tuple[str, ...] = ()) -> tuple[float, float]:
+    amounts_of_phase = [amounts for key, amounts in tally.items() if key[0] == phase and (not kinds or key[1] in kinds)]
+    return sum(flops for flops, _, _ in amounts_of_phase), sum(moved for _, moved, _ in amounts_of_phase)
+
+
+# ------------------------------------------------------------------------------------------------------- recurrences
+
+
+@pytest.mark.parametrize(("kind", "hand"), [(nn.GRU, HandGru), (nn.LSTM, HandLstm)])
+def test_the_cells_by_hand_are_pytorchs(kind: Callable[..., nn.Module], hand: Callable[..., nn.Module]) -> None:
+    fused, mine = kind(INPUTS, WIDTH, batch_first=True), hand(INPUTS, WIDTH)
+    with torch.no_grad():
+        for own, theirs in zip(mine.parameters(), fused.parameters(), strict=True):
+            own.copy_(theirs)
+        x = torch.randn(3, LENGTH, INPUTS)
+        assert torch.allclose(mine(x), fused(x)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "hand"), [(nn.GRU, HandGru), (nn.LSTM, HandLstm)])
+@pytest.mark.parametrize(
+    ("place", "data_type"), [("meta", "fp32"), ("cpu", "fp32"), ("fake", "bf16"), ("fake", "fp16")]
+)
+def test_a_recurrent_layer_is_counted_as_its_cell_written_out(
+    kind: Callable[..., nn.Module], hand: type[HandGru] | type[HandLstm], place: Place, data_type: str
+) -> None:
+    fused = counted(reader(lambda: Fused(kind, INPUTS, WIDTH), data_type), place)
+    wanted = counted(reader(lambda: hand(INPUTS, WIDTH), data_type), place)
+    products = 2 * 8 * LENGTH * (hand.gates * WIDTH * (INPUTS + WIDTH) + WIDTH * CHARACTERS)
+    assert sums(fused, "forward", ("matmul",))[0] == products
+    for phase in ("forward", "backward"):
+        (flops, moved), (wanted_flops, wanted_moved) = sums(fused, phase), sums(wanted, phase)
+        assert flops == pytest.approx(wanted_flops, rel=0.03), phase
+        # PyTorch copies some gates; and on the CPU it multiplies the inputs of all steps by their weights at once.
+        assert moved == pytest.approx(wanted_moved, rel=0.12 if place == "meta" else 0.25), phase
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_a_data_type_changes_bytes_and_not_what_is_done(kind: Callable[..., nn.Module]) -> None:
+    full, lower = (
+        open_algorithm("backprop", reader(lambda: Fused(kind, INPUTS, WIDTH), t), 8).work() for t in ("fp32", "bf16")
+    )
+    for one, other in zip(full.phases[:2], lower.phases[:2], strict=True):
+        assert other.flops == pytest.approx(one.flops, rel=0.03)
+        assert 0.4 * one.bytes < other.bytes < one.bytes
+
+
+def test_the_cpus_fused_kernel_is_used_again_after_counting() -> None:
+    before = torch._C._get_mkldnn_enabled()
+    counted(reader(lambda: Fused(nn.LSTM, INPUTS, WIDTH), "bf16"), "fake")
+    assert torch._C._get_mkldnn_enabled() == before
+
+
+def test_splitting_the_gates_launches_nothing() -> None:
+    with Counter("forward") as counter:
+        torch.empty(8, 12, device="meta").unsafe_chunk(3, 1)
+    assert counter.tally == {}
+
+
+# ---------------------------------------------------------------------------------------------------- scattered places
+
+
+def ran(attempt: Callable[[], object]) -> tuple[float, float]:
+    with Counter("forward") as counter:
+        attempt()
+    assert {kind for _, kind in counter.tally} == {"other"}
+    return sums(counter.tally, "forward")
+
+
+sizes = st.tuples(st.integers(1, 50), st.integers(1, 50), st.integers(1, 9))
+
+
+@given(sizes)
+def test_scattered_writes_match_hand_counts(drawn: tuple[int, int, int]) -> None:
+    rows, picked, width = drawn
+    target, values = torch.empty(rows, width, device="meta"), torch.empty(picked, width, device="meta")
+    index = torch.empty(picked, dtype=torch.int64, device="meta")
+    wide = torch.empty(picked, width, dtype=torch.int64, device="meta")
+    copied, written, places = 2 * 4 * rows * width, 4 * picked * width, picked * width
+    # The index and the values are read, each place is read and written, and before that the target is copied.
+    assert ran(lambda: target.index_add_(0, index, values)) == (places, 8 * picked + 3 * written)
+    assert ran(lambda: target.index_add(0, index, values)) == (places, copied + 8 * picked + 3 * written)
+    assert ran(lambda: target.scatter_add_(0, wide, values)) == (places, 8 * places + 3 * written)
+    assert ran(lambda: target.scatter_add(0, wide, values)) == (places, copied + 8 * places + 3 * written)
+    assert ran(lambda: target.index_put_((index,), values, accumulate=True)) == (places, 8 * picked + 3 * written)
+    # Nothing is added: the places are only written.
+    assert ran(lambda: target.index_put_((index,), values)) == (0, 8 * picked + 2 * written)
+    assert ran(lambda: target.index_copy_(0, index, values)) == (0, 8 * picked + 2 * written)
+    assert ran(lambda: target.scatter_(0, wide, values)) == (0, 8 * places + 2 * written)
+    assert ran(lambda: target.index_fill_(0, index, 0.0)) == (0, 8 * picked + written)
+
+
+@given(sizes)
+def test_scattered_reads_match_hand_counts(drawn: tuple[int, int, int]) -> None:
+    rows, picked, width = drawn
+    table = torch.empty(rows, width, device="meta")
+    index = torch.empty(picked, dtype=torch.int64, device="meta")
+    wide = torch.empty(picked, width, dtype=torch.int64, device="meta")
+    expected = 2 * 4 * picked * width  # read and written
+    assert ran(lambda: table.index_select(0, index)) == (0, expected + 8 * picked)
+    assert ran(lambda: table[index]) == (0, expected + 8 * picked)
+    assert ran(lambda: F.embedding(index, table)) == (0, expected + 8 * picked)
+    assert ran(lambda: table.gather(0, wide)) == (0, expected + 8 * picked * width)
+
+
+def test_index_put_along_an_inner_dimension_counts_whole_rows() -> None:
+    target, values = torch.empty(5, 7, 3, device="meta"), torch.empty(5, 4, 3, device="meta")
+    index = torch.empty(4, dtype=torch.int64, device="meta")
+    assert ran(lambda: target.index_add_(1, index, values)) == (60, 8 * 4 + 3 * 4 * 60)
+    place = slice(None), index
+    assert ran(lambda: torch.ops.aten.index_put_(target, [None, index], values)) == (0, 8 * 4 + 2 * 4 * 60)
+    assert ran(lambda: target[place]) == (0, 8 * 4 + 2 * 4 * 60)
+
+
+def test_a_mask_counts_as_selecting_everything() -> None:
+    target = torch.empty(6, 3, device="meta")
+    mask = torch.empty(6, 3, dtype=torch.bool, device="meta")
+    assert ran(lambda: target.index_put_((mask,), torch.empty((), device="meta"))) == (0, 18 + 4 + 4 * 18)
+
+
+def test_the_gradient_of_an_embedding_adds_once_for_each_place() -> None:
+    trainable = Example(lambda: nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000)), texts(5, 1000))
+    flops, moved = sums(counted(trainable, "meta", 2), "backward", ("other",))
+    assert flops == 2 * 5 * 4
+    assert moved == 4 * 1000 * 4 + 4 * 2 * 5 * 4 + 8 * 2 * 5  # the table, the gradient, the characters

@@ -1,0 +1,455 @@
+"""Boards of metal as devices: on live trees in this process and its time, as files, and over an agent."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.support.device_examples import make_work
+from tests.support.live.tree import LiveTree
+from tests.support.live_devices import RECORDS, agent, live, unpack, virtual
+
+from wattune.devices import known_devices, open_device
+from wattune.devices.agent import CHECK_S, _usable
+from wattune.devices.spec_options import with_options
+from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
+from wattune.records import Supply
+from wattune_agent.stuck import READINGS, SECONDS, Stuck
+from wattune_agent.tree import PROGRAMS, Tree
+
+GPU = "/sys/devices/platform/bus@0/17000000.gpu/devfreq/17000000.gpu"
+POWER = "*/hwmon1/curr?_input"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return LiveTree(tmp_path / "board")
+
+
+@pytest.fixture
+def device(tree):
+    device = virtual(tree)
+    yield device
+    device.close()
+
+
+# ------------------------------------------------------------------------------------------------------- what there is
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECORDS.glob("*.json")))
+def test_every_board_record_is_a_device(name, tmp_path):
+    root = unpack(name, tmp_path / "tree")
+    known = {device.backend: device for device in known_devices(str(root))}
+    family = "cpu" if name.startswith(("laptop", "raspberry")) else "jetson"
+    assert family in known
+    entry = known[family]
+    assert entry.spec == f"{family}?root={root}"
+    assert entry.kind == "simulated"  # a copy of a board's files is no board
+    assert entry.settings == entry.clocks_mhz == tuple(sorted(entry.settings))
+    assert len(entry.settings) > 3
+    assert entry.memory_bytes > 1e9
+    assert entry.mode
+    if "intel-rapl" in "".join(json.loads((RECORDS / f"{name}.json").read_text())["files"]):
+        assert entry.power_w is None  # an energy counter that does not move
+        assert "does not move" in entry.problems[-1]
+        return
+    assert entry.power_w > 0
+    assert sum(entry.rails_w.values()) > 0
+    assert entry.problems == ()
+    device = open_device(entry.spec)
+    assert (device.spec, device.name, device.mode) == (entry.spec, entry.name, entry.mode)
+    assert device.shares_memory
+    assert device.trains_on == ("gpu" if family == "jetson" else "cpu")
+    assert "fp32" in device.data_types
+    assert ("bf16" in device.data_types) == ("orin" in name or family == "cpu")
+    device.close()
+
+
+def test_a_folder_without_a_board(tmp_path):
+    (tmp_path / "sys").mkdir()
+    assert known_devices(str(tmp_path)) == []
+    with pytest.raises(DeviceUnavailable, match="no Jetson here") as caught:
+        open_device(f"jetson?root={tmp_path}")
+    assert caught.value.exit_code == 2
+    with pytest.raises(InputError, match="no such folder"):
+        known_devices(str(tmp_path / "none"))
+    with pytest.raises(InputError, match="no such folder"):
+        open_device(f"jetson?root={tmp_path}/none")
+
+
+def test_a_board_without_a_sensor_is_listed_and_refused(tmp_path):
+    root = unpack("orin-nano-jp6", tmp_path / "tree")
+    for folder in ("bus/i2c", "class/hwmon/hwmon1", "devices/platform/bus@0/c240000.i2c"):
+        path = root / "sys" / folder
+        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    entry = next(d for d in known_devices(str(root)) if d.backend == "jetson")
+    assert entry.power_w is None
+    assert entry.sensor == "none"
+    assert entry.settings
+    (problem,) = entry.problems
+    with pytest.raises(DeviceUnavailable) as caught:
+        open_device(entry.spec)
+    said = str(caught.value)
+    assert problem in said
+    assert "looked for" in said
+    assert "external:" in said
+    assert "\n" not in said
+
+
+def test_a_board_without_a_clock_is_a_device(tmp_path):
+    root = unpack("nano-jp4", tmp_path / "tree")
+    for path in (root / "sys").rglob("available_frequencies"):
+        path.unlink()
+    device = open_device(f"jetson?root={root}")
+    assert device.actuator is None
+    assert device.settings == ()
+    assert len(device.problems) == 1
+    with device.at(None):
+        device.arm_guard(5.0)
+        assert device.power_w() > 0
+
+
+def test_a_counter_that_may_not_be_read_is_named(tmp_path):
+    tree = LiveTree(tmp_path, "cpu-laptop")
+    tree.fault("*/energy_uj", "forbidden")
+    device = virtual(tree)
+    assert "energy_uj" in device.problems[0]
+    with pytest.raises(DeviceUnavailable, match=r"energy_uj may not be read.*root") as caught:
+        _usable(device)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("jetson:nano", "nothing can stand behind"),
+        ("jetson?root=", "root, .*=value|mode, root"),
+        ("jetson?fan=1", "mode, root"),
+        ("jetson?mode=1&mode=2", "once each"),
+        ("cpu?root=/&mode=fast", "nvpmodel's number"),
+        ("agent?mode=1", "none"),
+    ],
+)
+def test_options_that_cannot_be(spec, said, tmp_path):
+    with pytest.raises((InputError, DeviceUnavailable), match=said) as caught:
+        open_device(spec)
+    assert caught.value.exit_code == 2
+
+
+def test_options_are_written_so_that_they_are_read(tmp_path):
+    root = unpack("orin-nano-jp6", tmp_path / "a & b? 100%=c")
+    spec = with_options("jetson", root=root, mode=None)
+    assert "&" not in spec
+    assert open_device(spec).power_w() > 0
+    assert with_options("cpu", root=None) == "cpu"
+    assert with_options("cpu?root=/a", mode=2) == "cpu?root=/a&mode=2"
+
+
+# ----------------------------------------------------------------------------------------------------------- reading
+
+
+def test_what_a_reading_holds(device, tree):
+    assert device.power_w() == pytest.approx(device.rails_w()["VDD_IN"])
+    now = device.conditions()
+    assert 20 < now.temperature_c < 60
+    assert now.over_current == 0
+    assert now.swapped_bytes == 0
+    assert device.sensor.covers == "the module"
+    before_s = device.now_s()
+    device.wait(100)
+    assert 100 <= device.now_s() - before_s < 100.1
+    with pytest.raises(InputError):
+        device.wait(-1)
+
+
+def test_a_supply_that_was_measured_once(tmp_path):
+    root = unpack("orin-nano-jp6", tmp_path / "tree")
+    device = open_device(f"jetson?root={root}")
+    assert device.supply is None
+    file = root / "etc" / "wattune" / "supply.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({device.name: {"other_w": 1.5, "efficiency": 0.9}}))
+    assert open_device(device.spec).supply == Supply(other_w=1.5, efficiency=0.9)
+    file.write_text("{")
+    broken = open_device(device.spec)
+    assert broken.supply is None
+    assert "supply.json" in broken.problems[0]
+
+
+@pytest.mark.parametrize("kind", ["eio", "vanished", "garbage", "negative", "absurd", "zero", "forbidden"])
+def test_a_sensor_that_fails_is_an_error_and_never_a_number(kind, device, tree):
+    assert device.power_w() > 0
+    fault = tree.fault(POWER, kind)
+    device.wait(2)
+    with pytest.raises(SensorError):
+        device.power_w()
+    assert device.conditions().temperature_c is None or device.conditions().temperature_c > 0
+    tree.faults.remove(fault)
+    device.wait(2)
+    assert device.power_w() > 0
+
+
+def test_a_stuck_sensor_is_noticed_once(device, tree):
+    tree.fault("*/hwmon1/*_input", "stuck")
+    with device.at(device.settings[-1]) as setting:
+        for _ in range(60):
+            device.wait(0.5)
+            device.power_w()
+        assert device.events() == ()  # a steady load may well read the same
+        setting.change(device.settings[0])
+        for _ in range(60):
+            device.wait(0.5)
+            device.power_w()
+    (event,) = device.events()
+    assert event.kind == "stuck sensor"
+    assert "VDD_IN" in event.text
+    assert device.events() == ()
+
+
+def test_a_change_of_load_shows_a_stuck_sensor_too(device, tree):
+    tree.fault("*/hwmon1/*_input", "stuck")
+    with device.at(device.settings[-1]):
+        for index in range(60):
+            with device.step(make_work(8 if index < 30 else 64)):
+                device.wait(0.5)
+            device.power_w()
+    assert [event.kind for event in device.events()] == ["stuck sensor"]
+
+
+def test_what_counts_as_stuck():
+    stuck = Stuck()
+    stuck.notice(0.0, 5.0)
+    stuck.change()
+    assert not any(stuck.notice(0.01 * i, 5.0) for i in range(10 * READINGS))  # too short
+    assert stuck.notice(SECONDS, 5.0)
+    assert not stuck.notice(SECONDS + 1, 5.0)  # told
+    assert not stuck.notice(SECONDS + 2, 5.1)
+    assert not any(stuck.notice(20 + i, 5.1) for i in range(100))  # nothing changed
+    slow = Stuck(period_s=10)
+    slow.notice(0.0, 5.0)
+    slow.change()
+    assert not any(slow.notice(float(i), 5.0) for i in range(50))
+    assert slow.notice(50.0, 5.0)
+
+
+def test_an_hour_of_readings_leaves_nothing_behind(device):
+    with device.at(device.settings[0]):
+        for _ in range(1200):
+            device.wait(3.0)
+            device.power_w()
+    assert device.events() == ()
+    assert device.now_s() > 3600
+
+
+# ---------------------------------------------------------------------------------------------------------- changing
+
+
+def test_what_is_pinned_is_in_the_files_and_comes_back(device, tree):
+    before = tree.state()
+    with device.at(612.0):
+        assert tree.read(f"{GPU}/min_freq") == tree.read(f"{GPU}/max_freq") == "612000000"
+        with device.at(306.0):
+            assert tree.read(f"{GPU}/max_freq") == "306000000"
+        assert device.current() == 612.0
+        assert tree.read(f"{GPU}/min_freq") == "612000000"
+    assert device.current() is None
+    assert tree.state() == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [("forbidden", DeviceUnavailable), ("eio", DeviceError), ("refused", DeviceError)]
+)
+def test_a_clock_that_cannot_be_written(kind, error, device, tree):
+    before = tree.state()
+    tree.fault(f"{GPU}/m*_freq", kind, on="write", until_s=tree.now_s() + 5)
+    with pytest.raises(error) as caught, device.at(306.0):
+        pytest.fail("it was set")
+    assert type(caught.value) is error
+    if kind == "forbidden":
+        assert "--device agent" in str(caught.value)
+        assert "udev" in str(caught.value)
+    assert tree.state() == before
+    assert device.current() is None
+
+
+def test_a_clock_that_this_user_may_not_set_is_a_problem_in_words(tmp_path, monkeypatch):
+    root = unpack("orin-nano-jp6", tmp_path / "tree")
+    monkeypatch.setattr(Tree, "writable", lambda tree, path: "max_freq" not in path)
+    device = open_device(f"jetson?root={root}")
+    assert "max_freq may not be written" in device.problems[0]
+    assert "--device agent" in device.problems[0]
+    assert device.power_w() > 0
+
+
+def test_a_change_that_fails_leaves_the_board_where_it_was_pinned(device, tree):
+    before = tree.state()
+    with device.at(612.0) as setting:
+        with device.at(714.0):
+            tree.fault(f"{GPU}/max_freq", "eio", on="write")
+            with pytest.raises(DeviceError, match="max_freq"):
+                setting.change(306.0)
+            tree.faults.clear()
+            assert device.current() == 714.0
+            tree.rewrite(f"{GPU}/max_freq", "1020000000")
+            device.wait(2 * CHECK_S)
+            device.power_w()  # it still looks after the pin
+            assert tree.read(f"{GPU}/max_freq") == "714000000"
+        assert (device.current(), setting.value) == (612.0, 612.0)
+    assert device.current() is None
+    assert tree.state() == before
+
+
+def test_another_writer_is_told(device, tree):
+    with device.at(306.0):
+        tree.rewrite(f"{GPU}/max_freq", "1020000000")
+        device.power_w()
+        device.wait(2 * CHECK_S)
+        device.power_w()
+        assert tree.read(f"{GPU}/max_freq") == "306000000"
+    kinds = [event.kind for event in device.events()]
+    assert kinds == ["another writer"]
+
+
+def test_in_this_process_nothing_can_be_handed_over(device):
+    with device.at(306.0):
+        device.arm_guard(5.0, 80.0)
+    assert device.events() == ()
+
+
+def test_a_read_that_never_returns_keeps_nobody_else_waiting(device, monkeypatch):
+    monkeypatch.setattr("wattune.devices.agent.FRESH_S", 0.2)
+    hang, read = threading.Event(), device.controller.read
+    device.controller.read = lambda: (hang.wait(60), read())[1]
+    thread = threading.Thread(target=device.power_w)
+    thread.start()
+    device.wait(10.0)
+    assert device.conditions().temperature_c is None
+    assert thread.is_alive()  # it still hangs, and nobody waited for it
+    hang.set()
+    thread.join()
+    assert device.conditions().temperature_c is not None
+
+
+def test_one_controller_a_board(tree, device):
+    with device.at(306.0):
+        other = virtual(tree)
+        with pytest.raises(DeviceUnavailable), other.at(306.0):
+            pytest.fail("two of them")
+    with other.at(306.0):
+        pass
+
+
+def test_what_a_killed_process_left_is_brought_back_and_told(tmp_path):
+    with live(tmp_path, "orin-nano") as root:
+        high = Path(f"{root}{GPU}/max_freq")
+        before = high.read_text()
+        code = f"""
+import sys
+from wattune.devices import open_device
+with open_device("jetson?root={root}").at(306.0):
+    print("pinned", flush=True)
+    sys.stdin.read()
+"""
+        child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert child.stdout.readline() == b"pinned\n"
+        device = open_device(f"jetson?root={root}")
+        with pytest.raises(DeviceUnavailable, match=str(child.pid)), device.at(612.0):
+            pytest.fail("two of them")
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        assert high.read_text() != before
+        with device.at(612.0):
+            pass
+        assert high.read_text() == before
+        assert "left behind" in [event.kind for event in device.events()]
+
+
+# -------------------------------------------------------------------------------------------------------------- modes
+
+NVPMODEL = """#!/bin/sh
+printf 'pmode:%04d\\n' "$2" > "{root}/var/lib/nvpmodel/status"
+if [ "$2" = 0 ]; then echo 612000000; else echo 1020000000; fi > "{root}{gpu}/max_freq"
+"""
+
+
+@pytest.fixture
+def board(tmp_path, monkeypatch):
+    """The files of an Orin Nano that nvpmodel can switch; its clock rests at its lowest."""
+    monkeypatch.setenv(PROGRAMS, "1")
+    root = unpack("orin-nano-jp6", tmp_path / "tree")
+    program = root / "usr" / "sbin" / "nvpmodel"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(NVPMODEL.format(root=root, gpu=GPU))
+    program.chmod(0o755)
+    return root
+
+
+def test_a_mode_is_switched_until_the_device_is_closed(board):
+    status, high = board / "var/lib/nvpmodel/status", Path(f"{board}{GPU}/max_freq")
+    device = open_device(f"jetson?root={board}&mode=0")
+    try:
+        assert "ID 0" in device.mode
+        for _ in range(2):
+            with device.at(306.0):
+                assert high.read_text().strip() == "306000000"
+            assert status.read_text() == "pmode:0000\n"
+            assert high.read_text().strip() == "612000000"  # the new mode's
+    finally:
+        device.close()
+    assert status.read_text() == "pmode:0002\n"
+    assert high.read_text().strip() == "1020000000"
+
+
+def test_a_mode_that_cannot_be(board):
+    with pytest.raises(InputError, match="no mode 7"):
+        open_device(f"jetson?root={board}&mode=7")
+    (board / "usr" / "sbin" / "nvpmodel").unlink()
+    with pytest.raises(DeviceUnavailable, match="nvpmodel"):
+        open_device(f"jetson?root={board}&mode=0")
+    assert (board / "var/lib/nvpmodel/status").read_text() == "pmode:0002\n"
+
+
+def test_a_device_that_is_refused_leaves_the_mode(board):
+    for path in (board / "sys").rglob("curr1_input"):
+        path.write_text("nonsense\n")
+    with pytest.raises(DeviceUnavailable):
+        open_device(f"jetson?root={board}&mode=0")
+    assert (board / "var/lib/nvpmodel/status").read_text() == "pmode:0002\n"
+
+
+# -------------------------------------------------------------------------------------------------------------- agent
+
+
+def test_without_an_agent(tmp_path):
+    with pytest.raises(DeviceUnavailable, match="wattune-agent serve") as caught:
+        open_device(f"agent:{tmp_path}/none.sock")
+    assert caught.value.exit_code == 2
+
+
+def test_an_agent_guards_too_and_may_go_away(tmp_path):
+    with live(tmp_path / "board", "orin-nano") as root:
+        before = Path(f"{root}{GPU}/max_freq").read_text()
+        with agent(root, tmp_path / "agent.sock") as socket:
+            device = open_device(f"agent:{socket}")
+            assert device.name == open_device(f"jetson?root={root}").name
+            with device.at(device.settings[-1]):
+                device.arm_guard(0.5)  # less than the board ever draws
+                end_s = time.monotonic() + 8
+                kinds: list[str] = []
+                while "guard" not in kinds and time.monotonic() < end_s:
+                    device.wait(0.1)
+                    device.power_w()
+                    kinds += [event.kind for event in device.events()]
+                assert "guard" in kinds
+                assert int(Path(f"{root}{GPU}/max_freq").read_text()) < 1e6 * device.settings[-1]
+            assert Path(f"{root}{GPU}/max_freq").read_text() == before
+        with pytest.raises(SensorError):
+            device.power_w()
+        with pytest.raises(DeviceUnavailable), device.at(device.settings[0]):
+            pytest.fail("it was pinned")
+        device.close()

@@ -1,0 +1,76 @@
+"""Boards drawn from the ranges of a file, and what a step takes on them without a sensor."""
+
+import pytest
+from pydantic import ValidationError
+
+from wattune.devices import SimulatedDevice, builtin_board
+from wattune.devices.simulator.board_file import SimulatedBoard
+from wattune.devices.simulator.variants import drawn, exact
+from wattune.records import Operation, PhaseWork, StepWork
+
+WORK = StepWork(
+    samples=32,
+    micro_batch_size=32,
+    data_type="fp32",
+    phases=(
+        PhaseWork(phase="host", host_s=0.05),
+        PhaseWork(phase="forward", operations=(Operation(kind="convolution", flops=20e9, bytes=1e9, kernels=60),)),
+        PhaseWork(phase="optimizer", operations=(Operation(kind="optimizer", flops=1e6, bytes=8e8, kernels=100),)),
+    ),
+    peak_memory_bytes=1_000_000,
+)
+
+
+@pytest.mark.parametrize("name", ["jetson-nano", "jetson-tx2-nx"])
+def test_draws_lie_in_their_ranges_and_differ(name):
+    board = builtin_board(name)
+    assert board.ranges
+    boards = [drawn(board, seed) for seed in range(20)]
+    assert drawn(board, 3) == boards[3]
+    for place, (low, high) in board.ranges.items():
+        section, key = place.split(".")
+        values = {getattr(getattr(other, section), key) for other in boards}
+        assert len(values) == 20
+        assert all(low <= value <= high for value in values)
+    same = {"name", "mode", "rails", "sensor", "thermal", "cpu", "supply", "fault"}
+    assert all(other.model_dump(include=same) == board.model_dump(include=same) for other in boards)
+
+
+def test_ranges_make_no_other_board_of_it():
+    board = builtin_board("jetson-nano")
+    assert board.digest == board.model_copy(update={"ranges": {}}).digest
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [{"power.base_w": (3.7, 4.0)}, {"power.base_w": (3.6, 3.6)}, {"power.nothing": (0, 1)}, {"power": (0, 1)},
+     {"gpu.clocks_mhz": (0, 1)}, {"name": (0, 1)}, {"power.base_w.real": (0, 9)}],
+)  # fmt: skip
+def test_a_range_that_says_nothing_is_refused(ranges):
+    data = builtin_board("jetson-nano").model_dump()
+    with pytest.raises(ValidationError, match="range"):
+        SimulatedBoard.model_validate({**data, "ranges": ranges})
+
+
+@pytest.mark.parametrize("clock", [76.8, 460.8, 921.6])
+@pytest.mark.parametrize("window_s", [0.0, 0.1, 0.4, 3.0])
+def test_exact_figures_are_those_of_the_simulated_board(clock, window_s):
+    """Against the board itself, its sensor read without noise or steps over many trainings' worth of windows."""
+    board = builtin_board("jetson-nano")
+    sensor = {"resolution_w": 0.0, "noise_w": 0.0, "window_s": window_s, "period_s": 0.0137, "lag_s": 0.0}
+    board = board.model_copy(update={"sensor": board.sensor.model_copy(update=sensor)})
+    device = SimulatedDevice(board)
+    found = exact(board, "gpu", WORK)[clock]
+    readings = []
+    with device.at(clock):
+        for step in range(60):
+            begun_s = device.now_s()
+            with device.every(0.0137, lambda: readings.append(device.power_w())), device.step(WORK):
+                pass
+            if step == 9:
+                readings.clear()
+        step_s = device.now_s() - begun_s
+    assert found.step_s == pytest.approx(step_s)
+    assert found.power_mean_w == pytest.approx(sum(readings) / len(readings), rel=0.01)
+    assert max(readings) <= found.power_peak_w + 1e-9
+    assert found.power_peak_w == pytest.approx(max(readings), rel=0.01)

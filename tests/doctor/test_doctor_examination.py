@@ -1,0 +1,193 @@
+"""Examination of every recorded board: each fault is found, with a fix."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.live.tree import LiveTree
+
+from wattune.devices import Conditions
+from wattune.doctor import default_device, examine
+from wattune.doctor.board_files import check_agent, check_holder, check_left_behind, check_permissions, check_pinned
+from wattune.doctor.device_checks import check_conditions, check_supply
+from wattune.doctor.software import Torch, check_torch, installed_torch
+from wattune.errors import InputError
+from wattune.records import Supply
+from wattune_agent.capture import materialise
+from wattune_agent.controller import Controller
+from wattune_agent.discovery import find_board
+from wattune_agent.tree import Tree
+
+RECORDS = sorted((Path(__file__).parent.parent / "boards").glob("*.json"))
+
+
+@pytest.fixture
+def live(tmp_path):
+    return LiveTree(tmp_path / "live")
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_every_recorded_board(tmp_path, path):
+    root = str(tmp_path / "board")
+    materialise(json.loads(path.read_text()), root)
+    family = default_device(root)
+    assert family == ("cpu" if path.stem.startswith(("laptop", "raspberry")) else "jetson")
+    examination = examine(f"{family}?root={root}")
+    states = {finding.name: finding.state for finding in examination.findings}
+    assert {"permissions", "holder", "left behind", "memory", "agent"} <= set(states)
+    if not path.stem.startswith("laptop"):  # whose energy counter does not advance in a folder
+        assert {"rails", "clock", "mode", "conditions", "supply"} <= set(states)
+        assert not examination.failed
+    assert examination.figures == {}, "nothing can be measured in a folder"
+
+
+def test_a_missing_board_is_reported_in_one_line(tmp_path):
+    (tmp_path / "sys").mkdir()
+    with pytest.raises(InputError, match="no board that wattune can read"):
+        default_device(str(tmp_path))
+    examination = examine(f"jetson?root={tmp_path}")
+    assert [finding.name for finding in examination.failed] == ["device"]
+
+
+@pytest.mark.parametrize("spec", ["sim:jetson-nano", "sim:jetson-nano:cpu"])
+def test_a_simulated_device_has_nothing_to_examine(spec):
+    with pytest.raises(InputError, match="not a physical one"):
+        examine(spec)
+
+
+# ------------------------------------------------------------------------------------------------------------ files
+
+
+def test_files_without_write_permission(live, monkeypatch):
+    board = find_board(live, "jetson")
+    assert check_permissions(board).state == "ok"
+    live.fault("*max_freq", "forbidden", on="write")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    finding = check_permissions(board)
+    assert finding.state == "fail"
+    assert "max_freq" in finding.text
+    assert "run the agent as root" in finding.fix
+    assert "udev" in finding.fix or "99-wattune.rules" in finding.fix
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert "outside the container" in check_permissions(board).fix
+    assert "-v /run/wattune:/run/wattune" in check_permissions(board).fix
+
+
+def test_a_board_controlled_by_another_process(live):
+    board = find_board(live, "jetson")
+    assert check_holder(board).state == "ok"
+    with Controller(find_board(live, "jetson")) as controller:
+        controller.pin(612.0)
+        finding = check_holder(board)
+        assert finding.state == "warn"
+        assert str(os.getpid()) in finding.text
+        assert check_pinned(board)[0].state == "warn"
+    assert check_holder(board).state == "ok"
+    assert check_pinned(board) == []
+
+
+def test_a_killed_process_leaves_a_snapshot(live):
+    assert check_left_behind(Tree(live.root)).state == "ok"
+    code = (
+        "import os, signal, sys\n"
+        "from wattune_agent.controller import Controller\n"
+        "from wattune_agent.discovery import find_board\n"
+        "from wattune_agent.tree import Tree\n"
+        "Controller(find_board(Tree(sys.argv[1]), 'jetson')).pin(306.0)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    # A folder does not follow its limits: the pin is the lowest clock, which the clock shows already.
+    subprocess.run([sys.executable, "-c", code, live.root])
+    finding = check_left_behind(Tree(live.root))
+    assert finding.state == "fail"
+    assert finding.fix == "wattune restore"
+
+
+def test_a_truncated_snapshot_is_named(live):
+    folder = Path(live.root + "/var/lib/wattune")
+    folder.mkdir(parents=True)
+    (folder / "board-jetson.json").write_text('{"record": "snap')
+    finding = check_left_behind(Tree(live.root))
+    assert finding.state == "fail"
+    assert "board-jetson.json" in finding.text
+
+
+def test_a_running_agent(tmp_path):
+    (tmp_path / "sys").mkdir()
+    assert "not running" in check_agent(Tree(str(tmp_path))).text
+    (tmp_path / "run" / "wattune").mkdir(parents=True)
+    (tmp_path / "run" / "wattune" / "agent.sock").write_text("")
+    assert "--device agent" in check_agent(Tree(str(tmp_path))).text
+
+
+# ----------------------------------------------------------------------------------------------- device
+
+
+class FakeDevice:
+    def __init__(self, conditions=None, supply=None):
+        self.conditions = lambda: conditions or Conditions()
+        self.supply = supply
+
+
+@pytest.mark.parametrize(
+    ("conditions", "state", "words"),
+    [
+        (Conditions(), "ok", "reports no temperature"),
+        (Conditions(temperature_c=51.0, over_current=0), "ok", "51.0"),
+        (Conditions(temperature_c=91.0), "warn", "91.0"),
+        (Conditions(temperature_c=60.0, over_current=3), "warn", "3 over-current"),
+        (Conditions(temperature_c=97.0, throttled=("gpu-throttle-alert",)), "fail", "gpu-throttle-alert"),
+    ],
+)
+def test_temperature_throttling_and_over_current(conditions, state, words):
+    finding = check_conditions(FakeDevice(conditions))
+    assert finding.state == state
+    assert words in finding.text
+    assert bool(finding.fix) == (state != "ok")
+
+
+def test_an_uncalibrated_supply_comes_with_the_command_that_measures_it():
+    assert "--calibrate" in check_supply(FakeDevice()).fix
+    assert "90.0%" in check_supply(FakeDevice(supply=Supply(other_w=1.5, efficiency=0.9))).text
+
+
+# ---------------------------------------------------------------------------------------------------------------- torch
+
+
+@pytest.mark.parametrize(
+    ("torch", "needs_gpu", "state", "words"),
+    [
+        (Torch("2.5.0", "12.6", "Orin"), True, "ok", "Orin"),
+        (Torch("2.5.0", None, None), False, "ok", "on the CPU"),
+        (Torch("2.5.0", None, None), True, "fail", "CPU build"),
+        (Torch("2.5.0", "12.6", None), True, "fail", "finds no GPU"),
+        (Torch(failure="No module named 'torch'"), False, "fail", "cannot be loaded"),
+    ],
+)
+def test_check_of_torch(torch, needs_gpu, state, words):
+    finding = check_torch(torch, needs_gpu=needs_gpu)
+    assert finding.state == state
+    assert words in finding.text
+    assert bool(finding.fix) == (state == "fail")
+
+
+@pytest.mark.slow
+def test_the_installed_torch_is_found():
+    import torch
+
+    assert installed_torch().version == torch.__version__
+
+
+def test_a_torch_that_crashes_the_process(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nkill -ILL $$\n")
+    python.chmod(0o755)
+    assert installed_torch(str(python)).failure == "importing torch was ended by signal 4"
+    python.write_text("#!/bin/sh\necho 'ImportError: libcudart.so.10.2' >&2\nexit 1\n")
+    assert installed_torch(str(python)).failure == "ImportError: libcudart.so.10.2"
+    assert "failed" in installed_torch(str(tmp_path / "absent")).failure

@@ -1,0 +1,254 @@
+"""A whole run with a server: what comes from it, what goes to it, and what happens where it is away."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+
+import pytest
+from tests.support.fake_server import Answer, faked
+from tests.support.server.story import COMMAND, ENVIRONMENT, offer, own_data, running, small
+
+import wattune
+from wattune.errors import InputError, ServerRefused, ServerUnavailable
+from wattune.job.folder import RunFolder
+from wattune.records import Plan, ProfileTable, SampleEfficiency, TrainingRecord
+from wattune.records.served import ServedModel, digest
+
+CAP_W = 4.2
+NOBODY = "http://127.0.0.1:9"
+"""Nobody listens there."""
+
+pytestmark = pytest.mark.xdist_group("pipeline server")
+
+
+class Stop(Exception):
+    """Stands for whatever ends a run in the middle."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return own_data(tmp_path_factory.mktemp("data") / "my.npz")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fleet") / "store"
+    offer(folder, *small())
+    with running(folder) as process:
+        yield process
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Each test is a machine of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("WATTUNE_TOKEN", raising=False)
+    return tmp_path / "cache"
+
+
+def run(server, output, data, **changes):
+    values = {"device": "sim:jetson-nano", "cap_w": CAP_W, "model": "small-digits", "device_name": "nano"}
+    url = server if isinstance(server, str) else server.url
+    return wattune.run_with_server(**{**values, "server": url, "data": data, "output": output, **changes})
+
+
+def newest(server, device):
+    ids = [training["id"] for training in server.get(f"/v1/trainings?device={device}")]
+    return [TrainingRecord.parse(server.get(f"/v1/trainings/{one}")) for one in ids]
+
+
+@pytest.mark.slow
+def test_the_server_gives_model_and_curve_and_gets_the_records(server, tmp_path, data):
+    said = []
+    record = run(server, tmp_path / "run", data, progress=lambda *what: said.append(what[2]), device_name="whole")
+    assert record.reached
+    assert record.provenance.kind == "simulated"
+    folder = RunFolder(tmp_path / "run")
+    assert folder.load(ServedModel) == small()[0]
+    curve, plan = folder.load(SampleEfficiency), folder.load(Plan)
+    assert curve.strategy == "pooled"
+    (training,) = newest(server, "whole")
+    assert training == record
+    table = folder.load(ProfileTable)
+    (profile,) = [p for p in server.get("/v1/profiles") if p["publisher"] == "whole"]
+    published = ProfileTable.parse(server.get(f"/v1/profiles/{profile['id']}"))
+    assert {c.point for c in published.cells} == {c.point for c in table.cells}
+    state = server.get("/v1/devices/whole")
+    assert Plan.parse(state["plan"]) == plan
+    assert (state["status"]["step"], state["status"]["kind"]) == ("done", "simulated")
+    assert state["status"]["metric"] == record.evaluations[-1].metric
+    assert state["status"]["batch_size"] == record.plan.batch_size
+    assert state["profile_id"] == profile["id"]
+    job = server.get(f"/v1/jobs/{state['job_id']}")
+    assert (job["state"], job["request"]["strategy"]) == ("done", "pooled")
+    steps = list(dict.fromkeys(text.partition(":")[0] for text in said))
+    assert steps == ["estimate", "profile", "plan", "train"]  # the sweep is asked for first
+
+
+@pytest.mark.slow
+def test_it_needs_no_server_any_more_once_the_curve_is_there(server, tmp_path, data):
+    # By name: the second run is the cache's and the outbox's alone.
+    run(server, tmp_path / "first", data, device_name="often")
+    away, said = tmp_path / "away", []
+    folder = next((tmp_path / "cache").glob("wattune/servers/*"))
+    folder.rename(folder.with_name("127.0.0.1-9"))
+    record = run(NOBODY, away, data, progress=lambda *what: said.append(what[2]), device_name="often")
+    assert record.reached
+    assert [text for text in said if "cannot be reached" in text] == [
+        text for text in said if f"the server {NOBODY} cannot be reached" in text
+    ][:1]
+    for what in ("using the model small-digits cached on", "using the curve cached on", "is stored and will be"):
+        assert any(what in text for text in said), what
+    before = len(newest(server, "often"))
+    # The server is back, under its own address.
+    folder.with_name("127.0.0.1-9").rename(folder)
+    with wattune.remote.Client(server.url) as client:
+        assert client.pending >= 1
+        assert client.deliver() == 0
+        assert client.deliver() == 0
+    assert len(newest(server, "often")) == before + 1
+    assert newest(server, "often")[0] == record
+
+
+@pytest.mark.slow
+def test_a_neighbours_profile_is_taken_and_checked_and_not_published_again(server, tmp_path, data):
+    run(server, tmp_path / "first", data, device_name="maker", cap_w=4.3)
+    said = []
+    progress = lambda *what: said.append(what[2])  # noqa: E731
+    run(server, tmp_path / "second", data, device_name="neighbour", cap_w=4.3, progress=progress)
+    table = RunFolder(tmp_path / "second").load(ProfileTable)
+    (note,) = [note for note in table.notes if note.startswith("measured by maker on ")]
+    assert "checked here by" in note
+    assert table.provenance.publisher == "maker"
+    assert not [p for p in server.get("/v1/profiles") if p["publisher"] == "neighbour"]
+    assert len([text for text in said if text.startswith("profile: batch size")]) <= 6
+    own = RunFolder(tmp_path / "first").load(ProfileTable)
+    assert {c.point for c in own.cells} == {c.point for c in table.cells}
+
+
+@pytest.mark.slow
+def test_a_profile_that_does_not_hold_here_is_not_used(server, tmp_path, data):
+    run(server, tmp_path / "first", data, device_name="liar", cap_w=4.4)
+    table = RunFolder(tmp_path / "first").load(ProfileTable)
+    wrong = [c.model_copy(update={"step_s": c.step_s * 1.2}) for c in table.cells]
+    with wattune.remote.Client(server.url) as client:
+        assert client.publish_profile(table.model_copy(update={"cells": tuple(wrong)}), device="liar")
+    said = []
+    run(server, tmp_path / "second", data, device_name="careful", cap_w=4.4, progress=lambda *w: said.append(w[2]))
+    assert any("the profile of liar is not used: the profile does not hold any more" in text for text in said)
+
+
+@pytest.mark.slow
+def test_a_full_profile_is_used_no_higher_than_the_cap_that_it_was_measured_under(server, tmp_path, data):
+    run(server, tmp_path / "low", data, device_name="low", cap_w=4.25, strategy="full")
+    run(server, tmp_path / "high", data, device_name="high", cap_w=4.75)
+    run(server, tmp_path / "lower", data, device_name="lower", cap_w=4.15)
+    high, lower = (RunFolder(tmp_path / name).load(ProfileTable) for name in ("high", "lower"))
+    assert not any(note.startswith("measured by") for note in high.notes)
+    assert any(note.startswith("measured by low") for note in lower.notes)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_with_what_it_has(server, tmp_path, data):
+    def stop(done, total, what):
+        if what.startswith("train") and done >= 512:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(server, tmp_path / "run", data, device_name="stopped", progress=stop)
+    state = server.get("/v1/devices/stopped")["status"]
+    assert (state["step"], state["says"]) == ("failed", "ended by Stop")
+    arguments = RunFolder(tmp_path / "run").arguments
+    assert (arguments.server, arguments.model) == (server.url, "small-digits")
+    assert (arguments.data, arguments.device_name) == (str(data), "stopped")
+    assert "token" not in json.dumps(json.loads((tmp_path / "run" / "run.json").read_text()))
+    record = run(server, tmp_path / "run", data, device_name="stopped", resume=True)
+    whole = run(server, tmp_path / "whole", data, device_name="stopped")
+    assert record.evaluations == whole.evaluations
+    assert len(newest(server, "stopped")) == 2
+
+
+@pytest.mark.slow
+def test_a_record_that_was_not_delivered_before_the_end_is_delivered_by_resuming(server, tmp_path, data):
+    record = run(server, tmp_path / "run", data, device_name="again")
+    for _ in range(2):  # by its key it is the same
+        run(server, tmp_path / "run", data, device_name="again", resume=True)
+    assert newest(server, "again") == [record]
+
+
+@pytest.mark.slow
+def test_with_seeds_every_batch_size_is_trained_so_often(server, tmp_path, data):
+    run(server, tmp_path / "run", data, seeds=1, target=0.8, device_name="full")
+    curve = RunFolder(tmp_path / "run").load(SampleEfficiency)
+    assert curve.strategy == "full"
+    assert [point.runs for point in curve.points] == [1, 1]
+    assert RunFolder(tmp_path / "run").load(TrainingRecord).target == 0.8
+    request = next(j["request"] for j in server.get("/v1/jobs") if j["request"]["strategy"] == "full")
+    assert request["seeds"] == 1
+
+
+@pytest.mark.slow
+def test_a_server_with_tokens_wants_one_of_the_scope_device(tmp_path, data):
+    offer(tmp_path / "store", *small())
+    with running(tmp_path / "store") as server:
+        tokens = {}
+        for scope in ("read", "device"):
+            made = [*COMMAND, "token", "make", scope, "--scope", scope, "--store", str(tmp_path / "store")]
+            out = subprocess.run(made, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+            tokens[scope] = re.search(r"wt_\S+", out)[0]
+        with pytest.raises(ServerRefused, match=r"give a token by WATTUNE_TOKEN|wattune token make"):
+            run(server, tmp_path / "none", data)
+        with pytest.raises(ServerRefused, match="scope"):
+            run(server, tmp_path / "read", data, token=tokens["read"])
+        assert not (tmp_path / "read" / "profile.json").exists()  # it is said before anything is measured
+        assert run(server, tmp_path / "device", data, token=tokens["device"], seeds=1).reached
+        for file in (tmp_path / "device").rglob("*.json"):
+            assert tokens["device"] not in file.read_text()
+        with wattune.remote.Client(server.url, token=tokens["device"]) as client:
+            assert client.pending == 0
+
+
+@pytest.mark.slow
+def test_few_samples_leave_the_large_batches_out(server, tmp_path):
+    said = []
+    few = own_data(tmp_path / "few.npz", samples=30)
+    run(server, tmp_path / "run", few, target=0.01, device_name="few", progress=lambda *what: said.append(what[2]))
+    assert any("batch sizes 32 are left out: there are 24 training samples" in text for text in said)
+    assert RunFolder(tmp_path / "run").load(ProfileTable).batch_sizes == (8,)
+
+
+def test_a_model_that_the_server_does_not_have_is_refused(tmp_path, data):
+    with faked(lambda asked: Answer(404, {"detail": "no such model: other"})) as fake:
+        with pytest.raises(ServerRefused, match="no such model: other"):
+            run(fake.url, tmp_path / "run", data, model="other")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_server_that_is_away_from_the_beginning_leaves_no_folder(tmp_path, data, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(ServerUnavailable, match="cannot be reached"):
+        run(NOBODY, tmp_path / "run", data)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seeds": 101}, "1 to 100"),
+        ({"device_name": "no/name"}, "name of the device"),
+        ({"server": "host:8484"}, "http://host:8484"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_done(tmp_path, changes, said):
+    values = {"server": NOBODY, "data": "my.npz", **changes}
+    with pytest.raises(InputError, match=said):
+        run(values.pop("server"), tmp_path / "run", values.pop("data"), **values)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_jobs_name_is_the_same_on_both_sides():
+    model, _ = small()
+    assert ServedModel.parse(model.dump()).digest == model.digest
+    assert digest({"a": (1, 2)}) == digest({"a": [1, 2]})

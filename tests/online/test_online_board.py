@@ -1,0 +1,329 @@
+"""The board during a session: below its cap, as it was found afterwards, and every joule accounted for."""
+
+import sys
+import time
+from itertools import pairwise
+
+import pytest
+import torch
+from tests.support.sessions import (
+    Late,
+    Numbered,
+    OwnTimeDevice,
+    RealTimeDevice,
+    Tour,
+    board,
+    convolutional,
+    loss_of,
+    perceptron,
+    pictures,
+)
+from torch.utils.data import DataLoader
+
+from wattune.algorithms.counting.step_counting import step_work
+from wattune.devices import Fault, SimulatedDevice, builtin_board
+from wattune.errors import OutOfDeviceMemory, SafetyStop
+from wattune.online import Point, Row, capped
+from wattune.records import SampleEfficiency, SessionRecord, Supply
+
+
+def trained(device, *, passes=8, model=None, loader=None, evaluates=False, on_batch=lambda session: None, **options):
+    model = model or convolutional()
+    loader = loader or DataLoader(pictures(), batch_size=32, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    options = {"cap_w": 4.5, **options}
+    with capped(device=device, model=model, optimizer=optimizer, loader=loader, **options) as session:
+        for _ in range(passes):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                on_batch(session)
+            if evaluates:
+                with session.evaluation(), torch.no_grad():
+                    for start in range(0, 2048, 256):
+                        model(loader.dataset.tensors[0][start : start + 256])
+    return session
+
+
+@pytest.mark.parametrize(
+    ("cap_w", "keep"),
+    [
+        (4.1, True),
+        (5.0, False),
+        pytest.param(4.1, False, marks=pytest.mark.slow),
+        pytest.param(5.0, True, marks=pytest.mark.slow),
+    ],
+)
+def test_the_cap_is_never_read_above(cap_w, keep):
+    device = SimulatedDevice(builtin_board("jetson-nano"), seed=round(10 * cap_w))
+    clock_mhz = device.current()
+    record = trained(device, cap_w=cap_w, passes=6, keep_recipe=keep, evaluates=True).record
+    assert record.readings_above_cap == 0
+    assert record.above_cap_s == 0
+    assert record.exact.above_cap_s == 0
+    assert record.power_peak_w <= cap_w
+    assert record.exact.energy_j == pytest.approx(record.energy_j, rel=0.02)
+    assert device.current() == clock_mhz
+    assert record.provenance.kind == "simulated"
+
+
+@pytest.mark.slow
+def test_without_a_cap_the_fastest_is_found_and_with_one_the_fastest_that_keeps_it():
+    """What is trained at in the end is within 5 % of the best that a table of every cell would have chosen."""
+    full = trained(board(), cap_w=None, passes=10, keep_recipe=True).record
+    assert full.cap_w is None
+    assert full.point.clock_mhz == 921.6
+    session = trained(board(), passes=15, keep_recipe=True)
+    record = session.record
+    chosen = next(cell for cell in record.table.cells if cell.point == record.point.point)
+    fastest = min(cell.step_s for cell in full.table.cells)
+    assert chosen.power_peak_w <= 4.5
+    assert fastest < chosen.step_s < 3 * fastest
+    assert "chosen from" in session.explain()
+
+
+@pytest.mark.parametrize("every", [40, *(pytest.param(every, marks=pytest.mark.slow) for every in (10, 1))])
+def test_however_often_it_evaluates_points_are_measured(every):
+    """Also where the sensor never shows training alone; then that is said."""
+
+    def evaluate(session):
+        nonlocal steps
+        steps += 1
+        if steps % every == 0:
+            with session.evaluation(), torch.no_grad():
+                session.governor.model(x)
+
+    steps, x = 0, torch.randn(64, 3, 32, 32)
+    record = trained(board(), passes=12, keep_recipe=True, on_batch=evaluate).record
+    assert len(record.table.cells) >= 4
+    assert record.changes[-1].point.clock_mhz > board().settings[0]
+    # In turns of a few milliseconds nobody can tell which of the two drew what: a crossing is answered, not foreseen.
+    assert record.readings_above_cap <= (0 if every > 1 else 3)
+    said = [note for note in record.notes if "with the evaluations in between" in note]
+    assert bool(said) == (every < 40)
+
+
+@pytest.mark.slow
+def test_an_evaluation_of_large_batches_climbs_from_below():
+    device = SimulatedDevice(builtin_board("jetson-nano"), seed=4)
+    clocks = []
+    model, data = convolutional(), pictures()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loader = DataLoader(data, batch_size=32)
+    with capped(device=device, cap_w=4.5, model=model, optimizer=optimizer, loader=loader, keep_recipe=True) as session:
+        for _ in range(8):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+            begun_s = device.now_s()
+            with session.evaluation(), torch.no_grad():
+                clocks.append(device.current())
+                for _ in range(3):
+                    model(data.tensors[0])
+            assert device.now_s() > begun_s
+    assert clocks[0] == device.settings[0]
+    assert clocks[-1] > clocks[0]
+    assert session.record.readings_above_cap == 0
+
+
+@pytest.mark.slow
+def test_a_spike_is_answered_by_the_guard_and_the_point_comes_back():
+    fault = Fault(kind="power", time_s=12.0, duration_s=0.5, gain=1.3)
+    device = board(fault=(fault,))
+    record = trained(device, passes=24, keep_recipe=True).record
+    assert record.readings_above_cap > 0
+    assert [event.action for event in record.guard][:1] == ["down"]
+    assert "up" in [event.action for event in record.guard]
+    assert record.ended == "finished"
+
+
+def test_a_cap_that_cannot_be_kept_stops_for_safety(tmp_path):
+    with pytest.raises(SafetyStop, match="at the lowest setting, above the cap of 2 W"):
+        trained(board(), cap_w=2.0, passes=100, record=tmp_path / "s.json", checkpoint=tmp_path / "s.safetensors")
+    record = SessionRecord.load(tmp_path / "s.json")
+    assert record.ended == "stopped for safety"
+    assert "above the cap" in record.reason
+    assert (tmp_path / "s.safetensors").exists()
+
+
+def test_a_cap_at_the_supply_is_held_at_the_module():
+    device = board()
+    device.supply = Supply(other_w=1.0, efficiency=0.9)
+    record = trained(device, cap_w="6W@supply", passes=4).record
+    assert record.cap_w == pytest.approx(4.4)
+    assert record.supply_cap_w == 6.0
+    assert record.readings_above_cap == 0
+
+
+def test_a_probe_above_the_cap_ends_at_the_lowest_clock_and_its_step_counts(monkeypatch):
+    """A search that asks for the highest clock at once, whatever the board draws there."""
+
+    class Rash(Tour):
+        def __init__(self, rows, settings, **options):
+            super().__init__(rows, settings, **options)
+            first, *_ = self.places
+            self.places = [first, Point(first.row, max(settings)), first]
+
+    monkeypatch.setattr(sys.modules["wattune.online.capped"], "Search", Rash)
+    seen = []
+    record = trained(board(), passes=8, on_batch=lambda session: seen.append(session.point.knobs["clock_mhz"])).record
+    assert record.samples == 8 * 2048
+    assert record.table.aborted[0].clock_mhz == 921.6
+    assert record.table.aborted[0].power_w > 4.5
+    assert record.readings_above_cap == 1
+    assert any("above the cap" in change.why for change in record.changes)
+    assert record.point.clock_mhz == 76.8
+    assert record.guard[0].setting == 76.8
+
+
+def test_what_was_probed_is_a_table_of_ordinary_steps(touring):
+    record = trained(board(), passes=10).record
+    assert {cell.batch_size for cell in record.table.cells} > {32}
+    assert any(cell.micro_batch_size for cell in record.table.cells)
+    assert record.table.workload == "Sequential"
+    for cell in record.table.cells:
+        assert cell.steps >= 3
+        assert cell.power_peak_w >= cell.power_mean_w
+
+
+def test_the_step_is_that_of_the_counted_work(touring):
+    """A step of a session takes a simulated board as long as the same step takes it when it is profiled."""
+    data = pictures()
+
+    class Trainable:
+        data_type = "fp32"
+        host_s_per_sample = 0.0
+
+        def loss(self, outputs, y):
+            return torch.nn.functional.cross_entropy(outputs, y)
+
+        def example(self, samples):
+            return data.tensors[0][:samples], data.tensors[1][:samples]
+
+    model = convolutional()
+    work = step_work(Trainable(), model, torch.optim.AdamW(model.parameters()), 32, 8)
+    device = board()
+    with device.at(76.8):
+        begun_s = device.now_s()
+        with device.step(work):
+            pass
+        step_s = device.now_s() - begun_s
+    record = trained(board(), passes=3, keep_recipe=True, micro_batch_size=8).record
+    cell = next(cell for cell in record.table.cells if cell.micro_batch_size == 8)
+    assert cell.step_s == pytest.approx(step_s, rel=0.05)
+
+
+def test_what_does_not_fit_is_left_out(touring):
+    small = builtin_board("jetson-nano")
+    memory = small.memory.model_copy(update={"size_mib": 2450 + 6})
+    device = board(memory=memory)
+    record = trained(device, passes=10).record
+    assert any("micro-batches of 256 are left out" in note and "does not fit" in note for note in record.notes)
+    assert max(cell.micro_batch_size or cell.batch_size for cell in record.table.cells) < 256
+
+
+def test_where_the_users_own_batch_does_not_fit_it_says_what_to_do():
+    class Large(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = perceptron()
+
+        def forward(self, x):
+            if len(x) > 8:
+                raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            return self.inner(x)
+
+    loader = DataLoader(Numbered(), batch_size=32)
+    with pytest.raises(OutOfDeviceMemory, match=r"32 samples.*micro_batch_size=\.\.\.\) a size that fits"):
+        trained(board(), model=Large(), loader=loader)
+    record = trained(board(), model=Large(), loader=loader, micro_batch_size=8, passes=20, keep_recipe=True).record
+    assert max(cell.micro_batch_size for cell in record.table.cells) == 8
+
+
+def test_a_curve_decides_the_batch_sizes(touring):
+    points = [
+        {"batch_size": b, "relative_samples": r, "low": r, "high": r} for b, r in ((8, 0.2), (32, 0.5), (64, 1.0))
+    ]
+    curve = SampleEfficiency(workload="w", reference_batch_size=64, points=points)
+    record = trained(board(), passes=4, efficiency=curve).record
+    assert record.efficiency_from == "curve"
+    assert {cell.batch_size for cell in record.table.cells} <= {8, 32, 64}
+
+
+def waits(share):
+    """The record of a training whose loader takes that share of the time."""
+    device = OwnTimeDevice()
+    data = Late(device, share / (1 - share) * device.step_s / 32)
+    loader = DataLoader(data, batch_size=32)
+    return trained(device, model=perceptron(), loader=loader, passes=2, keep_recipe=True).record
+
+
+def test_waiting_for_the_loader_is_measured_and_gives_advice():
+    record = waits(0.5)
+    assert record.compute_s == pytest.approx(40 * OwnTimeDevice.step_s)
+    assert record.waiting_s == pytest.approx(record.compute_s)
+    assert "50% of the time" in " ".join(record.advice)
+    assert "num_workers=2" in " ".join(record.advice)
+    assert record.provenance.kind == "measured"
+
+
+def test_a_fast_loader_gives_no_advice():
+    record = waits(0.08)
+    assert record.waiting_s == pytest.approx(0.08 / 0.92 * record.compute_s)
+    assert record.advice == ()
+
+
+def test_a_probe_is_fetched_before_it_begins():
+    """However slow the loader, the steps of a probe follow each other at once."""
+
+    class Slow(Numbered):
+        fetched = 0
+
+        def __getitem__(self, index):
+            time.sleep(0.0005)
+            self.fetched += 1
+            return super().__getitem__(index)
+
+    data, seen = Slow(), []
+
+    def on_batch(session):
+        seen.append((session.governor.prober.is_measuring, data.fetched))
+
+    trained(RealTimeDevice(), model=perceptron(), loader=DataLoader(data, batch_size=32), passes=3, on_batch=on_batch)
+    between = [after - before for (_, before), (probing, after) in pairwise(seen) if probing]
+    assert sorted(between)[len(between) // 2] == 0  # whatever a sample takes
+
+
+def test_on_real_time_a_reading_above_the_cap_ends_the_probe():
+    device = RealTimeDevice(lambda clock_mhz: clock_mhz / 50)  # 2 and 4 W
+    record = trained(
+        device,
+        cap_w=3.0,
+        model=perceptron(),
+        loader=DataLoader(Numbered(), batch_size=32),
+        passes=300,
+        keep_recipe=True,
+    ).record
+    assert record.point.clock_mhz == 100.0
+    assert record.readings_above_cap <= 1
+    assert device.clock_mhz == 150.0
+
+
+def test_steps_of_somebody_elses_loop():
+    """Loops that fetch and step themselves bracket their steps."""
+    model, data = convolutional(), pictures()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with capped(
+        device=board(), cap_w=4.5, model=model, optimizer=optimizer, batch_size=32, keep_recipe=True
+    ) as session:
+        for _ in range(300):
+            row = session.row
+            assert isinstance(row, Row)
+            optimizer.zero_grad()
+            session.begin_step(key="all alike")
+            for start in range(0, 32, row.micro_batch_size):
+                x, y = (t[start : start + row.micro_batch_size] for t in data.tensors)
+                (torch.nn.functional.cross_entropy(model(x), y) * len(x) / 32).backward()
+            optimizer.step()
+            session.end_step()
+    assert session.record.samples == 300 * 32
+    assert session.record.readings_above_cap == 0
+    assert len(session.record.table.cells) > 1

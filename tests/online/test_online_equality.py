@@ -1,0 +1,176 @@
+"""A session trains as the plain loop does: the same samples in the same order, the same trajectory."""
+
+import pytest
+import torch
+from tests.support.sessions import Named, Numbered, board, distance, loss_of, perceptron, plain
+from torch.nn import functional
+from torch.utils.data import DataLoader, WeightedRandomSampler
+
+from wattune.online import capped
+
+ADAM = {"lr": 1e-2}
+
+
+def loader_of(data=None, *, seed=3, **options):
+    options = {"batch_size": 32, "shuffle": True, **options}
+    return DataLoader(data or Numbered(), generator=torch.Generator().manual_seed(seed), **options)
+
+
+def trained(loader, passes, *, model=None, cap_w=4.5, **options):
+    """A model that a session trained, the losses of its micro-batches, and the session."""
+    model = model or perceptron()
+    losses = []
+    optimizer = options.pop("optimizer", None) or torch.optim.Adam(model.parameters(), **ADAM)
+    with capped(device=board(), cap_w=cap_w, model=model, optimizer=optimizer, loader=loader, **options) as session:
+        for _ in range(passes):
+            for batch in session.batches():
+                loss = loss_of(model, batch)
+                session.backward(loss)
+                losses.append(float(loss.detach()))
+    return model, losses, session
+
+
+@pytest.mark.parametrize("micro", [32, 8, 5])
+def test_with_the_recipe_kept_200_steps_end_where_those_of_the_plain_loop_do(micro):
+    mine, _, session = trained(loader_of(), 10, keep_recipe=True, micro_batch_size=micro)
+    other = perceptron()
+    plain(other, torch.optim.Adam(other.parameters(), **ADAM), loader_of(), 10)
+    assert session.record.steps == 200
+    assert distance(mine, other) < 1e-5
+    if micro < 32:
+        assert any(change.point.micro_batch_size for change in session.record.changes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": False},
+        {"batch_size": 48},
+        {"batch_size": 48, "drop_last": True},
+        {"num_workers": 2},
+        {"num_workers": 1, "persistent_workers": True, "batch_size": 48},
+        {"shuffle": False, "sampler": "weighted"},
+    ],
+    ids=str,
+)
+def test_the_order_is_that_of_the_users_loader(options):
+    def made():
+        known = dict(options)
+        if known.get("sampler"):
+            generator = torch.Generator().manual_seed(5)
+            known["sampler"] = WeightedRandomSampler(torch.rand(640, generator=generator), 640, generator=generator)
+        return loader_of(**known)
+
+    with_session, _, session = trained(made(), 3, keep_recipe=True, micro_batch_size=16)
+    other = perceptron()
+    losses = plain(other, torch.optim.Adam(other.parameters(), **ADAM), made(), 3)
+    assert session.record.steps == len(losses)
+    assert distance(with_session, other) < 1e-5
+
+
+def test_without_a_generator_it_follows_from_the_seed():
+    torch.manual_seed(11)
+    mine, _, _ = trained(DataLoader(Numbered(), batch_size=32, shuffle=True), 4, keep_recipe=True)
+    torch.manual_seed(11)
+    other = perceptron()
+    plain(other, torch.optim.Adam(other.parameters(), **ADAM), DataLoader(Numbered(), batch_size=32, shuffle=True), 4)
+    assert distance(mine, other) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"num_workers": 2}, marks=pytest.mark.slow), {"drop_last": True, "batch_size": 48}],
+    ids=str,
+)
+def test_each_sample_is_seen_once_a_pass_whatever_the_sizes_do(options, touring):
+    model = perceptron()
+    optimizer = torch.optim.Adam(model.parameters(), **ADAM)
+    loader = loader_of(Named(), **options)
+    sizes = set()
+    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
+        for _ in range(12):
+            seen = []
+            for batch in session.batches():
+                assert len(batch.data["name"]) == batch.samples
+                assert batch.data["name"][0] == f"sample {batch.data['number'][0]}"
+                seen += batch.data["number"].tolist()
+                session.backward(functional.cross_entropy(model(batch.data["x"]), batch.data["y"]))
+                sizes.add(session.point.batch_size)
+            assert len(seen) == len(set(seen)) == (624 if options.get("drop_last") else 640)
+    assert len(sizes) > 1
+    assert session.record.samples == 12 * (624 if options.get("drop_last") else 640)
+
+
+def test_probing_leaves_no_trace_in_the_losses(touring):
+    """The same sequence of batches, replayed by a plain loop without profiling, gives the same losses."""
+    mine, model = [], perceptron()
+    optimizer = torch.optim.Adam(model.parameters(), **ADAM)
+    steps = []  # numbers of the samples and the learning rate of each step
+    present = []
+
+    def before_step():
+        present.append(None)
+
+    loader = loader_of(Named())
+    with capped(
+        device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader, before_step=before_step
+    ) as session:
+        for _ in range(8):
+            loss = 0.0
+            for batch in session.batches():
+                present.append((batch.data["x"], batch.data["y"]))
+                part = functional.cross_entropy(model(batch.data["x"]), batch.data["y"])
+                factor = session.recipe.factor
+                session.backward(part)
+                loss += float(part.detach()) * batch.share
+                if batch.last:
+                    parts = [p for p in present if p is not None]
+                    steps.append((torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), factor))
+                    mine.append(loss)
+                    present.clear()
+                    loss = 0.0
+    assert len({factor for *_, factor in steps}) > 1
+    other, losses = perceptron(), []
+    optimizer = torch.optim.Adam(other.parameters(), **ADAM)
+    for x, y, factor in steps:
+        optimizer.param_groups[0]["lr"] = ADAM["lr"] * factor
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(other(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert mine == pytest.approx(losses, abs=1e-5)
+    assert distance(model, other) < 1e-5
+
+
+def test_batch_norm_is_warned_of_where_the_recipe_is_to_be_kept():
+    model = perceptron(norm=True)
+    with pytest.warns(UserWarning, match="BatchNorm1d"):
+        capped(
+            device="sim:jetson-nano",
+            cap_w=4.5,
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            loader=loader_of(),
+            keep_recipe=True,
+        )
+
+
+def test_batch_norm_trains_where_a_pass_leaves_one_sample_over():
+    model = perceptron(norm=True)
+    _, _, session = trained(DataLoader(Numbered(65), batch_size=32, drop_last=True), 3, model=model)
+    assert session.record.samples == 3 * 64
+
+
+def test_a_loader_that_is_no_dataloader_is_taken_as_it_is_with_the_recipe_kept():
+    class Mine:
+        batch_size = 32
+
+        def __iter__(self):
+            return iter(DataLoader(Numbered(), batch_size=32))
+
+    mine, _, session = trained(Mine(), 2, keep_recipe=True, micro_batch_size=8)
+    other = perceptron()
+    plain(other, torch.optim.Adam(other.parameters(), **ADAM), DataLoader(Numbered(), batch_size=32), 2)
+    assert session.record.samples == 1280
+    assert distance(mine, other) < 1e-5

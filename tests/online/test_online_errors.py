@@ -1,0 +1,311 @@
+"""What cannot be honoured is an error of one line that says what to do."""
+
+import pytest
+import torch
+from tests.support.sessions import Numbered, RealTimeDevice, board, loss_of, perceptron
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+
+from wattune.cap import PowerCap
+from wattune.errors import InputError, RecordError
+from wattune.online import capped
+from wattune.records import SampleEfficiency
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.zeros(8), torch.tensor(0))] * 64)
+
+
+class Pairs(SequentialSampler):
+    batch_size = 2
+
+    def __iter__(self):
+        return iter([[0, 1], [2, 3]])
+
+
+class Looping(DataLoader):
+    def __iter__(self):
+        return super().__iter__()
+
+
+class Unmeasured(SequentialSampler):
+    __len__ = None
+
+
+def loader_of(**options):
+    return DataLoader(Numbered(), **{"batch_size": 32, **options})
+
+
+def session_of(**options):
+    model = options.pop("model", None) or perceptron()
+    optimizer = options.pop("optimizer", None) or torch.optim.SGD(model.parameters(), lr=0.1)
+    return capped(**{"device": board(), "cap_w": 4.5, "model": model, "optimizer": optimizer, **options})
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        (
+            DataLoader(Numbered(), batch_size=None),
+            r"no batch size: DataLoader; make it with DataLoader\(.*batch_size=N",
+        ),
+        (DataLoader(Endless(), batch_size=8), "IterableDataset has no samples to choose from: Endless; .*keep_recipe"),
+        (
+            DataLoader(Numbered(), batch_sampler=Pairs(Numbered())),
+            "batch_sampler of one's own cannot be resized: Pairs; give its order as sampler=.*keep_recipe=True",
+        ),
+        (
+            DataLoader(Numbered(), batch_sampler=BatchSampler(Pairs(Numbered()), 4, False)),
+            "batch_sampler of one's own|cannot be resized",
+        ),
+        (Looping(Numbered(), batch_size=8), "iteration of its own cannot be resized: Looping"),
+        (
+            DataLoader(Numbered(), sampler=Unmeasured(Numbered()), batch_size=8, drop_last=True),
+            "sampler's length must be known: Unmeasured",
+        ),
+        ([1, 2, 3], "no batch size: list"),
+        (7, "loader: 7|loader: int; allowed: a torch DataLoader"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_loader_that_cannot_be_resized(loader, said):
+    with pytest.raises(InputError, match=said) as caught:
+        session_of(loader=loader)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("loader", [DataLoader(Endless(), batch_size=8), Looping(Numbered(), batch_size=8)])
+def test_with_the_recipe_kept_it_is_taken_as_it_is(loader):
+    model = perceptron()
+    with session_of(loader=loader, model=model, keep_recipe=True, micro_batch_size=4) as session:
+        assert sum(batch.samples for batch in passed(session, model)) in (64, 640)
+
+
+def passed(session, model):
+    for batch in session.batches():
+        yield batch
+        session.backward(loss_of(model, batch))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"scheduler": "cosine"}, "scheduler: str; allowed: schedulers of torch"),
+        ({"scheduler_interval": "week"}, "scheduler_interval: week; allowed: step, epoch"),
+        ({"batch_sizes": [0]}, "batch_sizes: 0"),
+        ({"batch_sizes": [16], "keep_recipe": True}, "keep_recipe=True keeps the loader's batch size: 32"),
+        ({"micro_batch_size": 64}, "micro_batch_size: 64; allowed: 1 to the batch size 32"),
+        ({"resume": True}, "resume=True needs: checkpoint=PATH"),
+        ({"cap_w": -1}, "cap_w: -1"),
+        ({"cap_w": "9W@supply"}, "cap at the supply needs what lies between"),
+        ({"model": lambda x: x, "optimizer": 1}, "model: function"),
+        ({"optimizer": "sgd"}, "optimizer: str"),
+        ({"cap_w": PowerCap(9, max_temp_c=70), "device": "real"}, "does not report its temperature"),
+        ({"cap_w": float("nan")}, "cap_w: nan"),
+        ({"cap_w": "4.5kW"}, "cap_w: 4.5kW; allowed: watts above zero"),
+        ({"batch_sizes": 8}, "batch_sizes: 8; allowed: a list"),
+        ({"micro_batch_size": 1.5}, "micro_batch_size: 1.5"),
+        ({"efficiency": {}}, "efficiency: dict; allowed: an efficiency record"),
+        ({"model": nn.Linear(8, 2, device="meta")}, "no weights yet: device meta"),
+        ({"optimizer": torch.optim.SGD(nn.Linear(8, 2).parameters(), lr=0.1)}, "no parameter of the model: Sequential"),
+        ({"loader": None}, "batch_size: None|batch_size; allowed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ",".join(value),
+)
+def test_an_argument_that_cannot_be(options, said):
+    if options.get("device") == "real":
+        options = {**options, "device": RealTimeDevice()}
+    with pytest.raises(InputError, match=said) as caught:
+        session_of(**{"loader": loader_of(), **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_optimizer_that_needs_a_closure():
+    model = perceptron()
+    with pytest.raises(InputError, match="closure: LBFGS"):
+        session_of(model=model, optimizer=torch.optim.LBFGS(model.parameters()), loader=loader_of())
+
+
+def test_a_scheduler_of_another_optimizer():
+    other = torch.optim.SGD(perceptron().parameters(), lr=0.1)
+    with pytest.raises(InputError, match="one of another optimizer: StepLR"):
+        session_of(loader=loader_of(), scheduler=lr_scheduler.StepLR(other, 1))
+
+
+def test_a_schedule_that_ends_before_the_training():
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    with pytest.raises(InputError, match=r"OneCycleLR is over before the training.*one step for each 32 samples"):
+        with session_of(model=model, optimizer=optimizer, loader=loader_of(), scheduler=scheduler) as session:
+            list(passed(session, model))
+
+
+def test_a_scheduler_that_is_stepped_in_the_loop_fights_the_scaling():
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)
+    with pytest.raises(InputError, match=r"learning rate changed in the middle of a pass.*scheduler=\.\.\."):
+        with session_of(model=model, optimizer=optimizer, loader=loader_of()) as session:
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                if batch.last:
+                    scheduler.step()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda session, optimizer: optimizer.step(), r"remove optimizer.step\(\)"),
+        (lambda session, optimizer: optimizer.zero_grad(), r"remove optimizer.zero_grad\(\)"),
+        (lambda session, optimizer: optimizer.zero_grad(set_to_none=False), r"remove optimizer.zero_grad\(\)"),
+        (
+            lambda session, optimizer: nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1e-3),
+            "changed in the middle of a step",
+        ),
+        (lambda session, optimizer: session.backward(torch.zeros(())), "once for each"),
+        (lambda session, optimizer: next(session.batches()), "a pass is under way"),
+    ],
+)
+def test_a_line_of_the_plain_loop_that_was_left_in(wrong, said):
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InputError, match=said):
+        with session_of(model=model, optimizer=optimizer, loader=loader_of(), micro_batch_size=8) as session:
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                wrong(session, optimizer)
+
+
+def test_a_batch_without_backward():
+    with pytest.raises(InputError, match=r"left without session\.backward"):
+        with session_of(loader=loader_of()) as session:
+            for _ in session.batches():
+                pass
+
+
+def test_a_session_that_is_not_open():
+    session = session_of(loader=loader_of())
+    with pytest.raises(InputError, match="not open"):
+        next(session.batches())
+
+
+def test_batches_that_cannot_be_cut():
+    loader = loader_of(collate_fn=lambda items: Opaque(items))
+    model = perceptron()
+
+    def run(**options):
+        with session_of(model=model, loader=loader, **options) as session:
+            for batch in session.batches():
+                session.backward(torch.nn.functional.cross_entropy(model(batch.data.x), batch.data.y))
+        return session
+
+    assert any("cannot be cut" in note for note in run().record.notes)
+    with pytest.raises(InputError, match="cannot be cut into micro-batches: Opaque; let collate_fn give"):
+        run(micro_batch_size=8)
+
+
+class Opaque:
+    def __init__(self, items):
+        self.x = torch.stack([x for x, _ in items])
+        self.y = torch.stack([y for _, y in items])
+
+
+def test_a_batch_that_is_no_pair():
+    with pytest.raises(InputError, match=r"no \(x, y\) pairs but: Tensor; use batch.data"):
+        with session_of(loader=DataLoader(Numbered().x, batch_size=32)) as session:
+            _ = next(session.batches()).x
+
+
+def test_a_size_at_which_the_model_fails_is_left_out_with_a_note(touring):
+    class Fixed(torch.nn.Module):
+        """Runs with 32 and 64 samples alone."""
+
+        def __init__(self):
+            super().__init__()
+            self.inner = perceptron()
+
+        def forward(self, x):
+            if len(x) not in (32, 64):
+                raise ValueError(f"cannot take {len(x)}")
+            return self.inner(x)
+
+    model = Fixed()
+    with session_of(model=model, loader=loader_of()) as session:
+        for _ in range(15):
+            list(passed(session, model))
+    assert any("micro-batches of 16 are left out: ValueError: cannot take 16" in note for note in session.record.notes)
+    sizes = {change.point.micro_batch_size or change.point.batch_size for change in session.record.changes}
+    assert sizes == {32, 64}
+
+
+def test_where_it_fails_at_the_users_own_size_the_users_error_comes_out():
+    class Broken(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, x):
+            raise ValueError("never works")
+
+    model = Broken()
+    device = board()
+    before = device.current()
+    with pytest.raises(ValueError, match="never works"):
+        with session_of(device=device, model=model, loader=loader_of()) as session:
+            list(passed(session, model))
+    assert device.current() == before
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [([{"batch_size": 8, "relative_samples": None, "runs": 1, "censored": 1}], "every run was censored")],
+)
+def test_a_curve_that_says_nothing(points, said):
+    curve = SampleEfficiency(workload="w", reference_batch_size=8, points=points)
+    with pytest.raises(InputError, match=said):
+        session_of(loader=loader_of(), efficiency=curve)
+
+
+def test_a_curve_that_is_not_there(tmp_path):
+    with pytest.raises(RecordError, match="no such record"):
+        session_of(loader=loader_of(), efficiency=tmp_path / "curve.json")
+
+
+def test_a_session_that_was_never_entered_leaves_no_trace():
+    """As in a notebook, where a cell is run again."""
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session_of(model=model, optimizer=optimizer, loader=loader_of())
+    model(Numbered().x[:8]).sum().backward()
+    optimizer.step()
+    assert not model._forward_pre_hooks
+
+
+def test_a_session_that_cannot_begin_leaves_no_trace(tmp_path):
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"model": model, "optimizer": optimizer, "checkpoint": tmp_path / "c"}
+    with session_of(loader=loader_of(), **options):
+        pass
+    with pytest.raises(RecordError, match=r"batch_size \(32, not 16\)"):
+        session_of(loader=loader_of(batch_size=16), resume=True, **options).__enter__()
+    model(Numbered().x[:8]).sum().backward()
+    optimizer.step()
+    with session_of(loader=loader_of(), resume=True, **options) as session:
+        assert sum(batch.samples for batch in untouched(session, model)) == 640
+
+
+def untouched(session, model):
+    for batch in session.batches():
+        session.backward(loss_of(model, batch))
+        yield batch
+
+
+def test_what_is_no_loss():
+    with pytest.raises(InputError, match=r"session.backward\(loss\): float"):
+        with session_of(loader=loader_of()) as session:
+            next(session.batches())
+            session.backward(1.0)

@@ -1,0 +1,218 @@
+"""The parts of a session by themselves: batches, sizes, what is known of batch sizes, and where the time goes."""
+
+import re
+from collections import namedtuple
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.sessions import Numbered, board, loss_of, perceptron
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
+
+from wattune.errors import DeviceError, InputError
+from wattune.online import Row, capped
+from wattune.online.batch_shapes import batch_sizes, rows
+from wattune.online.fit_check import FitCheck
+from wattune.online.micro_batching import can_split, even, moved, samples_of, shapes, split
+from wattune.online.sample_model import SampleModel
+from wattune.online.step_counter import StepCounter
+from wattune.online.step_timing import Times
+from wattune.records import SampleEfficiency
+
+Pair = namedtuple("Pair", "x y")
+
+
+@given(st.integers(1, 500), st.integers(1, 500))
+def test_parts_are_as_few_and_as_equal_as_can_be(samples, largest):
+    sizes = even(samples, largest)
+    assert sum(sizes) == samples
+    assert max(sizes) <= largest
+    assert max(sizes) - min(sizes) <= 1
+    assert len(sizes) == -(-samples // largest)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        torch.arange(10).reshape(5, 2),
+        [torch.arange(5), torch.arange(10).reshape(5, 2)],
+        (torch.arange(5), ["a", "b", "c", "d", "e"]),
+        {"x": torch.arange(5), "names": list("abcde"), "scale": 2.0, "more": {"y": torch.arange(5)}},
+        Pair(torch.arange(5), torch.arange(5)),
+        [[f"sample {i}" for i in range(5)], ["a", "b", "c", "d", "e"]],
+    ],
+    ids=lambda data: type(data).__name__,
+)
+def test_a_batch_is_cut_by_samples_whatever_it_is_made_of(data):
+    assert can_split(data, 5)
+    first, second = split(data, 5, [3, 2])
+    assert type(first) is type(data)
+    assert (samples_of(first), samples_of(second)) in ((3, 2), (2, 2))
+    if isinstance(data, dict):
+        assert first["scale"] == second["scale"] == 2.0
+        assert first["names"] == ["a", "b", "c"]
+        assert torch.equal(second["more"]["y"], torch.tensor([3, 4]))
+    assert split(data, 5, [5]) == [data]
+    assert type(moved(data, torch.device("cpu"))) is type(data)
+    assert shapes(data) == shapes(data)
+
+
+def test_what_has_no_entry_for_each_sample_cannot_be_cut():
+    assert not can_split(SimpleNamespace(x=torch.zeros(5)), 5)
+    assert not can_split(torch.zeros(4), 5)
+    with pytest.raises(InputError, match="how many samples"):
+        samples_of(SimpleNamespace())
+
+
+def test_batch_sizes_are_octaves_around_the_users_own():
+    assert batch_sizes(32, None, None, keep=False, samples=None) == (4, 8, 16, 32, 64, 128, 256)
+    assert batch_sizes(32, None, None, keep=False, samples=400) == (4, 8, 16, 32, 64)
+    assert batch_sizes(3, None, None, keep=False, samples=None) == (1, 3, 6, 12, 24)
+    assert batch_sizes(32, [16, 128], None, keep=False, samples=None) == (16, 32, 128)
+    assert batch_sizes(32, None, None, keep=True, samples=None) == (32,)
+
+
+def test_rows_are_batches_cut_in_parts():
+    found = rows((8, 32), Row(32, 12))
+    assert Row(32, 12) in found
+    assert {row.micro_batch_size for row in found if row.batch_size == 32} == {2, 4, 8, 12, 16, 32}
+    assert {row.micro_batch_size for row in found if row.batch_size == 8} == {1, 2, 4, 8}
+
+
+def test_a_curve_is_read_between_its_points():
+    points = [
+        {"batch_size": 16, "relative_samples": 0.25},
+        {"batch_size": 64, "relative_samples": 1.0, "low": 0.8, "high": 1.25},
+    ]
+    curve = SampleEfficiency(workload="w", reference_batch_size=64, points=points)
+    known = SampleModel(32, (8, 16, 32, 64), keep=False, curve=curve).relative
+    assert known[32][0] == pytest.approx(0.5)
+    assert known[8] == known[16] == (0.25, 0.1)
+    assert known[64][1] == pytest.approx(0.1357, abs=1e-3)
+
+
+def test_without_a_curve_there_is_a_prior():
+    knowledge = SampleModel(32, (16, 32, 64), keep=False, curve=None)
+    assert knowledge.source == "prior"
+    assert knowledge.relative[32] == (1.0, 0.0)
+    assert knowledge.relative[16][0] < 1 < knowledge.relative[64][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "times", "said"),
+    [
+        ({}, {"waiting_s": 5.0}, "num_workers=2"),
+        ({"num_workers": 1}, {"waiting_s": 5.0}, "1 worker cannot keep up; .*prefetch_factor=4"),
+        ({"num_workers": 2, "prefetch_factor": 4}, {"waiting_s": 5.0}, "2 workers cannot keep up; .*prefetch_factor=8"),
+        ({"num_workers": 1}, {"starting_s": 5.0}, "persistent_workers=True"),
+        ({"num_workers": 1, "persistent_workers": True}, {"starting_s": 5.0}, "cannot keep up"),
+        ({}, {"copying_s": 3.0}, "pin_memory=True"),
+        ({}, {"waiting_s": 0.5}, None),
+    ],
+    ids=str,
+)
+def test_advice_is_by_what_was_seen(options, times, said):
+    found = Times()
+    vars(found).update(compute_s=10.0, ordinary_s=10.0, steps=100, ordinary_steps=100, **times)
+    advice = " ".join(found.advice(DataLoader(Numbered(), batch_size=8, **options), on_gpu=True))
+    if said is None:
+        assert advice == ""
+    else:
+        assert re.search(said, advice)
+
+
+def test_a_counter_sees_the_phases_by_itself():
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    counter = StepCounter()
+    optimizer.register_step_pre_hook(lambda *_: setattr(counter, "in_optimizer", True))
+    with counter:
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+    assert {phase for phase, _ in counter.tally} == {"forward", "backward", "optimizer"}
+    assert counter.tally["forward", "matmul"][0] == 2 * 4 * (8 * 16 + 16 * 2)
+    assert counter.data_type == "fp32"
+
+
+def test_bf16_is_seen_and_refused_by_a_chip_that_lacks_it():
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(Numbered(), batch_size=32)
+    with pytest.raises(InputError, match="cannot compute in: bf16"):
+        with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
+            for batch in session.batches():
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = loss_of(model, batch)
+                session.backward(loss)
+
+
+def test_it_explains_itself():
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(Numbered(), batch_size=32)
+    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
+        for batch in session.batches():
+            session.backward(loss_of(model, batch))
+        text = session.explain()
+    for part in ("under a cap of 4.5 W", "640 samples in 20 steps", "past workloads", "in proportion", "would save"):
+        assert part in text
+
+
+def test_a_device_that_fails_during_a_trial_is_not_the_fault_of_the_size():
+    trial = FitCheck(board(), perceptron(), largest=8)
+
+    def lost():
+        raise DeviceError("the board is gone")
+
+    with pytest.raises(DeviceError, match="is gone"):
+        trial.runs(4, lost)
+    assert trial.failures == {}
+    assert 4 not in trial.known
+
+
+class Recomputed(nn.Module):
+    """Activations are computed again in the backward pass, in the older of torch's two ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.rest = nn.Linear(8, 16), nn.Sequential(nn.Tanh(), nn.Linear(16, 2))
+
+    def forward(self, x):
+        return checkpoint(self.rest, self.first(x), use_reentrant=True)
+
+
+def test_a_model_that_computes_activations_again_is_tried_at_other_sizes(touring):
+    model = Recomputed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(Numbered(), batch_size=32)
+    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
+        for _ in range(10):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+    assert not [note for note in session.record.notes if "left out" in note]
+    assert len({cell.micro_batch_size for cell in session.record.table.cells}) > 1
+
+
+def test_a_batch_with_time_as_its_first_axis_is_not_cut():
+    """Nobody knows which axis holds the samples."""
+    assert not can_split((torch.zeros(7, 32, 3), torch.zeros(32)), 32)
+    assert not can_split({"x": torch.zeros(7, 32, 3), "y": torch.zeros(32)}, 32)
+    assert can_split((torch.zeros(32, 7, 3), torch.zeros(32), torch.zeros(5)), 32)
+    assert can_split([torch.zeros(3, n, n) for n in range(4)], 4)
+
+
+def test_where_no_size_is_known_to_fit_it_trains_at_the_users_own(monkeypatch):
+    """Rather than asking for ever which one to take."""
+    monkeypatch.setattr(FitCheck, "fits", lambda self, row, book: False)
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(Numbered(), batch_size=32)
+    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
+        for batch in session.batches():
+            session.backward(loss_of(model, batch))
+    assert session.record.steps == 20
+    assert {change.point.batch_size for change in session.record.changes} == {32}

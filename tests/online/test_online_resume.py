@@ -1,0 +1,340 @@
+"""An interruption leaves the board as it was, a checkpoint and a record; and training goes on from there."""
+
+import random
+import signal
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from tests.support.sessions import SAMPLES, Named, Numbered, RealTimeDevice, board, distance, loss_of, perceptron
+from torch.nn import functional
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, RandomSampler, Sampler
+
+from wattune.errors import InputError, RecordError, SafetyStop
+from wattune.online import capped
+from wattune.records import SessionRecord
+
+
+def loader_of(data=None, **options):
+    generator = options.pop("generator", torch.Generator().manual_seed(3))
+    return DataLoader(data or Numbered(), **{"batch_size": 32, "shuffle": True, "generator": generator, **options})
+
+
+class Run:
+    """One process's worth of training, up to an interruption in the middle of a batch."""
+
+    def __init__(self, path, *, stop_after=None, passes=6, device=None, loader=None, resume=True, **options):
+        Run.latest = self
+        self.model = perceptron()
+        optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
+        self.scheduler = lr_scheduler.StepLR(optimizer, 9, 0.8)
+        self.device = device or board()
+        self.seen = []
+        calls = 0
+        with capped(
+            device=self.device,
+            cap_w=4.5,
+            model=self.model,
+            optimizer=optimizer,
+            loader=loader or loader_of(Named()),
+            scheduler=self.scheduler,
+            checkpoint=path,
+            resume=resume,
+            record=path.with_suffix(".json"),
+            **options,
+        ) as self.session:
+            for _ in range(self.session.passes, passes):
+                parts = []
+                for batch in self.session.batches():
+                    loss = functional.cross_entropy(self.model(batch.data["x"]), batch.data["y"])
+                    calls += 1
+                    if calls == stop_after:
+                        raise KeyboardInterrupt
+                    self.session.backward(loss)
+                    parts += batch.data["number"].tolist()
+                    if batch.last:
+                        self.seen += parts
+                        parts = []
+
+
+@pytest.mark.parametrize(
+    ("workers", "micro", "stop_after"),
+    [
+        *((0, micro, stop_after) for micro in (32, 8) for stop_after in (1, 7, 75, 110)),
+        (1, 8, 75),
+        pytest.param(1, 32, 75, marks=pytest.mark.slow),
+    ],
+)
+def test_a_resumed_training_is_the_one_that_was_never_interrupted(tmp_path, workers, micro, stop_after):
+    options = {"keep_recipe": True, "micro_batch_size": micro}
+
+    def loader():
+        return loader_of(Named(), num_workers=workers)
+
+    whole = Run(tmp_path / "whole.safetensors", loader=loader(), **options)
+    path = tmp_path / "checkpoint.safetensors"
+    device = board()
+    clock_mhz = device.current()
+    with pytest.raises(KeyboardInterrupt):
+        Run(path, stop_after=stop_after, device=device, loader=loader(), **options)
+    assert device.current() == clock_mhz
+    first = SessionRecord.load(path.with_suffix(".json"))
+    assert first.ended == "interrupted"
+    rest = Run(path, loader=loader(), **options)
+    assert first.samples + len(rest.seen) == len(whole.seen) == 6 * 640
+    assert rest.seen == whole.seen[first.samples :]
+    assert distance(rest.model, whole.model) < 1e-6
+    assert rest.scheduler.get_last_lr() == whole.scheduler.get_last_lr()
+    assert rest.session.record.samples == 6 * 640
+    assert rest.session.record.time_s >= first.time_s
+
+
+def test_what_was_probed_is_not_probed_again(tmp_path, touring):
+    path = tmp_path / "checkpoint.safetensors"
+    first = Run(path, passes=12)
+    again = Run(path, passes=13)
+    cells = first.session.record.table.cells
+    assert len(cells) > 3
+    assert again.session.record.table.cells[: len(cells)] == cells
+    probes = [change for change in again.session.record.changes if change.why == "probe"]
+    places = [change.point for change in probes]
+    assert len(set(places)) >= len(places) - 1  # the one that was under way begins anew
+
+
+def test_each_sample_is_seen_once_although_the_sizes_change_and_it_was_interrupted(tmp_path, touring):
+    path = tmp_path / "checkpoint.safetensors"
+    seen, stops = [], iter([30, 90, 200, None])
+    for stop in stops:
+        run = Run.__new__(Run)
+        with suppress(KeyboardInterrupt):
+            run.__init__(path, stop_after=stop, passes=5)
+        seen += run.seen
+    for number in range(5):
+        assert sorted(seen[640 * number : 640 * (number + 1)]) == list(range(640))
+
+
+def test_an_interruption_on_real_time(tmp_path):
+    device = RealTimeDevice()
+    with pytest.raises(KeyboardInterrupt):
+        Run(tmp_path / "c.safetensors", stop_after=30, device=device)
+    assert device.current() == 150.0
+    assert SessionRecord.load(tmp_path / "c.json").ended == "interrupted"
+
+
+def test_any_other_error_leaves_the_same_behind(tmp_path):
+    device, model = board(), perceptron()
+    clock_mhz = device.current()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    path = tmp_path / "c.safetensors"
+    with pytest.raises(ZeroDivisionError):
+        with capped(
+            device=device, cap_w=4.5, model=model, optimizer=optimizer, loader=loader_of(), checkpoint=path
+        ) as session:
+            for number, batch in enumerate(session.batches()):
+                session.backward(loss_of(model, batch) / (7 - number if number < 8 else 1))
+                if number == 7:
+                    1 / 0  # noqa: B018
+    assert session.record.ended == "failed"
+    assert session.record.reason == "division by zero"
+    assert path.exists()
+    assert device.current() == clock_mhz
+
+
+def test_a_loop_that_breaks_out_of_a_pass_begins_another():
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with capped(
+        device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader_of(), micro_batch_size=8
+    ) as s:
+        for batch in s.batches():
+            s.backward(loss_of(model, batch))
+            if s.samples >= 96:
+                break
+        assert s.passes == 0
+        assert sum(passed.samples for passed in _trained(s, model)) == 640
+    assert s.record.passes == 1
+
+
+def _trained(session, model):
+    for batch in session.batches():
+        session.backward(loss_of(model, batch))
+        yield batch
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"loader": loader_of(Named(), batch_size=16)},
+            r"of another session, it differs in: batch_size \(32, not 16\)",
+        ),
+        ({"keep_recipe": True}, "keep_recipe"),
+    ],
+)
+def test_a_checkpoint_of_something_else(tmp_path, change, said):
+    path = tmp_path / "c.safetensors"
+    Run(path, passes=1)
+    with pytest.raises(RecordError, match=said):
+        Run(path, passes=2, **change)
+
+
+def test_a_checkpoint_of_another_model(tmp_path):
+    path = tmp_path / "c.safetensors"
+    Run(path, passes=1)
+    model = perceptron(width=3)
+    with pytest.raises(RecordError, match="does not fit model, optimizer or scheduler"):
+        with capped(
+            device=board(),
+            cap_w=4.5,
+            model=model,
+            optimizer=torch.optim.Adam(model.parameters()),
+            loader=loader_of(),
+            checkpoint=path,
+            resume=True,
+        ):
+            pass
+
+
+def test_a_scheduler_that_cannot_be_kept(tmp_path):
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.StepLR(optimizer, 3)
+    scheduler.mine = object()
+    with pytest.raises(InputError, match="holds what cannot be kept"):
+        with capped(
+            device=board(),
+            cap_w=4.5,
+            model=model,
+            optimizer=optimizer,
+            loader=loader_of(),
+            scheduler=scheduler,
+            checkpoint=tmp_path / "c.safetensors",
+        ):
+            pass
+
+
+def test_a_safety_stop_can_be_gone_on_from(tmp_path):
+    device = RealTimeDevice()
+    path = tmp_path / "c.safetensors"
+    readings = iter(range(10**9))
+
+    def power_w(clock_mhz):
+        if next(readings) > 5:
+            from wattune.errors import SensorError
+
+            raise SensorError("unplugged")
+        return 2.0
+
+    device._power_w = power_w
+    with pytest.raises(SafetyStop, match="no reading any more"):
+        Run(path, passes=10**6, device=device)
+    assert device.current() == 150.0
+    record = SessionRecord.load(path.with_suffix(".json"))
+    assert record.ended == "stopped for safety"
+    assert "unplugged" in record.board_events[0].text
+    rest = Run(path, passes=record.passes + 1, device=RealTimeDevice())
+    assert rest.session.record.passes == record.passes + 1
+
+
+class Shuffled(Sampler[int]):
+    """An order that Python's random numbers decide, or those of a generator of its own."""
+
+    def __init__(self, samples, draw=random):
+        self.samples, self.draw = samples, draw
+
+    def __len__(self):
+        return self.samples
+
+    def __iter__(self):
+        order = list(range(self.samples))
+        self.draw.shuffle(order)
+        return iter(order)
+
+
+class ShuffledByNumpy(Shuffled):
+    def __iter__(self):
+        return iter(np.random.permutation(self.samples).tolist())
+
+
+@pytest.mark.parametrize("kind", ["python", "numpy", "two generators", "torch"])
+@pytest.mark.parametrize("stop_after", [13, 31])
+def test_whatever_the_order_follows_from_no_sample_is_seen_twice(tmp_path, kind, stop_after):
+    def loader(seed):
+        """Of another process, whose random numbers are others."""
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        data = Named()
+        generators = [torch.Generator().manual_seed(seed + n) for n in (1, 2)]
+        sampler = {
+            "python": Shuffled(len(data)),
+            "numpy": ShuffledByNumpy(len(data)),
+            "two generators": RandomSampler(data, generator=generators[0]),
+            "torch": RandomSampler(data),
+        }[kind]
+        own = generators[1] if kind == "two generators" else None
+        return DataLoader(data, batch_size=32, sampler=sampler, generator=own)
+
+    with pytest.raises(KeyboardInterrupt):
+        Run(tmp_path / "c", passes=2, stop_after=stop_after, loader=loader(1))
+    seen = list(Run.latest.seen)
+    assert 0 < len(seen) < 2 * SAMPLES
+    rest = Run(tmp_path / "c", passes=2, loader=loader(50))
+    seen += rest.seen
+    assert sorted(seen[:SAMPLES]) == sorted(seen[SAMPLES:]) == list(range(SAMPLES))
+
+
+def test_an_order_that_cannot_be_brought_back_is_refused(tmp_path):
+    """Rather than that samples are seen twice."""
+
+    def loader(seed):
+        return DataLoader(Named(), batch_size=32, sampler=Shuffled(SAMPLES, random.Random(seed)))
+
+    with pytest.raises(KeyboardInterrupt):
+        Run(tmp_path / "c", stop_after=13, loader=loader(1))
+    with pytest.raises(RecordError, match="another order than in the pass that was interrupted: Shuffled"):
+        Run(tmp_path / "c", loader=loader(2))
+
+
+@pytest.fixture
+def ctrl_c():
+    """Python's own answer to SIGINT, which a shell turns off for what it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("stop_after", [1, 5, 21])
+def test_an_interrupt_in_the_middle_of_the_optimizers_step_waits_for_its_end(tmp_path, stop_after, ctrl_c):
+    """So that no checkpoint holds half a step."""
+
+    class Interrupted(torch.optim.Adam):
+        left = 10**9
+
+        def step(self, closure=None):
+            Interrupted.left -= 1
+            if Interrupted.left == 0:
+                signal.raise_signal(signal.SIGINT)
+            return super().step(closure)
+
+    def train(path, left):
+        model = perceptron()
+        optimizer, Interrupted.left = Interrupted(model.parameters(), lr=1e-2), left
+        seen = []
+        options = {"loader": loader_of(), "keep_recipe": True, "checkpoint": path, "resume": True}
+        try:
+            with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, **options) as session:
+                while session.passes < 2:
+                    for batch in session.batches():
+                        session.backward(loss_of(model, batch))
+        except KeyboardInterrupt:
+            seen.append(session.governor.steps)
+        return model, seen
+
+    whole, _ = train(tmp_path / "whole", 10**9)
+    _, seen = train(tmp_path / "c", stop_after)
+    assert seen == [stop_after - 1]  # the board was not told any more, the checkpoint has it
+    resumed, _ = train(tmp_path / "c", 10**9)
+    assert distance(resumed, whole) == 0

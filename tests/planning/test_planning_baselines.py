@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import pytest
+from tests.support.planning_tables import BATCHES, CLOCKS, board, cell, curve
+
+from wattune.cap import PowerCap, SensorLimit
+from wattune.errors import UnknownName
+from wattune.planning import BASELINES, RULES, pick, plan
+from wattune.planning.table import worst_case
+from wattune.point import Knobs
+from wattune.records import AbortedProbe, ProfileCell, ProfileTable, ReferencePower, ReferenceSet
+
+CAP_W = 4.0
+
+
+def worst_clock(profile: ProfileTable, cap_w: float) -> float:
+    return max(f for f in CLOCKS if all(p.power_peak_w <= cap_w for p in profile.reference.powers if p.clock_mhz == f))
+
+
+def test_each_rule_chooses_what_it_says():
+    profile, efficiency = board(), curve()
+    peaks = {(c.batch_size, c.clock_mhz): c.power_peak_w for c in profile.cells}
+
+    def own_clock(batch_size: int) -> float:
+        return max(f for f in CLOCKS if peaks[batch_size, f] <= CAP_W)
+
+    fixed = worst_clock(profile, CAP_W)
+    expected = {
+        "largest batch, fixed clock": (128, fixed),
+        "best batch, fixed clock": (8, fixed),
+        "best batch, then clock": (8, own_clock(8)),
+        "largest batch, own clock": (128, own_clock(128)),
+    }
+    assert set(expected) == set(BASELINES)
+    for rule, place in expected.items():
+        choice = pick(rule, profile, efficiency, SensorLimit(CAP_W))
+        assert (choice.batch_size, choice.clock_mhz) == place
+        assert choice.feasible
+        assert choice.why_not is None
+    assert fixed < own_clock(128) < own_clock(8)  # or the rules could not be told apart
+    joint = pick("wattune", profile, efficiency, SensorLimit(CAP_W))
+    assert joint.point == plan(profile, efficiency, cap=PowerCap(CAP_W)).point
+
+
+def test_fastest_uses_the_targets_own_curve():
+    target = curve({4: 3.0, 8: 2.0, 16: 1.5, 32: 1.2, 64: 1.1, 128: 1.0})
+    assert pick("fastest", board(), target, SensorLimit(None)).batch_size == 128
+    assert pick("wattune", board(), curve(), SensorLimit(None)).batch_size < 128
+
+
+def test_an_unknown_rule_lists_the_known():
+    with pytest.raises(UnknownName) as caught:
+        pick("slowest", board(), curve(), SensorLimit(None))
+    assert set(caught.value.registered) == set(RULES)
+
+
+def test_without_reference_powers_the_fixed_clock_is_left_out():
+    profile = board(reference=False)
+    rules = [b.rule for b in plan(profile, curve(), cap=PowerCap(CAP_W)).baselines]
+    assert rules == ["best batch, then clock", "largest batch, own clock"]
+    assert pick("largest batch, fixed clock", profile, curve(), SensorLimit(CAP_W)) is None
+    # Without a cap every clock keeps it.
+    assert pick("largest batch, fixed clock", profile, curve(), SensorLimit(None)).clock_mhz == CLOCKS[-1]
+
+
+def test_a_reference_that_was_stopped_says_nothing_of_higher_caps():
+    powers = [
+        ReferencePower(workload="a", batch_size=8, clock_mhz=100, power_peak_w=3.0),
+        ReferencePower(workload="a", batch_size=8, clock_mhz=200, power_peak_w=4.1, stopped=True),
+        ReferencePower(workload="b", batch_size=8, clock_mhz=100, power_peak_w=3.5),
+        ReferencePower(workload="b", batch_size=8, clock_mhz=200, power_peak_w=3.9),
+    ]
+    assert worst_case(ReferenceSet(set_version=1, powers=tuple(powers))) == {Knobs(clock_mhz=100): 3.5}
+    assert worst_case(None) == {}
+
+
+def test_a_fixed_clock_that_breaks_the_cap_for_this_workload_is_reported():
+    profile = board()
+    # References that draw little: the clock that suits them is too high for batch size 128.
+    powers = tuple(p.model_copy(update={"power_peak_w": 2.0}) for p in profile.reference.powers)
+    profile = profile.model_copy(update={"reference": ReferenceSet(set_version=1, powers=powers)})
+    found = plan(profile, curve(), cap=PowerCap(CAP_W))
+    baseline = next(b for b in found.baselines if b.rule == "largest batch, fixed clock")
+    assert (baseline.clock_mhz, baseline.feasible, baseline.speed_up) == (CLOCKS[-1], False, None)
+    assert baseline.why_not == "6.3 W exceeds the cap of 4 W"
+
+
+def test_references_that_never_keep_the_cap():
+    profile = board()
+    cap_w = 2.3  # batch size 4 keeps it at the lowest clock, the references do not
+    found = plan(profile, curve(), cap=PowerCap(cap_w))
+    baseline = next(b for b in found.baselines if b.rule == "best batch, fixed clock")
+    assert baseline.clock_mhz == CLOCKS[0]
+    assert not baseline.feasible
+    assert baseline.why_not == "no setting is known at which every reference workload stays under the cap"
+
+
+def test_a_batch_that_never_keeps_the_cap_is_named_with_its_lowest_point():
+    choice = pick("largest batch, own clock", board(), curve(), SensorLimit(2.5))
+    assert (choice.batch_size, choice.clock_mhz, choice.feasible) == (128, CLOCKS[0], False)
+    assert "exceeds the cap of 2.5 W" in choice.why_not
+
+
+def test_cells_that_a_staircase_skipped_are_left_out():
+    profile = board()
+    fixed = worst_clock(profile, CAP_W)
+    cells = tuple(c for c in profile.cells if (c.batch_size, c.clock_mhz) != (8, fixed))
+    found = plan(profile.model_copy(update={"cells": cells}), curve(), cap=PowerCap(CAP_W))
+    assert "best batch, fixed clock" not in [b.rule for b in found.baselines]
+
+
+def test_the_largest_batch_that_fits_is_taken():
+    profile = board()
+    cells = tuple(
+        ProfileCell(batch_size=128, clock_mhz=c.clock_mhz, out_of_memory=True) if c.batch_size == 128 else c
+        for c in profile.cells
+    )
+    profile = profile.model_copy(update={"cells": cells})
+    assert pick("largest batch, own clock", profile, curve(), SensorLimit(CAP_W)).batch_size == 64
+    # A probe that was stopped at the cap did fit.
+    probe = AbortedProbe(batch_size=128, clock_mhz=CLOCKS[0], cap_w=CAP_W, power_w=4.2)
+    profile = profile.model_copy(update={"cells": profile.measured, "aborted": (probe,)})
+    choice = pick("largest batch, own clock", profile, curve(), SensorLimit(CAP_W))
+    assert (choice.batch_size, choice.feasible) == (128, False)
+    assert choice.why_not == "above the cap: 4.2 W read when the probe was stopped"
+    choice = pick("largest batch, own clock", profile, curve(), SensorLimit(5.0))
+    assert not choice.feasible
+    assert "profile again for this cap" in choice.why_not
+
+
+def test_a_power_limit_takes_the_place_of_the_clock():
+    profile = board()
+    cells = tuple(c.model_copy(update={"clock_mhz": None, "power_limit_w": c.clock_mhz / 100}) for c in profile.cells)
+    powers = tuple(
+        p.model_copy(update={"clock_mhz": None, "power_limit_w": p.clock_mhz / 100}) for p in profile.reference.powers
+    )
+    limited = profile.model_copy(update={"cells": cells, "reference": ReferenceSet(set_version=1, powers=powers)})
+    for rule in ("wattune", *BASELINES):
+        by_clock = pick(rule, profile, curve(), SensorLimit(CAP_W))
+        by_limit = pick(rule, limited, curve(), SensorLimit(CAP_W))
+        assert by_limit.clock_mhz is None
+        assert (by_limit.batch_size, by_limit.power_limit_w) == (by_clock.batch_size, by_clock.clock_mhz / 100)
+
+
+def test_a_device_without_any_setting_is_chosen_for_by_batch_size_alone():
+    profile = ProfileTable(
+        device="d", workload="w", cells=tuple(cell(b, None, 0.1 + 0.01 * b, 2 + b / 64) for b in BATCHES)
+    )
+    found = plan(profile, curve(), cap=PowerCap(3.5))
+    assert found.clock_mhz is None
+    assert [b.rule for b in found.baselines] == ["best batch, then clock", "largest batch, own clock"]
+
+
+def test_a_fixed_clock_goes_with_the_largest_micro_batch():
+    cells = tuple(cell(8, f, 3.0 / f, f).model_copy(update={"micro_batch_size": m}) for m in (2, 4) for f in (1.0, 2.0))
+    powers = tuple(ReferencePower(workload="a", batch_size=8, clock_mhz=f, power_peak_w=f) for f in (1.0, 2.0))
+    profile = ProfileTable(device="d", workload="w", cells=cells, reference=ReferenceSet(set_version=1, powers=powers))
+    choice = pick("largest batch, fixed clock", profile, curve({8: 1.0}), SensorLimit(1.5))
+    assert (choice.micro_batch_size, choice.clock_mhz) == (4, 1.0)
+
+
+def test_a_largest_batch_that_never_reached_the_target_has_no_prediction():
+    relative = {4: 0.42, 8: 0.35, 16: 0.4, 32: 0.5, 64: 1.0, 128: None}
+    efficiency = curve(relative)
+    found = plan(board(), efficiency, cap=PowerCap(CAP_W))
+    baseline = next(b for b in found.baselines if b.rule == "largest batch, own clock")
+    assert baseline.feasible
+    assert baseline.relative_time is None
+    assert baseline.why_not == "no proxy run reached the target"
+    assert baseline.clock_mhz == max(
+        c.clock_mhz for c in board().cells if c.batch_size == 128 and c.power_peak_w <= CAP_W
+    )

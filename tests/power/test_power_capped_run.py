@@ -1,0 +1,130 @@
+"""A capped run on simulated boards: what ends it, what it leaves behind, and what a later run starts from."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from tests.support import training_runs as made
+
+from wattune.algorithms import open_algorithm
+from wattune.cap import SensorLimit
+from wattune.devices import Fault
+from wattune.errors import DeviceUnavailable, SafetyStop, SensorError
+from wattune.power.capped_run import CappedRun
+
+LOST = Fault(kind="dropout", time_s=1.0, duration_s=1e6)
+
+
+@pytest.fixture(scope="module")
+def work():
+    """One step of a small model, at the batch size that draws most."""
+    return open_algorithm("backprop", made.workload(), 32).work()
+
+
+def steps(run, work, seconds):
+    """Steps without a check in between, for so many seconds of the device's time."""
+    end_s = run.device.now_s() + seconds
+    while run.device.now_s() < end_s:
+        with run.device.step(work):
+            pass
+
+
+def test_the_first_reading_above_the_cap_ends_a_probe_at_the_safest_setting(work):
+    device, heard = made.nano(), []
+    with CappedRun(device, SensorLimit(4.0), 614.4, on_reading=lambda _, power_w: heard.append(power_w)) as run:
+        run.limiter.move(614.4, probe=True)
+        with run.metered() as meter:
+            steps(run, work, 2.0)
+        assert run.limiter.crossed_w > 4.0
+        assert max(heard) <= 4.0  # the reading that ended it is not of the probe
+        assert [event.action for event in run.limiter.events] == ["down"]
+        assert run.limiter.value == device.current() == device.safest
+    assert device.current() == device.settings[-1]
+    assert meter.figures().readings_above_cap >= 1
+
+
+def test_readings_from_before_are_not_held_against_a_probe(work):
+    device = made.nano()
+    with device.at(614.4), device.step(work):
+        pass
+    with CappedRun(device, SensorLimit(3.5), device.safest) as run:
+        run.limiter.move(device.safest, probe=True)
+        with run.metered(is_calm=False) as meter:
+            assert run.limiter.quiet_s == pytest.approx(device.sensor.settle_s)
+            device.wait(run.limiter.quiet_s)
+            assert run.limiter.quiet_s == 0
+        assert meter.figures().readings > 0
+        assert run.limiter.crossed_w is None
+
+
+@pytest.mark.parametrize("cap_w", [None, 5.0])
+def test_a_probe_whose_sensor_is_lost_is_brought_to_the_safest_setting_and_fails(work, cap_w):
+    device = made.nano(faults=[LOST])
+    with CappedRun(device, SensorLimit(cap_w), 614.4) as run:
+        run.limiter.move(614.4, probe=True)
+        with pytest.raises(SensorError, match="gives no reading"), run.metered():
+            steps(run, work, 5.0)
+        assert device.current() == device.safest
+        assert [event.kind for event in run.monitor.events] == ["sensor lost"]
+        assert run.monitor.events[0].text.endswith(f"set to the lowest, {device.safest:g}")
+
+
+def test_once_the_sensor_is_lost_nothing_raises_the_setting_again(work):
+    device = made.nano(faults=[LOST])
+    with CappedRun(device, SensorLimit(5.0), 614.4) as run:
+        run.start()
+        run.check()
+        run.limiter.begin_evaluation()
+        steps(run, work, 5.0)
+        run.limiter.end_evaluation()
+        run.limiter.move(537.6)
+        assert run.limiter.value == device.current() == device.safest
+        with pytest.raises(SafetyStop, match="stopped responding, so the cap can no longer be enforced"):
+            run.check()
+    assert device.current() == device.settings[-1]
+
+
+def test_a_reading_that_is_not_a_number_is_no_reading_below_the_cap(work, monkeypatch):
+    device = made.nano()
+    monkeypatch.setattr(device, "power_w", lambda: math.nan)
+    with CappedRun(device, SensorLimit(5.0), 614.4) as run:
+        with pytest.raises(DeviceUnavailable, match="reads nan, which is not a power"), run.metered():
+            steps(run, work, 2.0)
+    assert device.current() == device.settings[-1]
+
+
+def test_a_run_starts_from_the_state_of_another(work):
+    fault = Fault(kind="power", time_s=2.0, duration_s=1.0, gain=1.5)
+    whole, first, second = (made.nano(faults=[fault], noise_w=0.03, seed=2) for _ in range(3))
+    with CappedRun(whole, SensorLimit(4.6), 614.4) as run:
+        run.start()
+        steps(run, work, 3.0)
+        steps(run, work, 20.0)
+        expected, events = run.meter.figures(), run.limiter.events
+    assert len(events) >= 2
+    with CappedRun(first, SensorLimit(4.6), 614.4) as run:
+        run.start()
+        steps(run, work, 3.0)
+        state = json.loads(json.dumps(run.state_dict(), allow_nan=False))
+    with CappedRun(second, SensorLimit(4.6), 614.4) as run:
+        run.start(state)
+        assert second.current() == run.limiter.value < 614.4
+        steps(run, work, 20.0)
+        assert run.meter.figures() == expected
+        assert run.limiter.events == events
+
+
+def test_a_board_that_cannot_stay_below_the_cap_is_stopped_and_may_be_resumed(work):
+    device = made.nano()
+    with CappedRun(device, SensorLimit(3.0), 153.6) as run:
+        run.start()
+        run.check()
+        steps(run, work, 15.0)
+        with pytest.raises(SafetyStop, match="W at the lowest setting, above the cap of 3 W"):
+            run.check()
+        state = run.state_dict(regained=True)
+    with CappedRun(device, SensorLimit(6.0), 153.6) as run:
+        run.start({**state, "device": None})
+        run.check()

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import deque
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattune.cap import SensorLimit
+from wattune.devices.base import Device, Sensor
+from wattune.power.limiter import PATIENCE_S, UP_AFTER_S, PowerLimiter
+
+CLOCKS = (100.0, 200.0, 300.0, 400.0, 500.0)
+
+
+class Plant(Device):
+    """A board whose power is a table: enough to be sensed and set."""
+
+    name, mode, kind, actuator = "plant", "", "simulated", "clock_mhz"
+    memory_bytes, data_types, executes_steps = None, frozenset({"fp32"}), False
+
+    def __init__(self, powers=(2.0, 2.5, 3.0, 3.5, 4.0), sensor=None, clocks=CLOCKS):
+        self.settings = clocks
+        self.powers = dict(zip(clocks, powers, strict=True)) if clocks else {None: powers[0]}
+        self.sensor = sensor or Sensor(rail="all")
+        self.clock = clocks[-1] if clocks else None
+
+    def now_s(self):
+        return 0.0
+
+    def power_w(self):
+        return self.powers[self.clock]
+
+    def wait(self, seconds):
+        raise AssertionError("the guard does not wait")
+
+    def step(self, work):
+        raise AssertionError("the guard takes no steps")
+
+    def current(self):
+        return self.clock
+
+    def _apply(self, value):
+        self.clock = value
+
+    def _snapshot(self):
+        return self.clock
+
+    def _restore(self, snapshot):
+        self.clock = snapshot
+
+
+@contextmanager
+def guarding(plant, cap_w, planned=500.0):
+    with plant.at(planned if plant.settings else None) as setting:
+        yield PowerLimiter(plant, setting, SensorLimit(cap_w))
+
+
+def actions(guard):
+    return [event.action for event in guard.events]
+
+
+def feed(guard, readings, *, start_s=0.0, every_s=0.1):
+    for i, power_w in enumerate(readings):
+        guard(start_s + i * every_s, power_w)
+    return start_s + len(readings) * every_s
+
+
+def test_quiet_below_the_cap():
+    with guarding(Plant(), 4.5) as guard:
+        feed(guard, [4.4] * 1000)
+        assert guard.events == ()
+        assert not guard.stopped
+
+
+def test_a_reading_at_the_cap_is_not_above_it():
+    with guarding(Plant(), 4.5) as guard:
+        feed(guard, [4.5] * 100)
+        assert guard.events == ()
+
+
+def test_without_a_cap_it_does_nothing():
+    with guarding(Plant(), None) as guard:
+        feed(guard, [100.0] * 100)
+        assert guard.events == ()
+
+
+def test_one_noisy_reading_costs_one_step():
+    plant = Plant(sensor=Sensor(rail="all", window_s=0.3, lag_s=0.2))
+    with guarding(plant, 4.5) as guard:
+        feed(guard, [4.4, 4.6, 4.6, 4.6, 4.2, 4.2])
+        assert actions(guard) == ["down"]
+        assert guard.events[0].time_s == pytest.approx(0.1)
+        assert guard.events[0].setting == plant.clock == 400.0
+    assert plant.clock == 500.0
+
+
+def test_what_lasts_is_answered_again_each_time_the_sensor_has_settled():
+    with guarding(Plant(sensor=Sensor(rail="all", window_s=0.25)), 4.5) as guard:
+        feed(guard, [5.0] * 10)
+        assert [(e.time_s, e.setting) for e in guard.events] == [
+            (pytest.approx(0.0), 400.0),
+            (pytest.approx(0.3), 300.0),
+            (pytest.approx(0.6), 200.0),
+            (pytest.approx(0.9), 100.0),
+        ]
+
+
+def test_up_again_step_by_step_but_never_beyond_the_plan():
+    with guarding(Plant(), 4.5, planned=400.0) as guard:
+        end = feed(guard, [5.0, 5.0, *[3.0] * 400])
+        assert actions(guard) == ["down", "down", "up", "up"]
+        ups = [e for e in guard.events if e.action == "up"]
+        assert ups[0].time_s == pytest.approx(0.2 + UP_AFTER_S)
+        assert ups[1].time_s >= ups[0].time_s + UP_AFTER_S
+        assert ups[-1].setting == 400.0
+        assert end > 40
+
+
+def test_not_up_again_between_97_and_100_percent():
+    with guarding(Plant(), 4.5) as guard:
+        feed(guard, [4.6, *[0.98 * 4.5] * 1000])
+        assert actions(guard) == ["down"]
+
+
+def test_a_setting_that_failed_is_tried_twice_as_late_each_time():
+    plant = Plant()
+    with guarding(plant, 4.5) as guard:
+        for i in range(40_000):
+            guard(i / 10, 4.6 if plant.clock == 500.0 else 4.0)
+        downs = [e.time_s for e in guard.events if e.action == "down"]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(downs)]
+        assert len(gaps) >= 6
+        for earlier, later in itertools.pairwise(gaps):
+            assert later == pytest.approx(2 * earlier, rel=0.05)
+
+
+def test_at_the_lowest_setting_training_has_to_stop_after_the_patience():
+    with guarding(Plant(), 4.5, planned=200.0) as guard:
+        stopped_at = None
+        for i in range(300):
+            guard(i / 10, 5.0)
+            if guard.stopped:
+                stopped_at = i / 10
+                break
+        assert actions(guard) == ["down", "at lowest"]
+        assert guard.events[-1].setting == 100.0
+        assert stopped_at == pytest.approx(0.1 + PATIENCE_S, abs=0.2)
+
+
+def test_a_device_without_a_setting_is_at_its_lowest():
+    with guarding(Plant((5.0,), clocks=()), 4.5) as guard:
+        feed(guard, [5.0] * 200)
+        assert actions(guard) == ["at lowest"]
+        assert guard.events[0].setting is None
+        assert guard.stopped
+
+
+def test_noise_at_the_lowest_setting_does_not_stop_training():
+    noise = random.Random(1)
+    with guarding(Plant(), 4.5, planned=100.0) as guard:
+        feed(guard, [4.45 + noise.gauss(0, 0.1) for _ in range(20_000)])
+        assert actions(guard) == ["at lowest"]
+        assert not guard.stopped
+
+
+@given(st.integers(0, 2**32), st.integers(1, 399))
+def test_a_guard_goes_on_from_its_state(seed, cut):
+    noise = random.Random(seed)
+    readings = [4.3 + noise.gauss(0, 0.3) for _ in range(400)]
+    sensor = Sensor(rail="all", window_s=0.2)
+    with guarding(Plant(sensor=sensor), 4.5) as whole:
+        feed(whole, readings)
+        clock = whole.value
+    with guarding(Plant(sensor=sensor), 4.5) as first:
+        feed(first, readings[:cut])
+        state = first.state_dict()
+    with guarding(Plant(sensor=sensor), 4.5) as second:
+        second.load_state_dict(state)
+        for i in range(cut, len(readings)):
+            second(i * 0.1, readings[i])
+        assert second.value == clock
+        assert second.events == whole.events
+        assert second.state_dict() == whole.state_dict()
+
+
+def changes_allowed(time_s, levels):
+    """At most one more visit of a setting each time the waiting time has doubled; each visit is an up and a down."""
+    return levels * (2 * (math.log2(time_s / UP_AFTER_S + 1) + 1) + 1)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    headroom_sd=st.floats(-1.0, 3.0),
+    noise_w=st.floats(0.005, 0.3),
+    period_s=st.sampled_from([0.0, 0.1, 0.42]),
+    window_s=st.sampled_from([0.0, 0.3, 1.0]),
+    lag_s=st.sampled_from([0.0, 0.2, 1.0]),
+    step_w=st.floats(0.05, 0.5),
+)
+def test_noise_and_lag_cannot_make_it_oscillate(seed, headroom_sd, noise_w, period_s, window_s, lag_s, step_w):
+    cap_w, seconds, rate_hz = 4.5, 2000, 10
+    top_w = cap_w - headroom_sd * noise_w
+    powers = [top_w - step_w * (len(CLOCKS) - 1 - i) for i in range(len(CLOCKS))]
+    sensor = Sensor(rail="all", period_s=period_s, window_s=window_s, lag_s=lag_s, noise_w=noise_w)
+    plant, noise = Plant(powers, sensor), random.Random(seed)
+    above, seen = 0, deque(maxlen=round((window_s + lag_s) * rate_hz) + 1)
+    with guarding(plant, cap_w) as guard:
+        fresh_s, reading = -math.inf, 0.0
+        for i in range(seconds * rate_hz):
+            time_s = i / rate_hz
+            seen.append(plant.power_w())
+            if time_s >= fresh_s + period_s:
+                window = list(seen)[: max(1, round(window_s * rate_hz))]
+                fresh_s, reading = time_s, sum(window) / len(window) + noise.gauss(0, noise_w)
+            above += reading > cap_w
+            guard(time_s, reading)
+        events = guard.events
+        assert not guard.stopped or powers[0] > cap_w - noise_w
+    changes = [e for e in events if e.action != "at lowest"]
+    assert len(changes) <= changes_allowed(seconds, len(CLOCKS))
+    assert all(e.power_w > cap_w for e in events if e.action == "down")
+    # Where one step down is enough for the noise, it is nearly always enough for the readings.
+    if headroom_sd * noise_w + step_w >= 4 * noise_w:
+        assert above < 0.01 * seconds * rate_hz

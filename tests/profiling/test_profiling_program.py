@@ -1,0 +1,275 @@
+"""Profiles of programs: what comes out of those that work, and what is said of those that do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from tests.support.profiles import board
+from tests.support.programs import (
+    PATTERN,
+    Files,
+    OneClock,
+    ProgramsTime,
+    compiled,
+    is_gone,
+    power_w,
+    shell,
+    step_s,
+    trainer,
+)
+
+from wattune.cap import SensorLimit
+from wattune.errors import InputError, OutOfDeviceMemory, SensorError, WorkloadError
+from wattune.profiling import profile_command
+from wattune.profiling.program import program_probe
+from wattune.records import ProfileCell, ProfileTable
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups")
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    monkeypatch.setattr(program_probe, "SHORTEST_S", 0.4)
+
+
+def check(cell, batch_size, clock):
+    assert cell.step_s == pytest.approx(step_s(batch_size, clock), rel=1e-6)
+    assert cell.power_mean_w == pytest.approx(power_w(batch_size, clock), rel=1e-3)
+    assert cell.power_peak_w == pytest.approx(power_w(batch_size, clock), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_by_the_lines_that_it_prints(tmp_path):
+    device, said = Files(tmp_path), []
+    command = trainer(tmp_path, "--steps", "{steps}")
+    table = profile_command(
+        device,
+        command,
+        batch_sizes=(8, 4),
+        step_time=PATTERN,
+        progress=lambda done, total, what: said.append((done, total, what)),
+    )
+    assert [(c.batch_size, c.clock_mhz) for c in table.cells] == [(4, 100), (4, 200), (8, 100), (8, 200)]
+    for cell in table.cells:
+        check(cell, cell.batch_size, cell.clock_mhz)
+        assert cell.steps >= 5
+        assert cell.power_std_w == pytest.approx(0, abs=1e-9)
+    assert table.program.model_dump() == {"command": command, "device": "files:here", "step_time": "printed"}
+    assert table.key.model == command
+    assert table.strategy == "full"
+    assert table.cost.probes == 4
+    assert table.cost.time_s > 2
+    assert ProfileTable.parse(table.dump()) == table
+    assert device.current() == 200
+    assert said[0][:2] == (0, 4)
+    assert said[-1] == (4, 4, "done")
+    assert "batch size 4 at 100 MHz, 8 steps" in said[0][2]
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        (("--steps", "{steps}"), {}),
+        (("--steps", "{steps}", "--file", "times.txt", "--say", "{s}"), {"step_time_file": "times.txt"}),
+        (("--steps", "{steps}", "--hold"), {"step_time": PATTERN}),
+        (("--say", "{ms:.3f}ms/step"), {"step_time": r"(?P<ms>[\d.]+)ms/step"}),
+        (("--stubborn",), {"step_time": PATTERN}),
+    ],
+    ids=["two run lengths", "a file", "lines that come late", "milliseconds, without an end", "does not end"],
+)
+def test_other_ways_of_timing(tmp_path, monkeypatch, options, arguments):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "times.txt").write_text("7\n7\n7\n7\n7\n7\n7\n7\n7\n7\n")  # of a run from before
+    if "step_time_file" in arguments:
+        arguments = {"step_time_file": tmp_path / arguments["step_time_file"]}
+    device = OneClock(tmp_path) if arguments else ProgramsTime(tmp_path)
+    table = profile_command(device, trainer(tmp_path, *options), batch_sizes=[8], **arguments)
+    (cell,) = table.cells
+    check(cell, 8, 100.0)
+    assert is_gone(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_shell_script(tmp_path):
+    table = profile_command(ProgramsTime(tmp_path), shell(tmp_path), batch_sizes=[2, 4])
+    assert [cell.step_s for cell in table.cells] == pytest.approx([0.02, 0.04])
+    assert table.workload == f"sh {tmp_path / 'train.sh'}"
+    assert table.program.step_time == "run lengths"
+
+
+def test_a_compiled_program_that_does_not_fit(tmp_path):
+    command = compiled(tmp_path)
+    if command is None:
+        pytest.skip("no compiler")
+    table = profile_command(Files(tmp_path), command, batch_sizes=[8, 32, 64], step_time=r"^(?P<ms>\d+) ms/step$")
+    assert {c.batch_size: c.out_of_memory for c in table.cells} == {8: False, 32: True, 64: True}
+    assert len(table.cells) == 4  # only once where it does not fit
+    assert all(c.step_s == pytest.approx(0.016) for c in table.measured)
+    with pytest.raises(OutOfDeviceMemory, match="not even 32"):
+        profile_command(Files(tmp_path), command, batch_sizes=[32, 64])
+
+
+@pytest.mark.parametrize(
+    "dies",
+    ["killed", "RuntimeError: CUDA out of memory. Tried", "NvMapMemAllocInternalTagged: error 12", "std::bad_alloc"],
+)
+def test_memory_that_is_not_enough(tmp_path, dies):
+    command = trainer(tmp_path, "--steps", "{steps}", "--fits", "4", "--dies", dies)
+    table = profile_command(OneClock(tmp_path), command, batch_sizes=[4, 8, 16], step_time=PATTERN)
+    assert [c.out_of_memory for c in table.cells] == [False, True, True]
+    assert "16" not in (tmp_path / "calls").read_text().split()
+
+
+@pytest.mark.slow
+def test_along_a_cap(tmp_path):
+    # 3.5 and 4.5 W at batch size 4, 4 and 5 W at 8, 6 and 7 W at 24.
+    command = trainer(tmp_path, "--steps", "{steps}", "--stubborn")
+    table = profile_command(Files(tmp_path), command, batch_sizes=[4, 8, 24], step_time=PATTERN, limit=SensorLimit(4.6))
+    assert is_gone(tmp_path)
+    assert table.strategy == "staircase"
+    assert {(p.batch_size, p.clock_mhz, p.power_w) for p in table.aborted} == {(24, 100, 6.0), (8, 200, 5.0)}
+    assert {(c.batch_size, c.clock_mhz) for c in table.cells} == {(8, 100), (4, 100), (4, 200)}
+    assert all(c.power_peak_w <= 4.6 for c in table.cells)
+    assert table.cost.cap_w == 4.6
+
+
+class Children(OneClock):
+    """Hears of no power below the cap."""
+
+    def power_w(self):
+        return 9.0
+
+
+def test_above_the_cap_children_end_as_well(tmp_path):
+    (tmp_path / "many.sh").write_text("(trap '' TERM; sleep 60) & (sleep 60) & echo $!; trap '' TERM; wait; sleep 60")
+    command = f"sh {tmp_path / 'many.sh'} {{batch_size}} {{steps}}"
+    table = profile_command(Children(tmp_path), command, batch_sizes=[4], limit=SensorLimit(5.0))
+    assert [p.power_w for p in table.aborted] == [9.0]
+    left = [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if _is(path, "many.sh")]
+    assert left == []
+
+
+def test_what_left_the_programs_session_ends_as_well(tmp_path):
+    """Left behind, it would draw power in all that is measured later."""
+    script = f"setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done # {tmp_path}' & sleep 60"
+    (tmp_path / "away.sh").write_text(script)
+    table = profile_command(Children(tmp_path), f"sh {tmp_path / 'away.sh'} {{batch_size}}", batch_sizes=[4],
+                            limit=SensorLimit(5.0), step_time=PATTERN)  # fmt: skip
+    assert table.aborted
+    assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if _is(path, str(tmp_path))] == []
+
+
+@pytest.mark.slow
+def test_a_program_that_takes_no_notice_of_its_batch_size_is_named(tmp_path):
+    device = Files(tmp_path)
+    ignoring = trainer(tmp_path, "--steps", "{steps}").replace("--batch {batch_size}", "--batch 4 --dies {batch_size}")
+    assert "--dies {batch_size}" in ignoring
+    options = {"batch_sizes": (4, 16), "step_time": PATTERN}
+    (note,) = profile_command(device, ignoring, **options).notes
+    assert "as long with batch size 16 as with 4" in note
+    assert profile_command(device, trainer(tmp_path, "--steps", "{steps}"), **options).notes == ()
+
+
+def _is(path, word):
+    try:
+        return word in path.read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "words"),
+    [
+        ("echo hello; exit 3", {}, ["exit code 3", "batch size 4 and 100 MHz", "hello"]),
+        ("kill -SEGV $$", {}, ["signal 11", "none"]),
+        ("sleep 60", {"run_limit_s": 1.0}, ["did not end within 1 s", "--run-limit"]),
+        ("sleep 0.01; true", {}, ["hardly longer", "{steps}"]),
+        ("printf '\\377\\376\\000(step 1 took x s\\n'", {"step_time": PATTERN}, ["too few step times", "took x s"]),
+        ("for i in 1 2 3 4 5 6 7 8 9; do echo took 45 s; done", {"step_time": PATTERN}, ["add up to", "(?P<ms>"]),
+        ("for i in 1 2 3 4 5 6 7 8 9; do echo took 0.0001 s; done", {"step_time": PATTERN}, ["too short"]),
+        ("true", {"step_time_file": "none.txt"}, ["too few step times in none.txt"]),
+        ("head -c 3000000 /dev/zero; exit 1", {}, ["exit code 1"]),
+    ],
+)
+def test_programs_that_do_not_work_are_one_line(tmp_path, monkeypatch, script, options, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.sh").write_text(script)
+    if "step_time_file" in options:
+        options = {"step_time_file": Path(options["step_time_file"])}
+    device = OneClock(tmp_path)
+    with pytest.raises(WorkloadError) as caught:
+        profile_command(device, f"sh {tmp_path / 'bad.sh'} {{batch_size}} {{steps}}", batch_sizes=[4], **options)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert device.current() == 200
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "words"),
+    [
+        ("true --steps {steps}", {}, "{batch_size}"),
+        ("true {batch_size}", {}, "{steps} in the command"),
+        ("true '{batch_size}", {}, "No closing quotation"),
+        ("no-such-program {batch_size} {steps}", {}, "no-such-program"),
+        ("true {batch_size} {steps}", {"step_time": "("}, "pattern"),
+        ("true {batch_size} {steps}", {"step_time": "no group"}, "one group"),
+        ("true {batch_size} {steps}", {"batch_sizes": [4, 4]}, "4,4"),
+        ("true {batch_size} {steps}", {"batch_sizes": []}, "none"),
+        ("true {batch_size} {steps}", {"strategy": "staircase"}, "only with a cap"),
+        ("true {batch_size} {steps}", {"run_limit_s": -1.0}, "limit"),
+    ],
+)
+def test_what_cannot_be_asked_for(tmp_path, command, options, words):
+    with pytest.raises(InputError, match=re.escape(words)):
+        profile_command(Files(tmp_path), command, **{"batch_sizes": [4], **options})
+
+
+def test_no_program_runs_on_a_simulated_board():
+    with pytest.raises(InputError, match="no program runs on this device"):
+        profile_command(board(), "true {batch_size} {steps}", batch_sizes=[4])
+
+
+def test_a_sensor_that_goes_ends_the_program(tmp_path):
+    device = OneClock(tmp_path)
+    (tmp_path / "asleep.sh").write_text(f"echo $$ > {tmp_path / 'pid'}; exec sleep 60")
+    threading.Timer(0.5, device.power_file.unlink).start()
+    with pytest.raises(SensorError):
+        profile_command(device, f"sh {tmp_path / 'asleep.sh'} {{batch_size}} {{steps}}", batch_sizes=[4])
+    assert is_gone(tmp_path)
+    assert device.current() == 200
+
+
+@pytest.mark.slow
+def test_it_goes_on_where_it_was_interrupted(tmp_path):
+    command, path = trainer(tmp_path, "--steps", "{steps}"), tmp_path / "partial.json"
+
+    def interrupt(done, total, what):
+        if done == 2 and what != "done":
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    def measure(progress=None, **options):
+        return profile_command(
+            Files(tmp_path), command, batch_sizes=[4, 8], step_time=PATTERN, partial=path, progress=progress, **options
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(interrupt)
+    assert is_gone(tmp_path)
+    assert (tmp_path / "cur_freq").read_text() == "200\n"
+    kept = json.loads(path.read_text())["notes"]
+    assert len(kept) == 2
+    (tmp_path / "calls").unlink()
+    table = measure()
+    assert "4" not in (tmp_path / "calls").read_text().split()
+    assert list(table.cells[:2]) == [ProfileCell.model_validate(note["cell"]) for note in kept]
+    assert len(table.cells) == 4
+    (tmp_path / "calls").unlink()
+    assert measure().cells == table.cells
+    assert not (tmp_path / "calls").exists()

@@ -1,0 +1,60 @@
+"""Step times from lines, files and lengths of runs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattune.profiling.program.step_times import SKIPPED, StepTimes, by_lengths
+
+
+@given(
+    st.floats(1e-4, 10), st.floats(0, 100), st.floats(0, 1), st.integers(1, 100), st.integers(1, 1000), st.floats(0, 9)
+)
+def test_two_run_lengths_give_the_step_back(step_s, other_s, before, few, more, begun_s):
+    many = few + more
+    stretch = by_lengths((few, other_s + few * step_s), (many, other_s + many * step_s), begun_s)
+    assert stretch.times_s[0] == pytest.approx(step_s, rel=1e-3)
+    # Wherever the rest is spent, what is left is training alone.
+    assert stretch.begin_s >= begun_s + before * other_s - 1e-6 * (1 + other_s)
+    assert stretch.end_s <= begun_s + before * other_s + many * step_s + 1e-6 * (1 + other_s + many * step_s)
+
+
+def test_a_longer_run_that_is_not_longer_says_nothing():
+    assert by_lengths((5, 2.0), (50, 2.0), 0.0) is None
+    assert by_lengths((5, 2.0), (50, 1.9), 0.0) is None
+
+
+def test_lines_in_time_and_late_ones():
+    times = StepTimes(re.compile(r"took (\S+)"), None)
+    for n in range(SKIPPED + 4):
+        times.hear(10.0 + n, f"epoch 1 took {1.0 if n else 9.0} s")
+        times.hear(10.0 + n, "it took long")
+        times.hear(10.0 + n, "took -1 s, took nan")
+    assert times.stretch(8.0) == (10.0 + SKIPPED - 1, 10.0 + SKIPPED + 3, (1.0,) * 4)
+    late = StepTimes(re.compile(r"took (\S+)"), None)
+    for _ in range(SKIPPED + 4):
+        late.hear(20.0, "took 1.0")
+    assert late.stretch(8.0) == (16.0, 20.0, (1.0,) * 4)
+    assert late.stretch(18.0).begin_s == 18.0  # not before it began
+    assert StepTimes(re.compile("(.)"), None).stretch(0.0) is None
+
+
+def test_a_file_that_is_added_to_and_one_that_is_written_anew(tmp_path):
+    path = tmp_path / "times.txt"
+    path.write_text("5\n5\n")
+    times = StepTimes(None, path)
+    times.look(100.0)
+    assert times.stretch(0.0) is None
+    path.write_text("5\n5\n" + "0.1 s\nseconds\n.2\n3e-1\n4\n5.\n")
+    times.look(100.0)
+    assert times.stretch(0.0).times_s == (4.0, 5.0)
+    path.write_text("1\n1\n1\n1\n")
+    times.look(100.0)
+    assert times.stretch(0.0).times_s == (1.0,)
+    path.unlink()
+    times.look(100.0)
+    assert times.stretch(0.0) is None

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+from tests.support import proxy_runs as made
+
+from wattune.errors import InputError, WorkloadError
+from wattune.proxy import curve, estimate, sweep
+from wattune.records import SampleEfficiency
+
+
+def test_the_proxy_is_trained_and_the_workload_is_named(tmp_path):
+    workload = made.with_proxy()
+    got = estimate(workload, seeds=2, folder=tmp_path, processes=1)
+    assert got.workload == "points"
+    assert [p.batch_size for p in got.points] == [8, 16, 32]
+    assert all(p.runs == 2 for p in got.points)
+    assert got.reference_batch_size == 32
+    assert all(p.low < p.relative_samples < p.high for p in got.points[:-1])
+    assert len(list(tmp_path.iterdir())) == 6
+    assert got.points == curve(sweep(workload.proxy, seeds=[0, 1], folder=None, processes=1), workload="points").points
+    assert got.provenance.data == workload.proxy.data_fingerprint()
+    assert SampleEfficiency.parse(got.dump()) == got
+
+
+def test_warnings_about_the_proxy_come_through_progress():
+    lines = []
+    proxy = made.workload("proxy", data=made.other_points, evaluate_every=128)
+    estimate(made.workload(proxy=proxy), seeds=1, processes=1, progress=lambda *line: lines.append(line))
+    assert lines[0][:2] == (0, 3)
+    assert "warning" in lines[0][2]
+    assert "evaluate_every" in lines[0][2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "no proxy"),
+        ({"proxy": made.workload("proxy", target=None)}, "no target"),
+        ({"proxy": made.workload("proxy", batch_sizes=(8, 32))}, "batch sizes"),
+    ],
+)
+def test_a_workload_without_a_usable_proxy_is_refused(changes, says):
+    with pytest.raises(WorkloadError, match=says):
+        estimate(made.workload(**changes))
+
+
+def test_a_proxy_target_that_is_not_reached_is_refused():
+    proxy = made.workload("proxy", target=1.0, budget_samples=64)
+    with pytest.raises(WorkloadError, match="no run of proxy reached the target"):
+        estimate(made.workload(proxy=proxy), seeds=1, processes=1)
+
+
+def test_no_seeds_are_refused():
+    with pytest.raises(InputError, match="seeds"):
+        estimate(made.with_proxy(), seeds=0)

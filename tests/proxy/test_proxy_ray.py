@@ -1,0 +1,167 @@
+"""The same estimate over a Ray cluster, in processes of its own: Ray leaves sockets and threads behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from wattune.cli import main
+from wattune.errors import InputError, WorkloadError
+from wattune.proxy import estimate, ray_cluster
+from wattune.workloads import example_workload, load_workload
+
+WORKLOAD = """
+name = "digits"
+input_shape = [1, 8, 8]
+budget_samples = 16384
+evaluate_every = 128
+batch_sizes = [8, 16, 32, 64]
+target = 0.5
+[model]
+name = "small-cnn"
+options = { classes = 5, channels = 1, width = 16 }
+[data]
+source = "digits"
+size = 8
+classes = [0, 1, 2, 3, 4]
+[optimizer]
+name = "adam"
+learning_rate = 1.5e-4
+[proxy]
+target = 0.95
+data = { source = "digits", size = 8, classes = [5, 6, 7, 8, 9] }
+"""
+"""Runs of one to three seconds."""
+
+
+def written(folder):
+    path = folder / "workload.toml"
+    path.write_text(WORKLOAD)
+    return path
+
+
+def command(path, record, *options):
+    return [sys.executable, "-m", "wattune", "estimate", str(path), "-o", str(record), *options]
+
+
+def undated(record):
+    return {**record, "provenance": {**record["provenance"], "created_at": None}}
+
+
+def training(pid):
+    """Processes below this one that are at a run for Ray."""
+    below, found = {pid}, []
+    for entry in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            stat = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            title = Path(f"/proc/{entry}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(stat[1]) in below:
+            below.add(entry)
+            found += [entry] if title.startswith(b"ray::_train") else []
+    return found
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_record_even_if_a_process_is_killed(tmp_path):
+    path, record = written(tmp_path), tmp_path / "efficiency.json"
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(command(path, record, "--seeds", "2", "--executor", "ray"), stdout=said, stderr=said)
+    killed = []
+    try:
+        until_s = time.monotonic() + 300
+        while not killed:
+            done = len(list(tmp_path.glob("efficiency-curves/*.json")))
+            assert process.poll() is None, (tmp_path / "said").read_text()
+            assert time.monotonic() < until_s
+            assert done < 8
+            if done >= 2 and (now := training(process.pid)):
+                os.kill(now[0], signal.SIGKILL)
+                killed.append(now[0])
+            time.sleep(0.05)
+        assert process.wait(240) == 0, (tmp_path / "said").read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert len(list(tmp_path.glob("efficiency-curves/*.json"))) == 8
+    by_cluster = json.loads(record.read_text())
+    alone = estimate(load_workload(path), strategy="full", seeds=2, processes=1).dump()
+    assert undated(by_cluster) == undated(json.loads(json.dumps(alone)))
+
+
+@pytest.mark.slow
+def test_a_cluster_trains_the_same_runs_as_processes(tmp_path):
+    path, records = written(tmp_path), []
+    for name, options in (("ray", ["--executor", "ray"]), ("here", ["--processes", "2"])):
+        record = tmp_path / f"{name}.json"
+        done = subprocess.run(command(path, record, *options), capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        records.append(undated(json.loads(record.read_text())))
+    assert records[0] == records[1]
+    assert records[0]["strategy"] == "pooled"
+
+
+@pytest.mark.parametrize("executor", ["dask", "ray:", "rays", ""])
+def test_an_unknown_executor_is_refused(executor):
+    with pytest.raises(InputError, match=r"executor.*allowed: ray or ray:ADDRESS"):
+        estimate(example_workload(), executor=executor)
+
+
+def test_a_missing_ray_is_reported_in_one_line(monkeypatch):
+    monkeypatch.setattr("wattune.remote.executor.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"Ray is not installed: ray; pip install 'wattune\[cluster\]'"):
+        estimate(example_workload(), executor="ray")
+
+
+@pytest.mark.slow
+def test_an_address_without_a_cluster_is_refused_at_once(tmp_path):
+    options = ["--executor", "ray:127.0.0.1:9"]
+    done = subprocess.run(
+        command(written(tmp_path), tmp_path / "e.json", *options), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    # That is the answer to one attempt of our own; Ray itself would try for minutes, and say something else.
+    assert "wattune: no Ray cluster at 127.0.0.1:9: [Errno 111] Connection refused" in done.stderr
+
+
+class Connected:
+    """Stands for Ray in a process that has connected already: what else is asked of it fails."""
+
+    def is_initialized(self):
+        return True
+
+
+def test_an_existing_connection_is_used_and_left_open(monkeypatch):
+    ours = Connected()
+    monkeypatch.setattr("wattune.remote.executor.find_spec", lambda name: ours)
+    monkeypatch.setitem(sys.modules, "ray", ours)
+    with ray_cluster.connected("ray:127.0.0.1:9") as ray:
+        assert ray is ours
+
+
+def test_a_workload_that_cannot_be_pickled_is_refused_in_one_line(monkeypatch):
+    class Pickling(Connected):
+        def put(self, workload):
+            raise pickle.PicklingError("a lambda of this session")
+
+    ours = Pickling()
+    monkeypatch.setattr("wattune.remote.executor.find_spec", lambda name: ours)
+    monkeypatch.setitem(sys.modules, "ray", ours)
+    with pytest.raises(WorkloadError, match="cannot be sent to a cluster: a lambda"):
+        with ray_cluster.cluster_training(example_workload(), "ray"):
+            pass
+
+
+def test_processes_and_a_cluster_exclude_each_other(tmp_path, capsys):
+    options = ["--executor", "ray", "--processes", "2", "-o", str(tmp_path / "e.json")]
+    assert main(["estimate", str(written(tmp_path)), *options]) == 2
+    assert "--processes with --executor" in capsys.readouterr().err

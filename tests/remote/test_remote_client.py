@@ -1,0 +1,249 @@
+"""The client: caching for outages, and validation of responses."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.support.fake_server import Answer, faked, problem
+
+from wattune.errors import InputError, ServerError, ServerUnavailable
+from wattune.records import EfficiencyPoint, ProfileCell, ProfileKey, ProfileTable, SampleEfficiency
+from wattune.records.served import ServedModel, SweepRequest, digest
+from wattune.remote import Client
+
+MODEL = ServedModel(
+    model="made",
+    factory="small-cnn",
+    input_shape=(1, 8, 8),
+    budget_samples=64,
+    batch_sizes=(4, 8),
+    proxy={"data": {"source": "digits"}},
+)
+REQUEST = SweepRequest(model="made")
+JOB = REQUEST.key(MODEL.digest)
+CURVE = SampleEfficiency(
+    workload="made", reference_batch_size=8, points=(EfficiencyPoint(batch_size=8, relative_samples=1.0),)
+)
+CELL = ProfileCell(batch_size=8, step_s=0.1, power_mean_w=3.0, power_peak_w=3.5, steps=5, clock_mhz=100.0)
+KEY = ProfileKey(**dict.fromkeys(ProfileKey.model_fields, "x"))
+TABLE = ProfileTable(device="d", workload="w", cells=(CELL,), key=KEY)
+OFFER = {"id": "a" * 32, "board": "d", "workload": "w", "algorithm": "backprop", "kind": None, "publisher": "p"}
+OFFER |= {"created_s": 1.8e9}
+
+
+def status(state, done=0, **changes):
+    values = {"job": JOB, "request": REQUEST.model_dump(mode="json"), "state": state, "runs_done": done}
+    return {**values, "runs_most": 4, "created_s": 1.0, **changes}
+
+
+class Answers:
+    """The API of a server that has one model, one job and one profile. ``states``: of the job, one after the other;
+    None: the server is busy."""
+
+    def __init__(self, *states):
+        self.states = list(states) or ["done"]
+        self.is_away = False
+        self.job = JOB
+
+    def __call__(self, asked):
+        path = asked.path.partition("?")[0]
+        if self.is_away:
+            return Answer(503)
+        if path.endswith("/curve"):
+            return Answer(body=CURVE.dump())
+        if path.startswith("/v1/jobs"):
+            state = self.states[0] if len(self.states) == 1 or asked.method == "POST" else self.states.pop(0)
+            return Answer(503) if state is None else Answer(body={**status(state, reason="why"), "job": self.job})
+        if path == "/v1/profiles":
+            return Answer(body=[OFFER])
+        if path.startswith("/v1/profiles/"):
+            return Answer(body=TABLE.dump())
+        return Answer(body=MODEL.dump()) if path == "/v1/models/made" else problem(404, "no such model")
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def serve(tmp_path, said, monkeypatch):
+    """A server, and its client; the client does not really sleep."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    opened = []
+
+    def serve(answers, **changes):
+        fake = faked(answers)
+        url = fake.__enter__().url
+        server = Client(url, cache=tmp_path, notify=said.append, backoff_s=(), **changes)
+        opened.append((fake, server))
+        return server
+
+    yield serve
+    for fake, server in opened:
+        server.close()
+        fake.__exit__(None, None, None)
+
+
+def test_model_is_cached_for_outages(serve, said):
+    answers = Answers()
+    server = serve(answers)
+    assert server.model("made") == MODEL
+    answers.is_away = True
+    assert server.model("made") == MODEL
+    assert server.model("made") == MODEL
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    assert said == [
+        f"the server {server.url} is busy (status 503)",  # once
+        *[f"using the model made cached on {day}"] * 2,
+    ]
+
+
+def test_uncached_model_needs_the_server(serve):
+    answers = Answers()
+    answers.is_away = True
+    with pytest.raises(ServerUnavailable):
+        serve(answers).model("made")
+
+
+@pytest.mark.parametrize("name", ["../made", "Made", "a/b", "", "os:system", "a" * 65])
+def test_invalid_model_name_sends_no_request(serve, name):
+    with pytest.raises(InputError, match="model"):
+        serve(Answers()).model(name)
+
+
+@pytest.mark.parametrize("change", [{"model": "other"}, {"factory": "os:system"}, {"record": "profile"}, {"extra": 1}])
+def test_invalid_model_is_rejected_and_not_cached(serve, change):
+    server = serve(lambda asked: Answer(body={**MODEL.dump(), **change}))
+    with pytest.raises(ServerError):
+        server.model("made")
+    assert not list(server._cache.folder.rglob("*.json"))
+
+
+def test_client_waits_for_a_curve(serve):
+    server, told = serve(Answers("waiting", "running", None, "running", "done")), []
+    assert server.wait_for_curve(JOB, lambda *what: told.append(what)) == CURVE
+    # What is new is told, and nothing twice.
+    assert told == [(0, 4, "on the server, waiting"), (0, 4, "on the server, running"), (0, 0, "done")]
+
+
+def test_curve_is_cached_for_outages(serve, said):
+    answers = Answers()
+    server = serve(answers)
+    server.sweep(REQUEST, MODEL)
+    answers.is_away = True
+    assert server.sweep(REQUEST, MODEL) == CURVE
+    assert server.wait_for_curve(JOB) == CURVE
+    assert server.curve(JOB) == CURVE
+    assert sum("using the curve cached on" in text for text in said) == 3
+
+
+def test_long_outage_times_out(serve):
+    answers = Answers()
+    answers.is_away = True
+    server = serve(answers, outage_timeout_s=0.0)
+    for wait in (lambda: server.wait_for_curve(JOB), lambda: server.sweep(REQUEST, MODEL)):
+        with pytest.raises(ServerUnavailable, match="--resume"):
+            wait()
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"), [("failed", InputError), ("parked", ServerError), ("cancelled", ServerError)]
+)
+def test_failed_job_reports_its_reason(serve, state, kind):
+    with pytest.raises(kind, match="cancelled" if state == "cancelled" else "why"):
+        serve(Answers("running", state)).wait_for_curve(JOB)
+
+
+def test_changed_model_is_detected(serve):
+    answers = Answers()
+    answers.job = "another"
+    with pytest.raises(InputError, match="has changed since this run began"):
+        serve(answers).sweep(REQUEST, MODEL)
+
+
+def test_profiles_are_queried_by_key_digest(serve):
+    answers = Answers()
+    server = serve(answers)
+    (offer,) = server.profiles(KEY)
+    assert offer.publisher == "p"
+    assert server.profile(offer.id) == TABLE
+    answers.is_away = True
+    assert server.profiles(KEY) == [offer]
+    assert server.profile(offer.id) == TABLE
+    assert server.profiles(KEY.model_copy(update={"device": "other"})) == []
+    with pytest.raises(ServerUnavailable):
+        server.profile("b" * 32)
+
+
+def test_key_is_sent_as_its_digest(tmp_path):
+    with faked(lambda asked: Answer(body=[])) as fake, Client(fake.url, cache=tmp_path) as server:
+        server.profiles(KEY)
+    assert fake.asked[0].path == f"/v1/profiles?key={digest(KEY.model_dump(mode='json'))}"
+
+
+@pytest.mark.parametrize(
+    "body", [{"a": 1}, [1], [{**OFFER, "id": "../../x"}], [{**OFFER, "created_s": "now"}], [{"id": "x"}], "text", None]
+)
+def test_invalid_profile_list_is_reported(serve, body):
+    with pytest.raises(ServerError, match="did not return a list of profiles"):
+        serve(lambda asked: Answer(body=[None] if body is None else body if body != "text" else '"text"')).profiles(KEY)
+
+
+def test_profile_id_with_a_path_is_not_cached(serve):
+    with pytest.raises(InputError):
+        serve(Answers()).profile("../../x")
+
+
+def test_invalid_job_status_is_reported(serve):
+    with pytest.raises(ServerError, match="invalid job status"):
+        serve(lambda asked: Answer(body={"job": 1})).job(JOB)
+
+
+def test_unwritable_cache_falls_back_to_temporary_folder(tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file, not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Client("http://host:8484") as server:
+        assert server._cache.folder.is_relative_to(tmp_path)
+        assert server._cache.folder.name == "host-8484"
+
+
+def test_each_server_has_its_own_cache_folder(tmp_path):
+    urls = ["http://h:1", "http://h:2", "https://h", "http://h", "http://h/a", "http://h/b", "http://[::1]:1"]
+    names = set()
+    for url in urls:
+        with Client(url, cache=tmp_path) as server:
+            names.add(server._cache.folder.name)
+    assert len(names) == len(urls)
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "warns"),
+    [
+        ("http://lab:8484", "wt_a_b", True),
+        ("https://lab:8484", "wt_a_b", False),
+        ("http://127.0.0.1:8484", "wt_a_b", False),
+        ("http://[::1]:8484", "wt_a_b", False),
+        ("http://lab:8484", "", False),
+        ("http://localhost.lab:8484", "wt_a_b", True),
+    ],
+)
+def test_plain_token_over_network_is_reported(tmp_path, said, url, token, warns):
+    with Client(url, token=token, cache=tmp_path, notify=said.append):
+        assert [text for text in said if "unencrypted" in text] == said
+        assert bool(said) == warns
+
+
+def test_client_does_not_import_torch():
+    code = "import sys, wattune.remote; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_local_server_bypasses_proxy(tmp_path, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with faked(Answers()) as fake, Client(fake.url, cache=tmp_path, backoff_s=()) as server:
+        assert server.model("made") == MODEL

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.sample_efficiency.test_sample_efficiency_posterior import SIZES
+from tests.support.calls import calls_of
+
+from wattune.sample_efficiency.choice import LogTimes
+from wattune.sample_efficiency.posterior import Observation
+from wattune.sample_efficiency.scheduler import RunScheduler, server_seconds
+
+
+def device(half: float) -> LogTimes:
+    return {size: (math.log1p(half / size), 0.01) for size in SIZES}
+
+
+def simulate(
+    scheduler: RunScheduler, critical: float = 150.0, sd: float = 0.1, *, draw: int = 0, budget: float = 1e9
+) -> list[Observation]:
+    """The runs that the scheduler requests, on a synthetic workload."""
+    draws = np.random.default_rng(draw)
+    runs: list[Observation] = []
+    while (size := scheduler.next(runs)) is not None:
+        assert size in scheduler.contenders or len({run.batch_size for run in runs}) < 3
+        needed = 1000 * (1 + size / critical) * math.exp(sd * draws.normal())
+        allowed = min(budget, scheduler.budget(size) or budget)
+        seed = sum(run.batch_size == size for run in runs)
+        runs.append(Observation(size, min(needed, allowed), needed <= allowed, seed))
+        assert len(runs) <= 12
+    return runs
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.floats(20, 3000),
+    st.floats(0.0, 0.3),
+    st.one_of(st.none(), st.floats(2, 60)),
+    st.integers(0, 1000),
+)
+def test_invariants_of_every_schedule(critical: float, sd: float, half: float | None, draw: int) -> None:
+    scheduler = RunScheduler(SIZES, log_step_times=None if half is None else device(half))
+    first = scheduler.contenders
+    runs = simulate(scheduler, critical, sd, draw=draw)
+    trained = [run.batch_size for run in runs]
+    if len(first) < 2:
+        assert not runs
+        return
+    assert trained[0] == max(first)
+    assert len(runs) <= 12
+    assert len(set(trained)) >= min(3, len(first))
+    again = next((place for place, size in enumerate(trained) if size in trained[:place]), len(trained))
+    assert len(set(trained[:again])) >= min(4, len(scheduler.contenders)) or again == len(trained)
+    assert scheduler.reason
+    assert scheduler.next(runs) is None
+
+
+def test_noisier_seeds_need_more_runs() -> None:
+    quiet = np.mean(
+        [len(simulate(RunScheduler(SIZES, log_step_times=device(24)), 150.0, 0.03, draw=d)) for d in range(8)]
+    )
+    loud = np.mean(
+        [len(simulate(RunScheduler(SIZES, log_step_times=device(24)), 150.0, 0.3, draw=d)) for d in range(8)]
+    )
+    assert 3 <= quiet <= 6
+    assert loud > quiet
+
+
+def test_the_first_runs_are_far_apart_and_cheap() -> None:
+    assert [run.batch_size for run in simulate(RunScheduler(SIZES), sd=0.0)][:3] == [128, 16, 64]
+
+
+def test_pending_runs_count_as_their_expected_result() -> None:
+    scheduler = RunScheduler(SIZES, log_step_times=device(24))
+    first = scheduler.next([])
+    assert first == 128
+    second = scheduler.next([], pending=[first])
+    third = scheduler.next([], pending=[first, second])
+    assert len({first, second, third}) == 3
+    runs = [Observation(size, 1000 * (1 + size / 150), True, 0) for size in (first, second)]
+    assert scheduler.next(runs, pending=[third]) not in (first, second, third)
+    assert scheduler.next(runs, without=[third]) not in (first, second, third)
+
+
+def test_the_runs_find_the_best_batch_size() -> None:
+    lost = []
+    for draw in range(10):
+        scheduler = RunScheduler(SIZES, log_step_times=device(24))
+        runs = simulate(scheduler, 100.0, 0.08, draw=draw)
+        assert runs
+        mean = scheduler.posterior.mean + [math.log1p(24 / size) for size in SIZES]
+        product = [(1 + 24 / size) * (1 + size / 100) for size in SIZES]
+        lost.append(product[int(np.argmin(mean))] / min(product) - 1)
+    assert np.mean(lost) < 0.015
+
+
+def test_batch_sizes_that_cannot_be_best_are_not_trained() -> None:
+    slow = {**device(2), 4: (math.log(40.0), 0.01), 8: (math.log(20.0), 0.01)}
+    scheduler = RunScheduler(SIZES, log_step_times=slow)
+    assert not {4, 8} & set(scheduler.contenders)
+    assert not {4, 8} & {run.batch_size for run in simulate(scheduler)}
+
+
+def test_a_batch_size_without_a_step_time_cannot_run() -> None:
+    times = {size: value for size, value in device(24).items() if size <= 32}
+    scheduler = RunScheduler(SIZES, log_step_times=times)
+    assert scheduler.next([]) == 32
+    assert {run.batch_size for run in simulate(scheduler)} <= {4, 8, 16, 32}
+
+
+def test_one_candidate_needs_no_run() -> None:
+    scheduler = RunScheduler(SIZES, log_step_times={32: (0.0, 0.0)})
+    assert scheduler.next([]) is None
+    assert "only one batch size" in scheduler.reason
+    nothing = RunScheduler(SIZES, log_step_times={})
+    assert nothing.next([]) is None
+    assert "no batch size" in nothing.reason
+
+
+def test_a_target_out_of_reach_is_tried_once_at_every_batch_size() -> None:
+    scheduler = RunScheduler(SIZES)
+    runs: list[Observation] = []
+    while (size := scheduler.next(runs)) is not None:
+        assert scheduler.budget(size) is None
+        runs.append(Observation(size, 500.0, False, 0))
+    assert sorted(run.batch_size for run in runs) == list(SIZES)
+    assert scheduler.reason == "no run reached the target"
+
+
+def test_a_target_that_only_small_batches_reach_is_found() -> None:
+    scheduler = RunScheduler(SIZES)
+    runs: list[Observation] = []
+    while (size := scheduler.next(runs)) is not None:
+        runs.append(Observation(size, 1000.0, size <= 8, 0))
+    assert any(run.reached for run in runs)
+    assert scheduler.posterior.reference == 8
+    assert set(SIZES[2:]) >= scheduler.posterior.lost >= {128}
+
+
+def test_a_missed_target_at_a_promising_size_is_tried_again() -> None:
+    times = {size: (math.log1p(200 / size), 0.01) for size in SIZES}
+    scheduler = RunScheduler(SIZES, log_step_times=times)
+    runs = [Observation(size, 1000.0 + size, True, 0) for size in (16, 32, 64)]
+    assert scheduler.next([*runs, Observation(128, 1100.0, False, 0)]) == 128
+
+
+def test_the_budget_stops_runs_that_cannot_matter() -> None:
+    scheduler = RunScheduler(SIZES, log_step_times=device(24))
+    assert scheduler.budget(64) is None
+    scheduler.next([Observation(size, 1000 * (1 + size / 150), True, 0) for size in (16, 64, 128)])
+    # Four batch sizes of four take the longer, so less of them is of use.
+    for size in SIZES:
+        budget = scheduler.budget(size)
+        assert budget is not None
+        assert 1.1 * 1000 * (1 + size / 150) < budget < 3.5 * 1000 * (1 + size / 150)
+    unknown = RunScheduler(SIZES)
+    unknown.next([Observation(size, 1000 * (1 + size / 150), True, 0) for size in (16, 64, 128)])
+    budgets = (scheduler.budget(4), unknown.budget(4))
+    assert budgets[0] is not None
+    assert budgets[1] is not None
+    assert budgets[0] < budgets[1]
+
+
+def test_a_batch_size_with_three_misses_is_given_up() -> None:
+    times = {size: (math.log1p(200 / size), 0.01) for size in SIZES}
+    scheduler = RunScheduler(SIZES, log_step_times=times)
+    runs = [Observation(size, 1000.0 + size, True, 0) for size in (16, 32, 64)]
+    scheduler.next([*runs, *(Observation(128, 1100.0, False, seed) for seed in range(3))])
+    assert 128 not in scheduler.contenders
+
+
+def test_runs_that_follow_no_curve_have_a_wider_posterior() -> None:
+    def runs(bump: float) -> list[Observation]:
+        return [
+            Observation(s, 1000 * (1 + s / 150) * math.exp(bump * (-1) ** place), True, seed)
+            for place, s in enumerate(SIZES)
+            for seed in range(2)
+            if s != 8
+        ]
+
+    smooth, rough = RunScheduler(SIZES, log_step_times=device(24)), RunScheduler(SIZES, log_step_times=device(24))
+    smooth.next(runs(0.0))
+    rough.next(runs(0.35))
+    assert rough.posterior.misfit
+    assert rough.posterior.proxy_covariance[1, 1] > 4 * smooth.posterior.proxy_covariance[1, 1]
+
+
+def test_small_batches_cost_more_time_on_the_server() -> None:
+    costs = [server_seconds(size) for size in SIZES]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_at_most_twelve_runs_are_requested() -> None:
+    scheduler = RunScheduler(SIZES, log_step_times=device(24))
+    runs = [Observation(SIZES[n % 6], 1000.0 * math.exp(0.5 * (-1) ** n), True, n // 6) for n in range(12)]
+    assert scheduler.next(runs) is None
+    assert "12 runs" in scheduler.reason
+
+
+def test_one_step_takes_few_calls() -> None:
+    scheduler = RunScheduler(SIZES, log_step_times=device(24))
+    runs = simulate(scheduler, 150.0, 0.2)
+    assert calls_of(lambda: scheduler.next(runs)) < 2500

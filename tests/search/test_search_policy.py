@@ -1,0 +1,374 @@
+"""The search, on boards that are formulas: it is told what they take and draw, and must find the best point."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from wattune.search.acquisition import scenarios
+from wattune.search.search import Point, Row, Search, SearchPolicy
+
+ROWS = tuple(Row(b, m) for b in (16, 32, 64, 128) for m in (8, 16, 32, 64, 128) if m <= b)
+CLOCKS = (100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0, 1000.0)
+START = Row(64, 64)
+FLAT = {16: (1.0, 0.02), 32: (1.0, 0.02), 64: (1.0, 0.0), 128: (1.0, 0.02)}
+
+
+@dataclass
+class Board:
+    """Time and power of a made-up board; the sensor's noise is cut off at three standard deviations."""
+
+    pass_s: float = 0.02
+    sample_s: float = 0.0005
+    optimizer_s: float = 0.01
+    rest_w: float = 3.0
+    busy_w: float = 4.0
+    noise_w: float = 0.03
+    draw: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def step_s(self, point: Point) -> float:
+        slower = CLOCKS[-1] / (point.setting or CLOCKS[-1])
+        passes = point.row.batch_size / point.row.micro_batch_size
+        return self.pass_s * passes + self.optimizer_s + self.sample_s * point.row.batch_size * slower
+
+    def power_w(self, point: Point) -> float:
+        share = (point.setting or CLOCKS[-1]) / CLOCKS[-1]
+        idle_s = self.pass_s * point.row.batch_size / point.row.micro_batch_size + self.optimizer_s
+        busy = 1 - idle_s / self.step_s(point)
+        return self.rest_w + self.busy_w * share * (0.3 + 0.7 * busy) * (0.6 + 0.4 * max(0.6, share) ** 2)
+
+    def probe(self, point: Point, seconds: float = 2.0) -> tuple[float, float, float, float]:
+        count = max(2, int(seconds / 0.4))
+        noise = [max(-3.0, min(3.0, self.draw.gauss(0, 1))) * self.noise_w for _ in range(count)]
+        power_w = self.power_w(point)
+        return self.step_s(point), power_w + sum(noise) / count, power_w + max(noise), seconds
+
+    def search(self, cap_w: float | None, rows: tuple[Row, ...] = ROWS, **options: float) -> Search:
+        known = {"noise_w": self.noise_w, "window_s": 0.4, "period_s": 0.4, "settle_s": 0.8, **options}
+        search = Search(rows, CLOCKS, cap_w=cap_w, start=START, **known)
+        search.relative(FLAT)
+        return search
+
+    def cost(self, point: Point) -> float:
+        return self.step_s(point) / point.row.batch_size * FLAT[point.row.batch_size][0]
+
+    def ideal(self, cap_w: float) -> Point:
+        points = [Point(row, clock) for row in ROWS for clock in CLOCKS]
+        return min((p for p in points if self.power_w(p) + 3 * self.noise_w <= cap_w), key=self.cost)
+
+
+def finish(search: Search, board: Board, cap_w: float = math.inf, most: int = 80) -> list[Point]:
+    """Probe until the search has enough; the points probed."""
+    points = []
+    while (point := search.next()) is not None:
+        points.append(point)
+        assert len(points) < most
+        found = board.probe(point)
+        if found[2] > cap_w:
+            search.above(point, found[2])
+        else:
+            search.tell(point, *found)
+    return points
+
+
+@pytest.mark.parametrize("cap_w", [4.0, 4.8, 5.6, 6.5])
+@pytest.mark.parametrize("seed", range(4))
+def test_finds_a_point_near_the_best_that_keeps_the_cap(cap_w: float, seed: int) -> None:
+    draw = random.Random(seed)
+    board = Board(
+        pass_s=draw.choice((0.002, 0.02)),
+        sample_s=draw.choice((0.0002, 0.002)),
+        rest_w=draw.uniform(2.8, 3.2),
+        busy_w=draw.uniform(3, 6),
+        draw=draw,
+    )
+    search = board.search(cap_w)
+    points = finish(search, board, cap_w)
+    best = search.best()
+    assert best is not None
+    assert board.power_w(best) + 3 * board.noise_w <= cap_w
+    # The voltage bends where nobody has looked: a probe may just miss it, and is the only one on that way up.
+    assert sum(board.power_w(point) > cap_w for point in points) <= 1
+    assert max(map(board.power_w, points)) <= 1.01 * cap_w
+    # One setting less than the best is what a point so near the cap may cost.
+    ideal = board.ideal(cap_w)
+    below = CLOCKS[max(0, CLOCKS.index(ideal.setting or 0) - 1)]
+    assert board.cost(best) <= 1.02 * board.cost(Point(ideal.row, below))
+    assert len(points) <= 40
+
+
+def test_begins_at_the_users_row_at_the_lowest_setting() -> None:
+    assert Board().search(5.0).next() == Point(START, CLOCKS[0])
+
+
+def test_begins_at_the_highest_setting_without_a_cap() -> None:
+    board = Board()
+    search = board.search(None)
+    assert search.next() == Point(START, CLOCKS[-1])
+    points = finish(search, board)
+    best = search.best()
+    assert best is not None
+    assert board.cost(best) <= 1.01 * min(board.cost(Point(row, CLOCKS[-1])) for row in ROWS)
+    assert len(points) < len(ROWS) + 5
+
+
+def test_chooses_among_rows_where_there_is_no_clock() -> None:
+    board = Board()
+    search = Search(ROWS, (), cap_w=6.9, start=START, noise_w=board.noise_w)
+    search.relative(FLAT)
+    assert search.next() == Point(START, None)
+    finish(search, board, 6.9)
+    best = search.best()
+    assert best is not None
+    assert best.setting is None
+    assert board.power_w(best) <= 6.9
+
+
+def test_steps_up_in_clock_are_bounded() -> None:
+    board = Board()
+    search = board.search(100.0)  # far from any power: nothing but the bound holds it back
+    highest: dict[Row, float] = {}
+    for point in finish(search, board):
+        assert point.setting is not None
+        others = max(highest.values(), default=CLOCKS[0])
+        assert point.setting <= max(others, 2.5 * highest.get(point.row, CLOCKS[0]))
+        highest[point.row] = max(highest.get(point.row, 0.0), point.setting)
+
+
+def test_what_was_above_the_cap_is_not_used_again() -> None:
+    board = Board()
+    search = board.search(5.0)
+    for clock in CLOCKS[:5]:
+        search.tell(Point(START, clock), *board.probe(Point(START, clock)))
+    search.above(Point(START, CLOCKS[3]), 5.1)
+    best = search.best()
+    assert best is not None
+    assert best.setting is not None
+    assert best.setting < CLOCKS[3]
+    for _ in range(20):
+        point = search.next()
+        if point is None:
+            break
+        assert point.row != START or (point.setting or 0) < CLOCKS[3]
+        search.tell(point, *board.probe(point))
+
+
+def test_a_cap_that_the_lowest_setting_does_not_keep_leaves_no_point() -> None:
+    search = Board().search(2.0)
+    while (point := search.next()) is not None:
+        search.above(point, 3.3)
+    assert search.best() is None
+    assert search.reason == "the cap is not kept at the lowest setting"
+
+
+def test_a_row_that_does_not_fit_is_left_out_with_all_larger_ones() -> None:
+    board = Board()
+    search = board.search(6.0)
+    search.unfit(Row(64, 32))
+    first = search.next()
+    assert first is not None
+    assert first.row != START
+    points = finish(search, board, 6.0)
+    assert not [p for p in points if p.row.micro_batch_size >= 32 and p.row.batch_size >= 64]
+
+
+def test_a_slower_row_is_chosen_where_it_needs_fewer_samples() -> None:
+    board = Board(pass_s=0.001)
+    fewer = {16: (0.3, 0.02), 32: (0.6, 0.02), 64: (1.0, 0.0), 128: (1.8, 0.02)}
+    search = board.search(6.0)
+    search.relative(fewer)
+    points = finish(search, board, 6.0)
+    best = search.best()
+    assert best is not None
+    assert best.row.batch_size == 16
+    # No plausible number of samples rescues the largest.
+    assert sum(point.row.batch_size == 128 for point in points) <= 1
+
+
+def test_looks_again_when_it_learns_that_another_batch_needs_fewer_samples() -> None:
+    board = Board()
+    search = board.search(5.5)
+    search.relative({64: (1.0, 0.0)})
+    points = finish(search, board, 5.5)
+    assert {point.row.batch_size for point in points} == {64}
+    search.relative({**FLAT, 16: (0.2, 0.02)})
+    assert {point.row.batch_size for point in finish(search, board, 5.5)} >= {16}
+    best = search.best()
+    assert best is not None
+    assert best.row.batch_size == 16
+
+
+def test_relative_samples_may_be_relative_to_any_batch_size() -> None:
+    board = Board()
+    one, other = board.search(5.5), board.search(5.5)
+    other.relative({size: (3 * mean, sd) for size, (mean, sd) in FLAT.items()})
+    assert finish(one, Board(), 5.5) == finish(other, Board(), 5.5)
+
+
+def test_a_short_training_is_not_worth_many_probes() -> None:
+    long, short = (Board().search(5.5, samples_left=left) for left in (1e7, 3000.0))
+    assert len(finish(short, Board(), 5.5)) < len(finish(long, Board(), 5.5))
+    assert short.samples_left == 0.0
+
+
+def test_says_why_it_ended_and_what_more_would_be_worth() -> None:
+    board = Board()
+    search = board.search(5.5)
+    finish(search, board, 5.5)
+    assert search.reason
+    assert 0 <= search.worth() < 0.2
+    assert search.worth_of_curve() < 0.02
+    search.relative({16: (0.8, 0.5), 32: (0.9, 0.3), 64: (1.0, 0.0), 128: (1.2, 0.4)})
+    assert search.worth_of_curve() > 0.02
+
+
+def test_only_probes_that_lead_on_are_brief() -> None:
+    board = Board()
+    search = board.search(5.5)
+    first = search.next()
+    assert first is not None
+    assert search.is_brief(first)
+    search.tell(first, *board.probe(first))
+    finish(search, board, 5.5)
+    best = search.best()
+    assert best is not None
+    assert not search.is_brief(best)
+
+
+def test_noise_that_is_not_known_is_taken_from_the_readings() -> None:
+    board = Board(noise_w=0.1)
+    search = Search(ROWS, CLOCKS, cap_w=5.5, start=START, window_s=0.4, period_s=0.4)
+    search.relative(FLAT)
+    points = finish(search, board, 5.5)
+    best = search.best()
+    assert best is not None
+    assert board.power_w(best) + 2.5 * board.noise_w <= 5.5
+    assert len(points) > 3
+
+
+def test_a_margin_is_kept_like_a_lower_cap() -> None:
+    one, other = Board().search(5.0), Board().search(5.3, margin_w=0.3)
+    assert finish(one, Board(), 5.0) == finish(other, Board(), 5.0)
+    assert one.best() == other.best()
+
+
+def test_of_many_settings_some_are_taken() -> None:
+    clocks = [15.0 * k for k in range(1, 138)]
+    search = Search(ROWS, clocks, cap_w=None, start=START)
+    assert search.next() == Point(START, clocks[-1])
+    with pytest.raises(KeyError):
+        search.tell(Point(START, clocks[1]), 0.1, 5.0, 5.0, 1.0)
+
+
+def test_goes_on_from_its_state_as_it_would_have() -> None:
+    board = Board()
+    search = board.search(5.5, samples_left=1e6)
+    for _ in range(6):
+        point = search.next()
+        assert point is not None
+        search.tell(point, *board.probe(point))
+    search.above(Point(Row(128, 128), CLOCKS[8]), 5.6)
+    search.unfit(Row(128, 64))
+    other = board.search(5.5)
+    other.load_state_dict(json.loads(json.dumps(search.state_dict())))
+    assert other.best() == search.best()
+    for _ in range(4):
+        point = search.next()
+        assert other.next() == point
+        if point is None:
+            break
+        found = board.probe(point)
+        search.tell(point, *found)
+        other.tell(point, *found)
+    assert other.state_dict() == search.state_dict()
+
+
+def test_a_state_of_other_rows_is_passed_over() -> None:
+    board = Board()
+    search = board.search(5.5)
+    finish(search, board, 5.5)
+    fewer = Search(ROWS[:3], CLOCKS[:4], cap_w=5.5, start=Row(16, 16))
+    fewer.load_state_dict(search.state_dict())
+    point = fewer.next()
+    assert point is None or (point.row in ROWS[:3] and point.setting in CLOCKS[:4])
+
+
+# ------------------------------------------------------------------------------------------------------- of a profile
+
+PROFILE = SearchPolicy(noise=1.64, highest=(1.54, 0.6), price=0.001, least=0.003)
+STRICT = SearchPolicy(
+    deviations=3.0, daring=None, steep=True, noise=1.64, highest=(1.54, 0.6), price=0.001, least=0.003
+)  # fmt: skip
+SQUARES = tuple(Row(b, b) for b in (16, 32, 64, 128))
+
+
+def volts(board: Board) -> dict[float, float]:
+    """What the made-up board's power says of its voltages: P goes with f V^2."""
+    return {clock: math.sqrt(0.6 + 0.4 * max(0.6, clock / CLOCKS[-1]) ** 2) for clock in CLOCKS}
+
+
+@pytest.mark.parametrize("cap_w", [4.0, 4.8, 5.6])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_profile_takes_few_probes_and_ends_near_the_best(cap_w: float, seed: int) -> None:
+    board = Board(draw=random.Random(seed))
+    search = board.search(cap_w, SQUARES, manner=PROFILE, volts=volts(board))
+    points = finish(search, board, cap_w, most=25)
+    best = search.best()
+    assert best in points
+    ideal = min(
+        (p for row in SQUARES for c in CLOCKS if board.power_w(p := Point(row, c)) <= 0.97 * cap_w), key=board.cost
+    )
+    assert board.cost(best) <= 1.06 * board.cost(ideal)
+    assert board.power_w(best) <= cap_w
+    assert 0 <= search.risk(best) < 0.01 < search.risk(Point(Row(128, 128), CLOCKS[-1]))
+    assert search.reason
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_strict_profile_probes_nothing_above_the_cap(known: bool, seed: int) -> None:
+    draw = random.Random(seed)
+    board = Board(rest_w=draw.uniform(1, 5), busy_w=draw.uniform(2, 8), draw=draw)
+    cap_w = board.rest_w + 0.2 + draw.uniform(0.3, 0.8) * board.busy_w
+    search = board.search(cap_w, SQUARES, manner=STRICT, volts=volts(board) if known else None)
+    points = finish(search, board, cap_w, most=40)
+    assert all(board.power_w(point) <= cap_w for point in points)
+
+
+def test_what_voltages_say_is_not_left_open() -> None:
+    board = Board(noise_w=0.005)
+    sds = []
+    for known in (None, volts(board)):
+        search = board.search(9.0, SQUARES, manner=PROFILE, volts=known)
+        for clock in CLOCKS[:3]:
+            point = Point(Row(64, 64), clock)
+            search.tell(point, *board.probe(point))
+        found = {cap_w: search.risk(Point(Row(64, 64), CLOCKS[-1])) for cap_w in (9.0,)}
+        assert found[9.0] < 0.5
+        sds.append(search._forecasts().power.sd[search._grid.index(Point(Row(64, 64), CLOCKS[-1]))])
+    assert sds[1] < sds[0] / 2
+
+
+def test_unknown_samples_keep_more_rows_in_question() -> None:
+    probed = []
+    for sd in (0.0, 0.5):
+        board = Board()
+        search = board.search(5.0, SQUARES, manner=PROFILE, volts=volts(board))
+        search.relative({row.batch_size: (2.0 ** (k / 2), sd if k else 0.0) for k, row in enumerate(SQUARES)})
+        probed.append(finish(search, board, 5.0, most=40))
+    assert Row(128, 128) not in {point.row for point in probed[0]}  # it needs 2.8 times the samples
+    assert Row(128, 128) in {point.row for point in probed[1]}
+
+
+def test_sure_of_the_samples_there_is_one_scenario() -> None:
+    shifts, weights = scenarios(np.zeros(3))
+    assert (shifts.tolist(), weights.tolist()) == ([[0, 0, 0]], [1])
+    shifts, weights = scenarios(np.array([0.0, 0.1, -0.2]))
+    assert weights.sum() == pytest.approx(1)
+    assert weights @ shifts == pytest.approx(np.zeros(3))
+    assert (shifts[:, 0] == 0).all()

@@ -1,0 +1,153 @@
+"""An agent for tests: a live board as files, the agent as a process, and clients as processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parent.parent.parent
+DEVFREQ = "sys/class/devfreq/17000000.gpu"
+SETTINGS = (306.0, 408.0, 510.0, 612.0, 714.0, 816.0, 918.0, 1020.0)
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "PYTHONWARNINGS": "error"}
+
+HOLDER = """
+import json, sys, time
+from wattune_agent.client import Client
+client = Client(sys.argv[1])
+for request, *numbers in json.loads(sys.argv[2]):
+    getattr(client, request)(*numbers)
+print("held", flush=True)
+for line in sys.stdin:
+    events = client.check()
+    print(json.dumps({"mhz": client.mhz, "events": events}), flush=True)
+"""
+"""A client that does what it is told, then answers each line from its stdin with what it knows."""
+
+
+def wait_for(is_so, seconds=30.0):
+    """Whether it came true in time."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        if is_so():
+            return True
+        time.sleep(0.01)
+    return bool(is_so())
+
+
+def state_of(pid):
+    """The state of a process, as "S" or "T"; "Z" also if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+class LiveBoard:
+    """The files of a live Orin Nano, kept alive by a process."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def read(self, name):
+        return (self.root / DEVFREQ / name).read_text(encoding="utf-8").strip(" \n\0")
+
+    def limits_mhz(self):
+        texts = [self.read("min_freq"), self.read("max_freq")]
+        return tuple(int(text) / 1e6 if text else 0.0 for text in texts)
+
+    def is_at(self, mhz):
+        return self.limits_mhz() == (mhz, mhz)
+
+    def load(self, share):
+        (self.root / "load_fraction").write_text(str(share), encoding="utf-8")
+
+    def state(self):
+        railgate = (self.root / DEVFREQ / "device" / "railgate_enable").read_text(encoding="utf-8").strip()
+        return (*self.limits_mhz(), railgate)
+
+    def snapshots(self):
+        folder = self.root / "var/lib/wattune"
+        return sorted(folder.glob("board-*.json")) if folder.is_dir() else []
+
+
+@contextmanager
+def live_board(root):
+    """Run the board's process."""
+    command = [sys.executable, "-m", "tests.support.live.daemon", str(root), "--seconds", "300"]
+    with subprocess.Popen(command, cwd=REPOSITORY, env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline().startswith(b"live")
+            yield LiveBoard(root)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def agent(*arguments):
+    """``wattune-agent`` with these arguments, as a process."""
+    command = [sys.executable, "-m", "wattune_agent", *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def serving(board, socket, *options):
+    """An agent that serves the board."""
+    arguments = ["serve", "--device", "jetson", "--sysfs-root", board.root, "--socket", socket, *options]
+    with tempfile.TemporaryFile("w+") as said:
+        command = [sys.executable, "-m", "wattune_agent", *map(str, arguments)]
+        with subprocess.Popen(command, env=ENVIRONMENT, stderr=said) as process:
+
+            def text():
+                said.seek(0)
+                return said.read()
+
+            process.said = text
+            try:
+                assert wait_for(lambda: socket.exists() and " at " in text()), text()
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+                    try:
+                        process.wait(10)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+                        raise
+
+
+class Holder:
+    """A client in a process of its own."""
+
+    def __init__(self, socket, *requests):
+        command = [sys.executable, "-c", HOLDER, str(socket), json.dumps(requests)]
+        self.process = subprocess.Popen(
+            command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert self.process.stdout.readline() == "held\n"
+
+    def ask(self):
+        self.process.stdin.write("\n")
+        return json.loads(self.process.stdout.readline())
+
+    def stop(self):
+        """Let it stand still."""
+        self.process.send_signal(signal.SIGSTOP)
+        assert wait_for(lambda: state_of(self.process.pid) == "T")
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()

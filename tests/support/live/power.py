@@ -1,0 +1,126 @@
+"""Power that the live boards draw, and what else differs between families.
+
+The figures are of the right size and shape (a floor, a part that grows with load and clock, more than in proportion),
+so that caps cut through the middle of the settings; nothing in the tests takes them for those of a real board.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Model:
+    """One family. ``power(ghz, load, asleep)`` gives watts of each rail, by the names in its record;
+    ``instead``: files of the record that hold something else here."""
+
+    record: str
+    whole: str
+    power: Callable[[float, float, bool], dict[str, float]]
+    clock_folder: str
+    limits: tuple[str, str, str]
+    listing: str
+    per_mhz: int
+    refuses: bool
+    switches: tuple[str, ...]
+    coolers: tuple[str, ...]
+    window_s: float
+    period_s: float
+    lag_s: float
+    trip_c: float
+    heat_c_per_w: float
+    heat_s: float
+    any_step: int = 0
+    base_mhz: float = 0.0
+    instead: tuple[tuple[str, str], ...] = ()
+
+
+def _orin_nano(ghz: float, load: float, asleep: bool) -> dict[str, float]:
+    processors_w = 0.3 + (0.0 if asleep else 0.15) + load * (2.0 * ghz + 4.5 * ghz**3)
+    soc_w = 1.1 + 0.9 * load
+    return {"VDD_IN": 2.5 + processors_w + soc_w, "VDD_CPU_GPU_CV": processors_w, "VDD_SOC": soc_w}
+
+
+def _nano(ghz: float, load: float, asleep: bool) -> dict[str, float]:
+    # The floor of the voltage up to 530 MHz: L4T drivers/soc/tegra/tegra210-dvfs.c.
+    volts = max(0.82, 0.82 + 0.5455 * (ghz - 0.53))
+    gpu_w = 0.0 if asleep else 0.5 * (0.377 * volts**3 + (2.138 + 3.3 * load) * volts**2 * ghz)
+    cpu_w = 0.3 + 0.9 * load
+    return {"POM_5V_IN": 1.2 + 0.9 * load + gpu_w + cpu_w, "POM_5V_GPU": gpu_w, "POM_5V_CPU": cpu_w}
+
+
+def _cpu_laptop(ghz: float, load: float, asleep: bool) -> dict[str, float]:
+    package_w = 1.3 + load * (2.2 * ghz + 0.32 * ghz**3)
+    dram_w = 0.5 + 0.7 * load
+    return {
+        "package-0": package_w,
+        "core": package_w - 1.2,
+        "uncore": 0.3,
+        "dram": dram_w,
+        "psys": package_w + dram_w + 3.4,
+    }
+
+
+_DEVFREQ = ("min_freq", "max_freq", "cur_freq")
+
+MODELS = {
+    "orin-nano": Model(
+        record="orin-nano-jp6",
+        whole="VDD_IN",
+        power=_orin_nano,
+        clock_folder="*/devfreq/*",
+        limits=_DEVFREQ,
+        listing="available_frequencies",
+        per_mhz=1000000,
+        refuses=False,
+        switches=("*/railgate_enable",),
+        coolers=("devfreq-*",),
+        window_s=0.0066,
+        period_s=0.0066,
+        lag_s=0.0,
+        trip_c=99.0,
+        heat_c_per_w=3.5,
+        heat_s=80.0,
+    ),
+    "nano": Model(
+        record="nano-jp4",
+        whole="POM_5V_IN",
+        power=_nano,
+        clock_folder="*/devfreq/*",
+        limits=_DEVFREQ,
+        listing="available_frequencies",
+        per_mhz=1000000,
+        refuses=True,
+        switches=("*/railgate_enable",),
+        coolers=("gpu-balanced",),
+        window_s=0.422,
+        period_s=0.422,
+        lag_s=0.0,
+        trip_c=97.5,
+        heat_c_per_w=4.0,
+        heat_s=90.0,
+        # Continuous: the chip averages and holds.
+        instead=(("*/running_mode", "1"),),
+    ),
+    "cpu-laptop": Model(
+        record="laptop-intel",
+        whole="psys",
+        power=_cpu_laptop,
+        clock_folder="*/cpufreq/policy*",
+        limits=("scaling_min_freq", "scaling_max_freq", "scaling_cur_freq"),
+        listing="",
+        per_mhz=1000,
+        refuses=False,
+        switches=("*/no_turbo",),
+        coolers=("Processor",),
+        window_s=0.0,
+        period_s=0.001,
+        lag_s=0.0,
+        trip_c=97.0,
+        heat_c_per_w=2.5,
+        heat_s=30.0,
+        any_step=100000,
+        base_mhz=1600.0,
+    ),
+}

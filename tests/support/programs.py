@@ -1,0 +1,174 @@
+"""Black-box programs whose step time and power depend on batch size and clock, through plain files."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.support.device_examples import FileDevice
+
+TRAINER = """
+import argparse, os, pathlib, signal, sys, time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("folder", type=pathlib.Path)
+parser.add_argument("--batch", type=int)
+parser.add_argument("--steps", type=int, default=10**9)
+parser.add_argument("--say", default="step {n} took {s:.6f} s")
+parser.add_argument("--fits", type=int, default=10**9)
+parser.add_argument("--dies", default="")
+parser.add_argument("--hold", action="store_true")
+parser.add_argument("--file")
+parser.add_argument("--stubborn", action="store_true")
+given = parser.parse_args()
+(given.folder / "pid").write_text(str(os.getpid()))
+with open(given.folder / "calls", "a") as calls:
+    print(given.batch, file=calls)
+if given.stubborn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def power(watts):
+    (given.folder / "next").write_text(str(int(1000 * watts)))
+    os.replace(given.folder / "next", given.folder / "power1_input")
+
+
+def clock():
+    return float((given.folder / "cur_freq").read_text() or 100)
+
+
+def take(seconds):
+    time.sleep(seconds)
+    passed = given.folder / "passed_us"
+    so_far = int(passed.read_text()) if passed.exists() else 0
+    (given.folder / "next").write_text(str(so_far + round(1e6 * seconds)))
+    os.replace(given.folder / "next", passed)
+
+
+power(1.5)
+take(0.2)
+if given.batch > given.fits:
+    if given.dies == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(given.dies)
+lines = []
+for n in range(given.steps):
+    power(2 + clock() / 100 + given.batch / 8)
+    seconds = given.batch / clock() / 4
+    take(seconds)
+    lines.append(given.say.format(n=n, s=seconds, ms=1000 * seconds))
+    if not given.hold:
+        print("\\n".join(lines), file=open(given.file, "a") if given.file else None)
+        lines = []
+print("\\n".join(lines))
+power(1.5)
+take(0.2)
+"""
+"""A step takes batch / clock / 4 seconds and 2 + clock / 100 + batch / 8 watts; before and after it, 1.5 W.
+
+What it prints is what it slept for, without what a busy machine adds; ``passed_us`` has the sum of it in microseconds.
+"""
+
+SHELL = """
+cd "$(dirname "$0")"
+n=0
+passed=$(cat passed_us 2>/dev/null || echo 0)
+while [ $n -lt "$2" ]; do
+    sleep "0.0$1"
+    n=$((n + 1)) passed=$((passed + 10000 * $1))
+    echo $passed > next && mv next passed_us
+done
+"""
+"""A step takes as many hundredths of a second as the batch has samples; ``passed_us`` as in ``TRAINER``."""
+
+C = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    int steps = atoi(words[2]);
+    if (atoi(words[1]) > 16) { char *all = 0; fprintf(stderr, "NvMapMemAlloc error 12\n"); *all = 1; }
+    while (steps-- > 0) { usleep(2000 * atoi(words[1])); printf("%d ms/step\n", 2 * atoi(words[1])); }
+    return 0;
+}
+"""
+"""A step takes 2 ms a sample; its lines come all at once, at the end."""
+
+PATTERN = r"took ([\d.]+) s"
+
+
+def trainer(folder: Path, *options: str) -> str:
+    """The command of ``TRAINER``, which works on the files of a FileDevice in the folder."""
+    path = folder / "train.py"
+    path.write_text(TRAINER)
+    words = [sys.executable, "-S", str(path), str(folder), "--batch", "{batch_size}", *options]
+    return shlex.join(words).replace("'{batch_size}'", "{batch_size}").replace("'{steps}'", "{steps}")
+
+
+def shell(folder: Path) -> str:
+    """The command of ``SHELL``."""
+    path = folder / "train.sh"
+    path.write_text(SHELL)
+    return f"sh {path} {{batch_size}} {{steps}}"
+
+
+def compiled(folder: Path) -> str | None:
+    """The command of ``C``; None where nothing compiles it."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    (folder / "train.c").write_text(C)
+    subprocess.run([compiler, "-o", str(folder / "train"), str(folder / "train.c")], check=True)
+    return f"{folder / 'train'} {{batch_size}} {{steps}}"
+
+
+def step_s(batch_size: int, clock: float) -> float:
+    """Of ``TRAINER``."""
+    return batch_size / clock / 4
+
+
+def power_w(batch_size: int, clock: float) -> float:
+    """Of ``TRAINER``."""
+    return 2 + clock / 100 + batch_size / 8
+
+
+def is_gone(folder: Path, seconds: float = 2.0) -> bool:
+    """Whether ``TRAINER`` has ended."""
+    pid, end_s = int((folder / "pid").read_text()), time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+class Files(FileDevice):
+    """A device of files, idle at first."""
+
+    spec = "files:here"
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self.power_file.write_text("1500\n")
+
+
+class OneClock(Files):
+    """With no choice, so that a test takes one cell."""
+
+    settings = (100.0,)
+
+
+class ProgramsTime(OneClock):
+    """On the time that its programs slept for, which is the same on every machine."""
+
+    def now_s(self) -> float:
+        """Seconds."""
+        path = self.power_file.with_name("passed_us")
+        return int(path.read_text()) / 1e6 if path.exists() else 0.0

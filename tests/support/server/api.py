@@ -1,0 +1,127 @@
+"""Requests of a client, valid and hostile files, and the state of a whole store to compare with."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import select
+from tests.server.conftest import Store
+from tests.support import report_records as samples
+from tests.support.server import dashboard as made
+
+from wattune.records.served import ServedModel
+from wattune.server.store import tokens
+from wattune.server.store.schema import Base
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def safetensors(
+    tensors: dict[str, Any] | None = None, *, data: bytes | None = None, header: bytes | None = None
+) -> bytes:
+    """A file with this header; by default one tensor of four numbers."""
+    if tensors is None:
+        tensors = {"weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
+    text = json.dumps(tensors).encode() if header is None else header
+    return len(text).to_bytes(8, "little") + text + (bytes(16) if data is None else data)
+
+
+def npz(**arrays: Any) -> bytes:
+    """What numpy writes."""
+    file = io.BytesIO()
+    np.savez_compressed(file, **(arrays or {"images": np.zeros((4, 1, 8, 8), np.uint8), "labels": np.arange(4)}))
+    return file.getvalue()
+
+
+def put_file(client: Any, content: bytes, kind: str = "safetensors", **more: Any) -> Any:
+    return client.put(f"/v1/files/{sha256(content)}", params={"kind": kind}, content=content, **more)
+
+
+def model(name: str = "resnet8-digits", **changes: Any) -> dict[str, Any]:
+    """A model as JSON."""
+    return ServedModel.parse({**made.MODEL.dump(), "model": name, **changes}).dump()
+
+
+def with_weights(content: bytes, name: str = "resnet8-digits") -> dict[str, Any]:
+    """A model with these weights."""
+    return model(name, weights={"sha256": sha256(content), "bytes": len(content)})
+
+
+def profile() -> dict[str, Any]:
+    return _record("profile")
+
+
+def efficiency() -> dict[str, Any]:
+    return _record("efficiency")
+
+
+def plan() -> dict[str, Any]:
+    return _record("plan")
+
+
+def training() -> dict[str, Any]:
+    return _record("training")
+
+
+def _record(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_records()[name])
+    return found
+
+
+@functools.cache
+def _records() -> dict[str, str]:
+    # Made once: they say when they were made.
+    run = samples.run()
+    assert run.plan is not None
+    assert run.training is not None
+    every = {
+        "profile": samples.profile(),
+        "efficiency": samples.efficiency(),
+        "plan": run.plan,
+        "training": run.training,
+    }
+    return {name: json.dumps(record.dump()) for name, record in every.items()}
+
+
+def status(name: str = "nano-1", **changes: Any) -> dict[str, Any]:
+    return made.status(name, **changes).model_dump(mode="json")
+
+
+def token(store: Store, scope: str, name: str | None = None, *, expires_s: float | None = None) -> dict[str, str]:
+    """A new token, as the header that shows it."""
+    with store.database.session() as session:
+        text = tokens.make(session, name or f"{scope}-token", scope, time.time(), expires_s)
+    return {"Authorization": f"Bearer {text}"}
+
+
+def contents(store: Store) -> dict[str, Any]:
+    """Every row of every table, but for when a token was used, and every file with its hash."""
+    found: dict[str, Any] = {}
+    with store.database.session(reads_only=True) as session:
+        for name, table in Base.metadata.tables.items():
+            columns = [column for column in table.columns if column.name != "used_s"]
+            found[name] = sorted(json.dumps(list(row), sort_keys=True) for row in session.execute(select(*columns)))
+    folder: Path = store.files.folder
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    found["the folder"] = sorted((str(path.relative_to(folder)), sha256(path.read_bytes())) for path in paths)
+    return found
+
+
+def problem(answer: Any, status: int) -> dict[str, Any]:
+    """The problem that a request was answered with."""
+    assert answer.status_code == status, f"{answer.status_code}: {answer.text[:500]}"
+    assert answer.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = answer.json()
+    assert found["status"] == status
+    assert found["detail"]
+    assert found["title"]
+    return found

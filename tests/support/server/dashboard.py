@@ -1,0 +1,178 @@
+"""A store with something to show on every page: records of a synthetic board."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from tests.support import report_records as samples
+
+from wattune.records import LearningCurve, ProfileTable, TrainingRecord
+from wattune.records.served import DeviceStatus, ServedModel, ServedProxy, SweepRequest, digest
+from wattune.server.jobs import queue
+from wattune.server.store.schema import DeviceRow, FileRow, JobRow, ModelRow, ProfileRow, TrainingRow, UnitRow
+
+MODEL = ServedModel(
+    model="resnet8-digits",
+    factory="resnet8",
+    input_shape=(1, 8, 8),
+    batch_sizes=samples.BATCH_SIZES,
+    budget_samples=60_000,
+    target=0.95,
+    proxy=ServedProxy(data={"source": "digits"}, target=0.95),
+)
+
+HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>\"'&"
+"""A text that must stay one, wherever it comes from."""
+
+
+def status(name: str, **changes: Any) -> DeviceStatus:
+    """A device in the middle of its training."""
+    given = {
+        "device": name,
+        "board": "Jetson Nano 4 GB",
+        "kind": "simulated",
+        "model": MODEL.model,
+        "step": "train",
+        "share": 0.43,
+        "says": "12,288 samples",
+        "cap_w": 5.2,
+        "power_w": 4.87,
+        "batch_size": 16,
+        "clock_mhz": 614.4,
+        "metric": 0.905,
+        "target": 0.95,
+        "samples": 12_288,
+    }
+    return DeviceStatus.model_validate({**given, **changes})
+
+
+def put_device(
+    store: Any, said: DeviceStatus, *, ago_s: float = 0.0, profile_id: Any = None, job_id: Any = None
+) -> None:
+    """What a device says, as the API would keep it."""
+    with store.database.session() as session:
+        session.merge(
+            DeviceRow(
+                name=said.device,
+                status=said.model_dump(mode="json"),
+                profile_id=profile_id,
+                job_id=job_id,
+                seen_s=time.time() - ago_s,
+            )
+        )
+
+
+def put_model(store: Any) -> None:
+    """The model on offer."""
+    with store.database.session() as session:
+        row = {"record": MODEL.dump(), "digest": MODEL.digest, "created_s": time.time(), "updated_s": time.time()}
+        session.merge(ModelRow(name=MODEL.model, **row))
+
+
+def put_profile(store: Any, table: ProfileTable, publisher: str = "nano-1") -> str:
+    """A profile; gives its id."""
+    key = digest(table.dump())[:32]
+    with store.database.session() as session:
+        session.merge(
+            ProfileRow(
+                id=key,
+                key_sha256=None,
+                board=table.device,
+                workload=table.workload,
+                algorithm=table.algorithm,
+                kind=table.provenance.kind,
+                publisher=publisher,
+                record=table.dump(),
+                created_s=time.time(),
+            )
+        )
+    return key
+
+
+def put_training(store: Any, record: TrainingRecord, device: str, *, ago_s: float = 0.0) -> str:
+    """A finished training; gives its id."""
+    key = digest([device, ago_s, record.dump()])[:32]
+    row = {"device": device, "model_name": MODEL.model, "record": record.dump(), "created_s": time.time() - ago_s}
+    with store.database.session() as session:
+        session.merge(TrainingRow(id=key, **row))
+    return key
+
+
+def put_job(store: Any, **request: Any) -> str:
+    """A job with three seeds of every batch size, none of them begun; gives its id."""
+    asked = SweepRequest.model_validate({"model": MODEL.model, "strategy": "full", "seeds": 3, **request})
+    with store.database.session() as session:
+        row, _ = queue.submit(session, MODEL, asked, time.time())
+        return row.id
+
+
+def finish_run(store: Any, job_id: str, curve: LearningCurve) -> None:
+    """One run of a job is done, as a worker would leave it."""
+    content = json.dumps(curve.dump()).encode()
+    sha256 = store.files.write(content)
+    with store.database.session() as session:
+        session.merge(FileRow(sha256=sha256, kind="curve", bytes=len(content), created_s=time.time()))
+        unit = session.query(UnitRow).filter_by(job_id=job_id, batch_size=curve.batch_size, seed=curve.seed).one()
+        unit.state, unit.curve_sha256, unit.attempts = "done", sha256, 1
+        unit.samples, unit.reached, unit.finished_s = curve.samples, curve.reached, time.time()
+        job = session.get(JobRow, job_id)
+        assert job is not None
+        job.state = "running"
+
+
+def finish_job(store: Any, job_id: str) -> None:
+    """All of its runs are done, and its curve is there."""
+    for curve in samples.curves(proxy=True):
+        finish_run(store, job_id, curve)
+    with store.database.session() as session:
+        job = session.get(JobRow, job_id)
+        assert job is not None
+        job.state, job.curve, job.finished_s = "done", samples.efficiency().dump(), time.time()
+
+
+def fill(store: Any) -> dict[str, Any]:
+    """Something on every page; gives the ids by what they are of."""
+    put_model(store)
+    records = samples.run()
+    assert records.training is not None
+    table = samples.profile()
+    profile_id, done = put_profile(store, table), put_job(store)
+    finish_job(store, done)
+    open_job = put_job(store, target=0.94)
+    for curve in samples.curves(proxy=True)[:8]:
+        finish_run(store, open_job, curve)
+    put_device(store, status("nano-1"), profile_id=profile_id, job_id=done)
+    estimating = {"step": "estimate", "share": 0.2, "metric": None, "samples": None, "batch_size": None, "power_w": 2.1}
+    put_device(store, status("nano-2", clock_mhz=None, says="7 runs of the proxy done", **estimating), job_id=open_job)
+    tx2 = {"board": "Jetson TX2 NX", "cap_w": 7.5, "power_w": 7.71, "clock_mhz": 1109.25, "batch_size": 8}
+    put_device(store, status("tx2nx-1", kind="measured", share=0.78, metric=0.938, **tx2), profile_id=profile_id)
+    put_device(store, status("orin-1", board="Jetson Orin Nano", step="profile", share=0.6), ago_s=95)
+    put_device(store, status("nano-3", step="done", share=1.0, metric=0.951), ago_s=700, profile_id=profile_id)
+    runs = [
+        put_training(store, slower(records.training, 1.0), "nano-1", ago_s=60),
+        put_training(store, slower(records.training, 1.6), "tx2nx-1", ago_s=4000),
+        put_training(store, slower(records.training, 0.8), "nano-3", ago_s=90_000),
+    ]
+    return {"profile": profile_id, "done": done, "open": open_job, "runs": runs, "table": table}
+
+
+def slower(record: TrainingRecord, factor: float) -> TrainingRecord:
+    """The same training in so many times the time, at half the change in power."""
+    energy = factor**0.5
+    return record.model_copy(
+        update={
+            "time_s": record.time_s * factor,
+            "energy_j": record.energy_j * energy,
+            "evaluations": tuple(
+                e.model_copy(
+                    update={
+                        "time_s": record.time_s * factor * e.samples / record.samples,
+                        "energy_j": record.energy_j * energy * e.samples / record.samples,
+                    }
+                )
+                for e in record.evaluations
+            ),
+        }
+    )

@@ -1,0 +1,98 @@
+"""A server as a process, started by ``wattune serve``, and the process numbers of its workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+START_S = 60.0
+
+
+class Serving:
+    """A ``wattune serve`` that answers. ``log`` is what it and its workers say on stderr."""
+
+    def __init__(self, store: Path, *options: str, log: Path, environment: dict[str, str] | None = None):
+        self.log = log
+        command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--store", str(store), *options]
+        with log.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=stderr, env={**os.environ, **(environment or {})}
+            )
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], START_S)
+        line = self.process.stdout.readline().decode() if ready else ""
+        found = re.match(r"wattune is serving on (https?://\S+), store: ", line)
+        assert found, f"{line!r} {self.log.read_text()}"
+        self.url = found[1]
+
+    @property
+    def workers(self) -> list[int]:
+        """Process numbers of the worker processes that are its children."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and _parent(entry) == self.process.pid and b"jobs.worker" in _command(entry):
+                found.append(int(entry.name))
+        return sorted(found)
+
+    def get(self, path: str) -> httpx.Response:
+        """The answer to a GET."""
+        return httpx.get(self.url + path, timeout=20)
+
+    def kill(self, pid: int | None = None) -> None:
+        """SIGKILL to the server, or to one of its processes."""
+        os.kill(pid or self.process.pid, signal.SIGKILL)
+        if pid is None:
+            self.process.wait(20)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to end, and wait until it has: its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        code = self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+@contextmanager
+def serving(store: Path, *options: str, environment: dict[str, str] | None = None) -> Iterator[Serving]:
+    """A server on a free port that ends with the context."""
+    server = Serving(store, *options, log=store.parent / "server.log", environment=environment)
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+def wait_for(what, timeout_s: float = 60.0, every_s: float = 0.05):
+    """The first true value of ``what()``."""
+    until_s = time.monotonic() + timeout_s
+    while not (found := what()):
+        assert time.monotonic() < until_s, f"not in {timeout_s:g} s"
+        time.sleep(every_s)
+    return found
+
+
+def _parent(entry: Path) -> int | None:
+    try:
+        stat = (entry / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if stat[0] == "Z" else int(stat[1])
+
+
+def _command(entry: Path) -> bytes:
+    try:
+        return (entry / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

@@ -1,0 +1,252 @@
+"""Small models, data and devices for the tests of sessions, and the plain loops that they are compared with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from wattune.devices import Device, Sensor, SimulatedDevice, builtin_board
+from wattune.devices.virtual_time import Piece, VirtualDevice
+from wattune.records import StepWork
+from wattune.search.search import Point, Row
+
+SAMPLES = 640
+
+
+class Numbered(Dataset[tuple[Tensor, Tensor]]):
+    """Points in the plane with a class; the first feature is the sample's number, so that each can be told apart."""
+
+    def __init__(self, samples: int = SAMPLES, features: int = 8):
+        generator = torch.Generator().manual_seed(7)
+        self.x = torch.randn(samples, features, generator=generator)
+        self.y = (self.x.sum(1) > 0).long()
+        self.number = torch.arange(samples)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
+
+
+class Named(Numbered):
+    """The same as dictionaries, with the number and a text of each sample."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]
+        return {"x": self.x[index], "y": self.y[index], "number": self.number[index], "name": f"sample {index}"}
+
+
+def perceptron(features: int = 8, width: int = 16, *, norm: bool = False) -> nn.Sequential:
+    """A small network, the same one each time."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        middle = [nn.BatchNorm1d(width)] if norm else []
+        return nn.Sequential(nn.Linear(features, width), *middle, nn.Tanh(), nn.Linear(width, 2))
+
+
+def convolutional() -> nn.Sequential:
+    """A model with some work in it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(
+            nn.Conv2d(3, 16, 3, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, 2, 1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(2048, 10),
+        )
+
+
+def pictures(samples: int = 2048) -> TensorDataset:
+    """What ``convolutional`` takes."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(samples, 3, 32, 32, generator=generator)
+    return TensorDataset(x, torch.randint(0, 10, (samples,), generator=generator))
+
+
+def loss_of(model: nn.Module, batch: Any) -> Tensor:
+    """The usual line of a loop."""
+    return functional.cross_entropy(model(batch.x), batch.y)
+
+
+def plain(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader[Any],
+    passes: int,
+    *,
+    after_step: Callable[[], None] = lambda: None,
+    after_pass: Callable[[], None] = lambda: None,
+) -> list[float]:
+    """The loop that everybody writes; its losses."""
+    losses = []
+    for _ in range(passes):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            after_step()
+            losses.append(float(loss.detach()))
+        after_pass()
+    return losses
+
+
+def distance(one: nn.Module, other: nn.Module) -> float:
+    """The largest difference of two models' parameters."""
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return max(float((a - b).detach().abs().max()) for a, b in pairs)
+
+
+def board(*, noise_w: float = 0.03, **changes: Any) -> SimulatedDevice:
+    """A Jetson Nano with a sensor that is fast enough for short tests."""
+    nano = builtin_board("jetson-nano")
+    sensor = nano.sensor.model_copy(update={"period_s": 0.02, "window_s": 0.02, "noise_w": noise_w})
+    return SimulatedDevice(nano.model_copy(update={"sensor": sensor, **changes}))
+
+
+class OwnTimeDevice(VirtualDevice):
+    """A device that executes steps, on a time that steps and waiting alone let pass: 10 ms a step."""
+
+    name, mode, kind, actuator = "bench", "-", "measured", "clock_mhz"
+    settings = (100.0, 200.0)
+    sensor = Sensor(rail="made up", period_s=0.01, window_s=0.01)
+    memory_bytes = None
+    data_types = frozenset({"fp32"})
+    executes_steps = True
+    step_s = 0.01
+    clock_mhz = 150.0
+
+    def power_w(self) -> float:
+        return self.clock_mhz / 50
+
+    def current(self) -> float:
+        return self.clock_mhz
+
+    def _check(self, work: StepWork) -> None:
+        pass
+
+    def _pieces(self, work: StepWork) -> tuple[int, Callable[[int], Piece]]:
+        return 1, lambda _: Piece(self.step_s, self.power_w())
+
+    def _at_rest(self) -> Piece:
+        return Piece(1.0, self.power_w())
+
+    def _apply(self, value: float) -> None:
+        self.clock_mhz = value
+
+    def _snapshot(self) -> object:
+        return self.clock_mhz
+
+    def _restore(self, snapshot: object) -> None:
+        self.clock_mhz = snapshot  # type: ignore[assignment]
+
+
+class Late(Numbered):
+    """Each sample takes so many seconds of the device's time to come."""
+
+    def __init__(self, device: Device, seconds: float):
+        super().__init__()
+        self.device, self.seconds = device, seconds
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.device.wait(self.seconds)
+        return super().__getitem__(index)
+
+
+class RealTimeDevice(Device):
+    """A device on real time with two clocks, whose power is a function of the present one."""
+
+    name, mode, kind, actuator = "bench", "-", "measured", "clock_mhz"
+    settings = (100.0, 200.0)
+    sensor = Sensor(rail="made up", period_s=0.01, window_s=0.01)
+    memory_bytes = None
+    data_types = frozenset({"fp32"})
+    executes_steps = True
+
+    def __init__(self, power_w: Callable[[float], float] = lambda clock_mhz: clock_mhz / 50):
+        self.clock_mhz = 150.0
+        self._power_w = power_w
+        self._begin_s = time.monotonic()
+
+    def now_s(self) -> float:
+        return time.monotonic() - self._begin_s
+
+    def power_w(self) -> float:
+        return self._power_w(self.clock_mhz)
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    @contextmanager
+    def step(self, work: StepWork) -> Iterator[None]:
+        yield
+
+    def current(self) -> float:
+        return self.clock_mhz
+
+    def _apply(self, value: float) -> None:
+        self.clock_mhz = value
+
+    def _snapshot(self) -> object:
+        return self.clock_mhz
+
+    def _restore(self, snapshot: object) -> None:
+        assert isinstance(snapshot, float)
+        self.clock_mhz = snapshot
+
+
+class Tour:
+    """In place of the search: every row once at the lowest setting, and then the fastest of what keeps the cap."""
+
+    reason = "the tour is over"
+
+    def __init__(self, rows: Any, settings: Any, *, cap_w: float | None, start: Row, **_: Any):
+        self.places = [Point(row, min(settings, default=None)) for row in sorted(rows, key=lambda row: row != start)]
+        self.cap_w = cap_w
+        self.seen: dict[Point, tuple[float, float]] = {}
+        self.closed: set[Point] = set()
+        self.known: list[dict[int, tuple[float, float]]] = []
+
+    def relative(self, known: dict[int, tuple[float, float]]) -> None:
+        self.known.append(dict(known))
+
+    def next(self) -> Point | None:
+        return next((p for p in self.places if p not in self.seen and p not in self.closed), None)
+
+    def tell(self, point: Point, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float) -> None:
+        self.seen[point] = step_s, power_peak_w
+
+    def above(self, point: Point, power_w: float) -> None:
+        self.closed.add(point)
+        self.seen.pop(point, None)
+
+    def unfit(self, row: Row) -> None:
+        self.closed |= {point for point in self.places if point.row == row}
+
+    def best(self) -> Point | None:
+        return min(self.seen, key=lambda point: self.seen[point][0] / point.row.batch_size, default=None)
+
+    def worth(self) -> float:
+        return 0.0
+
+    def worth_of_curve(self) -> float:
+        return 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "seen": [[list(p.row), p.setting, *figures] for p, figures in self.seen.items()],
+            "closed": [[list(p.row), p.setting] for p in self.closed],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = {Point(Row(*row), at): (step_s, peak_w) for row, at, step_s, peak_w in state["seen"]}
+        self.closed = {Point(Row(*row), at) for row, at in state["closed"]}
