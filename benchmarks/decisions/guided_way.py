@@ -96,7 +96,7 @@ class Profile:
 
     def proceed(self, samples: Believed, *, by_curve: bool) -> Guided:
         """Probe until no further probe is worth its time."""
-        rows = [(size, size) for size in self.rig.board.batch_sizes]
+        rows = [BatchShape.of(size) for size in self.rig.board.batch_sizes]
         self._asked_s = time.perf_counter()
         return guided(
             self._device,
@@ -114,10 +114,10 @@ class Profile:
         self._notebook.measure(None, self, shape, setting)
         self._asked_s = time.perf_counter()
 
-    def probe(self, shape: BatchShape, setting: float | None) -> tuple[ProfileCell | AbortedProbe, ProfileCost]:
+    def measure(self, shape: BatchShape, setting: float | None) -> tuple[ProfileCell | AbortedProbe, ProfileCost]:
         """Probe one cell, in the form that the journal expects."""
         assert setting is not None
-        cell, before_s = Cell(shape[0], setting), self.rig.seconds
+        cell, before_s = Cell(shape.batch, setting), self.rig.seconds
         read = self.rig.probe(cell, windows=WINDOWS)
         cost = ProfileCost(
             time_s=self.rig.seconds - before_s, energy_j=0.0, above_cap_s=0.0, probes=1, cap_w=self.rig.cap_w

@@ -70,7 +70,7 @@ def _one_row(rig: Rig, samples: Samples, order: list[int]) -> ProbeOutcome:
     measure = _measure(rig, outcome)
     for size in order:
         for clock in rig.board.clocks_mhz:
-            if isinstance(measure((size, size), clock), AbortedProbe):
+            if isinstance(measure(BatchShape.of(size), clock), AbortedProbe):
                 break
         if outcome.measured:
             break
@@ -78,7 +78,7 @@ def _one_row(rig: Rig, samples: Samples, order: list[int]) -> ProbeOutcome:
 
 
 def _rows(rig: Rig) -> list[BatchShape]:
-    return [(size, size) for size in rig.board.batch_sizes]
+    return [BatchShape.of(size) for size in rig.board.batch_sizes]
 
 
 def _picked(rig: Rig, outcome: ProbeOutcome, samples: Samples) -> ProbeOutcome:
@@ -89,7 +89,7 @@ def _picked(rig: Rig, outcome: ProbeOutcome, samples: Samples) -> ProbeOutcome:
 def _measure(rig: Rig, outcome: ProbeOutcome, *, abort: bool = True) -> Callable[..., ProfileCell | AbortedProbe]:
     def measure(shape: BatchShape, clock_mhz: float | None) -> ProfileCell | AbortedProbe:
         assert clock_mhz is not None
-        cell = Cell(shape[0], clock_mhz)
+        cell = Cell(shape.batch, clock_mhz)
         reading = rig.probe(cell, abort=abort)
         if isinstance(reading, Reading):
             outcome.measured[cell] = reading
