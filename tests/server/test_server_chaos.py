@@ -135,7 +135,7 @@ def test_resumed_hung_worker_changes_nothing(store, tmp_path):
         found, before = status_of(store, job_id), outcome(store, job_id)
         assert [(run.attempts, run.state) for run in found.runs] == [(2, "done")]
         os.kill(process.pid, signal.SIGCONT)
-        wait_for(lambda: "seed 0 was lost: its result is dropped" in said.read_text(), 4 * leases.RENEW_EVERY_S)
+        wait_for(lambda: "seed 0: lease lost, result dropped" in said.read_text(), 4 * leases.RENEW_EVERY_S)
         assert "done" not in said.read_text()
         assert (status_of(store, job_id), outcome(store, job_id)) == (found, before)
     finally:

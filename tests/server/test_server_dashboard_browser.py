@@ -266,7 +266,7 @@ def test_learning_curves_appear_live(browser, site):
         page.wait_for_selector("text=12 of at most 18 runs done", timeout=6000)
         assert page.locator("svg.broad path.curve").count() == 12
         page.get_by_role("button", name="Cancel").click()
-        page.wait_for_selector("text=Start again")
+        page.wait_for_selector("text=Restart")
         assert "cancelled" in page.text_content("#said")
 
 
@@ -276,7 +276,7 @@ def test_outage_and_recovery_are_shown(browser, site):
         page.allowed.append("net::ERR_")
         page.route("**/*", lambda route: route.abort("connectionrefused"))
         page.wait_for_selector("#away:visible", timeout=6000)
-        assert "does not answer" in page.text_content("#away")
+        assert "does not respond" in page.text_content("#away")
         assert "nano-1" in page.text_content("#live")  # what was seen last stays
         made.put_device(store, made.status("nano-1", power_w=3.33))
         page.unroute_all()
