@@ -269,9 +269,9 @@ def measure(name: str, size: str) -> dict[str, Any]:
     with pair(name, width, depth) as (plain, in_session, device, sessions):
         plain.take(steps)
         in_session.take(1)
-        governor = sessions[0].governor
-        governor.can_split = False  # so that both run the same passes
-        while governor.prober.probing:
+        run = sessions[0].run
+        run.can_split = False  # so that both run the same passes
+        while run.explorer.probing:
             in_session.take(1)
         begin = len(device.read_at) - 1
         while len(times) < pairs:

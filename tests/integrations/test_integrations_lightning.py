@@ -287,7 +287,7 @@ def test_the_noise_of_the_gradients_is_that_of_the_samples(scaled):
         squares.append(sum(float(p.grad.square().sum()) for p in fresh.parameters()))
     expected = GradientNorms()
     expected.add(8, squares[0], 16, squares[1])
-    found = cap.session.knowledge.norms.state_dict()["pairs"]
+    found = cap.session.sample_model.norms.state_dict()["pairs"]
     assert found == [pytest.approx(pair, rel=0.05 if scaled else 1e-4) for pair in expected.state_dict()["pairs"]]
 
 
@@ -474,8 +474,8 @@ def test_the_work_of_a_step_is_seen_for_what_it_is():
             session.backward(functional.cross_entropy(plain.net(batch.data[0]), batch.data[1]))
     steps = [
         {phase.phase: sum(operation.flops for operation in phase.operations) for phase in work.phases}
-        for book in (cap.session.governor.book, session.governor.book)
-        for work in list(book._works.values())[:2]
+        for counter in (cap.session.run.counter, session.run.counter)
+        for work in list(counter._works.values())[:2]
     ]
     # What Lightning logs is a little more.
     assert steps[:2] == [pytest.approx(step, abs=10) for step in steps[2:]]

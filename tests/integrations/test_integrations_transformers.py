@@ -191,7 +191,7 @@ def test_fp16_autocast_is_priced_as_such(tmp_path):
 
         class Look(TrainerCallback):
             def on_step_end(self, args, state, control, seen=seen, capped=capped, **others):
-                seen.extend(work.data_type for work in capped._training.governor.book._works.values())
+                seen.extend(work.data_type for work in capped._training.run.counter._works.values())
 
         made.add_callback(Look())
         made.train()

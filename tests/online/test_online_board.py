@@ -90,7 +90,7 @@ def test_however_often_it_evaluates_points_are_measured(every):
         steps += 1
         if steps % every == 0:
             with session.evaluation(), torch.no_grad():
-                session.governor.model(x)
+                session.run.model(x)
 
     steps, x = 0, torch.randn(64, 3, 32, 32)
     record = trained(board(), passes=12, keep_recipe=True, on_batch=evaluate).record
@@ -285,7 +285,7 @@ def test_a_probe_is_fetched_before_it_begins():
     data, seen = Slow(), []
 
     def on_batch(session):
-        seen.append((session.governor.prober.is_measuring, data.fetched))
+        seen.append((session.run.explorer.is_measuring, data.fetched))
 
     trained(RealTimeDevice(), model=perceptron(), loader=DataLoader(data, batch_size=32), passes=3, on_batch=on_batch)
     between = [after - before for (_, before), (probing, after) in pairwise(seen) if probing]

@@ -192,7 +192,7 @@ def test_a_session_that_is_not_open():
         next(session.batches())
 
 
-def test_batches_that_cannot_be_cut():
+def test_batches_that_cannot_be_split():
     loader = loader_of(collate_fn=lambda items: Opaque(items))
     model = perceptron()
 
@@ -202,8 +202,8 @@ def test_batches_that_cannot_be_cut():
                 session.backward(torch.nn.functional.cross_entropy(model(batch.data.x), batch.data.y))
         return session
 
-    assert any("cannot be cut" in note for note in run().record.notes)
-    with pytest.raises(InputError, match="cannot be cut into micro-batches: Opaque; let collate_fn give"):
+    assert any("cannot be split" in note for note in run().record.notes)
+    with pytest.raises(InputError, match="cannot be split into micro-batches: Opaque; let collate_fn return"):
         run(micro_batch_size=8)
 
 

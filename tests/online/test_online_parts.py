@@ -20,7 +20,7 @@ from wattune.online.fit_check import FitCheck
 from wattune.online.micro_batching import can_split, even, moved, samples_of, shapes, split
 from wattune.online.sample_model import SampleModel
 from wattune.online.step_counter import StepCounter
-from wattune.online.step_timing import Times
+from wattune.online.step_timing import StepTimes
 from wattune.records import SampleEfficiency
 
 Pair = namedtuple("Pair", "x y")
@@ -96,10 +96,10 @@ def test_a_curve_is_read_between_its_points():
 
 
 def test_without_a_curve_there_is_a_prior():
-    knowledge = SampleModel(32, (16, 32, 64), keep=False, curve=None)
-    assert knowledge.source == "prior"
-    assert knowledge.relative[32] == (1.0, 0.0)
-    assert knowledge.relative[16][0] < 1 < knowledge.relative[64][0]
+    sample_model = SampleModel(32, (16, 32, 64), keep=False, curve=None)
+    assert sample_model.source == "prior"
+    assert sample_model.relative[32] == (1.0, 0.0)
+    assert sample_model.relative[16][0] < 1 < sample_model.relative[64][0]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_without_a_curve_there_is_a_prior():
     ids=str,
 )
 def test_advice_is_by_what_was_seen(options, times, said):
-    found = Times()
+    found = StepTimes()
     vars(found).update(compute_s=10.0, ordinary_s=10.0, steps=100, ordinary_steps=100, **times)
     advice = " ".join(found.advice(DataLoader(Numbered(), batch_size=8, **options), on_gpu=True))
     if said is None:
@@ -207,7 +207,7 @@ def test_a_batch_with_time_as_its_first_axis_is_not_cut():
 
 def test_where_no_size_is_known_to_fit_it_trains_at_the_users_own(monkeypatch):
     """Rather than asking for ever which one to take."""
-    monkeypatch.setattr(FitCheck, "fits", lambda self, row, book: False)
+    monkeypatch.setattr(FitCheck, "fits", lambda self, row, counter: False)
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(Numbered(), batch_size=32)

@@ -181,7 +181,7 @@ def test_the_gradient_noise_is_measured_on_the_way():
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader_of()) as session:
-        while session.knowledge.scale is None and session.passes < 100:
+        while session.sample_model.scale is None and session.passes < 100:
             for batch in session.batches():
                 session.backward(loss_of(model, batch))
     assert session.record.efficiency_from == "prior and noise scale"
@@ -194,7 +194,7 @@ def test_the_noise_scale_does_not_see_what_the_gradients_are_scaled_by(before_st
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**12)):
         model = perceptron()
         options = {"passes": 3, "micro_batch_size": 16, "batch_sizes": [32, 64], "before_step": before_step}
-        norms = run(model, sgd(model), scaler=scaler, **options).knowledge.norms.state_dict()
+        norms = run(model, sgd(model), scaler=scaler, **options).sample_model.norms.state_dict()
         found.append(norms["pairs"][:5])
     for plainly, scaled in zip(*found, strict=True):
         assert scaled == pytest.approx(plainly, rel=1e-3)
@@ -228,6 +228,6 @@ def test_gradients_that_nobody_clears_do_not_count_as_noise():
     model = perceptron()
     optimizer = torch.optim.SGD(model[-1].parameters(), lr=1e-3)
     session = run(model, optimizer, passes=12, keep_recipe=False)
-    signals = [abs(noise) for noise, _ in session.knowledge.norms.state_dict()["pairs"]]
+    signals = [abs(noise) for noise, _ in session.sample_model.norms.state_dict()["pairs"]]
     assert len(signals) > 4
     assert max(signals[-4:]) < 20 * max(signals[:4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -10,9 +11,11 @@ from tests.support import training_runs as made
 
 from wattune.algorithms import open_algorithm
 from wattune.cap import SensorLimit
-from wattune.devices import Fault
+from wattune.devices import Fault, SimulatedDevice, builtin_board
 from wattune.errors import DeviceUnavailable, SafetyStop, SensorError
 from wattune.power.capped_run import CappedRun
+from wattune.power.limiter import PowerLimiter
+from wattune_agent.cap_guard import HEAT_PATIENCE_S, PATIENCE_S
 
 LOST = Fault(kind="dropout", time_s=1.0, duration_s=1e6)
 
@@ -128,3 +131,66 @@ def test_a_board_that_cannot_stay_below_the_cap_is_stopped_and_may_be_resumed(wo
     with CappedRun(device, SensorLimit(6.0), 153.6) as run:
         run.start({**state, "device": None})
         run.check()
+
+
+def test_a_run_that_keeps_its_setting_takes_over_the_figures_and_the_events_alone(work):
+    """As a session does, which moves the run itself and may have another cap."""
+    first, second = made.nano(), made.nano()
+    with CappedRun(first, SensorLimit(4.0), 614.4) as run:
+        run.start()
+        steps(run, work, 3.0)
+        figures, events, state = run.meter.figures(), run.limiter.events, run.state_dict()
+    assert events
+    state["guard"] |= {"stopped": True, "over_s": 100.0}
+    with CappedRun(second, SensorLimit(3.0), second.safest) as run:
+        run.start(json.loads(json.dumps(state, allow_nan=False)), keep_setting=True)
+        assert run.limiter.value == run.limiter.top == second.current() == second.safest
+        assert run.limiter.quiet_s == pytest.approx(second.sensor.settle_s)
+        run.check()
+        assert (run.meter.figures().time_s, run.meter.figures().energy_j) == (figures.time_s, figures.energy_j)
+        assert run.limiter.events == events
+
+
+class Heated(SimulatedDevice):
+    """A board whose temperature the test sets."""
+
+    temperature_c = 40.0
+
+    def conditions(self):
+        return dataclasses.replace(super().conditions(), temperature_c=self.temperature_c)
+
+
+@pytest.mark.parametrize(
+    ("power_w", "temperature_c", "patience_s"),
+    [(6.0, 40.0, PATIENCE_S), (3.0, 95.0, HEAT_PATIENCE_S), (3.0, 40.0, None)],
+    ids=["above the cap", "too hot", "below both limits"],
+)
+def test_evaluations_do_not_restart_the_patience_at_the_lowest_setting(power_w, temperature_c, patience_s):
+    """Readings ten times a second, with an evaluation every two seconds."""
+    device = Heated(builtin_board("jetson-nano"))
+    device.temperature_c = temperature_c
+    stopped_s = None
+    with CappedRun(device, SensorLimit(5.0, max_temp_c=90.0), device.safest) as run:
+        for tenth in range(1, 1000):
+            if tenth % 20 == 0:
+                run.limiter.begin_evaluation()
+            if tenth % 20 == 5:
+                run.limiter.end_evaluation()
+            run.limiter(tenth / 10, power_w)
+            if run.limiter.stopped is not None:
+                stopped_s = tenth / 10
+                break
+    assert stopped_s == (None if patience_s is None else pytest.approx(patience_s, abs=1.5))
+
+
+@pytest.mark.parametrize(
+    ("before_w", "after_w", "holds"), [(5.0, 5.0, True), (5.0, 6.0, True), (5.0, 4.0, False), (None, 4.0, False)]
+)
+@pytest.mark.parametrize("loads", [PowerLimiter.remember, PowerLimiter.load_state_dict])
+def test_a_setting_of_evaluations_is_not_taken_over_under_a_lower_cap(before_w, after_w, holds, loads):
+    device = made.nano()
+    with CappedRun(device, SensorLimit(before_w), device.safest) as run:
+        state = {**run.limiter.state_dict(), "reached": device.settings[3]}
+    with CappedRun(device, SensorLimit(after_w), device.safest) as run:
+        loads(run.limiter, json.loads(json.dumps(state, allow_nan=False)))
+        assert run.limiter.state_dict()["reached"] == device.settings[3 if holds else 0]

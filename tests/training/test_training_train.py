@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.support import training_runs as made
@@ -242,6 +244,14 @@ def test_a_checkpoint_with_the_guard_of_an_older_version_is_resumed(tmp_path):
     assert set(extra["so_far"]) >= {"samples", "evaluations", "device", "guard", "meter", "watch", "drift", "moves"}
     save_checkpoint(path, state, extra=extra)
     assert same(train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=path, resume=True), whole)
+
+
+def test_a_checkpoint_from_before_0_1_0_is_resumed(tmp_path):
+    workload, plan, path = made.workload(target=None, budget_samples=1024), made.plan(cap_w=4.27), tmp_path / "parts"
+    whole = train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=tmp_path / "whole")
+    shutil.copy(Path(__file__).parent / "data/training_before_0_1_0.safetensors", path)
+    resumed = train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=path, resume=True)
+    assert same(resumed, whole)
 
 
 def test_a_kill_between_two_evaluations_repeats_less_than_an_interval(tmp_path, monkeypatch):

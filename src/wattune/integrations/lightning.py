@@ -32,6 +32,7 @@ from wattune.integrations.lightning_step import LightningStep
 from wattune.online import Session, capped
 from wattune.online.batch_shapes import batch_sizes as sizes_of
 from wattune.online.sample_model import opened_curve
+from wattune.online.session_run import run_state
 from wattune.records import SampleEfficiency, SessionRecord
 
 
@@ -93,7 +94,7 @@ class PowerCapCallback(Callback):
         passes, optimizer = self._passes, trainer.optimizers[0]
         if passes is None:
             return  # nothing to train on
-        batch_size, parts = passes.feed.batch_size, trainer.accumulate_grad_batches
+        batch_size, parts = passes.batch_source.batch_size, trainer.accumulate_grad_batches
         curve, sizes = opened_curve(self._efficiency), self._batch_sizes
         if not self._keep:
             sizes = sizes_of(batch_size * parts, sizes, curve, keep=False, samples=passes.samples)
@@ -252,7 +253,7 @@ class PowerCapCallback(Callback):
         session = self.session
         assert session is not None
         try:
-            figures = session.governor.meter.figures()
+            figures = session.run.capped.meter.figures()
         except SensorError:  # no reading yet
             return
         values = {f"wattune/{name}": float(value) for name, value in session.point.fields().items()}
@@ -298,8 +299,8 @@ class PowerCapCallback(Callback):
         assert passes is not None
         values = {
             "recipe": self._recipe(session),
-            "governor": session.governor.state_dict(),
-            "knowledge": session.knowledge.state_dict(),
+            "run": session.run.state_dict(),
+            "knowledge": session.sample_model.state_dict(),
             "passes": session.passes,
             "position": passes.position,
             "order": passes.order,
@@ -318,12 +319,12 @@ class PowerCapCallback(Callback):
             passes.resume(values["position"], checkpoint["random"], values["order"])
         session.passes = values["passes"]
         if values["recipe"] == self._recipe(session):
-            session.knowledge.load_state_dict(values["knowledge"])
-            session.governor.load_state_dict(values["governor"])
+            session.sample_model.load_state_dict(values["knowledge"])
+            session.run.load_state_dict(run_state(values))
         else:
-            session.governor.note("the checkpoint is of another board or recipe, so the search was restarted")
+            session.run.note("the checkpoint is of another board or recipe, so the search was restarted")
         return values
 
     def _recipe(self, session: Session) -> dict[str, Any]:
         recipe = session.recipe
-        return {"device": session.governor.device.name, "batch_size": recipe.batch_size, "keep": recipe.keep}
+        return {"device": session.run.device.name, "batch_size": recipe.batch_size, "keep": recipe.keep}

@@ -57,7 +57,7 @@ class LightningBatches(CombinedLoader):
         self._parts: Iterator[Part] = iter(())
         self._resumed: tuple[int, list[Tensor], int] | None = None
         self._keep = keep
-        self._feed: BatchSource | None = None
+        self._batch_source: BatchSource | None = None
         self._sampler: LimitedSampler | None = None
         self._limit: int | None = None
         self._kind: Any = None
@@ -74,31 +74,31 @@ class LightningBatches(CombinedLoader):
         return batches_in(self.loader, self.limits[0] if self.limits else math.inf)
 
     @property
-    def feed(self) -> BatchSource:
+    def batch_source(self) -> BatchSource:
         """The loader with a variable batch size. Raises: InputError if it cannot vary but has to."""
-        if self._feed is None:
+        if self._batch_source is None:
             try:
                 BatchSource(self.loader, keep=False)
             except InputError:
                 if not self._keep:
                     raise
-                self._feed = BatchSource(self.loader, keep=True)
+                self._batch_source = BatchSource(self.loader, keep=True)
             else:
                 self._sampler = LimitedSampler(self.loader, self.batches)
                 ordered = remade(self.loader, sampler=self._sampler, batch_size=self.loader.batch_size)
-                self._feed = BatchSource(ordered, keep=self._keep)
-        return self._feed
+                self._batch_source = BatchSource(ordered, keep=self._keep)
+        return self._batch_source
 
     @property
     def samples(self) -> int | None:
         """Samples in a pass; None if unknown."""
-        samples = self.feed.samples_per_pass
+        samples = self.batch_source.samples_per_pass
         return samples if self._sampler is not None else None
 
     def attach(self, session: Session, parts_per_step: int) -> None:
         """Fetch for this session from now on. ``parts_per_step``: batches of the loader in one of the user's steps."""
         self._session = session
-        self._fetcher = Prefetcher(self.feed, session.governor)
+        self._fetcher = Prefetcher(self.batch_source, session.run)
         self._parts_per_step = parts_per_step
 
     def resume(self, position: int, random: list[Tensor], order: int) -> None:
@@ -119,8 +119,8 @@ class LightningBatches(CombinedLoader):
     def arrived(self) -> None:
         """Count the time to copy the micro-batch to the model's device, which is over."""
         if self._fetched_s is not None and self._session is not None:
-            governor = self._session.governor
-            governor.times.copying_s += governor.device.now_s() - self._fetched_s
+            run = self._session.run
+            run.times.copying_s += run.device.now_s() - self._fetched_s
 
     def end_pass(self) -> bool:
         """Drop batches that will not be trained on; return True if the pass was complete."""
@@ -158,9 +158,9 @@ class LightningBatches(CombinedLoader):
             self._start()
         self.part = next(self._parts)
         self._index += 1
-        governor = self._session.governor
-        governor.trial.samples = self.part.samples
-        self._fetched_s = governor.device.now_s() if governor.on_cuda else None
+        run = self._session.run
+        run.fit_check.samples = self.part.samples
+        self._fetched_s = run.device.now_s() if run.on_cuda else None
         return self.part.data, self._index, 0
 
     # ------------------------------------------------------------------------------------------------------- the pass
@@ -171,10 +171,10 @@ class LightningBatches(CombinedLoader):
         if self._sampler is not None:
             self._sampler.limit = self._limit
         if self.position:
-            self.feed.start(skip=self.position, random=random, order=self.order)
+            self.batch_source.start(skip=self.position, random=random, order=self.order)
         else:
-            self.feed.start()
-        self.random = self.feed.random
+            self.batch_source.start()
+        self.random = self.batch_source.random
         self._parts = self._pass()
 
     def _pass(self) -> Iterator[Part]:
@@ -195,7 +195,9 @@ class LightningBatches(CombinedLoader):
         assert self._session is not None
         batches: Iterator[Any] = iter(self._fetcher.fetch, None)
         if self.batches != math.inf:
-            batches = itertools.islice(batches, max(0, int(self.batches) - self.position // self.feed.batch_size))
+            batches = itertools.islice(
+                batches, max(0, int(self.batches) - self.position // self.batch_source.batch_size)
+            )
         group = list(itertools.islice(batches, self._parts_per_step))
         while group:
             following = list(itertools.islice(batches, self._parts_per_step))
@@ -205,21 +207,21 @@ class LightningBatches(CombinedLoader):
     def _step(self, fetched: list[Fetched], row: Row, is_end: bool) -> Iterator[Part]:
         session = self._session
         assert session is not None
-        governor = session.governor
+        run = session.run
         samples = sum(one.samples for one in fetched)
-        self.wants_norms = session.knowledge.wants(governor.steps)
-        may_halve = self.wants_norms and governor.may_halve and not governor.prober.is_measuring
+        self.wants_norms = session.sample_model.wants(run.steps)
+        may_halve = self.wants_norms and run.may_halve and not run.explorer.is_measuring
         pieces: list[tuple[Any, int]] = []
         for one in fetched:
             sizes = even(one.samples, row.micro_batch_size)
-            if len(sizes) > 1 or not governor.checked:
-                governor.check_parts(one.data, one.samples, row)
+            if len(sizes) > 1 or not run.checked:
+                run.check_parts(one.data, one.samples, row)
             if may_halve and len(fetched) == len(sizes) == 1 < samples:
                 sizes = even(samples, -(-samples // 2))
             parts = split(one.data, one.samples, sizes) if len(sizes) > 1 else [one.data]
             pieces += zip(parts, sizes, strict=True)
         key = None
-        if governor.book.counts:
+        if run.counter.counts:
             key = tuple(size for _, size in pieces), tuple(shapes(data) for data, _ in pieces)
         session.begin_step(samples, row, key=key, data=[one.data for one in fetched])
         self.step_samples, self._drawn = samples, fetched[-1].order

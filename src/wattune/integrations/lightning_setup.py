@@ -59,5 +59,5 @@ def set_fit_check(session: Session, module: LightningModule, largest: int) -> No
     weights = {id(p) for p in module.parameters() if p.requires_grad}
     children = [child for child in module.children() if weights <= {id(p) for p in child.parameters()}]
     if len(children) == 1:
-        governor = session.governor
-        governor.trial = FitCheck(governor.device, children[0], largest, session.optimizer)
+        run = session.run
+        run.fit_check = FitCheck(run.device, children[0], largest, session.optimizer)

@@ -29,10 +29,10 @@ class LightningStep:
         self._first: tuple[int, Tensor] | None = None
         self._both: Tensor | None = None
         self._hooks = [optimizer.register_step_post_hook(lambda *_: self._stepped())]
-        book = session.governor.book
-        if book.counts:
-            # After the book's own hook, which assumes that a step is the optimizer's work only.
-            self._hooks.append(optimizer.register_step_pre_hook(lambda *_: book.optimizing(self._is_complete)))
+        counter = session.run.counter
+        if counter.counts:
+            # After the counter's own hook, which assumes that a step is the optimizer's work only.
+            self._hooks.append(optimizer.register_step_pre_hook(lambda *_: counter.optimizing(self._is_complete)))
 
     def close(self) -> None:
         """Remove the hooks from the optimizer."""
@@ -53,19 +53,19 @@ class LightningStep:
         """Read the gradients of a micro-batch."""
         self._is_backward = True
         if wants_norms and part.first and not part.last:
-            with self._session.governor.book.uncounted():
+            with self._session.run.counter.uncounted():
                 square = squared_norm(trained(self._session.optimizer)) / (part.share * self._scale()) ** 2
             self._first = part.samples, square
 
     def complete(self, optimizer: Optimizer) -> None:
         """Read the complete gradients, which are unscaled unless the optimizer does that itself."""
-        book = self._session.governor.book
+        counter = self._session.run.counter
         if self._first is not None:
             scale = self._scale() if getattr(optimizer, "_step_supports_amp_scaling", False) else 1.0
-            with book.uncounted():
+            with counter.uncounted():
                 self._both = torch.stack([self._first[1], squared_norm(trained(self._session.optimizer)) / scale**2])
         self._is_complete = True
-        book.optimizing(True)
+        counter.optimizing(True)
 
     def end(self, samples: int) -> None:
         """End the step of ``samples`` samples. Raises: like ``Session.end_step``; InputError if all are skipped."""
@@ -76,8 +76,8 @@ class LightningStep:
         if self._first is None or self._both is None or not self._is_stepped:
             return
         small, big = self._both.tolist()
-        if session.knowledge.add(self._first[0], small, samples, big):
-            session.governor.relative(session.knowledge.relative)
+        if session.sample_model.add(self._first[0], small, samples, big):
+            session.run.relative(session.sample_model.relative)
 
     def _stepped(self) -> None:
         self._is_stepped = True

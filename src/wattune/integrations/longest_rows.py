@@ -19,7 +19,7 @@ from wattune.devices import Device
 from wattune.integrations.row_groups import Inputs, masked, tokens
 from wattune.integrations.row_lengths import LongestRow
 from wattune.online.fit_check import FitCheck, put_back
-from wattune.online.governor import Governor
+from wattune.online.session_run import SessionRun
 from wattune.online.step_counter import StepWorkCounter
 from wattune.online.step_timing import WORTH_SAYING
 from wattune.records import StepWork
@@ -161,43 +161,42 @@ class TokenSearch(Search):
 class LongestRowCheck(FitCheck):
     """Check that a micro-batch of the longest rows fits in memory, by one pass at the lowest setting."""
 
-    def __init__(self, governor: Governor, start: Row, run: Callable[[int], None]):
-        super().__init__(governor.device, governor.model, start.micro_batch_size)
+    def __init__(self, run: SessionRun, start: Row, run_pass: Callable[[int], None]):
+        super().__init__(run.device, run.model, start.micro_batch_size)
         self.is_ready = False
         """True once there is a batch to run."""
-        self._governor = governor
-        self._run = run
+        self._run, self._run_pass = run, run_pass
 
     def open(self) -> None:
         """Do nothing: this check does not need to observe how the model is called."""
 
-    def fits(self, row: Row, book: StepWorkCounter) -> bool:
+    def fits(self, row: Row, counter: StepWorkCounter) -> bool:
         """Check that steps of this row fit in memory; ``failures`` has the reason if not. Raises: DeviceError."""
         size = row.micro_batch_size
         if size in self.failures:
             return False
         if size in self.known or not self.is_ready:
             return True
-        keeper = self._governor.keeper
-        if keeper.value != keeper.lowest:
-            keeper.move(keeper.lowest)
-        return self.runs(size, lambda: self._run(size))
+        self._run.explorer.to_safest()
+        return self.runs(size, lambda: self._run_pass(size))
 
 
 class Bursts:
     """Passes of micro-batches of the longest row, whose results are discarded.
 
-    ``run`` is one forward and backward pass of the user's training step. ``peaks`` has the mean and the highest
+    ``run_pass`` is one forward and backward pass of the user's training step. ``peaks`` has the mean and the highest
     reading in watts at each point that had a burst.
     """
 
-    def __init__(self, governor: Governor, optimizer: Optimizer, longest: LongestRow, run: Callable[[Inputs], Tensor]):
+    def __init__(
+        self, run: SessionRun, optimizer: Optimizer, longest: LongestRow, run_pass: Callable[[Inputs], Tensor]
+    ):
         self.peaks: dict[Point, tuple[float, float]] = {}
         self.time_s = 0.0
-        self._governor = governor
+        self._run = run
         self._optimizer = optimizer
         self._longest = longest
-        self._run = run
+        self._run_pass = run_pass
         self._works: dict[tuple[int, int, bool], StepWork] = {}
         self._probe = -1
 
@@ -206,37 +205,37 @@ class Bursts:
 
         Nothing is done without a cap, or if all rows are as long as the longest, unless training waits for its data.
         """
-        governor = self._governor
-        probe, prober = len(governor.changes), governor.prober
-        if not prober.probing or prober.wanted != prober.in_force or probe == self._probe or not self._needed:
+        run = self._run
+        probe, explorer = len(run.changes), run.explorer
+        if not explorer.probing or explorer.wanted != explorer.current or probe == self._probe or not self._needed:
             return
         self._probe = probe
-        device, keeper, size = governor.device, governor.keeper, prober.in_force.row.micro_batch_size
+        device, readings, size = run.device, explorer.readings, explorer.current.row.micro_batch_size
         begun_s = device.now_s()
         batch = self._longest.batch(size)
-        for seconds in (device.sensor.settle_s, prober.window_s):
-            keeper.forget()
-            keeper.collect()
+        for seconds in (device.sensor.settle_s, explorer.window_s):
+            readings.clear()
+            readings.collect()
             since_s = device.now_s()
-            while keeper.crossed_w is None and device.now_s() - since_s < seconds:
+            while run.capped.limiter.crossed_w is None and device.now_s() - since_s < seconds:
                 self._pass(size, batch)
-                governor.check()
-        if keeper.readings:
-            self.peaks[prober.in_force] = mean(keeper.readings), max(keeper.readings)
-        keeper.forget()
+                run.capped.check()
+        if watts := readings.first():
+            self.peaks[explorer.current] = mean(watts), max(watts)
+        readings.clear()
         self.time_s += device.now_s() - begun_s
 
     def once(self, size: int) -> None:
         """Run a single pass of ``size`` longest rows. Raises: OutOfDeviceMemory, and any exception of the model."""
-        begun_s = self._governor.device.now_s()
+        begun_s = self._run.device.now_s()
         self._pass(size, self._longest.batch(size))
-        self.time_s += self._governor.device.now_s() - begun_s
+        self.time_s += self._run.device.now_s() - begun_s
 
     @property
     def _needed(self) -> bool:
-        if self._governor.cap_w is None:
+        if self._run.limit.limit_w is None:
             return False
-        times = self._governor.times
+        times = self._run.times
         total_s = times.compute_s + times.waiting_s
         return self._longest.varies or times.waiting_s > WORTH_SAYING * total_s > 0
 
@@ -251,24 +250,24 @@ class Bursts:
         yield moments
 
     def _pass(self, size: int, batch: Inputs) -> None:
-        governor, book = self._governor, self._governor.book
-        device = governor.device
-        key = size, self._longest.width, governor.steps > 0  # the optimizer's state takes memory, too
+        run, counter = self._run, self._run.counter
+        device = run.device
+        key = size, self._longest.width, run.steps > 0  # the optimizer's state takes memory, too
         if key in self._works:
             with device.step(self._works[key]):
                 return
-        timed = nullcontext() if book.counts else device.step(book.plain(size, size))
+        timed = nullcontext() if counter.counts else device.step(counter.placeholder(size, size))
         what = f"a micro-batch of {size} rows of {self._longest.width} tokens"
-        with timed, shortage_said(what), put_back(governor.model), self._reserved() as reserved:
-            book.begin(("longest", *key), [batch, reserved])
+        with timed, shortage_said(what), put_back(run.model), self._reserved() as reserved:
+            counter.begin(("longest", *key), [batch, reserved])
             try:
-                self._run(batch)
-                if book.counts:
-                    self._works[key] = book.end(size, size)
+                self._run_pass(batch)
+                if counter.counts:
+                    self._works[key] = counter.end(size, size)
             finally:
-                book.drop()
-            if governor.on_cuda:
+                counter.drop()
+            if run.on_cuda:
                 torch.cuda.synchronize()
-        if book.counts:
+        if counter.counts:
             with device.step(self._works[key]):
                 pass

@@ -8,18 +8,19 @@ from typing import Any
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.errors import DeviceError
 from wattune.integrations.longest_rows import Bursts, LongestRowCheck, LongestRowFigures, TokenSearch, TokenTimes
 from wattune.integrations.micro_batch_passes import MicroBatchPasses
 from wattune.integrations.row_groups import Inputs, rows, width
 from wattune.integrations.row_lengths import LongestRow
-from wattune.online.governor import Governor
 from wattune.online.micro_batching import shapes
 from wattune.online.optimizer_step import Overflows
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
 from wattune.online.session import Session, SessionOptions
+from wattune.online.session_run import SessionRun, run_state
 from wattune.records import ProfileTable, SessionRecord
 from wattune.search.search import Point, Row, Search
 
@@ -36,9 +37,7 @@ class TrainerRun:
         device: Device,
         loader: Any,
         options: SessionOptions,
-        *,
-        cap_w: float | None,
-        max_temp_c: float | None,
+        limit: SensorLimit,
     ):
         args, state = trainer.args, trainer.state
         self.device = device
@@ -47,19 +46,17 @@ class TrainerRun:
         self.figures: dict[Point, LongestRowFigures] = {}
         self.tokens = TokenTimes(device, self.passes.batch, self.passes.main)
         self._trainer = trainer
-        self._cap_w, self._margin_w = cap_w, options.margin_w
+        self._limit = limit
         self._rows = [self.start]
         self._samples_left = float(max(1, state.max_steps - state.global_step) * self.start.batch_size)
         self._longest = LongestRow(self.passes.main, getattr(loader, "collate_fn", None))
         self._longest.scan(getattr(loader, "dataset", None), args.length_column_name)
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-        self.governor = governor = Governor(
-            device, trainer.model, optimizer, self._search, self.start, cap_w=cap_w, max_temp_c=max_temp_c
-        )
-        self._bursts = Bursts(governor, optimizer, self._longest, self._burst)
-        governor.trial = self._trial = LongestRowCheck(governor, self.start, self._bursts.once)
+        self.run = run = SessionRun(device, trainer.model, optimizer, self._search, self.start, limit)
+        self._bursts = Bursts(run, optimizer, self._longest, self._burst)
+        run.fit_check = self._fit_check = LongestRowCheck(run, self.start, self._bursts.once)
         self.session = Session(
-            governor,
+            run,
             Recipe(optimizer, self.start.batch_size, [], interval="step", keep=True),
             SampleModel(self.start.batch_size, [self.start.batch_size], keep=True, curve=None),
             optimizer,
@@ -75,11 +72,11 @@ class TrainerRun:
         self._overflows = Overflows()
         self._logged = (0.0, 0.0, 0)
         if args.fp16 and not getattr(trainer.accelerator, "native_amp", True):
-            governor.note("fp16 was asked for, and Transformers trains in fp32 on this processor")
+            run.note("fp16 was asked for, and Transformers trains in fp32 on this processor")
 
     def __enter__(self) -> Self:
         self.session.__enter__()
-        self.governor.on_row = lambda row: self._bursts.at_point()
+        self.run.on_row = lambda row: self._bursts.at_point()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -91,7 +88,7 @@ class TrainerRun:
         """Take the batches of the next optimizer step and the seconds to fetch them; ``first``: of a pass."""
         self._batches = batches
         self.passes.begin(len(batches))
-        times = self.governor.times
+        times = self.run.times
         if first:
             times.starting_s += seconds
         else:
@@ -101,18 +98,18 @@ class TrainerRun:
         """Begin a step, before its first forward pass. Raises: SafetyStop, DeviceError."""
         if self._in_step:
             return
-        governor, batches = self.governor, self._batches
+        run, batches = self.run, self._batches
         self._call = model, others
         self._shapes = [(rows(batch) or 1, width(batch, self.passes.main)) for batch in batches]
         longer = [self._longest.see(batch, tokens) for batch, (_, tokens) in zip(batches, self._shapes, strict=True)]
         if not self._is_ready:
             self._prepare(model, batches, *others)
         elif any(longer):
-            governor.note(f"a longer row came after {governor.samples} samples, so everything is measured again")
+            run.note(f"a longer row came after {run.samples} samples, so everything is measured again")
             self._restart()
-        self.passes.size = governor.row.micro_batch_size
+        self.passes.size = run.row.micro_batch_size
         samples = round(sum(count for count, _ in self._shapes) * self._samples_per_row)
-        key = tuple(shapes(batch) for batch in batches) if governor.book.counts else None
+        key = tuple(shapes(batch) for batch in batches) if run.counter.counts else None
         self.session.begin_step(samples, key=key, data=list(batches))
         self._in_step, self._begun_s = True, self.device.now_s()
 
@@ -133,19 +130,19 @@ class TrainerRun:
 
     def _prepare(self, model: nn.Module, batches: Sequence[Inputs], *others: Any) -> None:
         """Find the micro-batch sizes to choose from, on the first step."""
-        governor, passes, start = self.governor, self.passes, self.start
+        run, passes, start = self.run, self.passes, self.start
         count = rows(batches[0])
         self._samples_per_row = passes.batch / count if count else float(passes.batch)
         if start.batch_size > 1 and passes.rule is None:
             if count == passes.batch:
-                with governor.evaluation():
+                with run.evaluation():
                     passes.find_rule(model, batches, *others)
             if passes.rule is None:
                 why = "its loss is not the sum or mean of its parts'" if count == passes.batch else "it cannot be cut"
-                governor.note(f"the micro-batch size stays at {passes.batch}: {why}")
+                run.note(f"the micro-batch size stays at {passes.batch}: {why}")
         if passes.rule is not None:
             self._rows = [Row(start.batch_size, size) for size in self._sizes()]
-        self._is_ready = self._trial.is_ready = True
+        self._is_ready = self._fit_check.is_ready = True
         if not self._is_known:
             self._restart()
 
@@ -154,7 +151,7 @@ class TrainerRun:
         smaller = [own >> k for k in range(own.bit_length()) if own >> k]
         if self.device.shares_memory:
             # A larger one may take the memory that the system needs, and crash the board.
-            self.governor.note(f"the board shares its memory with the system: no micro-batch size above {own} is tried")
+            self.run.note(f"the board shares its memory with the system: no micro-batch size above {own} is tried")
             return smaller
         larger = [own << k for k in range(1, total.bit_length()) if own << k < total]
         return sorted({*smaller, *larger, total})
@@ -165,10 +162,10 @@ class TrainerRun:
         search = TokenSearch(
             allowed,
             device.settings,
-            cap_w=self._cap_w,
+            cap_w=self._limit.limit_w,
             start=min(allowed, key=lambda row: abs(row.micro_batch_size - self.start.micro_batch_size)),
-            margin_w=self._margin_w,
-            samples_left=max(1.0, self._samples_left - self.governor.samples),
+            margin_w=self._limit.margin_w,
+            samples_left=max(1.0, self._samples_left - self.run.samples),
             noise_w=sensor.noise_w,
             resolution_w=sensor.resolution_w,
             window_s=sensor.window_s,
@@ -180,14 +177,10 @@ class TrainerRun:
 
     def _restart(self) -> None:
         """Discard all measurements, and search again."""
-        governor = self.governor
-        governor.keeper.move(governor.keeper.lowest)
-        self._trial.known.clear()
+        self._fit_check.known.clear()
         self._bursts.peaks.clear()
         self.figures.clear()
-        governor.prober.cells.clear()
-        governor.prober.search = self._search(set())
-        governor.prober.choose()
+        self.run.explorer.restart(self._search(set()))
 
     def _burst(self, batch: Inputs) -> Tensor:
         assert self._call is not None
@@ -207,24 +200,24 @@ class TrainerRun:
     def log_values(self, *, total: bool = False) -> dict[str, float]:
         """Values for the Trainer's log: mean power and tokens per second since the last call (``total``: of the whole
         run), the energy so far and the operating point."""
-        governor = self.governor
+        run = self.run
         try:
-            figures = governor.meter.figures()
+            figures = run.capped.meter.figures()
         except DeviceError:  # before the sensor's first reading, or the sensor is lost
             return {}
         time_s, energy_j, count = (0.0, 0.0, 0) if total else self._logged
         now = figures.time_s, figures.energy_j, self.tokens.total
         if not total:
             self._logged = now
-        point = governor.prober.in_force
+        point = run.explorer.current
         values = {"micro_batch_size": point.row.micro_batch_size, "energy_j": round(figures.energy_j, 3)}
         if now[0] > time_s:
             values["power_mean_w"] = round((now[1] - energy_j) / (now[0] - time_s), 3)
             values["tokens_per_s"] = round((now[2] - count) / (now[0] - time_s), 1)
         if total:
             values["power_peak_w"] = round(figures.power_peak_w, 3)
-        if self.device.actuator is not None and governor.keeper.value is not None:
-            values[self.device.actuator] = governor.keeper.value
+        if self.device.actuator is not None and run.capped.limiter.value is not None:
+            values[self.device.actuator] = run.capped.limiter.value
         return values
 
     def record(self) -> SessionRecord | None:
@@ -234,12 +227,12 @@ class TrainerRun:
             return None
         table = record.table
         if table is not None:
-            cells = tuple(self._cell(point) for point in self.governor.prober.cells)
+            cells = tuple(self._cell(point) for point in self.run.explorer.cells)
             table = ProfileTable(**{**dict(table), "cells": cells, "notes": (*table.notes, self.row_note)})
-        chosen = self.governor.prober.search.best()
+        chosen = self.run.explorer.search.best()
         more = {
             "table": table,
-            "point": record.point if chosen is None else self.governor.prober.place(chosen),
+            "point": record.point if chosen is None else self.run.explorer.place(chosen),
             "notes": (*record.notes, self.row_note),
             "tokens": self.tokens.total,
             "tokens_per_s": self.tokens.total / record.time_s if record.time_s else None,
@@ -248,7 +241,7 @@ class TrainerRun:
         return SessionRecord(**{**dict(record), **more})
 
     def _cell(self, point: Point) -> Any:
-        cell, figures = self.governor.prober.cells[point], self.figures.get(point)
+        cell, figures = self.run.explorer.cells[point], self.figures.get(point)
         if figures is None:
             return cell
         change = {"power_peak_w": figures.power_peak_w, "tokens_per_s": figures.tokens_per_s}
@@ -259,7 +252,7 @@ class TrainerRun:
     def state_dict(self) -> dict[str, Any]:
         """The state to resume from, as JSON values."""
         return {
-            "governor": self.governor.state_dict(),
+            "run": self.run.state_dict(),
             "recipe": list(self.start),
             "rule": self.passes.rule,
             "longest": [self._longest.width, self._longest.how],
@@ -269,11 +262,11 @@ class TrainerRun:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from ``state_dict`` when ``governor`` is entered.
+        """Resume from ``state_dict`` when ``run`` is entered.
 
         Measurements stay valid if the recipe is the same and no row of the data set is longer than before.
         """
-        governor = state["governor"]
+        run = run_state(state)
         same_rows = [self._longest.width, "in the data set"] == state["longest"]
         same_rows = same_rows and self._longest.how == "in the data set"
         if same_rows and list(self.start) == state["recipe"] and state["rule"] is not None:
@@ -287,5 +280,5 @@ class TrainerRun:
             self._is_known = True
         else:
             self.tokens.resume(state["tokens"]["total"])
-            governor = {**governor, "prober": {"search": self._search(set()).state_dict(), "cells": [], "aborted": []}}
-        self.governor.load_state_dict(governor)
+            run = {**run, "explorer": {"search": self._search(set()).state_dict(), "cells": [], "aborted": []}}
+        self.run.load_state_dict(run)

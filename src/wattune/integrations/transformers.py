@@ -25,6 +25,7 @@ from wattune.integrations.row_groups import Inputs
 from wattune.integrations.trainer_run import TrainerRun
 from wattune.online.interrupts import Shield
 from wattune.online.session import Session, SessionOptions
+from wattune.online.session_run import run_state
 from wattune.online.step_counter import StepWorkCounter
 from wattune.point import OperatingPoint
 from wattune.power.capped_run import CappedRun
@@ -61,8 +62,7 @@ def attach(
         weakref.finalize(trainer, opened.close)
     check_limit(opened, cap.max_temp_c)
     limit = cap.at_sensor(opened.supply)
-    options = SessionOptions(supply_cap_w=cap.supply_w, cap_side=cap.side, margin_w=cap.margin_w, seed=seed)
-    capped = Capped(trainer, opened, options, cap_w=limit.limit_w, max_temp_c=cap.max_temp_c, path=record)
+    capped = Capped(trainer, opened, SessionOptions(cap, seed=seed), limit, path=record)
     trainer.add_callback(capped)
     return capped
 
@@ -98,13 +98,12 @@ class Capped(TrainerCallback):
         trainer: Any,
         device: Device,
         options: SessionOptions,
+        limit: SensorLimit,
         *,
-        cap_w: float | None,
-        max_temp_c: float | None,
         path: str | os.PathLike[str] | None,
     ):
         self.device = device
-        self.cap_w, self.max_temp_c = cap_w, max_temp_c
+        self.limit = limit
         self.record: SessionRecord | None = None
         self._trainer = trainer
         self._options, self._path = options, path
@@ -157,13 +156,11 @@ class Capped(TrainerCallback):
         trainer = self._trainer
         loader = others.get("train_dataloader")
         self._options.loader = loader
-        training = TrainerRun(trainer, self.device, loader, self._options, cap_w=self.cap_w, max_temp_c=self.max_temp_c)
+        training = TrainerRun(trainer, self.device, loader, self._options, self.limit)
         if self._resume_from is not None and (file := Path(self._resume_from) / STATE_NAME).exists():
             values: Any = read_json(file)
-            if values["governor"]["name"] != self.device.name:
-                raise RecordError(
-                    f"{file} is of another device", value=values["governor"]["name"], allowed=self.device.name
-                )
+            if (name := run_state(values)["name"]) != self.device.name:
+                raise RecordError(f"{file} is of another device", value=name, allowed=self.device.name)
             training.load_state_dict(values)
         self._stack.enter_context(training)
         self._training = training
@@ -185,7 +182,7 @@ class Capped(TrainerCallback):
         for name in ("training_step", "get_batch_samples", "log"):
             setattr(self._trainer, name, self._originals[name])
         self._trainer.accelerator.backward = self._originals["backward"]
-        self._reached = training.governor.keeper.state_dict()["reached"]
+        self._reached = training.run.capped.limiter.state_dict()["reached"]
         self.record = training.record()
         if self.record is not None and self._path is not None:
             self.record.save(Path(self._path))
@@ -268,19 +265,19 @@ class Capped(TrainerCallback):
 
     def _alone(self, original: Any, *arguments: Any, **options: Any) -> Any:
         """Evaluate outside of training: at the setting that kept evaluations under the cap, else at the lowest."""
-        device, limit = self.device, SensorLimit(self.cap_w, max_temp_c=self.max_temp_c)
-        lowest = None if self.cap_w is None else device.safest
+        device, limit = self.device, self.limit
+        lowest = None if limit.limit_w is None else device.safest
         with CappedRun(device, limit, lowest if self._reached is None else self._reached) as run:
             run.start()
-            book = StepWorkCounter(self._trainer.model, None, counts=not device.executes_steps)
-            book.begin("evaluation")
+            counter = StepWorkCounter(self._trainer.model, None, counts=not device.executes_steps)
+            counter.begin("evaluation")
             try:
                 metrics = original(*arguments, **options)
-                if book.counts:
-                    with device.step(book.end(1, 1)):
+                if counter.counts:
+                    with device.step(counter.end(1, 1)):
                         pass
             finally:
-                book.close()
+                counter.close()
             run.check()
             return metrics
 

@@ -17,11 +17,11 @@ from wattune.errors import InputError
 from wattune.online.batch_shapes import batch_sizes as sizes_of
 from wattune.online.batch_shapes import rows as rows_of
 from wattune.online.batch_source import BatchSource
-from wattune.online.governor import Governor
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel, opened_curve
 from wattune.online.session import Session, SessionOptions
 from wattune.online.session_checkpoint import SessionCheckpoint
+from wattune.online.session_run import SessionRun
 from wattune.records import SampleEfficiency
 from wattune.search.search import Row, Search
 
@@ -75,18 +75,18 @@ def capped(
     cap = PowerCap.of(cap_w)  # a malformed cap is refused before anything is opened
     if resume and checkpoint is None:
         raise InputError("resume=True needs", value="checkpoint=PATH")
-    feed = None if loader is None else BatchSource(loader, keep=keep_recipe)
-    own = feed.batch_size if feed is not None else batch_size
+    batch_source = None if loader is None else BatchSource(loader, keep=keep_recipe)
+    own = batch_source.batch_size if batch_source is not None else batch_size
     if not _is_whole(own) or own < 1:
         raise InputError("batch_size", value=own, allowed="the samples of an optimizer step, where there is no loader")
     start = Row(own, own if micro_batch_size is None else micro_batch_size)
     if not _is_whole(start.micro_batch_size) or not 1 <= start.micro_batch_size <= own:
         raise InputError("micro_batch_size", value=micro_batch_size, allowed=f"1 to the batch size {own}")
     curve = opened_curve(efficiency)
-    samples = None if feed is None else feed.samples_per_pass
+    samples = None if batch_source is None else batch_source.samples_per_pass
     sizes = sizes_of(own, batch_sizes, curve, keep=keep_recipe, samples=samples)
     schedulers = [] if scheduler is None else scheduler if isinstance(scheduler, (list, tuple)) else [scheduler]
-    knowledge = SampleModel(own, sizes, keep=keep_recipe, curve=curve)
+    sample_model = SampleModel(own, sizes, keep=keep_recipe, curve=curve)
     kept = (
         SessionCheckpoint(Path(checkpoint)) if resume and checkpoint is not None and Path(checkpoint).exists() else None
     )
@@ -108,20 +108,18 @@ def capped(
                 period_s=sensor.period_s,
                 settle_s=sensor.settle_s,
             )
-            made.relative(knowledge.relative)
+            made.relative(sample_model.relative)
             return made
 
-        governor = Governor(opened, model, optimizer, search, start, cap_w=limit.limit_w, max_temp_c=limit.max_temp_c)
+        run = SessionRun(opened, model, optimizer, search, start, limit)
         recipe = Recipe(optimizer, own, schedulers, interval=scheduler_interval, keep=keep_recipe)
     except BaseException:
         if opened is not device:
             opened.close()
         raise
-    _say_what_changes(governor, keep_recipe)
+    _say_what_changes(run, keep_recipe)
     options = SessionOptions(
-        supply_cap_w=cap.supply_w,
-        cap_side=cap.side,
-        margin_w=cap.margin_w,
+        cap,
         seed=seed,
         checkpoint=None if checkpoint is None else Path(checkpoint),
         record=None if record is None else Path(record),
@@ -129,7 +127,7 @@ def capped(
         loader=loader,
     )
     return Session(
-        governor, recipe, knowledge, optimizer, feed, options, scaler=scaler, before_step=before_step, kept=kept
+        run, recipe, sample_model, optimizer, batch_source, options, scaler=scaler, before_step=before_step, kept=kept
     )
 
 
@@ -146,8 +144,8 @@ def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
         raise InputError("the model has no weights yet", value="device meta", hint="model.to_empty(device=...) first")
 
 
-def _say_what_changes(governor: Governor, keep_recipe: bool) -> None:
-    model, device = governor.model, governor.device
+def _say_what_changes(run: SessionRun, keep_recipe: bool) -> None:
+    model, device = run.model, run.device
     norm = next((m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
     if keep_recipe and norm is not None:
         text = (
@@ -155,6 +153,6 @@ def _say_what_changes(governor: Governor, keep_recipe: bool) -> None:
             "micro-batches is not exactly that of the plain loop"
         )
         warnings.warn(text, stacklevel=3)
-        governor.note(text)
-    if device.executes_steps and device.trains_on == "gpu" and not governor.on_cuda:
-        governor.note(f"the model is on {next(model.parameters()).device}, while it is the GPU's clock that is set")
+        run.note(text)
+    if device.executes_steps and device.trains_on == "gpu" and not run.on_cuda:
+        run.note(f"the model is on {next(model.parameters()).device}, while it is the GPU's clock that is set")

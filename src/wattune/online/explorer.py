@@ -1,4 +1,4 @@
-"""Measures points by training at them: which one is next, when it is measured, and which one is in force."""
+"""Exploration: measures operating points by training at them, and decides which point comes next."""
 
 from __future__ import annotations
 
@@ -8,48 +8,50 @@ from statistics import mean
 from typing import Any
 
 from wattune.devices import Device
-from wattune.online.keeper import Keeper
-from wattune.online.measurement_window import MeasurementWindow, cell, ratio
+from wattune.online.measurement_window import MeasurementWindow, SensorReadings, cell, ratio
 from wattune.point import OperatingPoint
+from wattune.power.limiter import PowerLimiter
 from wattune.records import AbortedProbe, ProfileCell
 from wattune.search.search import Point, Row, Search
 
 STEPS = 3
-"""A point is measured over at least this many steps, after one that is none of them."""
+"""Least number of steps that a point is measured for, after a first one that does not count."""
 
 WINDOWS = 3
-"""And over at least this many windows of the sensor."""
+"""Least number of the sensor's windows that a point is measured for."""
 
 SHORTEST_WINDOW_S = 0.1
 
 PAUSE = 0.1
-"""Share of the sensor's window from which on standing still between two steps shows in its readings."""
+"""Share of the sensor's window above which a pause between two steps shows in its readings."""
 
 RESTARTS = 3
-"""How often a probe begins anew because training paused; then the pauses are a part of it."""
+"""Number of times that a probe restarts after a pause in training; further pauses are part of what it measures."""
 
 OFTEN = 5
-"""Evaluations in a row without a reading of training alone in between after which they are a part of what is probed."""
+"""Consecutive evaluations without a reading of training alone in between after which they are part of what is
+measured."""
 
-TOLD_AFTER_S = 30.0
-"""Seconds of training at a point that was chosen after which what was seen there is taken in."""
+UPDATE_AFTER_S = 30.0
+"""Seconds of training at a chosen point after which the search takes in what was measured there."""
 
 PUSHES = 3
-"""Readings above the cap after which a point that was chosen is not chosen any more."""
+"""Readings above the cap after which a chosen point is excluded."""
 
 
 class Explorer:
-    """A session's way through the points, one after the other, by ordinary steps.
+    """A session's way through the operating points, one after the other, by ordinary training steps.
 
-    ``wanted`` is the point that training should go on at; it is in force once the first step of its batch size begins.
-    ``search`` makes the search, without some rows; ``fits`` says whether a row can be trained with, before it is;
-    ``changed`` hears of every point that training goes on at, and why.
+    ``wanted`` is the point that training should be at; it becomes ``current`` when the first step of its row begins.
+    ``search`` makes the search, without some rows; ``fits`` checks whether training can use a row; ``changed`` is
+    called with each new point and the reason for it. ``readings`` are those of the capped run that ``limiter`` is of.
     """
 
     def __init__(
         self,
         device: Device,
-        keeper: Keeper,
+        limiter: PowerLimiter,
+        readings: SensorReadings,
         search: Callable[[set[Row]], Search],
         start: Row,
         *,
@@ -57,212 +59,225 @@ class Explorer:
         changed: Callable[[Point, str], None],
     ):
         self.search = search(set())
+        self.readings = readings
         self.cells: dict[Point, ProfileCell] = {}
         self.aborted: list[AbortedProbe] = []
-        self.wanted = Point(start, keeper.lowest)
-        self.in_force = Point(start, keeper.lowest)
+        self.wanted = self.current = Point(start, device.safest)
         self.probing = False
-        """Whether the point that is wanted is to be measured."""
+        """True if the wanted point is to be measured."""
         self._device = device
-        self._keeper = keeper
+        self._limiter = limiter
         self._start = start
         self._fits = fits
         self._changed = changed
-        self._without = search
-        self._left_out: set[Row] = set()
-        self._reached = False  # whether what is wanted is in force
+        self._search_without = search
+        self._excluded: set[Row] = set()
+        self._is_reached = False  # the wanted point is the current one
         self._has_begun = False
+        self._has_evaluated = False  # since the last step began
         self._before: Point | None = None
-        self._stretch = MeasurementWindow(device.now_s())
+        self._window = MeasurementWindow(device.now_s())
         self._restarts = self._often = 0
         self._evaluated_s = -math.inf
         sensor = device.sensor
         self._settle_s = sensor.settle_s
         self.window_s = max(sensor.window_s, sensor.period_s, SHORTEST_WINDOW_S)
-        keeper.ratio = lambda low, high: ratio(self.cells, low, high)
+        limiter.ratio = lambda low, high: ratio(self.cells, low, high)
 
     # ------------------------------------------------------------------------------------------------------- choosing
 
     def choose(self) -> None:
-        """Find out where to go on from here: to the next probe, or to the best point where no probe would pay."""
+        """Choose the next point to measure, or the best measured point if no probe is worth its time."""
         while (point := self.search.next()) is not None:
-            # The user's own row stays in the search whatever is said of it: it is what he trains with anyway.
-            if point.row in self._left_out or self._fits(point.row):
+            # The user's own row is never excluded: the user's own loop trains with it anyway.
+            if point.row in self._excluded or self._fits(point.row):
                 self._want(point, probing=True)
                 return
-            self._forget(point.row)
+            self._exclude(point.row)
         best = self.search.best()
-        self._want(best if best is not None else Point(self._start, self._keeper.lowest), probing=False)
+        self._want(best if best is not None else Point(self._start, self._device.safest), probing=False)
+
+    def choose_again(self) -> None:
+        """Choose again if no probe is under way, since another one may have become worth its time."""
+        if not self.probing:
+            before = self.wanted
+            self.choose()
+            if not self.probing and self.wanted == before:
+                self._is_reached = before == self.current and self._limiter.value == before.setting
+
+    def leave_out(self, row: Row) -> None:
+        """Exclude a row that turned out not to fit, and choose another one."""
+        self._exclude(row)
+        self.choose()
+
+    def restart(self, search: Search) -> None:
+        """Discard all measurements and choose by a new search, from the safest setting on."""
+        self.to_safest()
+        self.cells.clear()
+        self.search = search
+        self.choose()
 
     def _want(self, point: Point, *, probing: bool) -> None:
-        self.wanted, self.probing, self._reached = Point(Row(*point.row), point.setting), probing, False
+        self.wanted, self.probing, self._is_reached = Point(Row(*point.row), point.setting), probing, False
+
+    def _exclude(self, row: Row) -> None:
+        # One row only: if a model fails at one size, smaller and larger ones may still work.
+        self._excluded.add(row)
+        state = self.search.state_dict()
+        self.search = self._search_without(self._excluded)
+        self.search.load_state_dict(state)
 
     @property
     def is_measuring(self) -> bool:
-        """Whether the steps of now are being timed."""
-        return self.probing and self._reached and self._stretch.since_s is not None
+        """True while steps are timed for a probe."""
+        return self.probing and self._is_reached and self._window.since_s is not None
+
+    @property
+    def mixes_evaluations(self) -> bool:
+        """True if evaluations are so frequent that the sensor never shows training alone, but only both together."""
+        return self._often >= OFTEN
 
     def steps_left(self) -> int:
-        """About how many steps the probe that is wanted takes: what to have ready before it begins."""
+        """Approximate number of steps that the wanted probe takes: as many batches should be ready before it."""
         step_s = self._expected_s()
         if step_s is None:
             return STEPS + 1
-        seconds = self._device.sensor.settle_s + WINDOWS * self.window_s
+        seconds = self._settle_s + WINDOWS * self.window_s
         return 2 + max(STEPS, int(seconds / step_s))
 
     # ---------------------------------------------------------------------------------------------------------- steps
 
+    def to_safest(self) -> None:
+        """Bring the device to its safest setting, for work whose power is not known. Raises: DeviceError."""
+        if self._limiter.value != self._device.safest:
+            self._move(self._device.safest)
+
+    def begin_evaluation(self) -> None:
+        """Begin an evaluation, whose readings only count if evaluations are part of what is measured."""
+        self._has_evaluated = True
+        if not self.mixes_evaluations:
+            self.readings.pause()
+
     def begin(self, row: Row, idle_s: float) -> None:
-        """A step of this row is about to begin, so long after the one before. Raises: DeviceError."""
-        if self._keeper.has_evaluated:
-            self._evaluated()
+        """Begin a step of this row, ``idle_s`` after the end of the one before. Raises: DeviceError."""
+        if self._has_evaluated:
+            self._end_evaluations()
         elif idle_s > PAUSE * self.window_s:
             self._pause()
-        if not self._reached and row == self.wanted.row:
-            is_there = self.wanted == self.in_force and self._keeper.value == self.wanted.setting
-            self._before, self.in_force = self.in_force, self.wanted
-            self._keeper.move(self.wanted.setting, probe=self.probing)
-            self._clear()
-            if (
-                is_there and self._has_begun and idle_s <= PAUSE * self.window_s
-            ):  # more of the same: the sensor shows it already
-                self._stretch.begun_s = -math.inf
-            self._reached = self._has_begun = True
-            self._changed(self.wanted, self._why())
-        elif (
-            row != self.in_force.row
-            and any(a > b for a, b in zip(row, self.in_force.row, strict=True))
-            and self._keeper.value != self._keeper.lowest
-        ):
-            self._keeper.move(self._keeper.lowest)  # fetched for a point that was given up: its power is unknown
+        if not self._is_reached and row == self.wanted.row:
+            is_same = self.wanted == self.current and self._limiter.value == self.wanted.setting
+            self._before, self.current = self.current, self.wanted
+            self._move(self.wanted.setting, probe=self.probing)
+            self._new_window()
+            if is_same and self._has_begun and idle_s <= PAUSE * self.window_s:
+                self._window.begun_s = -math.inf  # the sensor has settled at this point before
+            self._is_reached = self._has_begun = True
+            self._changed(self.wanted, self._reason())
+        elif row != self.current.row and any(a > b for a, b in zip(row, self.current.row, strict=True)):
+            self.to_safest()  # fetched for a point that was abandoned: its power is unknown
+
+    def end(self, row: Row, seconds: float | None, now_s: float) -> None:
+        """End a step of this row; ``seconds`` is None if its time is not representative. Raises: DeviceError."""
+        if not self._is_reached or row != self.current.row:
+            return
+        limiter, window = self._limiter, self._window
+        if self.probing and limiter.crossed_w is not None:
+            self._abort(limiter.crossed_w)
+            return
+        if not self.probing and limiter.pushed >= PUSHES and limiter.power_w is not None:
+            self.search.above(self.current, limiter.power_w)
+            self.choose()
+            return
+        if self._has_evaluated and not self.mixes_evaluations:
+            return  # in the middle of the step
+        if not window.step(now_s, seconds, self._settle_s):
+            return
+        if window.is_new:
+            self.readings.collect()
+        window.pure = len(self.readings)
+        enough_s = WINDOWS * self.window_s if self.probing else UPDATE_AFTER_S
+        if len(window.times_s) < STEPS or window.elapsed_s < enough_s or not window.pure:
+            return
+        readings_w = self.readings.first(window.pure)
+        if self.probing:
+            self._finish(readings_w)
+        else:
+            self._update(readings_w)
+
+    def _move(self, setting: float | None, *, probe: bool = False) -> None:
+        self.readings.clear()
+        self._limiter.move(setting, probe=probe)
 
     def _pause(self) -> None:
         if self._restarts < RESTARTS:
             self._restarts += self.probing
             self._interrupt()
 
-    def _evaluated(self) -> None:
-        now_s, self._keeper.has_evaluated = self._device.now_s(), False
+    def _end_evaluations(self) -> None:
+        now_s, self._has_evaluated = self._device.now_s(), False
         is_often = now_s - self._evaluated_s < self._settle_s + self.window_s
         self._often, self._evaluated_s = self._often + 1 if is_often else 0, now_s
-        self._keeper.mixes = self.mixes_evaluations
         if not self.mixes_evaluations:
             self._interrupt()
-        elif self._stretch.since_s is not None:
-            self._keeper.collect()  # which the first of these evaluations had ended
+        elif self._window.since_s is not None:
+            self.readings.collect()  # the first of these evaluations had paused it
 
     def _interrupt(self) -> None:
-        self._stretch.interrupt(self._device.now_s())
-        self._keeper.forget(self._stretch.pure)
+        self._window.interrupt(self._device.now_s())
+        self.readings.clear(after=self._window.pure)
 
-    @property
-    def mixes_evaluations(self) -> bool:
-        """Whether evaluations come so often that the sensor never shows training alone, but the two together."""
-        return self._often >= OFTEN
-
-    def stepped(self, row: Row, seconds: float | None, now_s: float) -> None:
-        """A step of this row ended now and took so long; None where its time is not that of others.
-
-        Raises: DeviceError.
-        """
-        if not self._reached or row != self.in_force.row:
-            return
-        if self.probing and self._keeper.crossed_w is not None:
-            self._abort(self._keeper.crossed_w)
-            return
-        if not self.probing and self._keeper.pushed >= PUSHES:
-            self.search.above(self.in_force, self._keeper.latest_w)
-            self.choose()
-            return
-        stretch = self._stretch
-        if self._keeper.has_evaluated and not self.mixes_evaluations:
-            return  # in the middle of the step
-        if not stretch.step(now_s, seconds, self._settle_s):
-            return
-        if stretch.is_new:
-            self._keeper.collect()
-        stretch.pure = len(self._keeper.readings)
-        enough_s = WINDOWS * self.window_s if self.probing else TOLD_AFTER_S
-        if len(stretch.times_s) < STEPS or stretch.elapsed_s < enough_s or not stretch.pure:
-            return
-        readings = self._keeper.readings[: stretch.pure]
-        if self.probing:
-            self._finish(readings)
-        else:
-            self._take_in(readings)
-
-    def _take_in(self, readings: list[float]) -> None:
-        point, stretch = self.in_force, self._stretch
-        self._clear()
-        self._keeper.forget()
-        if self._keeper.value == point.setting and point in self.cells:
-            self.search.tell(point, mean(stretch.times_s), mean(readings), max(readings), stretch.elapsed_s)
-            self.again()
-
-    def again(self) -> None:
-        """Something new is known that may make another probe pay."""
-        if not self.probing:
-            before = self.wanted
-            self.choose()
-            if not self.probing and self.wanted == before:
-                self._reached = before == self.in_force and self._keeper.value == before.setting
-
-    def leave_out(self, row: Row) -> None:
-        """This row does not fit after all: go on at another one."""
-        self._forget(row)
+    def _finish(self, readings_w: list[float]) -> None:
+        point, window = self.current, self._window
+        self.cells[point] = cell(self.place(point), window.times_s, readings_w)
+        self.search.tell(point, mean(window.times_s), mean(readings_w), max(readings_w), window.elapsed_s)
         self.choose()
 
-    def _forget(self, row: Row) -> None:
-        # One by one: where a model fails at one size, others may still do, smaller or larger.
-        self._left_out.add(row)
-        state = self.search.state_dict()
-        self.search = self._without(self._left_out)
-        self.search.load_state_dict(state)
-
-    def _finish(self, readings: list[float]) -> None:
-        point, times = self.in_force, self._stretch.times_s
-        self.cells[point] = cell(self.place(point), times, readings)
-        self.search.tell(point, mean(times), mean(readings), max(readings), self._stretch.elapsed_s)
-        self.choose()
+    def _update(self, readings_w: list[float]) -> None:
+        point, window = self.current, self._window
+        self._new_window()
+        self.readings.clear()
+        if self._limiter.value == point.setting and point in self.cells:
+            self.search.tell(point, mean(window.times_s), mean(readings_w), max(readings_w), window.elapsed_s)
+            self.choose_again()
 
     def _abort(self, power_w: float) -> None:
-        blamed = self._before if self._keeper.was_early and self._before in self.cells else self.in_force
+        limiter, at = self._limiter, self.current
+        blamed = self._before if limiter.was_early and self._before in self.cells else at
         assert blamed is not None
         self.search.above(blamed, power_w)
-        if blamed == self.in_force:
-            cap_w = self._keeper.cap_w
-            self.aborted.append(AbortedProbe(**self.place(blamed).fields(), cap_w=cap_w, power_w=power_w))
-        self._changed(Point(self.in_force.row, self._keeper.value), f"{power_w:.4g} W, above the cap")
-        self.in_force = Point(self.in_force.row, self._keeper.value)
+        if blamed == at and limiter.limit.limit_w is not None:
+            self.aborted.append(AbortedProbe(**self.place(at).fields(), cap_w=limiter.limit.limit_w, power_w=power_w))
+        self.current = Point(at.row, limiter.value)
+        self._changed(self.current, f"{power_w:.4g} W, above the cap")
         self.choose()
 
-    def _clear(self) -> None:
-        self._stretch = MeasurementWindow(self._device.now_s())
+    def _new_window(self) -> None:
+        self._window = MeasurementWindow(self._device.now_s())
         self._restarts = 0
 
-    # ------------------------------------------------------------------------------------------------------- what is
+    # -------------------------------------------------------------------------------------------------------- records
 
     def place(self, point: Point) -> OperatingPoint:
-        """A point as the records write it."""
+        """The operating point as records have it."""
         return OperatingPoint.of(*point.row, **{str(self._device.actuator): point.setting} if point.setting else {})
 
-    def _why(self) -> str:
+    def _reason(self) -> str:
         if self.probing:
             return "probe"
-        return self.search.reason or "chosen" if self.wanted in self.cells else "no point that keeps the cap is known"
+        return self.search.reason or "chosen" if self.wanted in self.cells else "no measured point stays under the cap"
 
     def _expected_s(self) -> float | None:
-        # From the nearest thing that was measured: time goes with the samples, and at worst with the clock.
+        # From the latest cell: time is proportional to the samples, and at worst to 1 / clock.
         row, setting = self.wanted
-        for point, known in reversed(self.cells.items()):
+        for point, measured in reversed(self.cells.items()):
             faster = setting / point.setting if setting and point.setting else 1.0
-            return (known.step_s or 0.0) * row.batch_size / point.row.batch_size / max(1.0, faster)
+            return (measured.step_s or 0.0) * row.batch_size / point.row.batch_size / max(1.0, faster)
         return None
 
     # ---------------------------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """What a later prober needs to go on from here; a probe under way begins anew."""
+        """State to resume from, as JSON values; a probe under way is repeated."""
         return {
             "search": self.search.state_dict(),
             "cells": [[list(p.row), p.setting, cell.model_dump(mode="json")] for p, cell in self.cells.items()],
@@ -270,7 +285,7 @@ class Explorer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``."""
+        """Resume from ``state_dict``."""
         self.search.load_state_dict(state["search"])
         self.cells = {Point(Row(*row), at): ProfileCell(**cell) for row, at, cell in state["cells"]}
         self.aborted = [AbortedProbe(**probe) for probe in state["aborted"]]

@@ -55,7 +55,7 @@ class FitCheck:
         size = max(even(*row))
         return size in self.known or size in self.failures or self._call is None
 
-    def fits(self, row: Row, book: StepWorkCounter) -> bool:
+    def fits(self, row: Row, counter: StepWorkCounter) -> bool:
         """Whether steps of this row can be trained. Why not stands in ``failures``. Raises: DeviceError."""
         size = max(even(*row))
         if size in self.failures or row in self.too_large:
@@ -64,7 +64,7 @@ class FitCheck:
             return self._has_room(row, size)
         if self._call is None:
             return size <= self._largest
-        return self.runs(size, lambda: self._try(size, book)) and self._has_room(row, size)
+        return self.runs(size, lambda: self._try(size, counter)) and self._has_room(row, size)
 
     def runs(self, size: int, run: Callable[[], None]) -> bool:
         """Whether the model ran with so many samples; else why not stands in ``failures``. Raises: DeviceError."""
@@ -113,7 +113,7 @@ class FitCheck:
             self._hook.remove()
             self._hook = None
 
-    def _try(self, size: int, book: StepWorkCounter) -> None:
+    def _try(self, size: int, counter: StepWorkCounter) -> None:
         assert self._call is not None
         arguments, options, (kind, enabled, dtype) = self._call
         model = self._model
@@ -123,19 +123,19 @@ class FitCheck:
             lambda v: v.expand(size).contiguous() if isinstance(v, _One) else v, (arguments, options)
         )
         with put_back(model):
-            book.begin(("trial", size), [list(arguments), options])
+            counter.begin(("trial", size), [list(arguments), options])
             try:
                 with shortage_said(f"a micro-batch of {size}"):
-                    timed = self._device.step(book.plain(size, size)) if not book.counts else nullcontext()
+                    timed = self._device.step(counter.placeholder(size, size)) if not counter.counts else nullcontext()
                     with timed, torch.enable_grad():
                         with torch.autocast(kind, dtype=dtype, enabled=enabled):
                             outputs = aten.tensors(_plain(model(*arguments, **options)))
                             means = [t.float().mean() for t in outputs if t.requires_grad]
                         if means:
                             torch.autograd.backward(torch.stack(means).sum())
-                work = book.end(size, size) if book.counts else None
+                work = counter.end(size, size) if counter.counts else None
             finally:
-                book.drop()
+                counter.drop()
         if work is not None:
             self._peaks[size] = work.peak_memory_bytes
             with self._device.step(work):

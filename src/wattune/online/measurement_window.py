@@ -1,8 +1,9 @@
-"""A stretch of training at one point: its steps' times, and how long the sensor showed nothing else."""
+"""Measurement of training at one point: the times of its steps, and the readings of the power sensor meanwhile."""
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import mean, stdev
@@ -13,10 +14,10 @@ from wattune.search.search import Point
 
 
 class MeasurementWindow:
-    """Steps at one point from ``begun_s`` on, in the device's time; what the sensor shows counts once it has settled.
+    """Steps at one point from ``begun_s`` on, in the device's time. They count once the sensor has settled.
 
-    ``since_s`` is when that was, None before; ``elapsed_s`` how much was seen since, without the time of pauses, after
-    which it has to settle again. ``pure`` readings of the keeper are of training alone.
+    ``since_s`` is that time, None before it; ``elapsed_s`` the time measured since then, without pauses, after each of
+    which the sensor has to settle again. The first ``pure`` readings are of training alone.
     """
 
     def __init__(self, begun_s: float):
@@ -25,17 +26,20 @@ class MeasurementWindow:
         self.times_s: list[float] = []
         self.pure = 0
         self.is_new = False
-        """Whether the sensor has settled with the last step."""
+        """True if the sensor settled with the last step."""
         self._before_s = 0.0
         self._latest_s = begun_s
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds that were seen."""
+        """Seconds that were measured."""
         return self._before_s + (0.0 if self.since_s is None else self._latest_s - self.since_s)
 
     def step(self, now_s: float, seconds: float | None, settle_s: float) -> bool:
-        """A step ended, and took so long if its time counts; whether the sensor has settled."""
+        """Add a step that ended now; ``seconds`` is None if its time does not count.
+
+        Returns: True if the sensor has settled.
+        """
         self._latest_s = now_s
         self.is_new = self.since_s is None and now_s - self.begun_s >= settle_s
         if self.is_new:
@@ -45,13 +49,52 @@ class MeasurementWindow:
         return self.since_s is not None
 
     def interrupt(self, now_s: float) -> None:
-        """Training stood still until now."""
+        """Leave out a pause of training that ends now."""
         self._before_s = self.elapsed_s
         self.begun_s, self.since_s = now_s, None
 
 
+class SensorReadings:
+    """Readings of the power sensor in watts, collected on demand; on real time they come from the sampling thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watts: list[float] = []
+        self._is_collecting = False
+
+    def __len__(self) -> int:
+        return len(self._watts)
+
+    def add(self, time_s: float, power_w: float) -> None:
+        """Take a reading, as ``CappedRun`` gives it."""
+        with self._lock:
+            if self._is_collecting:
+                self._watts.append(power_w)
+
+    def collect(self) -> None:
+        """Collect all readings from now on, after those that were collected before."""
+        with self._lock:
+            self._is_collecting = True
+
+    def pause(self) -> None:
+        """Collect no readings until ``collect``."""
+        with self._lock:
+            self._is_collecting = False
+
+    def clear(self, *, after: int = 0) -> None:
+        """Pause, and discard all readings but the first ``after``."""
+        with self._lock:
+            self._is_collecting = False
+            del self._watts[after:]
+
+    def first(self, count: int | None = None) -> list[float]:
+        """The first ``count`` readings; None: all of them."""
+        with self._lock:
+            return self._watts[:count]
+
+
 def cell(place: OperatingPoint, times_s: Sequence[float], readings_w: Sequence[float]) -> ProfileCell:
-    """What was seen at a point, as profiles write it."""
+    """The cell of a profile from the steps and readings at a point."""
     return ProfileCell(
         **place.fields(),
         step_s=mean(times_s),
@@ -64,12 +107,12 @@ def cell(place: OperatingPoint, times_s: Sequence[float], readings_w: Sequence[f
 
 
 def ratio(cells: Mapping[Point, ProfileCell], low: float, high: float) -> float | None:
-    """Power at one setting over that at a lower one, the largest of all rows; None where training has not shown it."""
+    """Power at ``high`` over power at ``low``, the largest of all rows; None if that was not measured."""
     ratios = []
     for row in {point.row for point in cells}:
         peaks = [(p.setting, c.power_peak_w) for p, c in cells.items() if p.row == row]
-        known = [(setting, peak_w) for setting, peak_w in peaks if setting is not None and peak_w is not None]
-        low_w, high_w = _interpolated(known, low), _interpolated(known, high)
+        measured = [(setting, peak_w) for setting, peak_w in peaks if setting is not None and peak_w is not None]
+        low_w, high_w = _interpolated(measured, low), _interpolated(measured, high)
         if low_w is not None and high_w is not None:
             ratios.append(high_w / low_w)
     return max(ratios, default=None)
@@ -77,9 +120,9 @@ def ratio(cells: Mapping[Point, ProfileCell], low: float, high: float) -> float 
 
 def _interpolated(points: Sequence[tuple[float, float]], setting: float) -> float | None:
     """Power at a setting on straight lines between measured ones (setting, watts), in logarithms; None beyond them."""
-    known = sorted(points)
-    for (low, low_w), (high, high_w) in pairwise(known):
+    points = sorted(points)
+    for (low, low_w), (high, high_w) in pairwise(points):
         if low <= setting <= high:
             share = (math.log(setting) - math.log(low)) / (math.log(high) - math.log(low))
             return math.exp(math.log(low_w) + share * (math.log(high_w) - math.log(low_w)))
-    return known[0][1] if known and known[0][0] == setting else None
+    return points[0][1] if points and points[0][0] == setting else None

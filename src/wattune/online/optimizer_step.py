@@ -60,8 +60,8 @@ class OptimizerStepper:
         self,
         optimizer: Optimizer,
         recipe: Recipe,
-        knowledge: SampleModel,
-        book: StepWorkCounter,
+        sample_model: SampleModel,
+        counter: StepWorkCounter,
         *,
         scaler: torch.amp.GradScaler | None,
         before_step: Callable[[], None] | None,
@@ -71,8 +71,8 @@ class OptimizerStepper:
         """Whether the last step brought something new about the gradient noise."""
         self._optimizer = optimizer
         self._recipe = recipe
-        self._knowledge = knowledge
-        self._book = book
+        self._sample_model = sample_model
+        self._counter = counter
         self._before_step = before_step
         self._stepping = self._stepped = False
         self._overflows = Overflows()
@@ -114,7 +114,7 @@ class OptimizerStepper:
         if self._parts == 1:
             self._witness = next((p for p in trained(self._optimizer) if p.grad is not None), None)
             if norms:
-                with self._book.uncounted():
+                with self._counter.uncounted():
                     self._first = samples, squared_norm(trained(self._optimizer)) / share**2
         if self._witness is not None and self._witness.grad is not None:
             self._version = self._witness.grad._version  # what writes into it otherwise counts it up
@@ -135,9 +135,9 @@ class OptimizerStepper:
         self.told = False
         if self._first is not None:
             small, square = self._first
-            with self._book.uncounted():
+            with self._counter.uncounted():
                 squares = torch.stack([square, squared_norm(trained(self._optimizer))]).tolist()
-            self.told = self._knowledge.add(small, squares[0] / scale**2, samples, squares[1] / scale**2)
+            self.told = self._sample_model.add(small, squares[0] / scale**2, samples, squares[1] / scale**2)
         if self._before_step is not None:
             self._before_step()
         self._stepping, self._stepped = True, scaler is None

@@ -72,7 +72,7 @@ class SampleModel:
         return found is not None
 
     def state_dict(self) -> dict[str, Any]:
-        """What later knowledge needs, as JSON values."""
+        """What later sample_model needs, as JSON values."""
         return {"norms": self.norms.state_dict(), "pairs": self._pairs, "scale": self.scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

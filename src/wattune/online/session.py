@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from wattune.algorithms import shortage_said
+from wattune.cap import PowerCap
 from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop, SensorError, WattuneError
 from wattune.online.batch_source import BatchSource
-from wattune.online.governor import Governor
 from wattune.online.micro_batching import Batch
 from wattune.online.optimizer_step import OptimizerStepper
 from wattune.online.prefetch import Prefetcher
@@ -24,20 +24,19 @@ from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
 from wattune.online.session_checkpoint import SessionCheckpoint, keep
 from wattune.online.session_record import explained, session_record
+from wattune.online.session_run import SessionRun
 from wattune.online.user_loop import UserLoop
 from wattune.point import OperatingPoint
-from wattune.records import CapSide, SessionRecord
+from wattune.records import SessionRecord
 from wattune.records.session import SessionEnding
 from wattune.search.search import Row
 
 
 @dataclass
 class SessionOptions:
-    """What of a session's arguments goes into its record and its files."""
+    """Arguments of a session that go into its record and its files."""
 
-    supply_cap_w: float | None = None
-    cap_side: CapSide = "module"
-    margin_w: float = 0.0
+    cap: PowerCap
     seed: int = 0
     checkpoint: Path | None = None
     record: Path | None = None
@@ -55,24 +54,24 @@ class Session:
 
     def __init__(
         self,
-        governor: Governor,
+        run: SessionRun,
         recipe: Recipe,
-        knowledge: SampleModel,
+        sample_model: SampleModel,
         optimizer: Optimizer,
-        feed: BatchSource | None,
+        batch_source: BatchSource | None,
         options: SessionOptions,
         *,
         scaler: torch.amp.GradScaler | None = None,
         before_step: Callable[[], None] | None = None,
         kept: SessionCheckpoint | None = None,
     ):
-        self.governor = governor
+        self.run = run
         self.recipe = recipe
-        self.knowledge = knowledge
+        self.sample_model = sample_model
         self.optimizer = optimizer
         self.scaler = scaler
         self.options = options
-        self.feed = feed
+        self.batch_source = batch_source
         self.passes = 0
         """Passes over the data set that are complete."""
         self.record: SessionRecord | None = None
@@ -81,11 +80,11 @@ class Session:
         self.reason: str | None = None
         self.loop: UserLoop | None = None
         self._stepper: OptimizerStepper | None = None
-        if feed is not None:
+        if batch_source is not None:
             self._stepper = OptimizerStepper(
-                optimizer, recipe, knowledge, governor.book, scaler=scaler, before_step=before_step
+                optimizer, recipe, sample_model, run.counter, scaler=scaler, before_step=before_step
             )
-            self.loop = UserLoop(governor, Prefetcher(feed, governor), self._stepper, recipe, knowledge)
+            self.loop = UserLoop(run, Prefetcher(batch_source, run), self._stepper, recipe, sample_model)
             self.loop.remembers = options.checkpoint is not None
         self._is_open = self._in_pass = False
         self._kept = kept
@@ -93,11 +92,11 @@ class Session:
     # -------------------------------------------------------------------------------------------------------- context
 
     def __enter__(self) -> Self:
-        self.governor.on_row = lambda row: self.recipe.use(row.batch_size)
+        self.run.on_row = lambda row: self.recipe.use(row.batch_size)
         try:
             if self._kept is not None:
                 self._kept.load(self)
-            self.governor.__enter__()
+            self.run.__enter__()
         except BaseException:
             self._close_device()
             raise
@@ -115,7 +114,7 @@ class Session:
             self.ended = "stopped for safety" if safety else "interrupted" if stopped else "failed"
             self.reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         try:
-            self.governor.__exit__(kind, error, trace)  # the board first: what follows may fail
+            self.run.__exit__(kind, error, trace)  # the board first: what follows may fail
         finally:
             self.recipe.close()
             if self._stepper is not None and self.loop is not None:
@@ -133,7 +132,7 @@ class Session:
 
     def _close_device(self) -> None:
         if self.options.closes:
-            self.governor.device.close()
+            self.run.device.close()
 
     def _leave(self) -> None:
         if self.options.checkpoint is not None:
@@ -151,7 +150,7 @@ class Session:
         Raises: SafetyStop; InputError for what cannot be trained as the loop would; DeviceError.
         """
         self._check_open()
-        if self.feed is None or self.loop is None:
+        if self.batch_source is None or self.loop is None:
             raise InputError("the session was made without a loader", hint="use begin_step and end_step")
         if self._in_pass:
             raise InputError("a pass is under way already", hint="one session.batches() after the other")
@@ -164,8 +163,8 @@ class Session:
             else:
                 self.loop.position = 0
                 self.loop.remember()
-                self.feed.start()
-            yield from self.loop.run()
+                self.batch_source.start()
+            yield from self.loop.batches()
             self.passes, self.loop.position = self.passes + 1, 0
             if self.options.checkpoint is not None:
                 self.loop.remember()
@@ -187,7 +186,7 @@ class Session:
     def evaluation(self) -> Iterator[None]:
         """Around an evaluation: it stays below the cap, and takes its time on a simulated board. Raises: SafetyStop."""
         self._check_open()
-        with self.governor.evaluation():
+        with self.run.evaluation():
             yield
 
     # ------------------------------------------------------------------------------------------------ somebody's loop
@@ -195,39 +194,39 @@ class Session:
     @property
     def row(self) -> Row:
         """What the next step should be made of: samples of the step, and of one forward pass."""
-        return self.governor.row
+        return self.run.row
 
     def begin_step(
         self, samples: int | None = None, row: Row | None = None, *, key: Hashable = None, data: Any = None
     ) -> None:
-        """An optimizer step begins, before its first forward pass; see ``Governor.begin``.
+        """An optimizer step begins, before its first forward pass; see ``SessionRun.begin``.
 
         ``row`` is what the step is made of where that is not ``self.row`` (batches fetched before it changed).
         """
         self._check_open()
-        row = self.governor.row if row is None else row
-        self.governor.begin(row, row.batch_size if samples is None else samples, key, data)
+        row = self.run.row if row is None else row
+        self.run.begin(row, row.batch_size if samples is None else samples, key, data)
 
     def end_step(self, *, stepped: bool = True) -> None:
         """The optimizer stepped; False where it skipped, as gradient scaling does. Raises: SafetyStop, DeviceError."""
-        self.governor.end(stepped=stepped)
+        self.run.end(stepped=stepped)
 
     def drop_step(self) -> None:
         """The step under way will not be finished."""
-        self.governor.drop()
+        self.run.drop()
 
     # ---------------------------------------------------------------------------------------------------------- state
 
     @property
     def point(self) -> OperatingPoint:
         """What training runs at now."""
-        prober = self.governor.prober
-        return prober.place(prober.in_force._replace(setting=self.governor.keeper.value))
+        explorer = self.run.explorer
+        return explorer.place(explorer.current._replace(setting=self.run.capped.limiter.value))
 
     @property
     def samples(self) -> int:
         """How many were trained on."""
-        return self.governor.samples
+        return self.run.samples
 
     def explain(self) -> str:
         """What was chosen, from what, and what knowing more would be worth."""

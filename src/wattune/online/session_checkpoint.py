@@ -9,6 +9,7 @@ import torch
 
 from wattune.algorithms import load_checkpoint, save_checkpoint
 from wattune.errors import InputError, RecordError
+from wattune.online.session_run import run_state
 
 if TYPE_CHECKING:
     from wattune.online.session import Session
@@ -20,13 +21,13 @@ def keep(session: Session, path: Path) -> None:
     In the middle of a step: as after the one before it. Raises: OutputError; InputError for a scheduler whose state
     cannot be written.
     """
-    feed, governor = session.feed, session.governor
+    batch_source, run = session.batch_source, session.run
     state = {
-        "module": governor.model.state_dict(),
+        "module": run.model.state_dict(),
         "optimizer": session.optimizer.state_dict(),
         "scaler": None if session.scaler is None else session.scaler.state_dict(),
         "random": [] if session.loop is None else session.loop.random,
-        "pass_random": [] if feed is None else feed.random,
+        "pass_random": [] if batch_source is None else batch_source.random,
     }
     extra = {
         "session": identity(session),
@@ -34,8 +35,8 @@ def keep(session: Session, path: Path) -> None:
         "position": 0 if session.loop is None else session.loop.position,
         "order": 0 if session.loop is None else session.loop.order,
         "recipe": session.recipe.state_dict(),
-        "knowledge": session.knowledge.state_dict(),
-        "governor": governor.state_dict(),
+        "knowledge": session.sample_model.state_dict(),
+        "run": run.state_dict(),
     }
     try:
         save_checkpoint(path, state, extra=extra)
@@ -47,10 +48,10 @@ def keep(session: Session, path: Path) -> None:
 
 def identity(session: Session) -> dict[str, Any]:
     """What two sessions must have in common for the one to go on where the other ended."""
-    governor = session.governor
+    run = session.run
     return {
-        "device": governor.device.name,
-        "model": type(governor.model).__name__,
+        "device": run.device.name,
+        "model": type(run.model).__name__,
         "optimizer": type(session.optimizer).__name__,
         "batch_size": session.recipe.batch_size,
         "keep_recipe": session.recipe.keep,
@@ -63,8 +64,12 @@ class SessionCheckpoint:
     def __init__(self, path: Path):
         self._path = path
         self.state, self.extra = load_checkpoint(path)
-        if "governor" not in self.extra:
-            raise RecordError(f"{path} is not a checkpoint of a session", hint="give one that a session wrote")
+        try:
+            self.run = run_state(self.extra)
+        except KeyError:
+            raise RecordError(
+                f"{path} is not a checkpoint of a session", hint="give one that a session wrote"
+            ) from None
 
     def load(self, session: Session) -> None:
         """Bring model, optimizer, schedule and search to where they were.
@@ -80,7 +85,7 @@ class SessionCheckpoint:
                 f"the checkpoint {self._path} is of another session, it differs in", value=", ".join(differences)
             )
         try:
-            session.governor.model.load_state_dict(self.state["module"])
+            session.run.model.load_state_dict(self.state["module"])
             session.optimizer.load_state_dict(self.state["optimizer"])
             if session.scaler is not None and self.state["scaler"] is not None:
                 session.scaler.load_state_dict(self.state["scaler"])
@@ -93,22 +98,22 @@ class SessionCheckpoint:
         session.passes = self.extra["passes"]
         if session.loop is not None:
             session.loop.position = self.extra["position"]
-        session.knowledge.load_state_dict(self.extra["knowledge"])
-        session.governor.load_state_dict(self.extra["governor"])
+        session.sample_model.load_state_dict(self.extra["knowledge"])
+        session.run.load_state_dict(self.run)
 
     def start(self, session: Session) -> None:
         """Begin the pass that was under way where it was, with its order."""
-        assert session.feed is not None
+        assert session.batch_source is not None
         assert session.loop is not None
         random = self.state["random"]
         if random:
             torch.set_rng_state(random[0])
-            if session.governor.on_cuda and len(random) > 1:
+            if session.run.on_cuda and len(random) > 1:
                 torch.cuda.set_rng_state(random[1])
         session.loop.remember()
         if session.loop.position == 0:
-            session.feed.start()
+            session.batch_source.start()
             return
         session.recipe.resume_pass(self.extra["recipe"]["ticks"])
         session.loop.order = order = self.extra["order"]
-        session.feed.start(skip=session.loop.position, random=self.state["pass_random"], order=order)
+        session.batch_source.start(skip=session.loop.position, random=self.state["pass_random"], order=order)

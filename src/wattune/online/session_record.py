@@ -25,30 +25,30 @@ SOURCES = {
 
 def session_record(session: Session) -> SessionRecord:
     """Everything that a session took and chose. Raises: SensorError where nothing was ever read."""
-    governor, options = session.governor, session.options
-    device, prober, times = governor.device, governor.prober, governor.times
-    figures = governor.meter.figures()
-    knowledge, recipe = session.knowledge, session.recipe
+    run, options = session.run, session.options
+    device, explorer, times = run.device, run.explorer, run.times
+    figures = run.capped.meter.figures()
+    sample_model, recipe = session.sample_model, session.recipe
     return SessionRecord(
         device=device.name,
         mode=device.mode,
-        cap_w=governor.cap_w,
-        cap_side=options.cap_side,
-        supply_cap_w=options.supply_cap_w,
+        cap_w=run.limit.limit_w,
+        cap_side=options.cap.side,
+        supply_cap_w=options.cap.supply_w,
         supply=device.supply,
-        margin_w=options.margin_w,
-        max_temp_c=governor.max_temp_c,
-        temperature_max_c=governor.watch.temperature_max_c,
+        margin_w=run.limit.margin_w,
+        max_temp_c=run.limit.max_temp_c,
+        temperature_max_c=run.capped.monitor.temperature_max_c,
         recipe=SessionRecipe(batch_size=recipe.batch_size, keep=recipe.keep, learning_rate_rule=recipe.rule),
         table=_table(session),
-        efficiency_from=knowledge.source,
-        noise_scale=None if knowledge.scale is None else knowledge.scale.samples,
-        worth_of_curve=prober.search.worth_of_curve() if knowledge.source.startswith("prior") else None,
-        worth_of_probing=prober.search.worth() if prober.cells else None,
-        point=prober.place(prober.wanted) if not prober.probing else None,
-        changes=tuple(PointChange(**change) for change in governor.changes),
-        samples=governor.samples,
-        steps=governor.steps,
+        efficiency_from=sample_model.source,
+        noise_scale=None if sample_model.scale is None else sample_model.scale.samples,
+        worth_of_curve=explorer.search.worth_of_curve() if sample_model.source.startswith("prior") else None,
+        worth_of_probing=explorer.search.worth() if explorer.cells else None,
+        point=explorer.place(explorer.wanted) if not explorer.probing else None,
+        changes=tuple(PointChange(**change) for change in run.changes),
+        samples=run.samples,
+        steps=run.steps,
         passes=session.passes,
         time_s=figures.time_s,
         energy_j=figures.energy_j,
@@ -60,26 +60,26 @@ def session_record(session: Session) -> SessionRecord:
         compute_s=times.compute_s,
         waiting_s=times.waited_s,
         copying_s=times.copying_s,
-        advice=times.advice(options.loader, on_gpu=governor.on_cuda),
-        guard=governor.keeper.events,
-        board_events=governor.watch.events,
+        advice=times.advice(options.loader, on_gpu=run.on_cuda),
+        guard=run.capped.limiter.events,
+        board_events=run.capped.monitor.events,
         ended=session.ended,
         reason=session.reason,
-        exact=None if governor.truth is None else governor.truth.figures(),
-        notes=tuple(governor.notes),
+        exact=None if run.capped.truth is None else run.capped.truth.figures(),
+        notes=tuple(run.notes),
         provenance=provenance(device.kind, device=device.name, seed=options.seed),
     )
 
 
 def _table(session: Session) -> ProfileTable | None:
-    prober, device = session.governor.prober, session.governor.device
-    if not prober.cells and not prober.aborted:
+    explorer, device = session.run.explorer, session.run.device
+    if not explorer.cells and not explorer.aborted:
         return None
     return ProfileTable(
         device=device.name,
-        workload=type(session.governor.model).__name__,
-        cells=tuple(prober.cells.values()),
-        aborted=tuple(prober.aborted),
+        workload=type(session.run.model).__name__,
+        cells=tuple(explorer.cells.values()),
+        aborted=tuple(explorer.aborted),
         sensor_window_s=device.sensor.window_s,
         sensor_rail=device.sensor.rail,
         supply=device.supply,
@@ -91,33 +91,33 @@ def _table(session: Session) -> ProfileTable | None:
 
 def explained(session: Session) -> str:
     """What was chosen, from what, and what knowing more would be worth, as lines of text."""
-    governor, knowledge, recipe = session.governor, session.knowledge, session.recipe
-    prober, device = governor.prober, governor.device
-    cap = "no cap" if governor.cap_w is None else f"a cap of {governor.cap_w:.4g} W"
-    lines = [f"{device.name} under {cap}, {governor.samples} samples in {governor.steps} steps."]
-    figures = governor.meter.figures() if governor.keeper.has_read else None
+    run, sample_model, recipe = session.run, session.sample_model, session.recipe
+    explorer, device = run.explorer, run.device
+    cap = "no cap" if run.limit.limit_w is None else f"a cap of {run.limit.limit_w:.4g} W"
+    lines = [f"{device.name} under {cap}, {run.samples} samples in {run.steps} steps."]
+    figures = run.capped.meter.figures() if run.capped.limiter.has_read else None
     if figures is not None and figures.readings_above_cap:
         above = f"{figures.readings_above_cap} of {figures.readings} readings were above it"
         lines.append(f"{above}, the highest {figures.power_peak_w:.4g} W.")
-    wanted = prober.place(prober.wanted)
-    if prober.probing:
-        lines.append(f"Measuring {wanted} by training there; {len(prober.cells)} points are measured.")
+    wanted = explorer.place(explorer.wanted)
+    if explorer.probing:
+        lines.append(f"Measuring {wanted} by training there; {len(explorer.cells)} points are measured.")
     else:
-        lines.append(f"Training at {wanted}, chosen from {len(prober.cells)} measured points.")
-        cell = prober.cells.get(prober.wanted)
+        lines.append(f"Training at {wanted}, chosen from {len(explorer.cells)} measured points.")
+        cell = explorer.cells.get(explorer.wanted)
         if cell is not None and cell.step_s is not None:
             lines.append(
                 f"There a step takes {1e3 * cell.step_s:.4g} ms at {cell.power_mean_w:.4g} W (peak "
                 f"{cell.power_peak_w:.4g} W)."
             )
-    lines.append(f"Samples needed by each batch size: from {SOURCES[knowledge.source]}.")
+    lines.append(f"Samples needed by each batch size: from {SOURCES[sample_model.source]}.")
     lines.append(f"Recipe: batch size {recipe.batch_size}, {recipe.rule}.")
-    search = prober.search
+    search = explorer.search
     if search.reason:
         lines.append(f"Probing ended: {search.reason}.")
     lines.append(f"Measuring more points would save {100 * search.worth():.1f} % of the time to come, at most.")
-    if knowledge.source.startswith("prior"):
+    if sample_model.source.startswith("prior"):
         saved = f"{100 * search.worth_of_curve():.1f} % of the time to come"
         lines.append(f"Knowing the samples that each batch size needs (wattune estimate) is expected to save {saved}.")
-    lines += [*governor.times.advice(session.options.loader, on_gpu=governor.on_cuda), *governor.notes]
+    lines += [*run.times.advice(session.options.loader, on_gpu=run.on_cuda), *run.notes]
     return "\n".join(lines)

@@ -57,7 +57,7 @@ class StepWorkCounter:
         self._model = model
         self._optimizer = optimizer
         self._works: dict[Hashable, StepWork] = {}
-        self._plain: dict[tuple[int, int], StepWork] = {}
+        self._placeholders: dict[tuple[int, int], StepWork] = {}
         self._counter: StepCounter | None = None
         self._key: Hashable = None
         self._hooks: list[Any] = []
@@ -70,14 +70,14 @@ class StepWorkCounter:
                 self._optimizer.register_step_post_hook(lambda *_: self.optimizing(False)),
             ]
 
-    def plain(self, samples: int, micro_batch_size: int) -> StepWork:
+    def placeholder(self, samples: int, micro_batch_size: int) -> StepWork:
         """The name of a step that a device runs itself; the same one each time."""
         key = samples, micro_batch_size
-        if key not in self._plain:
-            self._plain[key] = StepWork(
+        if key not in self._placeholders:
+            self._placeholders[key] = StepWork(
                 samples=samples, micro_batch_size=micro_batch_size, data_type="fp32", phases=(), peak_memory_bytes=0
             )
-        return self._plain[key]
+        return self._placeholders[key]
 
     def begin(self, key: Hashable, data: Any = None) -> None:
         """A step of this kind begins, with these inputs: count it where no such step was counted yet."""

@@ -33,7 +33,7 @@ class Sync:
         return before and self._is_waited_for
 
 
-class Times:
+class StepTimes:
     """Seconds of the device's time. ``waiting_s`` is what ordinary steps waited for, ``starting_s`` the first ones of a
     pass, ``fetching_s`` what was fetched ahead for probes."""
 

@@ -1,4 +1,4 @@
-"""The user's own loop: batches out of the feed, cut to the point in force, and gradients back."""
+"""The user's own loop: batches out of the batch_source, cut to the point in force, and gradients back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from wattune.errors import InputError
 from wattune.online.batch_source import Fetched
-from wattune.online.governor import Governor
 from wattune.online.interrupts import Shield
 from wattune.online.micro_batching import Batch, even, moved, shapes, split
 from wattune.online.optimizer_step import OptimizerStepper
 from wattune.online.prefetch import Prefetcher
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
+from wattune.online.session_run import SessionRun
 from wattune.search.search import Row
 
 
@@ -29,39 +29,39 @@ class UserLoop:
     """
 
     def __init__(
-        self, governor: Governor, fetcher: Prefetcher, stepper: OptimizerStepper, recipe: Recipe, knowledge: SampleModel
+        self, run: SessionRun, fetcher: Prefetcher, stepper: OptimizerStepper, recipe: Recipe, sample_model: SampleModel
     ):
         self.position = 0
         self.pending: Batch | None = None
         self.random: list[Tensor] = []
         self.remembers = False
         self.shield = Shield()
-        self._governor = governor
+        self._run = run
         self._fetcher = fetcher
         self._stepper = stepper
         self._recipe = recipe
-        self._knowledge = knowledge
-        device = next(governor.model.parameters()).device
+        self._sample_model = sample_model
+        device = next(run.model.parameters()).device
         self._device = None if device.type == "cpu" else device
         self.order = 0
         """Checksum of the samples of this pass that were trained on, in their order."""
         self._samples = self._drawn = 0
         self._norms, self._is_usual = False, True
 
-    def run(self) -> Iterator[Batch]:
-        """The rest of the pass that the feed has begun. Raises: as ``Session.batches``."""
+    def batches(self) -> Iterator[Batch]:
+        """The rest of the pass that the batch_source has begun. Raises: as ``Session.batches``."""
         try:
             while (fetched := self._fetcher.fetch()) is not None:
                 yield from self._step(fetched)
             self._recipe.stepped(self.position, is_end=True)
         finally:
             self._fetcher.clear()
-            self._governor.drop()
+            self._run.drop()
 
     def remember(self) -> None:
         """Keep the random numbers of now."""
         self.random = [torch.get_rng_state()]
-        if self._governor.on_cuda:
+        if self._run.on_cuda:
             self.random.append(torch.cuda.get_rng_state())
 
     def backward(self, loss: Tensor) -> None:
@@ -83,36 +83,36 @@ class UserLoop:
                 self.remember()
         finally:
             self.shield.release()
-        self._governor.end(stepped=stepped, usual=self._is_usual)
-        if self._governor.steps == 1 and self._knowledge.wants(1) and self._governor.may_halve:
+        self._run.end(stepped=stepped, usual=self._is_usual)
+        if self._run.steps == 1 and self._sample_model.wants(1) and self._run.may_halve:
             # Two halves tell the noise of the gradients, if the model runs with them.
-            self._governor.fits(Row(self._samples, -(-self._samples // 2)))
+            self._run.fits(Row(self._samples, -(-self._samples // 2)))
         if self._stepper.told:
-            self._governor.relative(self._knowledge.relative)
+            self._run.relative(self._sample_model.relative)
 
     def _step(self, fetched: Fetched) -> Iterator[Batch]:
         data, samples, _, self._drawn = fetched
-        governor, row = self._governor, self._fetcher.row(fetched)
+        run, row = self._run, self._fetcher.row(fetched)
         self._recipe.check()
         sizes = even(samples, row.micro_batch_size)
-        if len(sizes) > 1 or not governor.checked:
-            governor.check_parts(data, samples, row)
-        self._norms = self._knowledge.wants(governor.steps) and not governor.prober.is_measuring
+        if len(sizes) > 1 or not run.checked:
+            run.check_parts(data, samples, row)
+        self._norms = self._sample_model.wants(run.steps) and not run.explorer.is_measuring
         half = -(-samples // 2)
-        if self._norms and len(sizes) == 1 < samples and half in governor.trial.known and governor.may_halve:
+        if self._norms and len(sizes) == 1 < samples and half in run.fit_check.known and run.may_halve:
             sizes = even(samples, half)
         self._is_usual = not self._norms or len(sizes) == len(even(samples, row.micro_batch_size))
         parts = split(data, samples, sizes) if len(sizes) > 1 else (data,)
         self._stepper.begin()
         self._samples = samples
-        governor.begin(row, samples, (tuple(sizes), shapes(data)) if governor.book.counts else None, data)
+        run.begin(row, samples, (tuple(sizes), shapes(data)) if run.counter.counts else None, data)
         if samples < row.batch_size:  # the rest of a pass: what the user's own loop would do is the least
             self._recipe.use(max(samples, min(row.batch_size, self._recipe.batch_size)))
         last = len(parts) - 1
         for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
             batch = Batch(self._placed(part), size, last=index == last, share=size / samples)
             self.pending = batch
-            governor.trial.samples = size
+            run.fit_check.samples = size
             yield batch
             if self.pending is not None:
                 raise InputError("a batch was left without session.backward(loss)", hint="call it once for each batch")
@@ -120,7 +120,7 @@ class UserLoop:
     def _placed(self, part: Any) -> Any:
         if self._device is None:
             return part
-        begun_s = self._governor.device.now_s()
+        begun_s = self._run.device.now_s()
         part = moved(part, self._device)
-        self._governor.times.copying_s += self._governor.device.now_s() - begun_s
+        self._run.times.copying_s += self._run.device.now_s() - begun_s
         return part

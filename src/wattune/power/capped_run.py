@@ -19,9 +19,10 @@ from wattune.power.monitor import BoardMonitor
 class CappedRun:
     """A context in which a device is at a setting, below a limit; afterwards it is as it was before.
 
-    Training and sessions call ``start`` once and ``check`` between their steps. Probes measure in parts instead, each
-    with its ``metered``. ``on_reading`` is called with each reading as (seconds, watts), from a sampling thread on real
-    time, except for readings that ended a probe or still hold power from before the present setting.
+    Training and sessions call ``start`` once and ``check`` between their steps; a session moves the run from setting to
+    setting by its ``limiter``. Probes measure in parts instead, each with its ``metered``. ``on_reading`` is called
+    with each reading as (seconds, watts), from a sampling thread on real time, except for readings that ended a probe
+    or still hold power from before the present setting.
 
     Raises: InputError for a temperature limit that the device cannot be held below; DeviceError.
     """
@@ -61,18 +62,27 @@ class CappedRun:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def start(self, state: dict[str, Any] | None = None) -> None:
-        """Meter the rest of the run, from now on or from the ``state_dict`` of an earlier run. Raises: DeviceError."""
+    def start(self, state: dict[str, Any] | None = None, *, keep_setting: bool = False) -> None:
+        """Meter the rest of the run, from now on or from the ``state_dict`` of an earlier run.
+
+        ``keep_setting``: the run stays at its present setting instead of going back to that of the earlier run, and
+        the time that was above a limit is forgotten. Raises: DeviceError.
+        """
         device = self.device
         if state is not None and state["device"] is not None:
             device.load_state_dict(state["device"])
             if self.setting.value is not None:
                 self.setting.change(self.setting.value)
+            if keep_setting:  # what the sensor holds is of the setting of then
+                self.limiter.expect_old_readings()
         else:  # the sensor still holds power from before, which is neither this run's nor the limiter's business
             device.wait(device.sensor.settle_s)
         self.truth = device.ground_truth(self.limit.limit_w)
         if state is not None:
-            self.limiter.load_state_dict(state["guard"])
+            if keep_setting:
+                self.limiter.remember(state["guard"])
+            else:
+                self.limiter.load_state_dict(state["guard"])
             self.meter.load_state_dict(state["meter"])
             self.monitor.load_state_dict(state["watch"])
             if self.truth is not None and state["truth"] is not None:

@@ -276,15 +276,21 @@ class PowerLimiter:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``, at the setting of then. Raises: InputError, DeviceError.
-
-        A state without "top" holds what is to be remembered alone: the setting stays as it is.
-        """
-        if "top" in state and state["top"] != self.top:
+        """Continue from ``state_dict``, at the setting of then. Raises: InputError, DeviceError."""
+        if state["top"] != self.top:
             self.move(state["top"])
         self._quiet_until_s = self._device.now_s() + state.get("quiet_s", 0.0)
         events = [*state.get("before", ()), *state["events"]]  # "before": of guards before the last move, until 0.1.0
-        self._work.load_state_dict({**self._work.state_dict(), **state, "events": events})
+        self._work.load_state_dict({**state, "events": events})
+        self._load_reached(state)
+
+    def remember(self, state: dict[str, Any]) -> None:
+        """Take from an earlier ``state_dict`` what holds at any setting: its events, and how far evaluations came."""
+        self._work.load_state_dict({**self._work.state_dict(), "events": state["events"]})
+        self._load_reached(state)
+
+    def _load_reached(self, state: dict[str, Any]) -> None:
+        # Under a lower cap than before, evaluations climb from the safest setting again.
         under_w, limit_w = state.get("reached_under_w"), self.limit.limit_w
         if "reached" in state and (limit_w is None or (under_w is not None and limit_w >= under_w)):
             self._reached = state["reached"]
