@@ -1,4 +1,4 @@
-"""The rule that keeps a clock under a cap: one setting down at a reading above the cap, cautiously up again.
+"""The rule that keeps a clock under a cap: down at a reading above the cap, cautiously up again.
 
 Everything that keeps a board below a limit, in wattune and in the agent, asks ``is_above`` and ``is_too_hot``, and
 changes settings as ``CapGuard`` decides.
@@ -82,10 +82,12 @@ class CapGuard:
     Call it with each reading: ``guard(time_s, power_w)``. It decides by these rules:
 
     - A reading above the cap lowers the setting by one at once. For ``settle_s`` after that, readings may still
-      include power from before the change and are ignored. The first reading above the cap after that time lowers
-      the setting again. So one noisy reading costs one step, and a lasting excess costs one step each ``settle_s``.
-    - One setting up, never beyond the first one, once all readings of the last ``UP_AFTER_S`` seconds were below
-      ``UP_BELOW`` of the cap.
+      include power from before the change and are ignored. If the first reading after that time is above the cap too,
+      the setting is lowered by the ratio of the cap to the reading, at least by one. Power falls faster than the
+      setting, apart from the share that does not depend on it, so that a lasting excess ends within a few readings
+      however many settings there are, and one noisy reading costs one step.
+    - One setting up, never beyond the last of the ladder, once all readings of the last ``UP_AFTER_S`` seconds were
+      below ``UP_BELOW`` of the cap.
     - Back-off: a setting that the guard had to leave is tried again ``UP_AFTER_S`` after the change at the
       earliest, and after twice that time on each further attempt. The number of changes therefore grows only with
       the logarithm of time, whatever the sensor reads.
@@ -94,7 +96,9 @@ class CapGuard:
     - Too hot counts as above the cap, with the longer times that heat needs: the guard reacts again after
       ``HEAT_WAIT_S``, and the patience at the lowest setting is ``HEAT_PATIENCE_S``. The way up needs ``COOL_BY_C``.
 
-    ``ladder``: the settings that may be used, from the lowest to the one that the board is at; empty if it has none.
+    ``ladder``: the settings that may be used, ascending; empty if the board has none. The board is at the last one, or,
+    if nothing is pinned yet, near ``free_at``, one of them: the guard then begins there, and pins the lowest setting
+    before it counts the board as being at it.
     ``change`` applies a setting to the board; an exception that it raises is stored as ``failure`` and raised again.
     ``after`` is an earlier guard of the same run, whose events and patience this one continues. A guard may be called
     from a sampling thread. Without a cap and without a temperature limit (both None) it does nothing.
@@ -108,6 +112,7 @@ class CapGuard:
         settle_s: float,
         max_temp_c: Optional[float] = None,
         after: Optional["CapGuard"] = None,
+        free_at: Any = None,
     ) -> None:
         self.cap_w = cap_w
         self.max_temp_c = max_temp_c
@@ -117,13 +122,15 @@ class CapGuard:
         self.pushed = 0
         """Number of times that the guard went down from its first setting."""
         self._ladder = tuple(ladder)
-        self._value = self._ladder[-1] if self._ladder else None
+        self._value = free_at if free_at is not None else self._ladder[-1] if self._ladder else None
+        self._is_held = free_at is None
         self._set = change
         self._lock = threading.RLock()
         self._events: List[Dict[str, Any]] = [] if after is None else after._events
         self._patience: _Patience = _Patience() if after is None else after._patience
         self._changed_s: Optional[float] = None
         self._went_down = False
+        self._is_lasting = False  # no reading since the last step down was below the limits
         self._below_since_s: Optional[float] = None
         self._waits_s: Dict[Any, float] = {}
         self._told_lowest = False
@@ -178,6 +185,7 @@ class CapGuard:
                     self._above(event, over_s)
                 return
             self._patience.regain(elapsed_s)
+            self._is_lasting = False
             if not self._is_settled(time_s, self.settle_s):
                 return
             if self._is_well_below(power_w, temperature_c):
@@ -197,15 +205,16 @@ class CapGuard:
                 self._change(self._ladder[0], event, down=True)
             self._ladder = self._ladder[:1]
 
-    def follow(self, value: Any) -> None:
-        """Continue from ``value``, one of the settings, which another controller applied to the board."""
+    def follow(self, value: Any, *, is_held: bool = True) -> None:
+        """Continue from ``value``, one of the settings: another controller pinned the board there, or, if it is not
+        held, the board chose a clock near it."""
         with self._lock:
-            if value != self._value:
-                self._value, self._told_lowest = value, False
+            if value != self._value or is_held != self._is_held:
+                self._value, self._is_held, self._told_lowest = value, is_held, False
 
     @property
     def _is_lowest(self) -> bool:
-        return self._value is None or self._value == self._ladder[0]
+        return self._value is None or (self._is_held and self._value == self._ladder[0])
 
     def _is_settled(self, time_s: float, settle_s: float) -> bool:
         return self._changed_s is None or time_s >= self._changed_s + settle_s
@@ -222,12 +231,23 @@ class CapGuard:
         if not self._is_lowest:
             # Doubled before the change: a board that fails to change leaves the guard as careful as can be.
             self._waits_s[value] = 2 * self._waits_s[value] if value in self._waits_s else UP_AFTER_S
-            self._change(self._ladder[self._ladder.index(value) - 1], event, down=True)
+            self._change(self._lower(event["power_w"]), event, down=True)
+            self._is_lasting = True
             return
         if not self._told_lowest:
             self._told_lowest = True
             self._events.append(dict(event, action="at lowest", setting=value))
         self._patience.lose(elapsed_s)
+
+    def _lower(self, power_w: float) -> Any:
+        """The setting to go down to at a reading above a limit."""
+        now: Any = self._value
+        steps = self._ladder[: max(1, self._ladder.index(now))]
+        if not self._is_lasting or not is_above(power_w, self.cap_w):
+            return steps[-1]
+        assert self.cap_w is not None
+        enough = [value for value in steps if value * power_w <= now * self.cap_w]
+        return enough[-1] if enough else steps[0]
 
     def _below(self, event: Dict[str, Any]) -> None:
         time_s = event["time_s"]
@@ -248,8 +268,8 @@ class CapGuard:
             self.failure = error
             raise
         self.pushed += down and self._value == self._ladder[-1]
-        self._value = value
-        self._changed_s, self._went_down = event["time_s"], down
+        self._value, self._is_held = value, True
+        self._changed_s, self._went_down, self._is_lasting = event["time_s"], down, False
         self._below_since_s, self._told_lowest = None, False
         self._events.append(dict(event, action="down" if down else "up", setting=value))
 

@@ -14,8 +14,9 @@ class Ceiling:
     """A guard that lets the client react first.
 
     If readings exceed the cap for ``GRACE_S`` and the client does not lower its clock, the ceiling drops below the
-    current clock. From then on it follows the rule of CapGuard, reading by reading, until it rises above the clock that
-    the client wants. Its history remains: a clock that exceeded the cap is tried again after a longer wait each time.
+    current clock. From then on it follows the rule of CapGuard, reading by reading, until it rises to the clock that
+    the client wants, or to the highest if the client pins none. Its history remains: a clock that exceeded the cap is
+    tried again after a longer wait each time.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Ceiling:
         self.max_temp_c = max_temp_c
         self.value: Optional[float] = None
         """The highest clock that may be held now; None means any."""
+        self._top = settings[-1]
         self._guard = CapGuard(settings, _leave, cap_w, settle_s, max_temp_c)
         self._grace_s = max(GRACE_S, settle_s + 1.0)
         self._above_since_s: Optional[float] = None
@@ -36,23 +38,35 @@ class Ceiling:
         self._above_since_s = self._hot_since_s = None
 
     def __call__(
-        self, time_s: float, power_w: float, temperature_c: Optional[float], at: Optional[float], top: Optional[float]
+        self,
+        time_s: float,
+        power_w: float,
+        temperature_c: Optional[float],
+        at: float,
+        wanted: Optional[float],
+        *,
+        is_held: bool,
     ) -> List[Dict[str, Any]]:
-        """Judge one reading, taken with the clock ``at`` a setting while the client wanted ``top``.
+        """Judge one reading, taken with the clock ``at`` a setting, pinned there or not, while the client wanted
+        ``wanted`` (None: it pins no clock).
 
         Returns the new events of the guard and updates ``value``.
         """
         if not self._is_unanswered(time_s, power_w, temperature_c):
             if self.value is None:
                 return []
-        elif at is not None and (self.value is None or at < self.value):
-            self._guard.follow(at)
+        elif self.value is None or at < self.value:
+            self._guard.follow(at, is_held=is_held)
         self._guard(time_s, power_w, temperature_c)
-        self.value = self._guard.value
-        if self.value is not None and top is not None and self.value >= top:
-            self.value = None
         events = self._guard.events[self._told :]
         self._told += len(events)
+        self.value = self._guard.value
+        if wanted is not None:
+            is_over = self.value >= wanted
+        else:
+            is_over = self.value == self._top and any(event["action"] == "up" for event in events)
+        if is_over:
+            self.value = None
         return events
 
     def _is_unanswered(self, time_s: float, power_w: float, temperature_c: Optional[float]) -> bool:

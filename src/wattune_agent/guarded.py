@@ -10,7 +10,7 @@ from wattune_agent.joules import Joules
 from wattune_agent.outcome import Report, missed
 from wattune_agent.program import DEAD_S, GuardedProgram
 from wattune_agent.pulse import Pulse
-from wattune_agent.settings import at_most
+from wattune_agent.settings import RecentClock
 from wattune_agent.stuck import Stuck
 
 __all__ = ["BLIND_S", "SAFETY_EXIT", "guard_program", "run_guarded"]
@@ -101,9 +101,11 @@ class _Run:
         self._joules = Joules(cap_w, delay_s)
         self._stuck = Stuck(board["period_s"])
         self._first_w = power_w
+        self._recent = RecentClock(self._settings)
         self._guard: Optional[CapGuard] = None
         if clock_mhz is not None or not self._settings:
-            self._guard = self._guard_from(clock_mhz)
+            ladder = [setting for setting in self._settings if clock_mhz is not None and setting <= clock_mhz]
+            self._guard = CapGuard(ladder, self._pin, cap_w, self._settle_s, max_temp_c)
         self._pulse = Pulse(program.now_s)
         self._hottest_c: Optional[float] = None
         self._told = 0
@@ -229,10 +231,14 @@ class _Run:
         if self._why:
             return
         if self._guard is None:
+            self._recent.add(time_s, reading.get("clock_mhz"))
             if not (is_above(power_w, self._cap_w) or is_too_hot(temperature_c, self._max_temp_c)):
                 return
-            # Step down from the clock that the board chose, since a power mode may limit it already.
-            self._guard = self._guard_from(at_most(self._settings, reading.get("clock_mhz")))
+            # Step down from the clock that the board chose under this load.
+            begin = self._recent.highest
+            self._guard = CapGuard(
+                self._settings, self._pin, self._cap_w, self._settle_s, self._max_temp_c, free_at=begin
+            )
         try:
             self._guard(time_s, power_w, temperature_c)
         except AgentError as error:
@@ -243,10 +249,6 @@ class _Run:
             self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
         if self._guard.stopped:
             self._stop("the limit is exceeded even at the lowest clock")
-
-    def _guard_from(self, mhz: Optional[float]) -> CapGuard:
-        ladder = [setting for setting in self._settings if mhz is not None and setting <= mhz]
-        return CapGuard(ladder, self._pin, self._cap_w, self._settle_s, self._max_temp_c)
 
     def _beat(self) -> None:
         """Restart every timeout after this process was itself stopped: a gap in its readings then proves nothing."""

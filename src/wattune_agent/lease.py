@@ -9,7 +9,7 @@ from wattune_agent.ceiling import Ceiling
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotThere
 from wattune_agent.hold import Hold
 from wattune_agent.party import Party, Teller, say
-from wattune_agent.settings import at_most
+from wattune_agent.settings import RecentClock
 
 __all__ = ["BLIND_S", "LEASE_S", "BoardLease"]
 
@@ -62,7 +62,7 @@ class BoardLease:
     def _forget(self) -> None:
         self._holder: Optional[Party] = None
         self._wanted: Optional[float] = None
-        self._base: Optional[float] = None
+        self._recent: Optional[RecentClock] = None
         self._ceiling: Optional[Ceiling] = None
         self._lapsed = False
         self._blind = False
@@ -244,19 +244,22 @@ class BoardLease:
             if self._blind:
                 self._blind = False
                 self._tell("reading again", "the sensor reads again")
-            at = self._at(ceiling, reading)
-            top = self._wanted if self._wanted is not None else self._base
-            for event in ceiling(self._latest_s, reading["power_w"], reading.get("temperature_c"), at, top):
+            at, is_held = self._at(reading), self.mhz is not None
+            temperature_c = reading.get("temperature_c")
+            events = ceiling(self._latest_s, reading["power_w"], temperature_c, at, self._wanted, is_held=is_held)
+            for event in events:
                 self._tell("guard", told(event, ceiling.cap_w, ceiling.max_temp_c))
             self._quietly("the clock cannot be lowered", self._apply)
 
-    def _at(self, ceiling: Ceiling, reading: Dict[str, Any]) -> Optional[float]:
+    def _at(self, reading: Dict[str, Any]) -> float:
         if self.mhz is not None:
+            self._recent = None
             return self.mhz
         # Nothing is pinned: the guard begins at the clock that the board chose under this load.
-        at = at_most(self._hold.settings, reading.get("clock_mhz"))
-        self._base = at if self._base is None else max(self._base, at)
-        return at
+        if self._recent is None:
+            self._recent = RecentClock(self._hold.settings)
+        self._recent.add(self._latest_s, reading.get("clock_mhz"))
+        return self._recent.highest
 
     def _lapse(self, silent_s: float) -> None:
         self._lapsed = True

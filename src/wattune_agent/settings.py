@@ -1,11 +1,15 @@
-"""The board's listed clock that matches a given frequency."""
+"""The board's listed clock that matches a given frequency, or the clock at which the board has been lately."""
 
-from typing import Optional, Sequence
+from collections import deque
+from typing import Deque, Optional, Sequence, Tuple
 
-__all__ = ["NEAR_MHZ", "at_most", "nearest"]
+__all__ = ["NEAR_MHZ", "RecentClock", "at_most", "nearest"]
 
 NEAR_MHZ = 1.0
 """A clock may be given rounded: 115 MHz for 114.75."""
+
+RECENT_S = 5.0
+"""Time for which a clock counts as recent: a sensor may show the power of a second ago, and work comes in bursts."""
 
 SLACK_MHZ = 0.5
 """A clock that is read back may be rounded as well."""
@@ -22,3 +26,29 @@ def nearest(settings: Sequence[float], wanted_mhz: float) -> float:
     """The setting that a rounded number refers to; the number itself if no setting is within ``NEAR_MHZ`` of it."""
     found = min(settings, key=lambda mhz: abs(mhz - wanted_mhz), default=wanted_mhz)
     return found if abs(found - wanted_mhz) < NEAR_MHZ else wanted_mhz
+
+
+class RecentClock:
+    """The highest clock of the last ``RECENT_S`` seconds of a board that is not pinned.
+
+    A GPU idles between two bursts of work, at its lowest clock or without any. A reading above the cap that arrives
+    then belongs to the higher clock of the burst.
+    """
+
+    def __init__(self, settings: Sequence[float]) -> None:
+        self._settings = settings
+        self._recent: Deque[Tuple[float, float]] = deque()  # times ascend and clocks descend
+
+    def add(self, time_s: float, now_mhz: Optional[float]) -> None:
+        """Add a reading of the clock; None if the board does not report it."""
+        setting = at_most(self._settings, now_mhz)
+        while self._recent and self._recent[-1][1] <= setting:
+            self._recent.pop()
+        self._recent.append((time_s, setting))
+        while time_s - self._recent[0][0] > RECENT_S:
+            self._recent.popleft()
+
+    @property
+    def highest(self) -> float:
+        """The setting of the highest one. Call it after ``add``."""
+        return self._recent[0][1]

@@ -57,6 +57,46 @@ def test_one_noisy_reading_costs_one_step_and_what_lasts_one_each_time_the_senso
     assert [e["time_s"] for e in guard.events] == pytest.approx([0.0, 0.3, 0.6, 0.9])
 
 
+def test_a_lasting_excess_ends_within_a_few_readings_however_many_clocks_there_are():
+    """129 W at 1575 MHz, 25 W of them whatever the clock, under a cap of 60 W, in steps of 7.5 MHz."""
+    clocks = tuple(315.0 + 7.5 * i for i in range(169))
+    guard, clock = made(1575.0, 60.0, clocks=clocks)
+    readings = 0
+    while (power_w := 25.0 + 104.0 * (clock.mhz / 1575.0) ** 2) > 60.0:
+        guard(readings / 10, power_w)
+        readings += 1
+    assert readings <= 4
+    assert clock.mhz > 0.98 * 1575.0 * 60.0 / 129.0  # no lower than the ratio asks for
+
+
+def test_a_clock_that_was_jumped_over_is_tried_again_like_any_other():
+    guard, _ = made(cap_w=2.5)
+    feed(guard, [5.0, 4.0, *[2.0] * 500])
+    assert [(event["action"], event["setting"]) for event in guard.events] == [
+        ("down", 400.0),
+        ("down", 200.0),
+        ("up", 300.0),
+        ("up", 400.0),
+        ("up", 500.0),
+    ]
+
+
+def test_a_second_noisy_reading_is_answered_by_a_step_as_the_first():
+    guard, clock = made()
+    feed(guard, [4.4, 9.0, 4.4, 9.0, 4.4])
+    assert clock.mhz == 300.0
+
+
+def test_a_board_that_is_not_pinned_is_pinned_at_the_lowest_before_the_work_has_to_stop():
+    clock = Clock()
+    guard = CapGuard(CLOCKS, clock, 4.5, 0.0, free_at=100.0)
+    guard(0.0, 5.0)
+    assert (clock.mhz, actions(guard)) == (100.0, ["down"])
+    feed(guard, [5.0] * 102, 0.1)
+    assert guard.stopped
+    assert actions(guard) == ["down", "at lowest"]
+
+
 def test_up_again_step_by_step_but_never_beyond_the_first_setting():
     guard, clock = made(400.0)
     feed(guard, [5.0, 5.0, *[3.0] * 1000])

@@ -28,6 +28,7 @@ class Board:
         self.now_s = 0.0
         self.mhz = None
         self.free_mhz = 500.0
+        self.watts = None
         self.fails = {}
         self.noticed = []
         self.temperature_c = 50.0
@@ -45,7 +46,8 @@ class Board:
     def read(self):
         self._do("read")
         at = self.mhz or self.free_mhz
-        return {"power_w": at / 100, "temperature_c": self.temperature_c, "clock_mhz": at}
+        watts = at / 100 if self.watts is None else self.watts
+        return {"power_w": watts, "temperature_c": self.temperature_c, "clock_mhz": at}
 
     def claim(self):
         self._do("claim")
@@ -196,7 +198,7 @@ def test_the_first_answer_is_left_to_the_client_the_next_ones_are_the_agents(roo
     assert room.board.mhz < 500.0
     room.pass_s(2.0, room.trainer)
     assert room.board.mhz == 200.0
-    assert room.kinds() == ["guard"] * 3
+    assert room.kinds() == ["guard"] * 2
     assert "2.5 W" in room.trainer.events[0]["text"]
 
 
@@ -256,6 +258,19 @@ def test_a_cap_without_a_pin_leaves_the_clock_alone_until_it_is_broken(room):
     room.pass_s(60.0, room.trainer)
     assert room.board.mhz is None
     assert room.board.restored == 1
+
+
+def test_a_board_that_idles_when_its_power_shows_is_pinned_all_the_same(room):
+    room.keeper.guard(room.trainer, 3.5, None)
+    room.board.free_mhz, room.board.watts = 100.0, 9.0
+    room.pass_s(3.0, room.trainer)
+    assert room.board.mhz == 100.0
+    room.board.watts = 1.0
+    room.pass_s(9.0, room.trainer)
+    assert room.board.mhz == 100.0
+    room.pass_s(60.0, room.trainer)
+    assert room.board.mhz is None  # it went up to the highest, where the board is free again
+    assert "failed" not in room.kinds()
 
 
 def test_too_hot_is_answered_later_than_too_much_power(room):

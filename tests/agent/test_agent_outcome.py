@@ -152,7 +152,7 @@ def test_a_pulse_tells_a_silence_of_all_once():
         (3.0, False, ["stood still"]),
         (3.0, True, ["stood still"]),
         # Above the cap for less than the patience, unless the silence counts as well.
-        (9.0, False, ["guard", "stood still", "not kept"]),
+        (9.0, False, ["guard", "guard", "stood still", "not kept"]),
     ],
 )
 def test_a_guard_that_stood_still_itself_begins_to_count_anew(watts, fails_first, events):
