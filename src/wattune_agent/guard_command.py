@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 from wattune_agent.client import Client
 from wattune_agent.errors import AgentError, BadRequest
 from wattune_agent.guarded import run_guarded
-from wattune_agent.outcome import Asked, as_record, in_words
+from wattune_agent.outcome import Asked, Report, as_record, in_words
 from wattune_agent.quantities import CELSIUS, MHZ, limit, quantity
 from wattune_agent.settings import nearest
 from wattune_agent.supply import load_supply
@@ -47,27 +47,33 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
         raise BadRequest("no program: wattune-agent guard --cap 10W -- COMMAND...")
     if options.output:
         _check_output(options.output)
-    with controller_of(options) as controller:
-        if options.mode is not None:
-            _switch(controller, options.mode)
-        board = controller.describe()
-        cap_w, supply_cap_w = _cap(options, board)
-        asked = Asked(
-            options.program,
-            None if options.clock is None else nearest(board["settings_mhz"], options.clock),
-            cap_w,
-            supply_cap_w,
-            options.max_temp,
-        )
-        with stdout_aside(options.json):
-            report = run_guarded(
-                controller,
-                asked.command,
-                clock_mhz=asked.clock_mhz,
-                cap_w=asked.cap_w,
-                max_temp_c=asked.max_temp_c,
-                say=_say,
+    report: Optional[Report] = None
+    try:
+        with controller_of(options) as controller:
+            if options.mode is not None:
+                _switch(controller, options.mode)
+            board = controller.describe()
+            cap_w, supply_cap_w = _cap(options, board)
+            asked = Asked(
+                options.program,
+                None if options.clock is None else nearest(board["settings_mhz"], options.clock),
+                cap_w,
+                supply_cap_w,
+                options.max_temp,
             )
+            with stdout_aside(options.json):
+                report = run_guarded(
+                    controller,
+                    asked.command,
+                    clock_mhz=asked.clock_mhz,
+                    cap_w=asked.cap_w,
+                    max_temp_c=asked.max_temp_c,
+                    say=_say,
+                )
+    except AgentError as error:
+        if report is None:
+            raise
+        report = report.not_restored(str(error))
     kind = "measured" if board["real"] else "simulated"
     mode = ", ".join("{} {}".format(*item) for item in board["mode"].items()) or "as it is"
     record = as_record(report, asked, device=board["name"], mode=mode, kind=kind)

@@ -150,7 +150,9 @@ class _Run:
                     if self._silent_s(self._alive_s) > HANG_S:
                         self._stop("the sensor or the clock has not responded for {:g} s".format(HANG_S))
                     program.kill_late()
-                self._time.wait(self._watch_ended, HANG_S)
+                end_s = program.now_s() + HANG_S
+                while not self._time.wait(self._watch_ended, 0.5) and program.now_s() < end_s:
+                    self._beat()  # the guard's thread may be waiting for a clock to settle
                 if not program.end_group():
                     text = "processes that the program started are still running {:g} s after SIGKILL"
                     self._tell("not ended", text.format(DEAD_S))

@@ -40,6 +40,13 @@ class Report(NamedTuple):
     exit_code: int
     ended: str
 
+    def not_restored(self, why: str) -> "Report":
+        """The same for a board that could not be restored when it was released; itself if that is in it already."""
+        if any(event["kind"] == "not restored" for event in self.events):
+            return self
+        event = {"time_s": self.time_s, "kind": "not restored", "text": why}
+        return self._replace(events=[*self.events, event], exit_code=self.exit_code or 1)
+
 
 def missed(events: List[Dict[str, Any]], above_s: float, ends_above: bool, cap_w: Optional[float]) -> str:
     """The limit that was exceeded, in words; empty if the guard could enforce its limits.
@@ -107,7 +114,9 @@ def in_words(report: Report, asked: Asked, board: Dict[str, Any], kind: str) -> 
 def _clock(report: Report, asked: Asked, board: Dict[str, Any]) -> str:
     unit = board.get("setting_unit", "MHz")
     at = "the clock left to the board" if asked.clock_mhz is None else "{:g} {}".format(asked.clock_mhz, unit)
-    changes = [event for event in report.events if event["kind"] == "guard" and event["action"] != "at lowest"]
+    # An agent's own guard reports its steps in words alone.
+    guarded = [event for event in report.events if event["kind"] == "guard" and "action" in event]
+    changes = [event for event in guarded if event["action"] != "at lowest"]
     reached = [event["setting"] for event in changes]
     if reached and reached[-1] != asked.clock_mhz:
         at += " at first, {:g} {} at its end".format(reached[-1], unit)

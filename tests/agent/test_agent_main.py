@@ -13,10 +13,12 @@ import zipfile
 
 import pytest
 from tests.support.agent_socket import ENVIRONMENT, REPOSITORY, Holder, agent, live_board, serving, wait_for
+from tests.support.live.tree import LiveTree
 
 from wattune_agent.__main__ import main
 from wattune_agent.capture import materialise
 from wattune_agent.client import Client
+from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board
 from wattune_agent.supply import save_supply
 from wattune_agent.tree import Tree
@@ -124,6 +126,43 @@ def test_guard_through_an_agent(board, tmp_path):
         script = "cat {}/sys/class/devfreq/17000000.gpu/max_freq".format(board.root)
         code, out, said = run("guard", *options, "--", "sh", "-c", script)
     assert (code, out.strip()) == (0, "408000000"), said
+
+
+def test_guard_reports_an_agent_that_is_killed_with_the_exit_code_of_a_safety_stop(board, tmp_path):
+    socket, report = tmp_path / "agent.sock", tmp_path / "report.json"
+    with serving(board, socket) as process:
+        options = ["--device", "agent:{}".format(socket), "--clock", "408", "--cap", "50W", "-o", report]
+        script = "kill -9 {}; sleep 60".format(process.pid)
+        code, _, said = run("guard", *options, "--", "sh", "-c", script)
+        process.wait(10)
+    assert code == 4, said
+    record = json.loads(report.read_text(encoding="utf-8"))
+    assert (record["exit_code"], record["ended"]) == (4, "stopped for safety")
+    assert [event["kind"] for event in record["events"]].count("not restored") == 1
+    assert "highest reading" in said
+    assert run("restore", "--sysfs-root", board.root)[0] == 0
+
+
+def test_guard_reports_a_board_that_is_not_restored_with_the_exit_code_of_the_program(tmp_path, monkeypatch, capsys):
+    tree, report = LiveTree(tmp_path / "board"), tmp_path / "report.json"
+    monkeypatch.setattr("wattune_agent.__main__.Tree", lambda root: tree)
+    script = "sleep 0.1; exit 7"
+    command = ["guard", "--sysfs-root", str(tree.root), "--device", "jetson", "-o", str(report)]
+    pinned = []
+    before = Controller.pin
+
+    def pin(controller, mhz):
+        done = before(controller, mhz)
+        pinned.append(tree.fault("*/max_freq", "eio", on="write"))
+        return done
+
+    monkeypatch.setattr(Controller, "pin", pin)
+    assert main([*command, "--clock", "306", "--", "sh", "-c", script]) == 7
+    record = json.loads(report.read_text(encoding="utf-8"))
+    assert pinned
+    assert record["exit_code"] == 7
+    assert [event["kind"] for event in record["events"]] == ["not restored"]
+    assert "not restored" in capsys.readouterr().err
 
 
 def test_guard_lowers_the_clock_of_a_program_above_its_cap(board):

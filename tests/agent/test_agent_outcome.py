@@ -12,7 +12,7 @@ from tests.support.virtual_time import VirtualTime
 
 from wattune_agent import pulse, stuck
 from wattune_agent.cap_guard import PATIENCE_S
-from wattune_agent.errors import NoReading
+from wattune_agent.errors import FileFailed, NoReading
 from wattune_agent.guarded import run_guarded
 from wattune_agent.outcome import Asked, as_record, in_words
 from wattune_agent.pulse import Pulse
@@ -46,6 +46,31 @@ def test_a_program_that_was_over_before_the_guard_was_done_has_not_kept_its_cap(
 def test_a_cap_that_was_kept_by_the_guard_is_not_said_to_be_missed():
     report = guard_for(Board(), 0.85, clock_mhz=500.0, cap_w=2.5)
     assert set(kinds(report)) == {"guard"}
+
+
+def test_a_step_of_an_agents_own_guard_is_an_event_like_any_other():
+    board = Board()
+    board.noticed = [{"time_s": 0.0, "kind": "guard", "text": "9.00 W with a cap of 5 W: down to 300 MHz"}]
+    report = guard_for(board, 1.5, clock_mhz=400.0, cap_w=5.0)
+    assert kinds(report) == ["guard"]
+    assert "400 MHz" in words(report, clock_mhz=400.0, cap_w=5.0)[0]
+
+
+def test_a_change_that_waits_for_its_clock_is_no_gap_of_the_guard():
+    """The program ends meanwhile, and the guard's thread is the only one that is busy."""
+    board, time = Board(), VirtualTime()
+
+    def pin(mhz):
+        if board.pins == [500.0]:
+            board.pins.append(mhz)
+            time.sleep(2.0)
+            raise FileFailed("the clock is still at 500 MHz after 2 s")
+        Board.pin(board, mhz)
+
+    board.pin = pin
+    later = [(1.05, lambda: setattr(board, "watts", 9.0))]
+    report = guard_for(board, 1.5, time, later=later, clock_mhz=500.0, cap_w=5.0)
+    assert "stood still" not in kinds(report)
 
 
 def test_heat_at_the_lowest_clock_is_said_with_the_hottest():

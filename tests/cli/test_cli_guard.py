@@ -21,7 +21,7 @@ from wattune.records import BoardEvent
 from wattune_agent.cap_guard import told
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
-from wattune_agent.errors import NotThere
+from wattune_agent.errors import NotRestored, NotThere
 from wattune_agent.guarded import run_guarded
 from wattune_agent.outcome import Asked, Report, in_words
 from wattune_agent.supply import save_supply
@@ -59,6 +59,22 @@ def test_a_reading_above_the_cap_lowers_the_clock(wattune, tmp_path):
     assert next(event["action"] for event in report["events"] if event["kind"] == "guard") == "down"
     assert report["power_peak_w"] > 9
     assert 0 < report["above_cap_s"] < report["time_s"]
+
+
+def test_a_board_that_is_not_restored_is_in_the_report_with_the_programs_exit_code(wattune, tmp_path, monkeypatch):
+    root = board_tree(tmp_path / "board")
+
+    def fails(*_):
+        raise NotRestored("max_freq cannot be written")
+
+    monkeypatch.setattr("wattune_agent.controller.give_back", fails)
+    report = tmp_path / "report.json"
+    arguments = [*GUARD, root, "--clock", "612MHz", "-o", report, "--", "sh", "-c", "exit 7"]
+    code, _, err = wattune(*arguments)
+    assert code == 7
+    record = json.loads(report.read_text())
+    assert [event["kind"] for event in record["events"]] == ["not restored"]
+    assert any("max_freq cannot be written" in line for line in err)
 
 
 def test_without_json_stdout_is_the_programs_own(tmp_path):

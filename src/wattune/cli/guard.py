@@ -20,11 +20,12 @@ from wattune.cli.options import (
     power_cap,
 )
 from wattune.cli.output import claim, emit_json, note
-from wattune.errors import InputError, SafetyStop
+from wattune.errors import DeviceError, InputError, SafetyStop
 from wattune.files import write_json
 
 if TYPE_CHECKING:
     from wattune.devices import Device
+    from wattune_agent.outcome import Report
 
 
 def guard(
@@ -63,27 +64,33 @@ def guard(
     if output is not None:
         claim(output, "", as_json=as_json)
     board = open_device(device_spec(device, sysfs_root, mode))
+    report: Report | None = None
     try:
-        if not board.executes_steps:
-            raise InputError("no program runs on this device", value=device, hint="name the board that it runs on")
-        if asked_cap.side == "supply" and board.supply is None:
-            for problem in board.problems:
-                if "supply.json" in problem:  # the supply is known, but its file cannot be read
-                    raise InputError(problem)
-        limit = asked_cap.at_sensor(board.supply)
-        at_mhz = None if wanted_mhz is None else _listed(board, wanted_mhz)
-        # A board's own controller also reads the present clock, and an agent has a guard of its own.
-        controller = board.controller or Pinned(board)
-        described = dict(controller.describe())
-        asked = Asked(command, at_mhz, limit.limit_w, asked_cap.supply_w, limit.max_temp_c)
-        with mapped(), stdout_aside(as_json):
-            report = run_guarded(
-                controller, command, clock_mhz=at_mhz, cap_w=limit.limit_w, max_temp_c=limit.max_temp_c, say=note
-            )
-        text = in_words(report, asked, described, board.kind)
-        record = as_record(report, asked, device=board.name, mode=board.mode, kind=board.kind)
-    finally:
-        board.close()
+        try:
+            if not board.executes_steps:
+                raise InputError("no program runs on this device", value=device, hint="name the board that it runs on")
+            if asked_cap.side == "supply" and board.supply is None:
+                for problem in board.problems:
+                    if "supply.json" in problem:  # the supply is known, but its file cannot be read
+                        raise InputError(problem)
+            limit = asked_cap.at_sensor(board.supply)
+            at_mhz = None if wanted_mhz is None else _listed(board, wanted_mhz)
+            # A board's own controller also reads the present clock, and an agent has a guard of its own.
+            controller = board.controller or Pinned(board)
+            described = dict(controller.describe())
+            asked = Asked(command, at_mhz, limit.limit_w, asked_cap.supply_w, limit.max_temp_c)
+            with mapped(), stdout_aside(as_json):
+                report = run_guarded(
+                    controller, command, clock_mhz=at_mhz, cap_w=limit.limit_w, max_temp_c=limit.max_temp_c, say=note
+                )
+        finally:
+            board.close()
+    except DeviceError as error:
+        if report is None:
+            raise
+        report = report.not_restored(str(error))
+    text = in_words(report, asked, described, board.kind)
+    record = as_record(report, asked, device=board.name, mode=board.mode, kind=board.kind)
     if output is not None:
         write_json(output, record)
     failure = None
