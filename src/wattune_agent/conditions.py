@@ -28,7 +28,9 @@ _NOT_THE_CHIP = re.compile(r"pmic|fan|wifi|nvme|bat|charg|int34|pch|b0d4|tskn", 
 _CHIP_MONITORS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal"})
 
 # What lowers a clock. Left out are T210's "gpu_scaling", "vts", "cap" and "floor" devices: those follow the
-# temperature at all times to choose a voltage.
+# temperature at all times to choose a voltage. Left out as well is "hot-surface-alert", which is bound to 70 C for the
+# user's fingers alone; an Orin lowers its clocks at 99 C, by cpufreq, devfreq and the "...-throttle-alert" devices.
+_NOTICE = re.compile(r"hot-surface", re.I)
 _ALERT = re.compile(r"alert|heavy", re.I)
 _CLAMP = re.compile(r"^(?:cpufreq|devfreq|thermal-cpufreq|thermal-devfreq|processor|intel_powerclamp)|balanced$", re.I)
 
@@ -162,6 +164,7 @@ def _temperatures(tree: Tree) -> List[str]:
 
 def _cooling(tree: Tree) -> List[Tuple[str, str]]:
     found = _thermal(tree, "cooling_device")
+    found = [(kind, folder) for kind, folder in found if not _NOTICE.search(kind)]
     return [(kind, folder + "/cur_state") for kind, folder in found if _ALERT.search(kind) or _CLAMP.search(kind)]
 
 

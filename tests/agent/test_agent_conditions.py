@@ -68,6 +68,11 @@ def test_a_cooling_device_above_its_rest_clamps(tmp_path: Path, kind: str) -> No
     assert conditions(tree).throttled == ()
 
 
+def test_a_hot_surface_is_a_notice_and_throttles_nothing(tmp_path: Path) -> None:
+    cooling(tmp_path, ("hot-surface-alert", 1), ("cpu-throttle-alert", 0))
+    assert conditions(TimedTree(tmp_path)).throttled == ()
+
+
 def test_a_frequency_device_that_rests_above_zero_beside_an_alert(tmp_path: Path) -> None:
     # As seen on an AGX Thor at rest: its GPU's device stands at 18 of 169.
     cooling(tmp_path, ("gpu-throttle-alert", 0), ("devfreq-gpu-gpc-0", 18))
