@@ -20,6 +20,8 @@ SHORT = 0.95
 # inputs of an AGX) are parts. Source: rbonghi/jetson_stats jtop/core/power.py, energymon JetsonPowerRails.md.
 _INPUT = re.compile(r"^(?:(?:VDD|POM|SYS|DC)_)?(?:5V0?_)?(?:VDD_)?IN$")
 _CARRIER_INPUT = re.compile(r"^(?:VIN|DC_IN|VIN_TOTAL)$")
+# A rail that another one feeds: a sum of both would count it twice. Source: energymon JetsonPowerRails.md (AGX Orin).
+_FED_BY = {"VDDQ_VDD2_1V8AO": "VIN_SYS_5V0"}
 _PROCESSORS = frozenset({"CPU", "GPU"})
 _PARTS = frozenset({"CPU", "GPU", "CV", "SOC", "DDR", "VDDRQ", "DDRQ", "MSS", "SRAM", "CORE"})
 
@@ -81,7 +83,7 @@ class RailSensor(PowerSensor):
         self._tree = tree
         self._rails = list(rails)
         self._whole = whole
-        self._summed = [rail for rail in self._rails if rail.module] or self._rails
+        self._summed = _parallel([rail for rail in self._rails if rail.module] or self._rails)
         # A chip shows one cycle's mean when it is over, and holds it for the next cycle.
         self.window_s = whole.window_s if whole is not None else max(rail.window_s for rail in self._summed)
         self.period_s = self.window_s
@@ -145,6 +147,12 @@ class RailSensor(PowerSensor):
             except (NoReading, Forbidden) as error:
                 failures[rail.name] = error
         return rails_w, failures
+
+
+def _parallel(rails: List[Rail]) -> List[Rail]:
+    """The rails without those that another one of them feeds."""
+    names = {rail.name.upper() for rail in rails}
+    return [rail for rail in rails if _FED_BY.get(rail.name.upper()) not in names]
 
 
 def whole_rail(rails: Sequence[Rail]) -> Optional[Rail]:
