@@ -14,7 +14,7 @@ from wattune_agent.guarded import PERIOD_S, guard_program
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "faults.md"
 AT_ONCE = [
-    pytest.param(fault, family, id=f"{fault.name}, {family}")
+    pytest.param(fault, family, id=f"{fault.name}, {family}", marks=[pytest.mark.slow] * (family != FAMILIES[0]))
     for fault in FAULTS
     for family in FAMILIES
     if not fault.slow

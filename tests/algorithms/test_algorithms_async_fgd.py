@@ -64,10 +64,12 @@ class TestTwoThreads(AsyncContract):
     spec = "async-fgd:modules=2,backend=threads"
 
 
+@pytest.mark.slow
 class TestFourThreads(AsyncContract):
     spec = "async-fgd:modules=4,backend=threads"
 
 
+@pytest.mark.slow
 class TestActivities(AsyncContract):
     spec = "async-fgd:modules=3,perturb=activities"
 
@@ -77,6 +79,7 @@ class TestActivitiesInThreads(AsyncContract):
     spec = "async-fgd:modules=4,perturb=activities,backend=threads"
 
 
+@pytest.mark.slow
 class TestLocalLosses(AsyncContract):
     spec = "async-fgd:modules=3,loss=local"
 
@@ -95,6 +98,8 @@ del AsyncContract, TrainingAlgorithmContract  # without a spec of their own
 
 FEWER_MODULES = [pytest.param(modules, marks=pytest.mark.slow) for modules in (2, 3)]
 """Pipelines shorter than the longest one, in which everything waits that can wait."""
+
+ONE_OPTION = [pytest.param(option, marks=pytest.mark.slow) for option in ("perturb=activities", "loss=local")]
 
 
 # --------------------------------------------------------------------------------------------- what is computed
@@ -223,7 +228,7 @@ def test_each_module_works_with_parameters_as_old_as_its_delay(modules: int, bac
 
 @pytest.mark.parametrize("modules", [*FEWER_MODULES, 4])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("example", [noisy_layers, noisy_images])
+@pytest.mark.parametrize("example", [pytest.param(noisy_layers, marks=pytest.mark.slow), noisy_images])
 def test_threads_equal_one_thread(example: Any, optimizer: str, modules: int) -> None:
     trainable = example(optimizer=OPTIMIZERS[optimizer])
     one, steps = trained(trainable, f"modules={modules}")
@@ -233,7 +238,7 @@ def test_threads_equal_one_thread(example: Any, optimizer: str, modules: int) ->
 
 
 @pytest.mark.parametrize("modules", [*FEWER_MODULES, 4])
-@pytest.mark.parametrize("options", ["perturb=activities", "loss=local", "loss=local,perturb=activities"])
+@pytest.mark.parametrize("options", [*ONE_OPTION, "loss=local,perturb=activities"])
 def test_threads_equal_one_thread_with_every_option(options: str, modules: int) -> None:
     one, steps = trained(separate_layers(), f"modules={modules},{options}")
     many, others = trained(separate_layers(), f"modules={modules},{options},backend=threads")
@@ -266,6 +271,7 @@ def test_heads_learn_and_are_saved() -> None:
     assert not any(name.startswith("heads") for name in algorithm.module.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("options", ["backend=threads", "loss=local"])
 def test_built_in_models_train_in_four_modules(name: str, options: str) -> None:

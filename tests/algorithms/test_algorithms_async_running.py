@@ -58,7 +58,14 @@ def test_a_run_stopped_anywhere_resumes_exactly(runs: list[tuple[int, int, bool]
     assert_same(algorithm.state_dict(), whole.state_dict())
 
 
-@pytest.mark.parametrize("options", ["modules=4", "modules=4,perturb=activities", "modules=4,loss=local"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "modules=4",
+        pytest.param("modules=4,perturb=activities", marks=pytest.mark.slow),
+        pytest.param("modules=4,loss=local", marks=pytest.mark.slow),
+    ],
+)
 def test_batches_in_flight_survive_a_checkpoint(tmp_path: Path, options: str) -> None:
     trainable = separate_layers()
     whole, wanted = trained(trainable, options, 10)

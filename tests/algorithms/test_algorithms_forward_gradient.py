@@ -38,6 +38,7 @@ class TestWeights(ForwardGradientContract):
     spec = "forward-gradient"
 
 
+@pytest.mark.slow
 class TestSeveralDirections(ForwardGradientContract):
     spec = "forward-gradient:directions=3"
 
@@ -281,6 +282,7 @@ def test_peak_memory_in_a_process_of_its_own():
 # ------------------------------------------------------------------------------------------------------- accuracy
 
 
+@pytest.mark.slow
 def test_activities_of_a_standardised_linear_head_learn_nearly_as_well_as_backpropagation():
     """Classes that are not quite separable, of 64 features with mean 0 and variance 1."""
     draws = torch.Generator().manual_seed(0)

@@ -92,6 +92,7 @@ def test_an_observed_step_is_taken_as_a_whole() -> None:
     scheduler.step()  # which would warn of a step that it has not seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SEPARABLE)
 def test_threads_equal_sequential_modules(kind: type[torch.optim.Optimizer]) -> None:
     trainable = noisy_layers(optimizer=lambda p: kind(p, lr=1e-3))  # type: ignore[call-arg]

@@ -197,6 +197,7 @@ def relative_variance(samples: Tensor, g: Tensor) -> float:
     return float((samples - g).square().sum(1).mean() / g.square().sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("directions", "count"), [(1, 1500), (4, 400), (16, 150)])
 def test_the_variance_is_p_plus_1_over_the_number_of_directions(directions, count):
     model, x, y = made("small perceptron", samples=16)
@@ -229,6 +230,7 @@ def test_estimates_of_a_tied_weight_are_unbiased():
     assert_unbiased(*made("tied"), Estimate("activities"), 300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("perturb", ["weights", "activities"])
 def test_the_mean_of_many_estimates_is_the_gradient(perturb):
     model, x, y = made("small perceptron", samples=8)
@@ -238,6 +240,7 @@ def test_the_mean_of_many_estimates_is_the_gradient(perturb):
     assert (samples.mean(0) - g).square().sum() <= 2 * expected < 0.2 * g.square().sum()
 
 
+@pytest.mark.slow
 def test_perturbed_activities_vary_less():
     model, x, y = made("deep perceptron", samples=64)
     _, g = gradient(model, x, y, RandomKey(7, 0))
@@ -278,6 +281,7 @@ def test_no_tape_is_recorded(perturb):
     assert all(p.requires_grad for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_estimates_of_equal_modules_in_a_row_are_unbiased():
     """Each has a direction of its own: with one for all, each would be taught the sum of the gradients of all."""
     with torch.random.fork_rng(devices=[]):
@@ -391,6 +395,7 @@ def test_alpha_scales_what_activities_learn_from_a_derivative(mode):
     torch.testing.assert_close(below_scaled, below * 0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("perturb", ["weights", "activities"])
 @pytest.mark.parametrize(("mode", "share"), [("tangent", 0.5**2), ("learning-rate", 0.5)])
 def test_below_the_head_alpha_scales_the_mean_of_the_estimates(perturb, mode, share):

@@ -87,6 +87,7 @@ def test_it_has_the_dependencies_of_the_board_without_torch(result):
     assert "python3.10 -m pip install --no-index" in result.readme.read_text()
 
 
+@pytest.mark.slow
 def test_its_wheel_is_the_installed_wattune(own_wheel, tmp_path):
     target = tmp_path / "installed"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(own_wheel)]
@@ -160,6 +161,7 @@ def test_it_has_the_files_that_start_the_agent(result):
     assert {"wattune-agent.service", "99-wattune.rules"} <= {file.name for file in result.deploy}
 
 
+@pytest.mark.slow
 def test_an_unavailable_wheel_is_named(index, tmp_path):
     next(index.glob("numpy*")).unlink()
     with pytest.raises(InputError, match=r"pip cannot fetch the wheels.*numpy"):
@@ -167,11 +169,13 @@ def test_an_unavailable_wheel_is_named(index, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_a_wheel_for_another_board_does_not_count(index, tmp_path):
     with pytest.raises(InputError, match="numpy"):
         bundle(tmp_path / "b", platform="manylinux2014_x86_64")
 
 
+@pytest.mark.slow
 def test_a_wheel_that_is_too_new_for_another_is_replaced(index, tmp_path):
     next(index.glob("httpx*")).unlink()
     make_wheel(index, "httpx", ("pydantic<999",))

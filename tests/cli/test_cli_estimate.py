@@ -158,6 +158,7 @@ def test_a_table_that_says_nothing(wattune, tmp_path, lines, says):
     assert [path.name for path in tmp_path.iterdir()] == ["runs.csv"]
 
 
+@pytest.mark.slow
 def test_the_proxy_is_trained_a_few_times(wattune, tmp_path):
     path = tmp_path / "e.json"
     code, out, _ = wattune("estimate", SMALL, "--processes", 1, "-o", path)
