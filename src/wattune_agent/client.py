@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 import weakref
 from typing import Any, Dict, List, Optional
 
@@ -15,6 +16,9 @@ __all__ = ["Client"]
 
 TIMEOUT_S = 15.0
 """Time that the agent has for an answer; it may itself wait a few seconds for a clock to settle."""
+
+RETRY_S = 0.05
+"""Time between two attempts to connect to an agent that accepts other clients first."""
 
 RENEWALS = 4
 """Renewals within one lease."""
@@ -143,8 +147,16 @@ class Client:
     def _connect(self) -> None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(self._timeout_s)
+        end_s = time.monotonic() + self._timeout_s
         try:
-            connection.connect(self._path)
+            while True:
+                try:
+                    connection.connect(self._path)
+                    break
+                except BlockingIOError:  # a Unix socket does not wait: more clients connect than the agent can accept
+                    if time.monotonic() >= end_s:
+                        raise
+                    time.sleep(RETRY_S)
         except OSError as error:
             connection.close()
             raise _unreachable(error, self._path) from error
@@ -268,6 +280,7 @@ def _unreachable(error: OSError, path: str) -> AgentError:
         FileNotFoundError: "there is no such socket",
         ConnectionRefusedError: "no process listens there",
         socket.timeout: "it does not respond",
+        BlockingIOError: "it does not accept a connection",
     }.get(type(error), str(error.strerror or error))
     return NotThere(
         "no wattune-agent at {}: {}; start it: sudo wattune-agent serve, or sudo systemctl start wattune-agent; in a "

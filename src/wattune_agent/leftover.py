@@ -8,7 +8,7 @@ from wattune_agent.errors import AgentError, Busy, FileFailed, Forbidden, NotKep
 from wattune_agent.limits import bring_back
 from wattune_agent.lock import Lock, holders
 from wattune_agent.mode import mode_id, switch_mode
-from wattune_agent.snapshot import Snapshot, boot_id, family_of, is_strangers, snapshots, started_at
+from wattune_agent.snapshot import Snapshot, boot_id, family_of, has_ended, is_strangers, snapshots, started_at
 from wattune_agent.tree import Tree
 
 __all__ = ["busy_with", "give_back", "left_behind", "lock_path", "restore_left_behind"]
@@ -159,4 +159,4 @@ def _is_elsewhere(snapshot: Snapshot) -> bool:
         return False
     if snapshot.boot and snapshot.boot != boot_id():
         return False
-    return started_at(snapshot.pid) == snapshot.started
+    return not has_ended(snapshot.pid, snapshot.started)

@@ -35,6 +35,7 @@ __all__ = [
     "answer",
     "check_request",
     "failure",
+    "line_of",
     "read_answer",
 ]
 
@@ -69,10 +70,7 @@ class Lines:
     def send(self, message: Dict[str, Any], timeout_s: Optional[float] = None) -> None:
         """Send one message; None waits without limit. Raises: OSError (``socket.timeout`` after ``timeout_s``),
         FileFailed for a number that JSON cannot represent."""
-        try:
-            line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
-        except ValueError as error:
-            raise FileFailed("the board's files contain a value that is not a number: {}".format(error)) from None
+        line = line_of(message)
         self._socket.settimeout(timeout_s)
         self._socket.sendall(line)
 
@@ -100,6 +98,14 @@ class Lines:
         if len(line) > self._limit:
             raise BadRequest("a line of more than {} bytes".format(self._limit))
         return _decoded(line)
+
+
+def line_of(message: Dict[str, Any]) -> bytes:
+    """The message as one line. Raises: FileFailed for a number that JSON cannot represent."""
+    try:
+        return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+    except ValueError as error:
+        raise FileFailed("the board's files contain a value that is not a number: {}".format(error)) from None
 
 
 def check_request(message: Dict[str, Any]) -> Tuple[int, str, Dict[str, Optional[float]]]:

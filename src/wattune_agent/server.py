@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import grp
+import math
 import os
 import signal
 import socket
@@ -10,19 +11,32 @@ import stat
 import struct
 import threading
 import traceback
-from typing import Any, Callable, Dict, List, Optional, Set
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, NotThere
 from wattune_agent.lease import LEASE_S, BoardLease
 from wattune_agent.party import Party, say
-from wattune_agent.protocol import REQUEST_LIMIT, SOCKET, Lines, answer, check_request, failure
-from wattune_agent.snapshot import started_at
+from wattune_agent.protocol import REQUEST_LIMIT, SOCKET, Lines, answer, check_request, failure, line_of
+from wattune_agent.snapshot import has_ended, started_at
 from wattune_agent.time_source import TimeSource
 
 __all__ = ["AgentServer", "serve"]
 
 MOST = 32
 """Most connections at once."""
+
+MOST_OF_USER = 24
+"""Most connections of one user other than root: the others must still be able to ask."""
+
+MOST_REFUSED = 16
+"""Most refused connections that stay open until their client has read why."""
+
+REFUSED_S = 1.0
+"""Time for which they do."""
+
+BACKLOG = 128
+"""Connections that may wait to be accepted."""
 
 IDLE_S = 60.0
 """Silence after which a connection that does not hold the board is closed; the client reconnects if needed."""
@@ -57,6 +71,7 @@ class AgentServer:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._peers: Set[_Peer] = set()
+        self._refused: Deque[Tuple[float, socket.socket]] = deque()
         self._claim = _claim(path)
         try:
             keeper.open()  # before any client can connect
@@ -88,6 +103,7 @@ class AgentServer:
     # ------------------------------------------------------------------------------------------------- connections
 
     def _accept(self) -> None:
+        self._close_refused(self._time.now_s() - REFUSED_S)
         try:
             self._listener.settimeout(TICK_S)
             connection, _ = self._listener.accept()
@@ -96,22 +112,36 @@ class AgentServer:
         except OSError:  # out of file descriptors, or the client has disconnected
             self._stop.wait(TICK_S)
             return
-        peer = _Peer(connection)
+        pid, uid = _credentials(connection)
         with self._lock:
-            full = len(self._peers) >= MOST
-            if not full:
-                self._peers.add(peer)
-        act = self._refuse if full else self._attend
-        threading.Thread(target=act, args=(peer,), name=peer.name, daemon=True).start()
+            of_user = sum(peer.uid == uid for peer in self._peers) if uid != 0 else 0
+            full = len(self._peers) >= MOST or of_user >= MOST_OF_USER
+        if full:
+            # Without a thread: a flood of connections must take no time and no descriptors from the guard.
+            self._refuse(connection, MOST if of_user < MOST_OF_USER else MOST_OF_USER)
+            return
+        peer = _Peer(connection, pid, uid)
+        with self._lock:
+            self._peers.add(peer)
+        threading.Thread(target=self._attend, args=(peer,), name=peer.name, daemon=True).start()
 
-    def _refuse(self, peer: "_Peer") -> None:
+    def _refuse(self, connection: socket.socket, most: int) -> None:
+        """Answer at once, and leave the connection open for a moment: the client sends its request before it reads."""
+        message = failure(None, Full("{} connections are open already".format(most)), self._keeper.mhz, [])
         try:
-            peer.lines.receive(1.0)  # an answer before the request would be lost
-            peer.tell(failure(None, Full("{} connections are open already".format(MOST)), self._keeper.mhz, []))
-        except (AgentError, OSError):
-            pass
-        finally:
-            peer.close()
+            connection.setblocking(False)
+            connection.send(line_of(message))
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            connection.close()
+            return
+        self._refused.append((self._time.now_s(), connection))
+        if len(self._refused) > MOST_REFUSED:
+            self._refused.popleft()[1].close()
+
+    def _close_refused(self, until_s: float) -> None:
+        while self._refused and self._refused[0][0] <= until_s:
+            self._refused.popleft()[1].close()
 
     def _attend(self, peer: "_Peer") -> None:
         try:
@@ -179,6 +209,7 @@ class AgentServer:
 
     def _end(self) -> None:
         self._listener.close()
+        self._close_refused(math.inf)
         try:
             if os.stat(self._path).st_ino == self._inode:
                 os.unlink(self._path)
@@ -221,17 +252,17 @@ def serve(
 class _Peer(Party):
     """The other side of one connection."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        pid, uid = _credentials(connection)
+    def __init__(self, connection: socket.socket, pid: Optional[int], uid: Optional[int]) -> None:
         super().__init__("process {} of user {}".format(pid or "?", "?" if uid is None else uid))
         self.lines = Lines(connection, REQUEST_LIMIT)
         self._socket = connection
+        self.uid = uid
         self._pid = pid
         self._started = None if pid is None else started_at(pid)
 
     def is_gone(self) -> bool:
         # A connection outlives its process if a fork, such as a data loader's worker, still has it open.
-        return self._pid is not None and self._started is not None and started_at(self._pid) != self._started
+        return self._pid is not None and self._started is not None and has_ended(self._pid, self._started)
 
     def take(self) -> List[Dict[str, Any]]:
         """Events for the next answer."""
@@ -294,7 +325,7 @@ def _listen(path: str, group: Optional[str]) -> socket.socket:
         listener.bind(path)
         os.chown(path, -1, number)
         os.chmod(path, 0o600 if group is None else 0o660)
-        listener.listen(8)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise _mapped(error, path) from error
@@ -338,7 +369,7 @@ def _mapped(error: OSError, path: str) -> AgentError:
     return BadRequest("cannot listen at {}: {}".format(path, error.strerror or error))
 
 
-def _credentials(connection: socket.socket) -> Any:
+def _credentials(connection: socket.socket) -> Tuple[Optional[int], Optional[int]]:
     """Process and user of the other side, as the kernel saw them connect; None if it does not report them."""
     form = struct.Struct("3i")
     try:

@@ -18,7 +18,17 @@ from wattune_agent.limits import tolerance_of, whole
 from wattune_agent.tree import Tree
 from wattune_agent.writable import fits, is_of_mode
 
-__all__ = ["Snapshot", "boot_id", "family_of", "found_texts", "is_strangers", "snapshots", "started_at", "state_folder"]
+__all__ = [
+    "Snapshot",
+    "boot_id",
+    "family_of",
+    "found_texts",
+    "has_ended",
+    "is_strangers",
+    "snapshots",
+    "started_at",
+    "state_folder",
+]
 
 VERSION = 1
 
@@ -202,14 +212,31 @@ def boot_id() -> str:
 
 
 def started_at(pid: int) -> Optional[int]:
-    """Start time of a running process, in ticks since boot; None if it does not exist.
+    """Start time of a running process, in ticks since boot; None if it does not exist, or cannot be read."""
+    try:
+        return _started_at(pid)
+    except OSError:
+        return None
+
+
+def has_ended(pid: int, started: int) -> bool:
+    """True if the process that began at ``started`` is known to have ended. A read that fails for another reason, such
+    as a lack of file descriptors, proves nothing."""
+    try:
+        return _started_at(pid) != started
+    except OSError:
+        return False
+
+
+def _started_at(pid: int) -> Optional[int]:
+    """The same as ``started_at``. Raises: OSError if the process may exist.
 
     Source: proc(5), field 22 of ``stat``; the name in field 2 may hold spaces and parentheses.
     """
     try:
         with open("/proc/{}/stat".format(pid), encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     return None if fields[0] in ("Z", "X") else int(fields[19])
 

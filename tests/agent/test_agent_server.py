@@ -1,5 +1,6 @@
 """The agent behind its socket: real processes, a real socket, a live board made of files."""
 
+import errno
 import json
 import os
 import select
@@ -22,7 +23,7 @@ from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, Full, Gone, NotThere
 from wattune_agent.lease import BoardLease
-from wattune_agent.server import MOST, AgentServer
+from wattune_agent.server import MOST, MOST_REFUSED, AgentServer
 from wattune_agent.tree import Tree
 
 
@@ -357,6 +358,196 @@ def test_more_connections_than_there_are_places_are_told_so(board, server, path,
         for other in others:
             other.close()
     assert wait_for(lambda: _connects(path))
+
+
+def _open_connections(path, most=10**6):
+    """Connect so often, or until the queue is full, and keep all of them open."""
+    for _ in range(most):
+        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        one.setblocking(False)
+        try:
+            one.connect(str(path))
+        except BlockingIOError:
+            one.close()
+            return
+        yield one
+
+
+def test_a_flood_of_connections_takes_no_threads_and_few_descriptors(path):
+    board = Made()
+    with served(path, BoardLease(board)), Client(str(path)) as holder:
+        holder.pin(300.0)
+        before, most, others = threading.active_count(), 0, []
+        try:
+            for _ in range(20):
+                others += _open_connections(path, 20)
+                most = max(most, threading.active_count())
+            assert most <= before + MOST
+            ours = len(os.listdir("/proc/self/fd")) - len(others)
+            assert wait_for(lambda: ours <= MOST + MOST_REFUSED + 100)
+            assert holder.read()["power_w"] == 3.0
+            assert board.mhz == 300.0
+        finally:
+            for other in others:
+                other.close()
+        assert wait_for(lambda: _connects(path))
+
+
+def test_a_client_whose_process_cannot_be_looked_at_is_not_gone(monkeypatch):
+    """As when the agent has no file descriptor left."""
+
+    def no_more(*_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    here, there = socket.socketpair()
+    with here, there:
+        peer = server_module._Peer(here, os.getpid(), 0)
+        monkeypatch.setattr("builtins.open", no_more)
+        is_gone = peer.is_gone()
+        monkeypatch.undo()
+        assert not is_gone
+        assert not peer.is_gone()
+
+
+def test_one_user_cannot_take_every_place(path, monkeypatch):
+    monkeypatch.setattr(server_module, "MOST_OF_USER", 3)
+    monkeypatch.setattr(server_module, "_credentials", lambda connection: (os.getpid(), users[-1]))
+    users = [1000]
+    with served(path, BoardLease(Made())):
+        clients = [Client(str(path)) for _ in range(3)]
+        with pytest.raises(Full, match="3 connections"):
+            Client(str(path))
+        users.append(1001)
+        clients.append(Client(str(path)))
+        for client in clients:
+            client.close()
+
+
+def test_clients_that_come_all_at_once_are_all_answered(path):
+    answers, ready = [], threading.Barrier(24)
+
+    def connect():
+        ready.wait()
+        with Client(str(path)) as client:
+            answers.append(client.describe()["name"])
+
+    with served(path, BoardLease(Made())):
+        threads = [threading.Thread(target=connect) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert answers == ["board"] * 24
+
+
+def test_a_client_waits_for_its_turn_to_connect(path):
+    """A socket whose queue is full refuses at once, instead of letting the client wait."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(0)
+        others = list(_open_connections(path))
+        accept = threading.Timer(0.3, lambda: [listener.accept()[0].close() for _ in range(len(others) + 1)])
+        accept.start()
+        with pytest.raises(Gone):  # it was connected, and the other side has closed
+            Client(str(path), timeout_s=20.0)
+        accept.join()
+        for other in others:
+            other.close()
+
+
+HOSTILE = [
+    b"\n",
+    b"{}\n",
+    b"[]\n",
+    b"null\n",
+    b"\x00\xff\xfe\n",
+    b"[" * 4000 + b"\n",
+    b"x" * 5000,
+    "\ufeff{}\n".encode("utf-16"),
+    *(
+        json.dumps({"wattune": 1, "id": 1, **request}).encode() + b"\n"
+        for request in (
+            {"request": "pin", "mhz": "612"},
+            {"request": "pin", "mhz": True},
+            {"request": "pin", "mhz": None},
+            {"request": "pin", "mhz": [300.0]},
+            {"request": "pin", "mhz": 1e300},
+            {"request": "pin", "mhz": -300.0},
+            {"request": "pin", "mhz": 250.0},
+            {"request": "pin", "mhz": 300.0, "path": "/etc/passwd"},
+            {"request": "pin", "mhz": 500.0},
+            {"request": "guard", "cap_w": 1e9, "max_temp_c": None},
+            {"request": "guard", "cap_w": None, "max_temp_c": None},
+            {"request": "guard", "cap_w": {}, "max_temp_c": 1.0},
+            {"request": "restore"},
+            {"request": "restore", "force": True},
+            {"request": "renew", "id": "one"},
+            {"request": "read", "id": 10**100},
+            {"request": "read", "wattune": 2},
+            {"request": "__class__"},
+            {"request": "switch_mode", "number": 0},
+            {"request": ["read"]},
+            {"request": "\ud800"},
+        )
+    ),
+    b'{"wattune": 1, "id": 1, "request": "pin", "mhz": NaN}\n',
+    b'{"wattune": 1, "id": 1, "request": "pin", "mhz": 1e999}\n',
+    b'{"wattune": 1, "id": 1, "request": "pin", "mhz": ' + b"9" * 3900 + b"}\n",
+    b'{"wattune": 1, "id": 1, "request": "pin", "mhz": 300.0, "request": "restore"}\n',
+]
+"""Messages that no client sends, or that only the board's holder may."""
+
+
+@pytest.mark.slow
+def test_neither_hostile_messages_nor_a_flood_keep_the_guard_from_its_readings(path):
+    """Sixty hostile messages and 2,000 connections, under a cap that is exceeded: the guard reads on.
+
+    Its readings are counted between the ticks of another thread of this process with the same period, so that a busy
+    machine, on which both are late, does not count.
+    """
+    board, ticks, read_at = Made(), [0], []
+    read = board.read
+
+    def reads():
+        if threading.current_thread().name == "sample":
+            read_at.append(ticks[0])
+        return read()
+
+    def tick(over):
+        while not over.wait(server_module.SAMPLE_S):
+            ticks[0] += 1
+
+    board.read = reads
+    over = threading.Event()
+    clock = threading.Thread(target=tick, args=(over,))
+    with served(path, BoardLease(board, lease_s=60.0)), Client(str(path)) as holder:
+        holder.pin(500.0)
+        holder.guard(2.5)
+        clock.start()
+        try:
+            for message in (HOSTILE * 2)[:60]:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+                    one.settimeout(30.0)
+                    one.connect(str(path))
+                    one.sendall(message)
+                    one.shutdown(socket.SHUT_WR)
+                    answer = one.makefile("rb").read()
+                    assert answer.count(b"Traceback") == 0
+            connections = 0
+            while connections < 2000:
+                others = list(_open_connections(path, 100))
+                connections += len(others)
+                for other in others:
+                    other.close()
+            assert wait_for(lambda: board.mhz == 200.0)
+            assert holder.mhz is not None
+        finally:
+            over.set()
+            clock.join()
+        assert holder.describe()["name"] == "board"
+    gaps = [later - earlier for earlier, later in zip(read_at, [*read_at[1:], ticks[0]], strict=True)]
+    assert max(gaps) * server_module.SAMPLE_S <= 1.0
+    assert len(read_at) >= 0.8 * ticks[0]
 
 
 def _connects(path):
