@@ -124,7 +124,7 @@ def _guard(options: Any) -> int:
 
 def _restore(options: Any) -> int:
     said = restore_left_behind(_tree(options, "sys"))
-    print("\n".join(said) or "nothing was left behind")
+    _print("\n".join(said) or "nothing was left behind")
     return 0
 
 
@@ -132,23 +132,29 @@ def _devices(options: Any) -> int:
     tree = _tree(options)
     found = [_device(tree, family) for family in families(tree)]
     if options.json:
-        print(json.dumps(found, indent=1))
+        _print(json.dumps(found, indent=1))
         return 0
     for device in found:
-        print("{}  {}".format(device["backend"], device["name"]))
+        _print("{}  {}".format(device["backend"], device["name"]))
         clocks = device["clocks_mhz"]
         if clocks:
-            print("  clocks   {} MHz".format(" ".join("{:g}".format(mhz) for mhz in clocks)))
+            _print("  clocks   {} MHz".format(" ".join("{:g}".format(mhz) for mhz in clocks)))
         if device["power_w"] is not None:
             rails = ", ".join("{} {:.2f}".format(name, watts) for name, watts in device["rails_w"].items())
-            print("  power    {:.2f} W ({})".format(device["power_w"], rails))
+            _print("  power    {:.2f} W ({})".format(device["power_w"], rails))
         if device["mode"]:
-            print("  mode     {}".format(", ".join("{} {}".format(*item) for item in device["mode"].items())))
+            _print("  mode     {}".format(", ".join("{} {}".format(*item) for item in device["mode"].items())))
         for problem in device["problems"]:
-            print("  problem  {}".format(problem))
+            _print("  problem  {}".format(problem))
     if not found:
-        print("no board found in {}".format(tree.root))
+        _print("no board found in {}".format(tree.root))
     return 0
+
+
+def _print(text: str) -> None:
+    """Print a line, whatever the encoding of stdout: labels and commands are other people's."""
+    encoding = sys.stdout.encoding or "ascii"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _device(tree: Tree, family: str) -> Dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
 from wattune_agent.board import Board, Clock, Conditions
 from wattune_agent.conditions import conditions
+from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, NotKept, NotRestored, NotTaken, NotThere
 from wattune_agent.leftover import busy_with, give_back, left_behind, lock_path, restore_left_behind
 from wattune_agent.limits import bring_back
@@ -29,6 +30,9 @@ __all__ = ["Controller", "left_behind", "restore_left_behind"]
 
 CONDITIONS_S = 1.0
 """Time between two reads of temperatures, counters and the mode, which change slowly and take many files."""
+
+LOOK_S = 2.0
+"""Time between two looks for a clock or a sensor that was not there."""
 
 AS_FOUND = (
     "{} throttles the board already: the limits restored at the end may be the throttled ones, lower than the board's "
@@ -53,6 +57,7 @@ class Controller:
         self._mhz: Optional[float] = None
         self._answers = ANSWERS
         self._pid = os.getpid()
+        self._looked_s = self._tree.now_s()
         self._mode_id: Optional[int] = None
         self._events: List[Dict[str, Any]] = []
         self._conditions: Optional[Tuple[float, Conditions]] = None
@@ -72,7 +77,11 @@ class Controller:
     # --------------------------------------------------------------------------------------------------------- reading
 
     def describe(self) -> Dict[str, Any]:
-        """The board's properties; ``rail`` is empty without a sensor, ``settings_mhz`` without a clock."""
+        """The board's properties; ``rail`` is empty without a sensor, ``settings_mhz`` without a clock.
+
+        A part that was missing is looked for again: when a machine starts, drivers come one after another.
+        """
+        self._look_for_missing()
         board, clock, sensor = self.board, self.board.clock, self.board.sensor
         board.mode = self._now_mode()
         return {
@@ -343,6 +352,20 @@ class Controller:
         ).format(self._mode_id, now)
         self._events.append(event(self._tree, "mode switched", text))
         self._mode_id = now
+
+    def _look_for_missing(self) -> None:
+        board, now_s = self.board, self._tree.now_s()
+        if (board.clock is not None and board.sensor is not None) or now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        try:
+            found = find_board(self._tree, board.family)
+        except AgentError:
+            return
+        if (board.clock is None and found.clock is not None) or (board.sensor is None and found.sensor is not None):
+            board.clock = board.clock or found.clock
+            board.sensor = board.sensor or found.sensor
+            board.problems = found.problems
 
     def _now_conditions(self) -> Conditions:
         now_s, known = self._tree.now_s(), self._conditions

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 from tests.support.agent_socket import ENVIRONMENT, REPOSITORY, Holder, agent, live_board, serving, wait_for
 from tests.support.live.tree import LiveTree
 
+from wattune_agent import server
 from wattune_agent.__main__ import main
 from wattune_agent.capture import materialise
 from wattune_agent.client import Client
@@ -59,6 +61,44 @@ def test_devices_as_text_and_as_json(board, capsys):
     assert "VDD_IN" in device["rails_w"]
     assert main(["devices", "--sysfs-root", str(board.root)]) == 0
     assert "306 408" in capsys.readouterr().out
+
+
+def test_a_label_and_a_command_that_are_not_ascii_are_printed_on_any_terminal(tmp_path):
+    """Python 3.6 encodes for a terminal without a locale in ASCII, and strictly."""
+    tree = LiveTree(tmp_path / "board")
+    (label,) = [path for path in Path(tree.root).rglob("in1_label") if path.read_text() == "VDD_IN\n"]
+    label.with_name("in2_label").write_text("VDD_\u00dcBER\n", encoding="utf-8")
+    environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii:strict"}
+    command = [sys.executable, "-m", "wattune_agent", "devices", "--sysfs-root", str(tree.root)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "VDD_\\xdcBER" in done.stdout
+
+
+def test_an_agent_finds_a_clock_that_appears_after_its_start(tmp_path):
+    tree = LiveTree(tmp_path / "board")
+    folder = Path(tree.root, "sys/class/devfreq")
+    folder.rename(tmp_path / "later")
+    real = Path(tree.inside("/sys/devices"))
+    driver = next(real.rglob("17000000.gpu/devfreq"))
+    driver.rename(tmp_path / "driver")
+    socket = tmp_path / "agent.sock"
+    command = [sys.executable, "-m", "wattune_agent", "serve", "--device", "jetson", "--sysfs-root", tree.root]
+    with subprocess.Popen([*command, "--socket", str(socket)], env=ENVIRONMENT, stderr=subprocess.PIPE) as process:
+        try:
+            assert wait_for(socket.exists)
+            with Client(str(socket)) as client:
+                assert client.describe()["settings_mhz"] == []
+            (tmp_path / "driver").rename(driver)
+            (tmp_path / "later").rename(folder)
+
+            def pins():
+                with Client(str(socket)) as client:
+                    return bool(client.describe()["settings_mhz"]) and client.pin(408.0) == {"mhz": 408.0}
+
+            assert wait_for(pins)
+        finally:
+            process.terminate()
 
 
 def test_an_empty_tree_has_no_board(tmp_path, capsys):
@@ -326,6 +366,34 @@ def test_the_units_commands_are_ones_that_the_agent_takes(monkeypatch):
     assert ["RuntimeDirectory", "wattune"] in unit()
 
 
+def test_the_unit_leaves_the_agent_what_it_needs_and_little_else():
+    settings = dict(unit())
+    assert int(settings["LimitNOFILE"]) >= 4 * (server.MOST + server.MOST_REFUSED)
+    # Its files below /sys and in homes, a Raspberry Pi's firmware, its socket, and the group of that socket.
+    forbidden = {
+        "ProtectKernelTunables",
+        "ProtectHome",
+        "ProtectProc",
+        "PrivateNetwork",
+        "PrivateDevices",
+        "PrivateUsers",
+    }
+    assert not forbidden & set(settings)
+    assert settings["DeviceAllow"] == "/dev/vcio rw"
+    assert "CAP_CHOWN" in settings["CapabilityBoundingSet"]
+    assert "CAP_SYS_ADMIN" not in settings["CapabilityBoundingSet"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
+def test_the_unit_is_hardened():
+    path = REPOSITORY / "deploy" / "wattune-agent.service"
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager", str(path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if "unrecognized option" in done.stdout:
+        pytest.skip("systemd of this machine cannot analyze a file")
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
 def test_the_units_python_path_finds_a_folder_and_a_zip(tmp_path):
     (path,) = [value.split("=", 1)[1].split()[0] for key, value in unit() if key == "Environment"]
     with zipfile.ZipFile(str(tmp_path / "wattune-agent.pyz"), "w") as archive:
@@ -350,6 +418,28 @@ def test_the_permissions_are_for_every_file_that_is_written(record, tmp_path):
         assert (
             os.path.basename(path) in rules if by_udev else any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
         )
+
+
+@pytest.mark.parametrize("record", sorted((REPOSITORY / "tests" / "boards").glob("*.json")), ids=lambda path: path.stem)
+def test_the_rule_is_for_the_gpus_clock_alone(record, tmp_path):
+    rules = (REPOSITORY / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
+    patterns = re.search(r'SUBSYSTEM=="devfreq", KERNEL=="([^"]+)"', rules).group(1).split("|")
+    assert not [name for name in NO_GPUS if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+    tree = Tree(materialise(json.loads(record.read_text(encoding="utf-8")), str(tmp_path)))
+    clock = find_board(tree, families(tree)[0]).clock
+    if clock.unit == "gpu":
+        assert any(fnmatch.fnmatch(os.path.basename(clock.folder), pattern) for pattern in patterns)
+
+
+NO_GPUS = [
+    "bwmgr",
+    "emc",
+    "15340000.vic",
+    "54340000.vic",
+    "gpu-nvd-0",
+    "15480000.nvdec",
+    "31b0000.external-memory-controller",
+]
 
 
 def test_the_rules_run_in_a_shell(tmp_path):
