@@ -10,20 +10,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.live.tasks import CYCLE_S, SCAN_S, Throttle
+from tests.support.live.tasks import CYCLE_S, SCAN_S, Throttle, state
 
 STARTS_A_CHILD = "import subprocess as s; c = s.Popen(['sleep', '60']); print(c.pid, flush=True); c.wait()"
 
 
 def becomes(is_so: Callable[[], bool]) -> bool:
-    end_s = time.monotonic() + 5
+    end_s = time.monotonic() + 20
     while not is_so() and time.monotonic() < end_s:
         time.sleep(0.01)
     return is_so()
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
 
 
 def test_what_loses_its_parent_while_it_stands_still_goes_on(tmp_path: Path) -> None:
@@ -42,3 +38,18 @@ def test_what_loses_its_parent_while_it_stands_still_goes_on(tmp_path: Path) -> 
             assert becomes(lambda: state(child) == "S")
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_runs_for_its_share_of_each_cycle(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            (tmp_path / "pids").write_text(str(process.pid), encoding="utf-8")
+            throttle = Throttle(tmp_path / "pids")
+            for begin in (0.0, 1.5, 3.0):  # later than the end of the cycle before
+                for tenth in range(10):
+                    throttle.step(100.0 + (begin + tenth / 10) * CYCLE_S, 0.25)
+                    assert becomes(lambda stopped=tenth >= 3: (state(process.pid) == "T") == stopped)
+            throttle.release()
+            assert becomes(lambda: state(process.pid) != "T")
+        finally:
+            process.kill()
