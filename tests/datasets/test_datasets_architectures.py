@@ -73,9 +73,8 @@ class TestEfficientViT:
             seen.append((x.shape[1], x.shape[2]))
             assert list(dict.fromkeys(seen)) == list(zip((8, 16, 32, 64, 128), wanted, strict=True))
 
-    @pytest.mark.parametrize(
-        "data_type", ["bf16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fp32", "fp16"))]
-    )
+    @pytest.mark.slow
+    @pytest.mark.parametrize("data_type", ["fp32", "fp16", "bf16"])
     def test_it_trains_in_every_data_type(self, data_type):
         workload = vision(data_type=data_type)
         algorithm = open_algorithm("backprop", workload, 8)

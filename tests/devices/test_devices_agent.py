@@ -237,6 +237,7 @@ def test_what_counts_as_stuck():
     assert slow.notice(50.0, 5.0)
 
 
+@pytest.mark.slow
 def test_an_hour_of_readings_leaves_nothing_behind(device):
     with device.at(device.settings[0]):
         for _ in range(1200):
