@@ -4,12 +4,15 @@ import os
 from typing import List, Optional
 
 from wattune_agent.conditions import conditions
+from wattune_agent.devfreq import find_gpu_clock
 from wattune_agent.errors import AgentError, Busy, FileFailed, Forbidden, NotKept, NotRestored
 from wattune_agent.limits import bring_back
 from wattune_agent.lock import Lock, holders
 from wattune_agent.mode import mode_id, switch_mode
+from wattune_agent.reads import real
 from wattune_agent.snapshot import Snapshot, boot_id, family_of, has_ended, is_strangers, snapshots, started_at
 from wattune_agent.tree import Tree
+from wattune_agent.writable import is_of_gpu, may_write
 
 __all__ = ["busy_with", "give_back", "left_behind", "lock_path", "restore_left_behind"]
 
@@ -129,11 +132,29 @@ def _restore(tree: Tree, snapshot: Snapshot, held: Optional[Lock]) -> List[str]:
     try:
         if _is_elsewhere(snapshot):
             raise busy_with(tree, snapshot.family)
+        _check_owner(tree, snapshot)
         said = give_back(tree, snapshot)
     finally:
         if lock is not None and not ours:
             lock.release()
     return ["the {} clock is as it was before {}".format(snapshot.family, snapshot.owner), *said]
+
+
+def _check_owner(tree: Tree, snapshot: Snapshot) -> None:
+    """Check that a snapshot of another user names only what that user can have changed.
+
+    Root would otherwise set any clock of the machine for anyone who writes a file. Raises: NotKept.
+    """
+    if not snapshot.is_foreign:
+        return
+    clock, _ = find_gpu_clock(tree)
+    of_gpu = [real(tree, path) for path in clock.files()] if clock is not None else []
+    for path in snapshot.files:
+        if (is_of_gpu(path) and real(tree, path) not in of_gpu) or not may_write(tree, path, snapshot.uid):
+            raise NotKept(
+                "{} belongs to user {}, who may not write {}: it is not restored for them; set the clock yourself if "
+                "it is changed (or reboot), then delete the file".format(snapshot.path, snapshot.uid, path)
+            )
 
 
 def _lock(tree: Tree, snapshot: Snapshot) -> Optional[Lock]:

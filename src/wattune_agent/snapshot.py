@@ -41,7 +41,7 @@ _PREFIX, _SUFFIX = "board-", ".json"
 class Snapshot(NamedTuple):
     """The state to restore. ``files``: path and text, in the order of the restore. ``pid``, ``started``, ``boot``: the
     process that changes the board (pid 0: no process any longer). ``mode_id``: the power mode to return to, if it was
-    switched."""
+    switched. ``uid``: the user to whom the file belongs."""
 
     path: str
     family: str
@@ -53,11 +53,17 @@ class Snapshot(NamedTuple):
     boot: str
     command: str
     time: str
+    uid: int = 0
 
     @property
     def owner(self) -> str:
         """The process that changes the board, in words."""
         return "process {} ({}), since {}".format(self.pid, self.command or "no command", self.time)
+
+    @property
+    def is_foreign(self) -> bool:
+        """True if it belongs to neither root nor this user."""
+        return _is_foreign(self.uid)
 
     def with_files(self, tree: Tree, paths: List[str], mode_id: Optional[int] = None) -> "Snapshot":
         """The same with the current text of files that it does not contain yet; itself if there are none.
@@ -85,7 +91,7 @@ class Snapshot(NamedTuple):
         folder, beside = os.path.dirname(self.path), self.path + ".part"
         content = self._asdict()
         content.update(record="snapshot", version=VERSION, files=[[path, text] for path, text in self.files.items()])
-        del content["path"]
+        del content["path"], content["uid"]
         try:
             os.makedirs(folder, mode=0o755, exist_ok=True)
             _write(beside, (json.dumps(content, indent=1) + "\n").encode("utf-8"))
@@ -131,7 +137,7 @@ class Snapshot(NamedTuple):
                 content = os.read(descriptor, LARGEST).decode("utf-8")
             finally:
                 os.close(descriptor)
-            return _checked(path, json.loads(content), _is_foreign(status))
+            return _checked(path, json.loads(content), status.st_uid)
         except OSError as error:
             raise NotKept("{} cannot be read: {}".format(path, error.strerror or error)) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -154,6 +160,7 @@ class Snapshot(NamedTuple):
             boot=boot_id(),
             command=" ".join(sys.argv)[:200],
             time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            uid=os.geteuid(),
         )
 
 
@@ -177,7 +184,7 @@ def family_of(path: str) -> str:
 def is_strangers(path: str) -> bool:
     """True if the file belongs to neither root nor this user."""
     try:
-        return _is_foreign(os.lstat(path))
+        return _is_foreign(os.lstat(path).st_uid)
     except OSError:
         return False
 
@@ -247,11 +254,11 @@ def _why(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else "empty"
 
 
-def _is_foreign(status: os.stat_result) -> bool:
-    return status.st_uid not in (0, os.geteuid())
+def _is_foreign(uid: int) -> bool:
+    return uid not in (0, os.geteuid())
 
 
-def _checked(path: str, content: Any, is_foreign: bool) -> Snapshot:
+def _checked(path: str, content: Any, uid: int) -> Snapshot:
     if content["record"] != "snapshot" or content["version"] > VERSION:
         raise ValueError("it says it is a {} of version {}".format(content["record"], content["version"]))
     files: Dict[str, str] = {}
@@ -259,9 +266,9 @@ def _checked(path: str, content: Any, is_foreign: bool) -> Snapshot:
         if not isinstance(file, str) or not isinstance(text, str) or not fits(file, text):
             raise ValueError("it names {!r} with {!r}".format(file, text)[:200])
         files[file] = text
-    texts: Tuple[str, ...] = tuple(str(content[name]) for name in ("family", "boot", "command", "time"))
+    texts: Tuple[str, ...] = tuple(_printable(str(content[name])) for name in ("family", "boot", "command", "time"))
     mode_id = content["mode_id"]
-    if is_foreign and (mode_id is not None or any(map(is_of_mode, files))):
+    if _is_foreign(uid) and (mode_id is not None or any(map(is_of_mode, files))):
         raise ValueError("it belongs to another user, who cannot have switched the power mode")
     return Snapshot(
         path=path,
@@ -274,7 +281,13 @@ def _checked(path: str, content: Any, is_foreign: bool) -> Snapshot:
         boot=texts[1],
         command=texts[2],
         time=texts[3],
+        uid=uid,
     )
+
+
+def _printable(text: str) -> str:
+    """The text with its control characters escaped: another user's words reach the terminal of root."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def _write(path: str, content: bytes) -> None:

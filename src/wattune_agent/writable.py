@@ -4,11 +4,16 @@ Root restores snapshots that other users wrote, so only files that this package 
 snapshot, and only texts that could have been read from them.
 """
 
+import os
+import pwd
 import re
+import stat
 
+from wattune_agent.errors import FileFailed
 from wattune_agent.limits import HIGHEST_MHZ, tolerance_of
+from wattune_agent.tree import Tree
 
-__all__ = ["fits", "is_of_mode"]
+__all__ = ["fits", "is_of_gpu", "is_of_mode", "may_write"]
 
 LONGEST = 100
 """Most characters in a text, including the trailing white space of some drivers."""
@@ -23,13 +28,12 @@ _MEMORY = re.compile(r"/sys/kernel/(?:nvpmodel_clk_cap/emc|nvpmodel_emc_cap/emc_
 
 _FREQUENCY = re.compile(r"\s*[0-9]{1,12}\s*", re.ASCII)
 _SWITCH = re.compile(r"\s*[01]\s*", re.ASCII)
-_WORD = re.compile(r"\s*\w{1,20}\s*", re.ASCII)
 
 _KINDS = (
     (_DEVFREQ, _FREQUENCY),
     (_CPUFREQ, _FREQUENCY),
-    (_RAILGATE, _WORD),
-    (_BOOST, _WORD),
+    (_RAILGATE, _SWITCH),
+    (_BOOST, _SWITCH),
     (_CORE, _SWITCH),
     (_MEMORY, _FREQUENCY),
 )
@@ -48,3 +52,24 @@ def fits(path: str, text: str) -> bool:
 def is_of_mode(path: str) -> bool:
     """True if only a switch of the power mode changes this file: a core's switch, a cap on the memory clock."""
     return bool(_CORE.fullmatch(path) or _MEMORY.fullmatch(path))
+
+
+def is_of_gpu(path: str) -> bool:
+    """True if this is the kind of file of a GPU's clock; which of them is the GPU's, only the tree can tell."""
+    return bool(_DEVFREQ.fullmatch(path) or _RAILGATE.fullmatch(path))
+
+
+def may_write(tree: Tree, path: str, uid: int) -> bool:
+    """True if the file's owner, group and mode let this user write it. False if the file cannot be found."""
+    try:
+        status = os.stat(tree.inside(path))
+    except (OSError, FileFailed):
+        return False
+    if status.st_uid == uid:
+        return bool(status.st_mode & stat.S_IWUSR)
+    try:
+        user = pwd.getpwuid(uid)
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    except KeyError:
+        groups = []
+    return bool(status.st_mode & (stat.S_IWGRP if status.st_gid in groups else stat.S_IWOTH))

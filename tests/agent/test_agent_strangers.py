@@ -73,8 +73,11 @@ def of_user(tree, home, **changes):
     )
     left = left._replace(**changes)
     left.save()
-    if os.geteuid() == 0:
+    if os.getuid() == 0:
         os.chown(left.path, SOMEBODY, SOMEBODY)
+        for path in FILES:  # as the udev rule and its group do
+            os.chown(tree.inside(path), 0, SOMEBODY)
+            os.chmod(tree.inside(path), 0o664)
     for path, text in ((LOW, "612000000"), (HIGH, "612000000"), (RAILGATE, "0")):
         tree.write(path, text)
     return left
@@ -104,6 +107,7 @@ def content(files, **changes):
         (LOW, "-1"),
         (LOW, "99999999999999"),
         (RAILGATE, "1 2"),
+        (RAILGATE, "on"),
         (RAILGATE, "/bin/sh"),
         (CPU + "/cpu1/online", "2"),
         (CPU + "/cpufreq/policy0/scaling_governor", "powersave"),
@@ -177,6 +181,43 @@ def test_root_brings_back_what_users_left(machine, tmp_path, monkeypatch):
     assert len(restore_left_behind(machine)) == 1
     assert [machine.read(path) for path in FILES] == ["306000000", "1020000000", "1"]
     assert snapshots(machine) == []
+
+
+EMC = "/sys/devices/platform/17000000.emc/devfreq/17000000.emc"
+
+
+@as_root
+@pytest.mark.parametrize("what", ["no permission", "the memory's clock", "the processor's clock"])
+def test_root_restores_for_a_user_only_what_that_user_may_write(machine, tmp_path, what):
+    left = of_user(machine, tmp_path / "home/ben")
+    if what == "no permission":
+        os.chmod(machine.inside(HIGH), 0o644)
+    elif what == "the memory's clock":
+        # Even if it may be written: no version of this package sets it.
+        for name, text in (("min_freq", "204000000"), ("max_freq", "1600000000")):
+            put(machine.folder, f"{EMC}/{name}", text)
+            os.chmod(machine.inside(f"{EMC}/{name}"), 0o666)
+        left = left._replace(files={**left.files, f"{EMC}/max_freq": "204000000", f"{EMC}/min_freq": "204000000"})
+    else:
+        cpu_tree(machine.folder)
+        left = left._replace(files={**left.files, CPU + "/cpufreq/policy0/scaling_max_freq": "400000"})
+    left.save()
+    os.chown(left.path, SOMEBODY, SOMEBODY)
+    before = {path: machine.read(path) for path in left.files}
+    with pytest.raises(NotKept, match="belongs to user 65534, who may not write"):
+        restore_left_behind(machine)
+    assert {path: machine.read(path) for path in left.files} == before
+    with Controller(board_in(machine)) as controller:
+        controller.pin(408.0)  # such a file keeps nobody from the board
+        assert "who may not write" in controller.check()[0]["text"]
+
+
+@as_root
+def test_what_a_user_wrote_reaches_the_terminal_of_root_escaped(machine, tmp_path):
+    of_user(machine, tmp_path / "home/ben", command="\x1b[2Jtrain\n.py")
+    (line,) = restore_left_behind(machine)
+    assert "\\x1b[2Jtrain\\n.py" in line
+    assert line.isprintable()
 
 
 def test_an_agent_of_root_does_not_take_the_pin_of_a_user_for_what_it_found(machine, tmp_path, monkeypatch):
