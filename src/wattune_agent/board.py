@@ -48,6 +48,14 @@ class Clock:
         """The current frequency; None if the board does not report it. Raises: Forbidden, FileFailed."""
         raise NotImplementedError
 
+    def is_suspended(self) -> bool:
+        """True if the unit has no power now: it follows its limits when it wakes, and until then reports any clock."""
+        return False
+
+    def limit_mhz(self, texts: Dict[str, str]) -> Optional[float]:
+        """The highest frequency that these texts of ``files`` allow; None if that is not among them."""
+        raise NotImplementedError
+
     def restore(self, saved: Dict[str, str]) -> None:
         """Restore the text of each file, in an order that every kernel accepts. Raises: NotRestored."""
         raise NotImplementedError

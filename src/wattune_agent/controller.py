@@ -21,9 +21,10 @@ from wattune_agent.leftover import busy_with, give_back, left_behind, lock_path,
 from wattune_agent.limits import bring_back
 from wattune_agent.lock import Lock
 from wattune_agent.mode import mode, mode_files, mode_id, switch_mode
+from wattune_agent.settings import exceeds
 from wattune_agent.settling import now_of, settle
 from wattune_agent.signals import call_before_end, ending, forget, held
-from wattune_agent.snapshot import Snapshot
+from wattune_agent.snapshot import Snapshot, family_of, snapshots
 from wattune_agent.watch import ANSWERS, ClockWatch, event
 
 __all__ = ["Controller", "left_behind", "restore_left_behind"]
@@ -58,6 +59,7 @@ class Controller:
         self._answers = ANSWERS
         self._pid = os.getpid()
         self._looked_s = self._tree.now_s()
+        self._limit_mhz: Optional[float] = None
         self._mode_id: Optional[int] = None
         self._events: List[Dict[str, Any]] = []
         self._conditions: Optional[Tuple[float, Conditions]] = None
@@ -89,7 +91,7 @@ class Controller:
             "name": board.name,
             "mode": dict(board.mode),
             "unit": clock.unit if clock is not None else "",
-            "settings_mhz": list(clock.settings_mhz) if clock is not None else [],
+            "settings_mhz": self._settings_mhz(clock) if clock is not None else [],
             "rail": sensor.rail if sensor is not None else "",
             "covers": sensor.covers if sensor is not None else "",
             "resolution_w": sensor.resolution_w if sensor is not None else 0.0,
@@ -161,6 +163,8 @@ class Controller:
     def pin(self, mhz: float) -> Dict[str, Any]:
         """Set the clock to one of its settings and verify it.
 
+        A clock above the limit that the board had is refused: its power mode sets that limit, in the same file.
+
         Raises: BadRequest, NotThere without a clock, Busy, NotKept, NotTaken, Forbidden, FileFailed. If the first pin
         fails, the board is restored first; NotRestored if that fails too. If a change of a pinned clock fails, the
         clock stays pinned where it was, or lower.
@@ -172,6 +176,7 @@ class Controller:
         with self._alone():
             self._take()
             with self._or_back() if self._mhz is None else self._or_kept(clock, self._mhz):
+                self._check_limit(clock, mhz)
                 self._put(clock, mhz)
         return {"mhz": mhz}
 
@@ -192,6 +197,7 @@ class Controller:
                 self._watch = self._mhz = self._mode = None
                 switch_mode(self._tree, number)
                 self._mode_id = number
+                self._limit_mhz = self._limit_now(self._clock())
 
     def restore(self) -> None:
         """Restore the board to its original state; do nothing if nothing has changed.
@@ -257,6 +263,7 @@ class Controller:
             self._let_go()
             raise
         self._snapshot, self._answers = snapshot, ANSWERS
+        self._limit_mhz = self._limit_now(clock)
         self._mode_id = mode_id(self._tree)
         call_before_end(self._end)
 
@@ -352,6 +359,43 @@ class Controller:
         ).format(self._mode_id, now)
         self._events.append(event(self._tree, "mode switched", text))
         self._mode_id = now
+
+    def _settings_mhz(self, clock: Clock) -> List[float]:
+        """The settings that the power mode allows: the lowest at least."""
+        if self._snapshot is None:
+            self._limit_mhz = self._limit_before_pin(clock)
+        limit_mhz = self._limit_mhz
+        return [mhz for mhz in clock.settings_mhz if limit_mhz is None or not exceeds(mhz, limit_mhz)] or [
+            clock.settings_mhz[0]
+        ]
+
+    def _limit_before_pin(self, clock: Clock) -> Optional[float]:
+        """The upper limit of a clock that this controller has not pinned, or the one before a process pinned it."""
+        for path in snapshots(self._tree):
+            if family_of(path) == self.board.family:
+                try:
+                    return clock.limit_mhz(Snapshot.load(path).files)
+                except NotKept:
+                    pass
+        return self._limit_now(clock)
+
+    def _limit_now(self, clock: Clock) -> Optional[float]:
+        """The upper limit; None if it cannot be read, or if it may be that of heat."""
+        if self._now_conditions().throttled:
+            return None
+        try:
+            return clock.limit_mhz({path: self._tree.read(path) for path in clock.files()})
+        except AgentError:
+            return None
+
+    def _check_limit(self, clock: Clock, mhz: float) -> None:
+        if self._limit_mhz is not None and mhz not in self._settings_mhz(clock):
+            raise BadRequest(
+                "{:g} MHz is above {:g} MHz, the limit of {} in its present power mode; switch to a mode that allows "
+                "it (--mode ID, or sudo nvpmodel -m ID), or choose a lower clock".format(
+                    mhz, self._limit_mhz, self.board.name
+                )
+            )
 
     def _look_for_missing(self) -> None:
         board, now_s = self.board, self._tree.now_s()

@@ -88,6 +88,11 @@ class CpuClock(Clock):
             return None
         return whole(self._tree, path) / KHZ_PER_MHZ
 
+    def limit_mhz(self, texts: Dict[str, str]) -> Optional[float]:
+        """The upper limit of the fastest policy."""
+        text = texts.get(self._policies[0].limits.high_path, "").strip()
+        return int(text) / KHZ_PER_MHZ if text.isdigit() else None
+
     def _online(self) -> List[Policy]:
         """The policies with cores that are online: a core that is switched off has no clock."""
         return [policy for policy in self._policies if has_cores(self._tree, policy.folder)] or self._policies

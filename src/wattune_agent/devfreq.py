@@ -3,15 +3,21 @@
 It is found by the name of its node in the device tree, never by its address: the address, the folder and the links to
 it differ from one JetPack to the next. Frequencies are in Hz here and become MHz when the list is read.
 
-Sources: rbonghi/jetson_stats ``jtop/core/gpu.py``, KernelTuner/kernel_tuner ``observers/tegra.py`` (names, railgating),
-kernel ``Documentation/ABI/testing/sysfs-class-devfreq``.
+A GPU without work may lose its power. Up to JetPack 6 that is its driver's railgating; the Thor's GPU is a PCI device,
+which the kernel suspends. Its driver before 595 takes limits then, but sets no clock and reports the one of before.
+
+Sources: rbonghi/jetson_stats ``jtop/core/gpu.py`` and ``thor_power.py``, KernelTuner/kernel_tuner
+``observers/tegra.py`` (names, railgating), NVIDIA/open-gpu-kernel-modules ``kernel-open/nvidia/nv-pci.c`` (Thor),
+kernel ``Documentation/ABI/testing/sysfs-class-devfreq`` and ``sysfs-devices-power``.
 """
 
+import re
 from typing import Dict, List, Optional, Tuple
 
 from wattune_agent.board import Clock
 from wattune_agent.errors import AgentError, BadRequest, NotRestored, NotTaken
 from wattune_agent.limits import FrequencyLimits, bring_back, whole
+from wattune_agent.reads import real, text
 from wattune_agent.tree import Tree
 
 __all__ = ["GpuClock", "find_gpu_clock"]
@@ -20,6 +26,11 @@ HZ_PER_MHZ = 1000000
 
 NAMES = ("gv11b", "gp10b", "ga10b", "gb10b", "gpu")
 """Names of the GPU's node: Xavier, TX2, Orin, Thor; Nano and TX1, and Orin since JetPack 6."""
+
+MOST_SETTINGS = 16
+"""Most frequencies that are offered: a Thor lists 170, which nobody could measure one by one."""
+
+_PCI = re.compile(r"^.*/[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?=/)")
 
 DEPTH = 5
 """Depth below /sys/devices to which a tree without class links is searched."""
@@ -36,31 +47,40 @@ class GpuClock(Clock):
         self._tree = tree
         self._limits = FrequencyLimits(tree, folder + "/min_freq", folder + "/max_freq", HZ_PER_MHZ)
         listed = sorted({int(text) for text in tree.read(folder + "/available_frequencies").split() if text.isdigit()})
-        self._hz: Dict[float, int] = {hz / HZ_PER_MHZ: hz for hz in listed if hz > 0}
+        listed = _thinned([hz for hz in listed if hz > 0], text(tree, self._limits.high_path))
+        self._hz: Dict[float, int] = {hz / HZ_PER_MHZ: hz for hz in listed}
         if not self._hz:
             raise BadRequest("{}/available_frequencies lists no frequency".format(folder))
         self.settings_mhz = tuple(sorted(self._hz))
-        railgate = _device(tree, folder) + "/railgate_enable"
-        self._railgate = railgate if tree.exists(railgate) else None
+        device = _device(tree, folder)
+        pci = _PCI.match(real(tree, device) + "/")
+        # The switch that lets the GPU lose its power, and the text that keeps it powered.
+        self._switch: Optional[Tuple[str, str]] = None
+        if tree.exists(device + "/railgate_enable"):
+            self._switch = device + "/railgate_enable", "0"
+        elif pci is not None and tree.exists(pci.group() + "/power/control"):
+            self._switch = pci.group() + "/power/control", "on"
+        self._status = (device if pci is None else pci.group()) + "/power/runtime_status"
 
     def files(self) -> List[str]:
-        """Both limits, and the railgating switch if there is one."""
+        """Both limits, and the switch of the GPU's power if there is one."""
         limits = [self._limits.low_path, self._limits.high_path]
-        return limits + ([self._railgate] if self._railgate is not None else [])
+        return limits + ([self._switch[0]] if self._switch is not None else [])
 
     def pin(self, mhz: float) -> Dict[str, str]:
-        """Switch railgating off, then pin both limits; returns throttled files, as ``FrequencyLimits.pin``.
+        """Keep the GPU powered, then pin both limits; returns throttled files, as ``FrequencyLimits.pin``.
 
         Raises: BadRequest, NotTaken, Forbidden, FileFailed.
         """
         if mhz not in self._hz:
             raise BadRequest("the GPU has no {:g} MHz; it has {}".format(mhz, _listed(self.settings_mhz)))
-        if self._railgate is not None and self._tree.read(self._railgate) != "0":
+        if self._switch is not None and self._tree.read(self._switch[0]) != self._switch[1]:
             # A GPU without power takes a limit, but follows it only later, and draws 0 W meanwhile.
-            self._tree.write(self._railgate, "0")
-            now = self._tree.read(self._railgate)
-            if now != "0":
-                raise NotTaken("{} was written 0, but reads {}".format(self._railgate, now[:40]))
+            path, powered = self._switch
+            self._tree.write(path, powered)
+            now = self._tree.read(path)
+            if now != powered:
+                raise NotTaken("{} was written {}, but reads {}".format(path, powered, now[:40]))
         return self._limits.pin(self._hz[mhz])
 
     def pinned_mhz(self) -> Optional[float]:
@@ -75,8 +95,17 @@ class GpuClock(Clock):
         """The current clock, as the driver reports it."""
         return whole(self._tree, self.folder + "/cur_freq") / HZ_PER_MHZ
 
+    def is_suspended(self) -> bool:
+        """True if the kernel has suspended the GPU."""
+        return text(self._tree, self._status) == "suspended"
+
+    def limit_mhz(self, texts: Dict[str, str]) -> Optional[float]:
+        """The upper limit."""
+        high = texts.get(self._limits.high_path, "").strip()
+        return int(high) / HZ_PER_MHZ if high.isdigit() else None
+
     def restore(self, saved: Dict[str, str]) -> None:
-        """Restore the limits, then railgating. Raises: NotRestored, after restoring as much as possible."""
+        """Restore the limits, then the power switch. Raises: NotRestored, after restoring as much as possible."""
         failures = bring_back(self._tree, saved)
         if failures:
             raise NotRestored("; ".join(failure.text for failure in failures))
@@ -122,6 +151,15 @@ def _device(tree: Tree, folder: str) -> str:
     if tree.exists(folder + "/device"):
         return folder + "/device"
     return folder.rsplit("/", 2)[0]
+
+
+def _thinned(listed: List[int], limit: str) -> List[int]:
+    """At most ``MOST_SETTINGS`` of the frequencies, ascending and evenly spread, and the limit of the power mode."""
+    if len(listed) <= MOST_SETTINGS:
+        return listed
+    steps = MOST_SETTINGS - 1
+    kept = {listed[round(step * (len(listed) - 1) / steps)] for step in range(steps + 1)}
+    return sorted(kept | {hz for hz in listed if str(hz) == limit})
 
 
 def _listed(settings_mhz: Tuple[float, ...]) -> str:

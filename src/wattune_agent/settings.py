@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Deque, Optional, Sequence, Tuple
 
-__all__ = ["NEAR_MHZ", "RecentClock", "at_most", "nearest"]
+__all__ = ["NEAR_MHZ", "RecentClock", "at_most", "exceeds", "nearest"]
 
 NEAR_MHZ = 1.0
 """A clock may be given rounded: 115 MHz for 114.75."""
@@ -20,6 +20,11 @@ def at_most(settings: Sequence[float], now_mhz: Optional[float]) -> float:
     lowest; the highest of all if the board does not report its clock. ``settings`` ascend and are not empty."""
     below = [mhz for mhz in settings if now_mhz is None or mhz <= now_mhz + SLACK_MHZ]
     return below[-1] if below else settings[0]
+
+
+def exceeds(mhz: float, limit_mhz: float) -> bool:
+    """True if a setting is above a limit that was read."""
+    return mhz > limit_mhz + SLACK_MHZ
 
 
 def nearest(settings: Sequence[float], wanted_mhz: float) -> float:

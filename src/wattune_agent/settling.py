@@ -46,6 +46,8 @@ def settle(tree: Tree, clock: Clock, mhz: float, was_mhz: Optional[float]) -> No
         is_enough = is_lowered or now_mhz is None or now_mhz >= mhz / HIGHER or waited_s >= RISE_S
         if failure is None and not is_above and is_enough:
             return
+        if is_above and clock.is_suspended():
+            return
         if waited_s >= SETTLE_S or waiting():
             break
         tree.sleep(POLL_S)

@@ -115,7 +115,8 @@ class ClockWatch:
             now_mhz = self._clock.now_mhz()
         except AgentError:
             return []
-        self._above = self._above + 1 if now_mhz is not None and now_mhz > HIGHER * self._mhz else 0
+        is_above = now_mhz is not None and now_mhz > HIGHER * self._mhz and not self._clock.is_suspended()
+        self._above = self._above + 1 if is_above else 0
         if self._above != 2:
             return []
         text = "the clock is at {:g} MHz, but {:g} MHz is pinned".format(now_mhz or 0.0, self._mhz)

@@ -22,17 +22,20 @@ _CPU = "/sys/devices/system/cpu/"
 _DEVFREQ = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*devfreq/[^/]+/(?:min|max)_freq")
 _CPUFREQ = re.compile(_CPU + r"(?:cpufreq/policy[0-9]+|cpu[0-9]+/cpufreq)/scaling_(?:min|max)_freq")
 _RAILGATE = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*railgate_enable")
+_POWER = re.compile(r"/sys/devices/(?:[^/]+/)*[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/power/control")
 _BOOST = re.compile(_CPU + r"(?:cpufreq/boost|intel_pstate/no_turbo|(?:cpufreq/policy[0-9]+|cpu[0-9]+/cpufreq)/boost)")
 _CORE = re.compile(_CPU + r"cpu[0-9]+/online")
 _MEMORY = re.compile(r"/sys/kernel/(?:nvpmodel_clk_cap/emc|nvpmodel_emc_cap/emc_iso_cap)")
 
 _FREQUENCY = re.compile(r"\s*[0-9]{1,12}\s*", re.ASCII)
+_RUNTIME = re.compile(r"\s*(?:auto|on)\s*", re.ASCII)
 _SWITCH = re.compile(r"\s*[01]\s*", re.ASCII)
 
 _KINDS = (
     (_DEVFREQ, _FREQUENCY),
     (_CPUFREQ, _FREQUENCY),
     (_RAILGATE, _SWITCH),
+    (_POWER, _RUNTIME),
     (_BOOST, _SWITCH),
     (_CORE, _SWITCH),
     (_MEMORY, _FREQUENCY),
@@ -56,7 +59,7 @@ def is_of_mode(path: str) -> bool:
 
 def is_of_gpu(path: str) -> bool:
     """True if this is the kind of file of a GPU's clock; which of them is the GPU's, only the tree can tell."""
-    return bool(_DEVFREQ.fullmatch(path) or _RAILGATE.fullmatch(path))
+    return any(kind.fullmatch(path) for kind in (_DEVFREQ, _RAILGATE, _POWER))
 
 
 def may_write(tree: Tree, path: str, uid: int) -> bool:

@@ -25,7 +25,7 @@ from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotRestored,
 from wattune_agent.tree import Tree
 
 BOARDS = sorted((Path(__file__).parent.parent / "boards").glob("*.json"))
-JETSONS = [path for path in BOARDS if path.stem.split("-")[0] in ("nano", "tx2", "xavier", "agx", "orin")]
+JETSONS = [path for path in BOARDS if path.stem.split("-")[0] in ("nano", "tx1", "tx2", "xavier", "agx", "orin")]
 
 
 def found(root):

@@ -405,7 +405,7 @@ def test_the_units_python_path_finds_a_folder_and_a_zip(tmp_path):
     assert (done.returncode, done.stdout[:14]) == (0, "no board found")
 
 
-@pytest.mark.parametrize("record", ["orin-nano-jp6", "laptop-intel", "laptop-amd"])
+@pytest.mark.parametrize("record", ["orin-nano-jp6", "agx-thor-r39", "laptop-intel", "laptop-amd"])
 def test_the_permissions_are_for_every_file_that_is_written(record, tmp_path):
     text = (REPOSITORY / "tests" / "boards" / (record + ".json")).read_text(encoding="utf-8")
     tree = Tree(materialise(json.loads(text), str(tmp_path)))
@@ -414,7 +414,7 @@ def test_the_permissions_are_for_every_file_that_is_written(record, tmp_path):
     lines = (REPOSITORY / "deploy" / "wattune-tmpfiles.conf").read_text(encoding="utf-8").splitlines()
     patterns = [line.split()[1] for line in lines if line.startswith("z ")]
     for path in board.clock.files():
-        by_udev = "devfreq" in path or "railgate" in path
+        by_udev = "/cpu" not in path
         assert (
             os.path.basename(path) in rules if by_udev else any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
         )
@@ -445,10 +445,12 @@ NO_GPUS = [
 def test_the_rules_run_in_a_shell(tmp_path):
     rules = (REPOSITORY / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
     scripts = re.findall(r"sh -c '([^']+)'", rules)
-    assert len(scripts) == 2
+    assert len(scripts) == 3
     folder = tmp_path / "sys" / "clock"
     (folder / "device").mkdir(parents=True)
-    names = ["min_freq", "max_freq", "device/railgate_enable", "energy_uj"]
+    (tmp_path / "sys" / "power").mkdir()
+    (tmp_path / "sys" / "vendor").touch()
+    names = ["min_freq", "max_freq", "device/railgate_enable", "../power/control", "energy_uj"]
     for name in names:
         (folder / name).write_text("1")
         (folder / name).chmod(0o600)
@@ -457,7 +459,7 @@ def test_the_rules_run_in_a_shell(tmp_path):
         # As udev replaces them: %p is the device's path, $$ one dollar sign.
         script = script.replace("wattune", group).replace("/sys%p", str(folder)).replace("$$", "$")
         subprocess.run(["/bin/sh", "-c", script], check=True)
-    assert [(folder / name).stat().st_mode & 0o777 for name in names] == [0o620, 0o620, 0o620, 0o640]
+    assert [(folder / name).stat().st_mode & 0o777 for name in names] == [*[0o620] * 4, 0o640]
 
 
 # ------------------------------------------------------------------------------------------- what is refused, and how
