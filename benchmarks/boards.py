@@ -29,6 +29,7 @@ from benchmarks.timing import keep
 from wattune.cap import SensorLimit
 from wattune.devices import Meter
 from wattune.devices.agent import BoardDevice
+from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter
 from wattune.power.monitor import BoardMonitor
 from wattune_agent.capture import materialise
@@ -211,7 +212,7 @@ def hour(root: Path, bytes_now: Callable[[], int], seconds: float = HOUR_S, warm
     """
     tree = LiveTree(root)
     device, shuffle, before, tick = VirtualBoard(tree), random.Random(0), 0, 0
-    with device.at(816.0) as setting:
+    with device.at(Knobs(clock_mhz=816.0)) as setting:
         limiter, monitor = PowerLimiter(device, setting, SensorLimit(7.5, max_temp_c=90.0)), BoardMonitor(device)
         with Meter(device, cap_w=7.5, on_reading=limiter) as meter:
             for tick in range(1, round(10 * seconds) + 1):

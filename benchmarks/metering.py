@@ -22,6 +22,7 @@ from benchmarks.timing import keep
 from wattune.algorithms import open_algorithm
 from wattune.devices import Meter
 from wattune.devices.base import Device, Sensor
+from wattune.point import Knobs
 from wattune.records import StepWork
 from wattune.workloads import example_workload
 
@@ -32,7 +33,7 @@ STEPS = 60
 class FileDevice(Device):
     """A device on real time, without a clock, whose sensor is a file with milliwatts."""
 
-    name, mode, kind, actuator, settings = "file", "-", "measured", None, ()
+    name, mode, kind = "file", "-", "measured"
     sensor = Sensor(rail="file")
     memory_bytes = None
     data_types = frozenset({"fp32"})
@@ -59,11 +60,11 @@ class FileDevice(Device):
         """Do nothing around a real step."""
         yield
 
-    def current(self) -> float | None:
-        """Return None: there is no actuator."""
+    def current(self) -> None:
+        """Return None: there are no knobs."""
         return None
 
-    def _apply(self, value: float) -> None:
+    def _apply(self, knobs: Knobs) -> None:
         raise NotImplementedError
 
     def _snapshot(self) -> object:

@@ -23,6 +23,7 @@ from wattune.cap import SensorLimit
 from wattune.devices import Meter
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import OutOfDeviceMemory
+from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter
 from wattune.sample_efficiency.prior import relative_samples
 from wattune.search.search import Point, Row, Search
@@ -83,8 +84,7 @@ class Trainer:
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
         """Context of the whole session: the board at its lowest clock, the meter and a limiter."""
-        lowest = self.device.settings[0]
-        with self.device.at(lowest) as self._setting:
+        with self.device.at(self.device.safest) as self._setting:
             self.device.wait(self.device.sensor.settle_s)
             self.begun_s = self.device.now_s()
             self._limiter = None
@@ -103,8 +103,8 @@ class Trainer:
 
     def go(self, point: Point) -> None:
         """Set the board to a point; the limiter restarts at its clock."""
-        if point.setting != self._setting.value:
-            self._setting.change(point.setting)
+        if point.knobs != self._setting.knobs:
+            self._setting.change(point.knobs)
         self.point = point
         self.changed_s = self.device.now_s()
         self._limiter = PowerLimiter(self.device, self._setting, SensorLimit(self.cap_w))
@@ -159,7 +159,7 @@ class Trainer:
         """Train at the lowest clock until the sensor's average no longer includes the probe."""
         assert self.point is not None
         power_w = self.above
-        self.go(Point(self.point.row, self.device.settings[0]))
+        self.go(Point(self.point.row, self.device.safest))
         self.is_probing = True
         while self.device.now_s() - self.changed_s < self.device.sensor.settle_s:
             self.step()
@@ -206,7 +206,7 @@ def guided(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> Non
     user = place.task.user
     search = Search(
         place.rows,
-        device.settings,
+        device.combinations(),
         cap_w=trainer.cap_w,
         start=Row(user, user),
         samples_left=TRAINING_S / trainer.best_cost,
@@ -239,15 +239,15 @@ def _tell(search: Search, point: Point, figures: tuple[float, float, float, floa
 
 def staircase(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
     """Probe every row from the lowest setting up until a reading is above the cap, then train at the best point."""
-    settings = trainer.device.settings
+    settings = trainer.device.combinations()
     costs: dict[Point, float] = {}
     for row in trainer.place.rows:
-        for setting in settings:
-            figures = trainer.probe(Point(row, setting))
+        for knobs in settings:
+            figures = trainer.probe(Point(row, knobs))
             if not isinstance(figures, tuple):
                 break
             if figures[2] <= trainer.cap_w:
-                costs[Point(row, setting)] = figures[0] / row.batch_size * relative[row.batch_size][0]
+                costs[Point(row, knobs)] = figures[0] / row.batch_size * relative[row.batch_size][0]
             trainer.force = min(costs, key=costs.__getitem__, default=None)
             if trainer.over:
                 return
@@ -257,7 +257,7 @@ def staircase(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> 
 def bisection(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
     """Train the user's own row at the highest setting without a reading above the cap, found by bisection."""
     row = Row(trainer.place.task.user, trainer.place.task.user)
-    settings = trainer.device.settings
+    settings = trainer.device.combinations()
     low, high = 0, len(settings)
     while high - low > 1:
         middle = (low + high) // 2
@@ -302,7 +302,9 @@ def cases(seed: int) -> list[dict[str, Any]]:
             relative = knowledge(place, kind, random.Random(f"{seed} {task.name} {kind}"))
             for share in CAPS:
                 cap_w = lowest_w + place.allowance_w() + share * (highest_w - lowest_w)
-                least = place.peak_w.get(Point(Row(task.user, task.user), place.board.gpu.clocks_mhz[0]))
+                least = place.peak_w.get(
+                    Point(Row(task.user, task.user), Knobs(clock_mhz=place.board.gpu.clocks_mhz[0]))
+                )
                 if least is None or least + place.allowance_w() > cap_w:
                     continue  # the user's own row cannot be trained at all
                 free, capped = place.best(cap_w), place.best(cap_w - place.allowance_w())

@@ -17,6 +17,7 @@ from wattune.algorithms import open_algorithm
 from wattune.devices.simulator.board_file import BOARDS, SimulatedBoard, tomllib
 from wattune.devices.simulator.roofline import Segment, segments
 from wattune.devices.simulator.simulated import NOISE_LIMIT, SimulatedDevice
+from wattune.point import Knobs
 from wattune.records import StepWork
 from wattune.search.search import Point, Row
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet18, resnet20, small_cnn
@@ -134,15 +135,15 @@ def random_board(seed: int) -> SimulatedBoard:
 # -------------------------------------------------------------------------------------------------------------- truth
 
 
-def exact_step_s(board: SimulatedBoard, work: StepWork, clock_mhz: float) -> float:
+def exact_step_s(board: SimulatedBoard, work: StepWork, knobs: Knobs) -> float:
     """Seconds of one step."""
-    return sum(s.seconds for s in segments(work, board.chip("gpu"), clock_mhz))
+    return sum(s.seconds for s in segments(work, board.chip("gpu"), knobs))
 
 
-def exact_peak_w(board: SimulatedBoard, work: StepWork, clock_mhz: float) -> float:
+def exact_peak_w(board: SimulatedBoard, work: StepWork, knobs: Knobs) -> float:
     """Highest reading of a sensor without noise over endless steps, on a warm board."""
     chip = board.chip("gpu")
-    parts = segments(work, chip, clock_mhz)
+    parts = segments(work, chip, knobs)
     temperature_c = 25.0
     for _ in range(20):
         mean_w = _mean_w(parts, chip.power.leakage_per_degree, temperature_c)
@@ -205,7 +206,7 @@ def world(seed: int, task: Task, *, keep_recipe: bool) -> World:
     device = SimulatedDevice(board)
     rows = tuple(r for r in rows_of(task, keep_recipe=keep_recipe))
     fitting = [r for r in rows if work_of(task, r).peak_memory_bytes <= (device.memory_bytes or math.inf)]
-    points = [Point(row, clock) for row in fitting for clock in device.settings]
+    points = [Point(row, knobs) for row in fitting for knobs in device.combinations()]
     critical = min(8000.0, max(20.0, math.exp(math.log(200) + 1.3 * draw.gauss(0, 1))))
     sizes = sorted({r.batch_size for r in rows})
     bend, tilt = 0.04 * draw.gauss(0, 1), 0.03 * draw.gauss(0, 1)  # real curves are not the formula
@@ -218,6 +219,6 @@ def world(seed: int, task: Task, *, keep_recipe: bool) -> World:
         rows,
         {b: raw[b] / raw[task.user] for b in sizes},
         critical,
-        {p: exact_step_s(board, work_of(task, p.row), p.setting or 0.0) for p in points},
-        {p: exact_peak_w(board, work_of(task, p.row), p.setting or 0.0) for p in points},
+        {p: exact_step_s(board, work_of(task, p.row), p.knobs) for p in points},
+        {p: exact_peak_w(board, work_of(task, p.row), p.knobs) for p in points},
     )

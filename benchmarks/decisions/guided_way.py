@@ -10,8 +10,8 @@ from benchmarks.decisions import estimators
 from benchmarks.decisions.boards import Cell, Reading, Rig
 from benchmarks.decisions.estimators import Bank, Decision
 from benchmarks.decisions.profilers import ProbeOutcome, Samples, result
-from wattune.devices.base import Device, Sensor
-from wattune.point import BatchShape
+from wattune.devices.base import Device, Knob, Sensor
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.guided import WINDOWS, Guided, guided
 from wattune.profiling.journal import Journal
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost
@@ -32,7 +32,6 @@ class RigDevice(Device):
     """Device on a rig: all that a guided profile needs of a device beside the probes."""
 
     kind = "simulated"
-    actuator = "clock_mhz"
     mode = ""
     memory_bytes = None
     data_types = frozenset({"fp32"})
@@ -41,8 +40,7 @@ class RigDevice(Device):
     def __init__(self, rig: Rig):
         board = rig.board
         self.name = board.name
-        self.settings = board.clocks_mhz
-        self.volts = board.volts
+        self.knobs = (Knob("clock_mhz", board.clocks_mhz, volts=board.volts),)
         self.sensor = Sensor(
             "board",
             resolution_w=board.resolution_w,
@@ -52,7 +50,7 @@ class RigDevice(Device):
             noise_w=board.noise_w if board.noise_known else 0.0,
         )
         self._rig = rig
-        self._setting: float | None = None
+        self._present: Knobs | None = None
 
     def now_s(self) -> float:
         """Time that the rig has spent."""
@@ -70,18 +68,18 @@ class RigDevice(Device):
         """Raise NotImplementedError: the rig measures cells."""
         raise NotImplementedError
 
-    def current(self) -> float | None:
+    def current(self) -> Knobs | None:
         """The clock that was set."""
-        return self._setting
+        return self._present
 
-    def _apply(self, value: float) -> None:
-        self._setting = value
+    def _apply(self, knobs: Knobs) -> None:
+        self._present = knobs
 
     def _snapshot(self) -> object:
-        return self._setting
+        return self._present
 
     def _restore(self, snapshot: object) -> None:
-        self._setting = snapshot  # type: ignore[assignment]
+        self._present = snapshot  # type: ignore[assignment]
 
 
 class Profile:
@@ -109,15 +107,14 @@ class Profile:
             strict=self._strict,
         )
 
-    def _measure(self, shape: BatchShape, setting: float | None) -> None:
+    def _measure(self, point: OperatingPoint) -> None:
         self.step_s.append(time.perf_counter() - self._asked_s)
-        self._notebook.measure(None, self, shape, setting)
+        self._notebook.measure(None, self, point)
         self._asked_s = time.perf_counter()
 
-    def measure(self, shape: BatchShape, setting: float | None) -> tuple[ProfileCell | AbortedProbe, ProfileCost]:
+    def measure(self, point: OperatingPoint) -> tuple[ProfileCell | AbortedProbe, ProfileCost]:
         """Probe one cell, in the form that the journal expects."""
-        assert setting is not None
-        cell, before_s = Cell(shape.batch, setting), self.rig.seconds
+        cell, before_s = Cell(point.batch_size, point.knobs["clock_mhz"]), self.rig.seconds
         read = self.rig.probe(cell, windows=WINDOWS)
         cost = ProfileCost(
             time_s=self.rig.seconds - before_s, energy_j=0.0, above_cap_s=0.0, probes=1, cap_w=self.rig.cap_w

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from benchmarks.decisions.boards import Cell, Reading, Rig
-from wattune.point import BatchShape
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling import strategies
 from wattune.records import AbortedProbe, ProfileCell
 
@@ -32,14 +32,14 @@ class ProbeOutcome:
 def full_grid(rig: Rig, samples: Samples) -> ProbeOutcome:
     """Probe every cell once; pick the fastest of those whose highest reading is under the cap."""
     outcome = ProbeOutcome()
-    strategies.full(_rows(rig), rig.board.clocks_mhz, _measure(rig, outcome, abort=False))
+    strategies.full(_rows(rig), _climbs(rig), _measure(rig, outcome, abort=False))
     return _picked(rig, outcome, samples)
 
 
 def staircase(rig: Rig, samples: Samples) -> ProbeOutcome:
     """Probe by the paper's method under a known cap, as `wattune profile --strategy staircase` does."""
     outcome = ProbeOutcome()
-    strategies.staircase(_rows(rig), rig.board.clocks_mhz, _measure(rig, outcome))
+    strategies.staircase(_rows(rig), _climbs(rig), _measure(rig, outcome))
     return _picked(rig, outcome, samples)
 
 
@@ -70,7 +70,7 @@ def _one_row(rig: Rig, samples: Samples, order: list[int]) -> ProbeOutcome:
     measure = _measure(rig, outcome)
     for size in order:
         for clock in rig.board.clocks_mhz:
-            if isinstance(measure(BatchShape.of(size), clock), AbortedProbe):
+            if isinstance(measure(OperatingPoint.of(size, clock_mhz=clock)), AbortedProbe):
                 break
         if outcome.measured:
             break
@@ -81,15 +81,18 @@ def _rows(rig: Rig) -> list[BatchShape]:
     return [BatchShape.of(size) for size in rig.board.batch_sizes]
 
 
+def _climbs(rig: Rig) -> list[list[Knobs]]:
+    return [[Knobs(clock_mhz=clock) for clock in rig.board.clocks_mhz]]
+
+
 def _picked(rig: Rig, outcome: ProbeOutcome, samples: Samples) -> ProbeOutcome:
     outcome.pick = pick(rig, outcome.measured, samples)
     return outcome
 
 
 def _measure(rig: Rig, outcome: ProbeOutcome, *, abort: bool = True) -> Callable[..., ProfileCell | AbortedProbe]:
-    def measure(shape: BatchShape, clock_mhz: float | None) -> ProfileCell | AbortedProbe:
-        assert clock_mhz is not None
-        cell = Cell(shape.batch, clock_mhz)
+    def measure(point: OperatingPoint) -> ProfileCell | AbortedProbe:
+        cell = Cell(point.batch_size, point.knobs["clock_mhz"])
         reading = rig.probe(cell, abort=abort)
         if isinstance(reading, Reading):
             outcome.measured[cell] = reading

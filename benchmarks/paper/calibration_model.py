@@ -22,13 +22,15 @@ from benchmarks.paper.models import work
 from benchmarks.paper.published import CELLS, NANO, RESNET18, Cell
 from wattune.devices import SimulatedBoard
 from wattune.devices.simulator.roofline import segments
+from wattune.point import Knobs
 
 # ------------------------------------------------------------------------------------------------------------ the step
 
 
 def step_s(board: SimulatedBoard, name: str, batch_size: int, clock_mhz: float, pixels: int = 32) -> float:
     """Seconds of a step on the board's GPU."""
-    return math.fsum(part.seconds for part in segments(work(name, batch_size, pixels), board.chip("gpu"), clock_mhz))
+    parts = segments(work(name, batch_size, pixels), board.chip("gpu"), Knobs(clock_mhz=clock_mhz))
+    return math.fsum(part.seconds for part in parts)
 
 
 # ---------------------------------------------------------------------------------------------------------- the ratios

@@ -32,6 +32,7 @@ from benchmarks.paper.published import (
 )
 from wattune.devices import SimulatedBoard, builtin_board
 from wattune.devices.simulator.variants import drawn, exact
+from wattune.point import Knobs
 
 BATCH_SIZES = {
     RESNET18: (4, 8, 16, 32, 64, 128),
@@ -69,7 +70,8 @@ class Powers:
         self.clocks = board.gpu.clocks_mhz
         self._peaks = {
             (name, size): {
-                clock: figures.power_peak_w for clock, figures in exact(board, "gpu", work(name, size)).items()
+                knobs["clock_mhz"]: figures.power_peak_w
+                for knobs, figures in exact(board, "gpu", work(name, size)).items()
             }
             for name, sizes in BATCH_SIZES.items()
             for size in sizes
@@ -202,7 +204,8 @@ def does_not_close(nano: Powers, tx2: Powers, limits: dict[Limit, float]) -> dic
     assert higher is not None
     worst_w, who = nano.worst_w(higher)
     added_w = max(
-        exact(nano.board, "gpu", work(EFFICIENTVIT, size))[higher].power_peak_w for size in (4, 8, 16, 32, 64)
+        exact(nano.board, "gpu", work(EFFICIENTVIT, size))[Knobs(clock_mhz=higher)].power_peak_w
+        for size in (4, 8, 16, 32, 64)
     )
     return {
         "batch_16": rivals,

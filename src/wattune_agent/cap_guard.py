@@ -100,6 +100,7 @@ class CapGuard:
     if nothing is pinned yet, near ``free_at``, one of them: the guard then begins there, and pins the lowest setting
     before it counts the board as being at it.
     ``change`` applies a setting to the board; an exception that it raises is stored as ``failure`` and raised again.
+    ``scale`` is the number that power falls with, such as the clock of a setting that is not a number itself.
     ``after`` is an earlier guard of the same run, whose events and patience this one continues. A guard may be called
     from a sampling thread. Without a cap and without a temperature limit (both None) it does nothing.
     """
@@ -113,6 +114,7 @@ class CapGuard:
         max_temp_c: Optional[float] = None,
         after: Optional["CapGuard"] = None,
         free_at: Any = None,
+        scale: Callable[[Any], float] = float,
     ) -> None:
         self.cap_w = cap_w
         self.max_temp_c = max_temp_c
@@ -125,6 +127,7 @@ class CapGuard:
         self._value = free_at if free_at is not None else self._ladder[-1] if self._ladder else None
         self._is_held = free_at is None
         self._set = change
+        self._scale = scale
         self._lock = threading.RLock()
         self._events: List[Dict[str, Any]] = [] if after is None else after._events
         self._patience: _Patience = _Patience() if after is None else after._patience
@@ -246,7 +249,8 @@ class CapGuard:
         if not self._is_lasting or not is_above(power_w, self.cap_w):
             return steps[-1]
         assert self.cap_w is not None
-        enough = [value for value in steps if value * power_w <= now * self.cap_w]
+        most = self._scale(now) * self.cap_w
+        enough = [value for value in steps if self._scale(value) * power_w <= most]
         return enough[-1] if enough else steps[0]
 
     def _below(self, event: Dict[str, Any]) -> None:

@@ -14,9 +14,10 @@ import pytest
 from tests.support.cli_boards import board_tree, limits, live_board
 
 from wattune.cli.guarded_device import Pinned
-from wattune.devices import Sensor
+from wattune.devices import Device, Knob, Sensor
 from wattune.devices.base import Conditions
 from wattune.errors import DeviceUnavailable
+from wattune.point import Knobs
 from wattune.records import BoardEvent
 from wattune_agent.cap_guard import told
 from wattune_agent.controller import Controller
@@ -265,17 +266,19 @@ def test_a_program_goes_on_where_nobody_reads_what_its_guard_says(tmp_path):
 class Sensing:
     """A device with a power limit, as ``Pinned`` is told of it: what it does is written down."""
 
-    name, actuator, settings = "a card", "power_limit_w", (100.0, 150.0, 200.0)
+    name = "a card"
+    knobs = (Knob("power_limit_w", (100.0, 150.0, 200.0)),)
+    combinations, only_knob = Device.combinations, Device.only_knob
     sensor = Sensor(rail="counter")
 
     def __init__(self, may=True):
         self.may, self.did = may, []
 
     @contextmanager
-    def at(self, value):
+    def at(self, knobs):
         if not self.may:
             raise DeviceUnavailable("only root may set clocks and power limits")
-        self.did.append(value)
+        self.did.append(knobs)
         yield self
         self.did.append("back")
 
@@ -296,7 +299,7 @@ class Sensing:
 def test_a_card_is_tried_before_a_program_runs_on_it(tmp_path):
     device = Sensing()
     report = run_guarded(Pinned(device), ["true"], cap_w=150.0)
-    assert device.did == [200.0, "back"]
+    assert device.did == [Knobs(power_limit_w=200.0), "back"]
     assert [event["kind"] for event in report.events] == ["throttled"]
     with pytest.raises(NotThere, match="only root"):
         run_guarded(Pinned(Sensing(may=False)), ["touch", str(tmp_path / "ran")], cap_w=150.0)

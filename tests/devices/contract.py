@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import time
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ from tests.support.device_examples import make_work
 
 from wattune.devices import Device, Meter
 from wattune.errors import DeviceError, InputError, OutOfDeviceMemory, SensorError
+from wattune.point import KNOBS, Knobs
 
 
 class Stop(Exception):
@@ -50,59 +52,77 @@ class DeviceContract:
         assert device.kind in ("measured", "simulated", "recorded", "replayed")
         assert device.sensor.rail
         assert device.data_types
-        assert (device.actuator is None) == (device.settings == ())
-        assert device.clocks_mhz == (device.settings if device.actuator == "clock_mhz" else ())
+        names = [knob.name for knob in device.knobs]
+        assert len(names) == len(set(names))
+        assert set(names) <= set(KNOBS)
 
-    def test_settings_ascend_and_can_be_set(self, device):
-        assert list(device.settings) == sorted(set(device.settings))
-        for value in device.settings:
-            with device.at(value) as setting:
-                assert device.current() == setting.value == value
+    def test_values_ascend_and_can_be_set(self, device):
+        for knob in device.knobs:
+            assert list(knob.values) == sorted(set(knob.values)) != []
+            assert len(knob.volts) in (0, len(knob.values))
+        settings = device.combinations()
+        assert list(settings) == sorted(set(settings))
+        assert len(settings) == math.prod(len(knob.values) for knob in device.knobs)
+        for knobs in settings if device.knobs else ():
+            with device.at(knobs) as setting:
+                assert device.current() == setting.knobs == knobs
+
+    def test_ladders_lead_from_the_safest_setting_one_value_at_a_time(self, device):
+        assert device.ladder(Knobs()) == ()
+        for knobs in device.combinations() if device.knobs else ():
+            ladder = device.ladder(knobs)
+            assert (ladder[0], ladder[-1]) == (device.safest, knobs)
+            for low, high in itertools.pairwise(ladder):
+                assert sum(low[name] != high[name] for name in low) == 1
+        climbs = device.climbs()
+        assert sorted(itertools.chain(*climbs)) == list(device.combinations())
+        assert climbs[0][0] == device.safest
 
     def test_at_leaves_the_device_as_it_was_found(self, device):
         before = device.current()
-        for value in device.settings:
-            with device.at(value):
-                with device.at(device.settings[0]):
-                    assert device.current() == device.settings[0]
-                assert device.current() == value
+        for knobs in device.combinations() if device.knobs else ():
+            with device.at(knobs):
+                with device.at(device.safest):
+                    assert device.current() == device.safest
+                assert device.current() == knobs
             assert device.current() == before
-            with pytest.raises(Stop), device.at(value):
+            with pytest.raises(Stop), device.at(knobs):
                 raise Stop
             assert device.current() == before
-        if device.settings:  # a whole number is as good as a float
-            with device.at(int(device.settings[0]) if device.settings[0].is_integer() else device.settings[0]):
-                with device.at(device.settings[-1]):
+        if device.knobs:  # a whole number is as good as a float
+            with device.at(Knobs({k: int(v) if v.is_integer() else v for k, v in device.safest.items()})):
+                with device.at(device.combinations()[-1]):
                     pass
-                assert device.current() == device.settings[0]
-        with device.at(None) as setting:
-            assert setting.value is None
-            assert device.current() == before
+                assert device.current() == device.safest
+        for nothing in (None, Knobs()):
+            with device.at(nothing) as setting:
+                assert setting.knobs == Knobs()
+                assert device.current() == before
 
     def test_a_setting_can_change_inside_at(self, device):
-        if not device.settings:
-            pytest.skip("no actuator")
+        if not device.knobs:
+            pytest.skip("no knobs")
         before = device.current()
-        with device.at(device.settings[0]) as setting:
-            setting.change(device.settings[-1])
-            assert device.current() == setting.value == device.settings[-1]
+        with device.at(device.combinations()[0]) as setting:
+            setting.change(device.combinations()[-1])
+            assert device.current() == setting.knobs == device.combinations()[-1]
             with pytest.raises(InputError):
-                setting.change(12345.0)
-            assert device.current() == device.settings[-1]
+                setting.change(device.safest.replace(**{device.knobs[0].name: 12345.0}))
+            assert device.current() == device.combinations()[-1]
         assert device.current() == before
 
     def test_a_setting_is_of_no_use_once_it_was_left(self, device):
-        if not device.settings:
-            pytest.skip("no actuator")
+        if not device.knobs:
+            pytest.skip("no knobs")
         before = device.current()
-        with device.at(device.settings[-1]) as setting:
+        with device.at(device.combinations()[-1]) as setting:
             pass
         with pytest.raises(DeviceError, match="left"):
-            setting.change(device.settings[0])
+            setting.change(device.combinations()[0])
         assert device.current() == before
 
     def test_an_unknown_setting_is_refused_in_one_line(self, device):
-        with pytest.raises(InputError, match="12345") as caught, device.at(12345.0):
+        with pytest.raises(InputError, match="12345") as caught, device.at(Knobs(clock_mhz=12345.0)):
             pass
         assert "\n" not in str(caught.value)
 
@@ -121,7 +141,7 @@ class DeviceContract:
 
     def test_limits_can_be_guarded_inside_at(self, device):
         before = device.current()
-        with device.at(device.settings[-1] if device.settings else None):
+        with device.at(device.combinations()[-1]):
             device.arm_guard(1e4)
             self.train(device)
         assert device.current() == before
@@ -187,15 +207,18 @@ class DeviceContract:
         self.train(device)
 
     def test_the_setting_can_be_changed_while_a_step_is_under_way(self, device):
-        if not device.settings:
-            pytest.skip("no actuator")
+        if not device.knobs:
+            pytest.skip("no knobs")
         before = device.current()
-        with device.at(device.settings[-1]) as setting, device.every(0.01, lambda: setting.change(device.settings[0])):
+        with (
+            device.at(device.combinations()[-1]) as setting,
+            device.every(0.01, lambda: setting.change(device.combinations()[0])),
+        ):
             self.train(device, steps=3)
             for _ in range(100):
-                if device.executes_steps and device.current() != device.settings[0]:
+                if device.executes_steps and device.current() != device.combinations()[0]:
                     self.train(device, steps=1)  # a clock of metal takes a while
-            assert device.current() == device.settings[0]
+            assert device.current() == device.combinations()[0]
         assert device.current() == before
 
     def test_the_meter_measures(self, device):
@@ -247,14 +270,14 @@ class DeviceContract:
         assert (recording is not None) == self.is_replay == (device.kind == "replayed")
         if recording is not None:
             assert recording.device == device.name
-            assert tuple(k.first for k in recording.combinations if k.first is not None) == device.settings
+            assert recording.combinations == device.combinations()
 
     def test_only_a_simulated_device_knows_its_exact_steps(self, device):
         steps = device.exact_steps(self.work())
         assert (steps != {}) == self.has_ground_truth
         if not steps:
             return
-        assert tuple(steps) == device.settings
+        assert tuple(steps) == device.combinations()
         assert all(0 < step.power_mean_w <= step.power_peak_w * (1 + 1e-9) for step in steps.values())
         assert steps[device.current()].step_s == min(step.step_s for step in steps.values())
         begin_s = device.now_s()
@@ -267,7 +290,8 @@ class DeviceContract:
         for variant, same in zip(variants, device.variants(2), strict=False):
             assert variant.exact_steps(work) == same.exact_steps(work)  # the first ones, whatever the count
         for variant in variants:
-            assert (variant.name, variant.kind, variant.actuator) == (device.name, device.kind, device.actuator)
+            assert (variant.name, variant.kind) == (device.name, device.kind)
+            assert [(k.name, k.values) for k in variant.knobs] == [(k.name, k.values) for k in device.knobs]
             assert variant.variants(3) == ()
 
     def test_only_a_board_has_a_controller(self, device):

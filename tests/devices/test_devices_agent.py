@@ -18,6 +18,7 @@ from wattune.devices import known_devices, open_device
 from wattune.devices.agent import CHECK_S, _usable
 from wattune.devices.spec_options import with_options
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
+from wattune.point import Knobs
 from wattune.records import Supply
 from wattune_agent.stuck import READINGS, SECONDS, Stuck
 from wattune_agent.tree import PROGRAMS, Tree
@@ -50,8 +51,10 @@ def test_every_board_record_is_a_device(name, tmp_path):
     entry = known[family]
     assert entry.spec == f"{family}?root={root}"
     assert entry.kind == "simulated"  # a copy of a board's files is no board
-    assert entry.settings == entry.clocks_mhz == tuple(sorted(entry.settings))
-    assert len(entry.settings) > 3
+    (knob,) = entry.knobs
+    assert knob.name == "clock_mhz"
+    assert knob.values == tuple(sorted(knob.values))
+    assert len(knob.values) > 3
     assert entry.memory_bytes > 1e9
     assert entry.mode
     if "intel-rapl" in "".join(json.loads((RECORDS / f"{name}.json").read_text())["files"]):
@@ -90,7 +93,7 @@ def test_a_board_without_a_sensor_is_listed_and_refused(tmp_path):
     entry = next(d for d in known_devices(str(root)) if d.backend == "jetson")
     assert entry.power_w is None
     assert entry.sensor == "none"
-    assert entry.settings
+    assert entry.knobs
     (problem,) = entry.problems
     with pytest.raises(DeviceUnavailable) as caught:
         open_device(entry.spec)
@@ -106,8 +109,7 @@ def test_a_board_without_a_clock_is_a_device(tmp_path):
     for path in (root / "sys").rglob("available_frequencies"):
         path.unlink()
     device = open_device(f"jetson?root={root}")
-    assert device.actuator is None
-    assert device.settings == ()
+    assert device.knobs == ()
     assert len(device.problems) == 1
     with device.at(None):
         device.arm_guard(5.0)
@@ -196,12 +198,12 @@ def test_a_sensor_that_fails_is_an_error_and_never_a_number(kind, device, tree):
 
 def test_a_stuck_sensor_is_noticed_once(device, tree):
     tree.fault("*/hwmon1/*_input", "stuck")
-    with device.at(device.settings[-1]) as setting:
+    with device.at(device.combinations()[-1]) as setting:
         for _ in range(60):
             device.wait(0.5)
             device.power_w()
         assert device.events() == ()  # a steady load may well read the same
-        setting.change(device.settings[0])
+        setting.change(device.combinations()[0])
         for _ in range(60):
             device.wait(0.5)
             device.power_w()
@@ -213,7 +215,7 @@ def test_a_stuck_sensor_is_noticed_once(device, tree):
 
 def test_a_change_of_load_shows_a_stuck_sensor_too(device, tree):
     tree.fault("*/hwmon1/*_input", "stuck")
-    with device.at(device.settings[-1]):
+    with device.at(device.combinations()[-1]):
         for index in range(60):
             with device.step(make_work(8 if index < 30 else 64)):
                 device.wait(0.5)
@@ -239,7 +241,7 @@ def test_what_counts_as_stuck():
 
 @pytest.mark.slow
 def test_an_hour_of_readings_leaves_nothing_behind(device):
-    with device.at(device.settings[0]):
+    with device.at(device.combinations()[0]):
         for _ in range(1200):
             device.wait(3.0)
             device.power_w()
@@ -252,11 +254,11 @@ def test_an_hour_of_readings_leaves_nothing_behind(device):
 
 def test_what_is_pinned_is_in_the_files_and_comes_back(device, tree):
     before = tree.state()
-    with device.at(612.0):
+    with device.at(Knobs(clock_mhz=612.0)):
         assert tree.read(f"{GPU}/min_freq") == tree.read(f"{GPU}/max_freq") == "612000000"
-        with device.at(306.0):
+        with device.at(Knobs(clock_mhz=306.0)):
             assert tree.read(f"{GPU}/max_freq") == "306000000"
-        assert device.current() == 612.0
+        assert device.current() == Knobs(clock_mhz=612.0)
         assert tree.read(f"{GPU}/min_freq") == "612000000"
     assert device.current() is None
     assert tree.state() == before
@@ -268,7 +270,7 @@ def test_what_is_pinned_is_in_the_files_and_comes_back(device, tree):
 def test_a_clock_that_cannot_be_written(kind, error, device, tree):
     before = tree.state()
     tree.fault(f"{GPU}/m*_freq", kind, on="write", until_s=tree.now_s() + 5)
-    with pytest.raises(error) as caught, device.at(306.0):
+    with pytest.raises(error) as caught, device.at(Knobs(clock_mhz=306.0)):
         pytest.fail("it was set")
     assert type(caught.value) is error
     if kind == "forbidden":
@@ -289,24 +291,24 @@ def test_a_clock_that_this_user_may_not_set_is_a_problem_in_words(tmp_path, monk
 
 def test_a_change_that_fails_leaves_the_board_where_it_was_pinned(device, tree):
     before = tree.state()
-    with device.at(612.0) as setting:
-        with device.at(714.0):
+    with device.at(Knobs(clock_mhz=612.0)) as setting:
+        with device.at(Knobs(clock_mhz=714.0)):
             tree.fault(f"{GPU}/max_freq", "eio", on="write")
             with pytest.raises(DeviceError, match="max_freq"):
-                setting.change(306.0)
+                setting.change(Knobs(clock_mhz=306.0))
             tree.faults.clear()
-            assert device.current() == 714.0
+            assert device.current() == Knobs(clock_mhz=714.0)
             tree.rewrite(f"{GPU}/max_freq", "1020000000")
             device.wait(2 * CHECK_S)
             device.power_w()  # it still looks after the pin
             assert tree.read(f"{GPU}/max_freq") == "714000000"
-        assert (device.current(), setting.value) == (612.0, 612.0)
+        assert device.current() == setting.knobs == Knobs(clock_mhz=612.0)
     assert device.current() is None
     assert tree.state() == before
 
 
 def test_another_writer_is_told(device, tree):
-    with device.at(306.0):
+    with device.at(Knobs(clock_mhz=306.0)):
         tree.rewrite(f"{GPU}/max_freq", "1020000000")
         device.power_w()
         device.wait(2 * CHECK_S)
@@ -317,7 +319,7 @@ def test_another_writer_is_told(device, tree):
 
 
 def test_in_this_process_nothing_can_be_handed_over(device):
-    with device.at(306.0):
+    with device.at(Knobs(clock_mhz=306.0)):
         device.arm_guard(5.0, 80.0)
     assert device.events() == ()
 
@@ -337,11 +339,11 @@ def test_a_read_that_never_returns_keeps_nobody_else_waiting(device, monkeypatch
 
 
 def test_one_controller_a_board(tree, device):
-    with device.at(306.0):
+    with device.at(Knobs(clock_mhz=306.0)):
         other = virtual(tree)
-        with pytest.raises(DeviceUnavailable), other.at(306.0):
+        with pytest.raises(DeviceUnavailable), other.at(Knobs(clock_mhz=306.0)):
             pytest.fail("two of them")
-    with other.at(306.0):
+    with other.at(Knobs(clock_mhz=306.0)):
         pass
 
 
@@ -352,19 +354,20 @@ def test_what_a_killed_process_left_is_brought_back_and_told(tmp_path):
         code = f"""
 import sys
 from wattune.devices import open_device
-with open_device("jetson?root={root}").at(306.0):
+from wattune.point import Knobs
+with open_device("jetson?root={root}").at(Knobs(clock_mhz=306.0)):
     print("pinned", flush=True)
     sys.stdin.read()
 """
         child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert child.stdout.readline() == b"pinned\n"
         device = open_device(f"jetson?root={root}")
-        with pytest.raises(DeviceUnavailable, match=str(child.pid)), device.at(612.0):
+        with pytest.raises(DeviceUnavailable, match=str(child.pid)), device.at(Knobs(clock_mhz=612.0)):
             pytest.fail("two of them")
         child.send_signal(signal.SIGKILL)
         child.communicate()
         assert high.read_text() != before
-        with device.at(612.0):
+        with device.at(Knobs(clock_mhz=612.0)):
             pass
         assert high.read_text() == before
         assert "left behind" in [event.kind for event in device.events()]
@@ -396,7 +399,7 @@ def test_a_mode_is_switched_until_the_device_is_closed(board):
     try:
         assert "ID 0" in device.mode
         for _ in range(2):
-            with device.at(306.0):
+            with device.at(Knobs(clock_mhz=306.0)):
                 assert high.read_text().strip() == "306000000"
             assert status.read_text() == "pmode:0000\n"
             assert high.read_text().strip() == "612000000"  # the new mode's
@@ -438,7 +441,7 @@ def test_an_agent_guards_too_and_may_go_away(tmp_path):
         with agent(root, tmp_path / "agent.sock") as socket:
             device = open_device(f"agent:{socket}")
             assert device.name == open_device(f"jetson?root={root}").name
-            with device.at(device.settings[-1]):
+            with device.at(device.combinations()[-1]):
                 device.arm_guard(0.5)  # less than the board ever draws
                 end_s = time.monotonic() + 8
                 kinds: list[str] = []
@@ -447,10 +450,10 @@ def test_an_agent_guards_too_and_may_go_away(tmp_path):
                     device.power_w()
                     kinds += [event.kind for event in device.events()]
                 assert "guard" in kinds
-                assert int(Path(f"{root}{GPU}/max_freq").read_text()) < 1e6 * device.settings[-1]
+                assert int(Path(f"{root}{GPU}/max_freq").read_text()) < 1e6 * device.knobs[0].values[-1]
             assert Path(f"{root}{GPU}/max_freq").read_text() == before
         with pytest.raises(SensorError):
             device.power_w()
-        with pytest.raises(DeviceUnavailable), device.at(device.settings[0]):
+        with pytest.raises(DeviceUnavailable), device.at(device.combinations()[0]):
             pytest.fail("it was pinned")
         device.close()

@@ -14,6 +14,7 @@ from wattune.algorithms.counting.step_counting import step_work  # noqa: E402
 from wattune.devices import SimulatedDevice, builtin_board, open_device  # noqa: E402
 from wattune.devices.simulator.roofline import segments  # noqa: E402
 from wattune.errors import OutOfDeviceMemory  # noqa: E402
+from wattune.point import Knobs  # noqa: E402
 
 
 class Block(nn.Module):
@@ -84,7 +85,7 @@ def work(pixels, batch_size):
 def measured(device, clock, pixels, batch_size):
     """Seconds a step and the least and largest reading while training."""
     watts = []
-    with device.at(clock):
+    with device.at(Knobs(clock_mhz=clock)):
         for _ in range(3):
             with device.step(work(pixels, batch_size)):
                 pass
@@ -153,7 +154,8 @@ RATIOS = [
 @pytest.mark.parametrize(("one", "other", "published"), RATIOS)
 def test_times_stand_to_each_other_as_published(one, other, published):
     def seconds(name, batch_size, clock):
-        return math.fsum(p.seconds for p in segments(work(32, batch_size), builtin_board(name).chip("gpu"), clock))
+        chip, knobs = builtin_board(name).chip("gpu"), Knobs(clock_mhz=clock)
+        return math.fsum(p.seconds for p in segments(work(32, batch_size), chip, knobs))
 
     assert seconds(*one) / seconds(*other) == pytest.approx(published, rel=0.05)
 

@@ -12,6 +12,7 @@ from tests.devices.contract import DeviceContract
 import wattune.devices.external as external
 from wattune.devices import open_device
 from wattune.errors import DeviceUnavailable, InputError, SensorError
+from wattune.point import Knobs
 
 TASMOTA = {"StatusSNS": {"Time": "2024-05-01T12:00:00", "ENERGY": {"Total": 3.1, "Power": 43, "Phases": [41.5, 1.5]}}}
 
@@ -72,7 +73,7 @@ def test_a_field_with_its_unit(plug):
     assert device.power_w() == pytest.approx(0.0415)
     assert device.name == f"external:{plug.url}"
     assert device.sensor.window_s == device.sensor.period_s == 30
-    assert device.settings == ()
+    assert device.knobs == ()
     assert device.trains_on == "gpu"
     assert device.memory_bytes > 0
     for _ in range(10):
@@ -80,7 +81,7 @@ def test_a_field_with_its_unit(plug):
     assert plug.asked == 1  # once a period, whoever reads it how often
     with device.at(None):
         assert device.current() is None
-    with pytest.raises(InputError), device.at(500.0):
+    with pytest.raises(InputError), device.at(Knobs(clock_mhz=500.0)):
         pytest.fail("it has no clock")
 
 

@@ -12,6 +12,7 @@ from tests.support.device_examples import FileDevice, make_work, quiet
 from wattune.devices import Fault, Meter, Sensor, SimulatedDevice, builtin_board, open_device
 from wattune.devices.virtual_time import Piece, VirtualDevice
 from wattune.errors import SensorError
+from wattune.point import Knobs
 
 
 def train(device, steps, work=None):
@@ -38,7 +39,7 @@ def test_its_figures_are_the_simulators_within_one_percent_and_one_window(schedu
     changes = 0
     with Meter(device, rate_hz=rate_hz, cap_w=cap_w) as meter:
         for clock, steps, rest_s in schedule:
-            with device.at(clock):
+            with device.at(Knobs(clock_mhz=clock)):
                 train(device, steps)
             device.wait(rest_s)
             changes += 2
@@ -85,8 +86,7 @@ def test_mean_spread_and_peak_are_those_of_the_readings():
 class Doubling(VirtualDevice):
     """Its power is 2 W, and 6 W from the second second on; its sensor reads that at once."""
 
-    name, mode, kind, actuator = "doubling", "-", "simulated", None
-    settings = ()
+    name, mode, kind = "doubling", "-", "simulated"
     sensor = Sensor(rail="made up")
     memory_bytes = None
     data_types = frozenset({"fp32"})
@@ -106,7 +106,7 @@ class Doubling(VirtualDevice):
     def _at_rest(self):
         return Piece(1.0, self.power_w())
 
-    def _apply(self, value):
+    def _apply(self, knobs):
         pass
 
     def _snapshot(self):

@@ -15,12 +15,13 @@ from tests.devices.contract import DeviceContract
 from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
 
 import wattune.devices.nvidia.gpu as nvidia
-from wattune.devices import Meter, known_devices, open_device
+from wattune.devices import Knob, Meter, known_devices, open_device
 from wattune.devices.nvidia.gpu import find_nvidia, open_nvidia
 from wattune.devices.nvidia.gpu_power import EnergyCounter, InstantPower, ReportedPower, find_reader
 from wattune.devices.nvidia.gpu_restore import restore_gpus
 from wattune.devices.nvidia.nvml import Gpu, count_gpus
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
+from wattune.point import Knobs
 from wattune_agent.snapshot import boot_id, started_at
 
 PASCAL = {"architecture": pynvml.NVML_DEVICE_ARCH_PASCAL, "capability": (6, 1), "name": "NVIDIA P40"}
@@ -64,7 +65,7 @@ class TestNvidia(DeviceContract):
         return open_device(f"nvidia:0?actuator={self.actuator}")
 
     def test_it_is_left_as_it_was(self, device, gpu, tmp_path):
-        with device.at(device.settings[0]):
+        with device.at(device.combinations()[0]):
             assert list((tmp_path / "state").glob("nvidia-*.json"))
         assert gpu.locked is None
         assert gpu.limit_mw == 165_000
@@ -79,8 +80,8 @@ class TestNvidiaByPowerLimit(TestNvidia):
         return FakeGpu(limits_mw=(100_000, 102_000), limit_mw=101_000, energy=False)
 
     def test_it_is_left_as_it_was(self, device, gpu):
-        assert device.settings == (100.0, 101.0, 102.0)
-        with device.at(100), device.at(102.0):
+        assert device.knobs == (Knob("power_limit_w", (100.0, 101.0, 102.0)),)
+        with device.at(Knobs(power_limit_w=100)), device.at(Knobs(power_limit_w=102.0)):
             assert gpu.limit_mw == 102_000
         assert gpu.changes == [("limit", 100_000), ("limit", 102_000), ("limit", 100_000), ("limit", 101_000)]
 
@@ -117,10 +118,11 @@ def test_what_it_is(use):
 def test_settings_are_few_and_listed(use):
     gpu = FakeGpu()
     use(gpu)
-    settings = open_nvidia("0").settings
-    assert len(settings) == nvidia.MOST_SETTINGS
-    assert (settings[0], settings[-1]) == (210.0, 1440.0)
-    assert set(settings) <= set(map(float, gpu.clocks))
+    (knob,) = open_nvidia("0").knobs
+    assert knob.name == "clock_mhz"
+    assert len(knob.values) == nvidia.MOST_VALUES
+    assert (knob.values[0], knob.values[-1]) == (210.0, 1440.0)
+    assert set(knob.values) <= set(map(float, gpu.clocks))
 
 
 def test_the_energy_counter_is_exact_over_its_refreshes(use):
@@ -131,7 +133,7 @@ def test_the_energy_counter_is_exact_over_its_refreshes(use):
     readings = [device.power_w() for _ in range(6)]
     assert readings == pytest.approx([gpu.power_of(1440)] * 6, rel=0.1)
     assert readings[-1] == pytest.approx(gpu.power_of(1440), rel=0.05)
-    with device.at(device.settings[0]):
+    with device.at(device.combinations()[0]):
         time.sleep(0.7)
         device.power_w()
         assert device.power_w() == pytest.approx(gpu.power_of(210), rel=0.1)
@@ -233,11 +235,10 @@ def test_what_is_asked_for_wrongly(use, rest, said):
 def test_a_gpu_without_locked_clocks(use):
     library = use(FakeGpu(**PASCAL))
     device = open_nvidia("0")
-    assert device.actuator is None
-    assert device.settings == ()
+    assert device.knobs == ()
     with pytest.raises(InputError, match="power_limit_w or none"):
         open_nvidia("0?actuator=clock_mhz")
-    assert open_nvidia("0?actuator=power_limit_w").settings[0] == 100.0
+    assert open_nvidia("0?actuator=power_limit_w").safest == Knobs(power_limit_w=100.0)
     library.gpus[0].fails["nvmlDeviceGetPowerManagementLimitConstraints"] = pynvml.NVML_ERROR_NOT_SUPPORTED
     with pytest.raises(InputError, match="no power limit"):
         open_nvidia("0?actuator=power_limit_w")
@@ -272,7 +273,7 @@ def test_known_devices_show_what_is_there(use):
     first, second = (d for d in known_devices() if d.backend == "nvidia")
     assert first.spec == "nvidia:0"
     assert first.power_w == pytest.approx(150, rel=0.1)
-    assert first.clocks_mhz[-1] == 1440
+    assert first.knobs[0].values[-1] == 1440
     assert "lost" in second.problems[0]
     assert library.users == 0
     assert gpu.changes == []
@@ -285,7 +286,7 @@ def test_without_the_right_to_nothing_is_changed_and_nothing_stays(use, tmp_path
     gpu = FakeGpu()
     use(gpu, root=False)
     device = open_nvidia("0")
-    with pytest.raises(DeviceUnavailable, match="run as root") as caught, device.at(device.settings[0]):
+    with pytest.raises(DeviceUnavailable, match="run as root") as caught, device.at(device.combinations()[0]):
         pytest.fail("it was set")
     assert "actuator=none" in str(caught.value)
     assert gpu.changes == []
@@ -298,8 +299,8 @@ def test_limits_that_are_no_whole_watts_are_kept(use):
     gpu = FakeGpu(limits_mw=(100_400, 103_600), limit_mw=103_600)
     use(gpu)
     device = open_nvidia("0?actuator=power_limit_w")
-    assert device.settings == (101.0, 102.0, 103.0)
-    with device.at(101.0):
+    assert device.knobs[0].values == (101.0, 102.0, 103.0)
+    with device.at(Knobs(power_limit_w=101.0)):
         assert gpu.limit_mw == 101_000
     gpu.limits_mw = (100_400, 100_600)
     with pytest.raises(InputError, match="no power limit"):
@@ -313,18 +314,19 @@ import pytest
 from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
 from wattune.devices.nvidia.gpu import NvidiaDevice
 from wattune.errors import DeviceError
+from wattune.point import Knobs
 
 gpu = FakeGpu()
 install(pytest.MonkeyPatch(), FakeLibrary(gpu))
 state = Path(sys.argv[1])
 device = NvidiaDevice("0", state=state)
-context = device.at(210.0)
+context = device.at(Knobs(clock_mhz=210.0))
 setting = context.__enter__()
 changes = list(gpu.changes)
 if os.fork() == 0:
     with pytest.raises(DeviceError, match=f"process {os.getppid()}"):
-        setting.change(1440.0)
-    inner = device.at(1440.0)
+        setting.change(Knobs(clock_mhz=1440.0))
+    inner = device.at(Knobs(clock_mhz=1440.0))
     with pytest.raises(DeviceError, match="process"):
         inner.__enter__()
     context.__exit__(None, None, None)
@@ -335,7 +337,7 @@ if os.fork() == 0:
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
 assert list(state.glob("nvidia-*.json"))
 assert gpu.locked == (210, 210)
-with pytest.raises(DeviceError, match="already"), NvidiaDevice("0", state=state).at(210.0):
+with pytest.raises(DeviceError, match="already"), NvidiaDevice("0", state=state).at(Knobs(clock_mhz=210.0)):
     pass
 context.__exit__(None, None, None)
 assert gpu.locked is None
@@ -355,7 +357,7 @@ def test_what_cannot_be_brought_back_at_the_end_is_said(use, capsys, tmp_path):
     gpu = FakeGpu()
     library = use(gpu)
     device = open_nvidia("0")
-    context = device.at(210.0)
+    context = device.at(Knobs(clock_mhz=210.0))
     context.__enter__()
     gpu.fails["nvmlDeviceResetGpuLockedClocks"] = pynvml.NVML_ERROR_GPU_IS_LOST
     device._end()
@@ -384,7 +386,7 @@ def test_a_clock_that_does_not_come_down_is_an_error_and_is_let_go(use, monkeypa
     gpu = FakeGpu(settle_s=60)
     use(gpu)
     device = open_nvidia("0")
-    with pytest.raises(DeviceError, match="runs at 1440 MHz"), device.at(210.0):
+    with pytest.raises(DeviceError, match="runs at 1440 MHz"), device.at(Knobs(clock_mhz=210.0)):
         pytest.fail("it was taken")
     assert gpu.locked is None
     assert device.current() is None
@@ -395,20 +397,20 @@ def test_a_limit_that_is_not_taken(use):
     library = use(gpu)
     library.nvmlDeviceSetPowerManagementLimit = lambda handle, limit: 0
     device = open_nvidia("0?actuator=power_limit_w")
-    with pytest.raises(DeviceError, match="and not 100 W"), device.at(100.0):
+    with pytest.raises(DeviceError, match="and not 100 W"), device.at(Knobs(power_limit_w=100.0)):
         pytest.fail("it was taken")
 
 
 def test_one_controller_a_gpu(use):
     use(FakeGpu())
     first, second = open_nvidia("0"), open_nvidia("0")
-    with first.at(210.0):
-        with pytest.raises(DeviceUnavailable, match="already"), second.at(210.0):
+    with first.at(Knobs(clock_mhz=210.0)):
+        with pytest.raises(DeviceUnavailable, match="already"), second.at(Knobs(clock_mhz=210.0)):
             pytest.fail("two of them")
-        assert first.current() == 210.0
+        assert first.current() == Knobs(clock_mhz=210.0)
         second.close()
-        assert first.current() == 210.0
-    with open_nvidia("0").at(210.0):
+        assert first.current() == Knobs(clock_mhz=210.0)
+    with open_nvidia("0").at(Knobs(clock_mhz=210.0)):
         pass
 
 
@@ -428,14 +430,14 @@ sys.stdin.read()
     other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "here\n"
-        with pytest.raises(DeviceUnavailable, match=f"process {other.pid}"), device.at(210.0):
+        with pytest.raises(DeviceUnavailable, match=f"process {other.pid}"), device.at(Knobs(clock_mhz=210.0)):
             pytest.fail("two of them")
         assert restore_gpus() == []  # it is at work
     finally:
         other.send_signal(signal.SIGKILL)
         other.communicate()
     # Killed: what it kept is found by the next one.
-    with device.at(210.0):
+    with device.at(Knobs(clock_mhz=210.0)):
         (event,) = device.events()
     assert event.kind == "left behind"
     assert str(other.pid) in event.text
@@ -493,7 +495,7 @@ def test_a_process_that_lives_keeps_its_gpu_without_its_lock_as_well(use, tmp_pa
         path.write_text(json.dumps({**kept, "boot": boot_id()}))
         assert restore_gpus() == []
         device = open_nvidia("0")
-        with pytest.raises(DeviceUnavailable, match=f"process {other.pid}"), device.at(210.0):
+        with pytest.raises(DeviceUnavailable, match=f"process {other.pid}"), device.at(Knobs(clock_mhz=210.0)):
             pytest.fail("two of them")
         path.write_text(json.dumps({**kept, "boot": "the start before"}))
         assert len(restore_gpus()) == 1
@@ -504,7 +506,7 @@ def test_a_lock_is_not_made_through_a_link(use, tmp_path):
     use(gpu := FakeGpu())
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / f"nvidia-{gpu.uuid}.lock").symlink_to(tmp_path / "anywhere")
-    with pytest.raises(DeviceUnavailable, match="nothing can be kept"), open_nvidia("0").at(210.0):
+    with pytest.raises(DeviceUnavailable, match="nothing can be kept"), open_nvidia("0").at(Knobs(clock_mhz=210.0)):
         pytest.fail("through a link")
     assert not (tmp_path / "anywhere").exists()
 
@@ -514,7 +516,7 @@ def test_nothing_is_changed_where_nothing_can_be_kept(use, tmp_path):
     use(gpu)
     (tmp_path / "state").write_text("a file where the folder should be")
     device = open_nvidia("0")
-    with pytest.raises(DeviceUnavailable, match="nothing can be kept"), device.at(210.0):
+    with pytest.raises(DeviceUnavailable, match="nothing can be kept"), device.at(Knobs(clock_mhz=210.0)):
         pytest.fail("it was set")
     assert gpu.changes == []
 
@@ -524,7 +526,7 @@ def test_another_writer_is_answered_and_told(use, monkeypatch):
     gpu = FakeGpu(energy=False)
     use(gpu)
     device = open_nvidia("0")
-    with device.at(210.0):
+    with device.at(Knobs(clock_mhz=210.0)):
         for _ in range(nvidia.MOST_ANSWERS + 2):
             gpu.unlock()
             time.sleep(0.03)
@@ -541,7 +543,7 @@ def test_a_clock_that_stays_is_not_called_changed(use, monkeypatch):
     monkeypatch.setattr(nvidia, "CHECK_S", 0.0)
     use(FakeGpu(energy=False))
     device = open_nvidia("0")
-    with device.at(210.0):
+    with device.at(Knobs(clock_mhz=210.0)):
         for _ in range(5):
             device.power_w()
     assert device.events() == ()
@@ -551,7 +553,7 @@ def test_a_closed_device_has_let_go(use):
     gpu = FakeGpu()
     library = use(gpu)
     device = open_nvidia("0")
-    context = device.at(210.0)
+    context = device.at(Knobs(clock_mhz=210.0))
     context.__enter__()
     device.close()
     assert gpu.locked is None
@@ -575,7 +577,7 @@ class TestRealGpu:
         listed = next(d for d in known_devices() if d.spec == "nvidia:0")
         print(f"\n{device.name}, {device.mode}, {device.sensor}, {device.conditions()}, {listed}")
         assert listed.power_w is not None
-        assert list(listed.settings) == sorted(listed.settings)
+        assert all(list(knob.values) == sorted(knob.values) for knob in listed.knobs)
         assert device.memory_bytes > 0
 
     def test_its_sensors_agree_at_rest(self, device):

@@ -53,4 +53,4 @@ def test_the_page_keeps_what_it_promises(card):
         open_device(f"amdgpu:{card}")
     entry = next(d for d in known_devices() if d.backend == "amdgpu")
     assert entry.spec == "amdgpu"
-    assert entry.settings == ()
+    assert entry.knobs == ()

@@ -50,7 +50,8 @@ def test_every_simulated_device_opens_and_is_described():
     for entry in known:
         device = open_device(entry.spec)
         assert entry.name == device.name == entry.spec
-        assert entry.settings == entry.clocks_mhz == device.settings
+        assert entry.knobs == device.knobs
+        assert [knob.name for knob in entry.knobs] == ["clock_mhz"]
         assert entry.kind == "simulated"
         assert entry.problems == (() if device.board.calibrated else (UNCALIBRATED,))
         assert entry.power_w == device.power_w()
@@ -86,7 +87,7 @@ def test_a_board_file_of_ones_own(tmp_path):
     path.write_text((BOARDS / "jetson-nano.toml").read_text().replace('name = "jetson-nano"', 'name = "mine"'))
     assert open_device(str(path)).name == "sim:mine"
     assert open_device(f"sim:{path}:cpu").name == open_device(f"{path}:cpu").name == "sim:mine:cpu"
-    assert open_device(f"{path}:cpu").settings == builtin_board("jetson-nano").cpu.clocks_mhz
+    assert open_device(f"{path}:cpu").knobs[0].values == builtin_board("jetson-nano").cpu.clocks_mhz
 
 
 @pytest.mark.parametrize(

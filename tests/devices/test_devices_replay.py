@@ -3,15 +3,16 @@
 import pytest
 from tests.support.device_examples import make_table, make_work
 
-from wattune.devices import Meter, ReplayDevice, open_device
+from wattune.devices import Knob, Meter, ReplayDevice, open_device
 from wattune.errors import InputError, OutOfDeviceMemory, RecordError, SensorError
+from wattune.point import Knobs
 from wattune.records import ProfileCell, ProfileTable
 
 
-def measure(device, batch_size, setting, steps=5):
+def measure(device, batch_size, knobs, steps=5):
     """As profiling does it: warm up, then some steps and at least three windows of the sensor."""
     work = make_work(batch_size)
-    with device.at(setting):
+    with device.at(knobs):
         with device.step(work):
             pass
         begin_s, count = device.now_s(), 0
@@ -29,10 +30,9 @@ def test_what_was_measured_comes_out_again(setting, tmp_path):
     device = open_device(f"recorded:{table.save(tmp_path / 'profile.json')}")
     assert device.kind == "replayed"
     assert device.name == "bench-gpu"
-    assert device.actuator == setting
-    assert device.settings == ((100.0, 150.0, 200.0) if setting else ())
+    assert device.knobs == ((Knob(setting, (100.0, 150.0, 200.0)),) if setting else ())
     for cell in table.measured:
-        step_s, figures = measure(device, cell.batch_size, cell.knobs.first)
+        step_s, figures = measure(device, cell.batch_size, cell.knobs)
         assert step_s == pytest.approx(cell.step_s)
         assert figures.power_peak_w == cell.power_peak_w
         assert figures.power_mean_w == pytest.approx(cell.power_mean_w, rel=0.015)
@@ -42,7 +42,7 @@ def test_what_was_measured_comes_out_again(setting, tmp_path):
 def test_over_a_long_time_mean_and_energy_are_exact():
     device = ReplayDevice(make_table())
     cell = device.table.measured[0]
-    _, figures = measure(device, cell.batch_size, cell.clock_mhz, steps=3000)
+    _, figures = measure(device, cell.batch_size, cell.knobs, steps=3000)
     assert figures.power_mean_w == pytest.approx(cell.power_mean_w, rel=1e-3)
     assert figures.energy_j == pytest.approx(cell.power_mean_w * figures.time_s, rel=1e-3)
 
@@ -62,24 +62,27 @@ def test_a_peak_far_above_the_mean_is_made_up_for_by_positive_readings():
 
 def test_a_cell_that_was_not_measured_is_refused_in_one_line():
     device = ReplayDevice(make_table("power_limit_w"))
-    with pytest.raises(InputError, match="batch size 32 at 200 W") as caught, device.step(make_work(32)):
+    with pytest.raises(InputError, match="batch size 32 at power limit 200 W") as caught, device.step(make_work(32)):
         pytest.fail("the step began")
     assert "\n" not in str(caught.value)
     micro = make_work(8).model_copy(update={"micro_batch_size": 2})
-    with pytest.raises(InputError, match="batch size 8 in parts of 2"), device.step(micro):
+    with pytest.raises(InputError, match=r"batch size 8 \(micro-batches of 2\)"), device.step(micro):
         pytest.fail("the step began")
 
 
 def test_what_did_not_fit_does_not_fit_at_any_setting():
     device = ReplayDevice(make_table())
-    for value in device.settings:
-        with device.at(value), pytest.raises(OutOfDeviceMemory, match="16 did not fit"), device.step(make_work(16)):
+    for knobs in device.combinations():
+        with device.at(knobs), pytest.raises(OutOfDeviceMemory, match="16 did not fit"), device.step(make_work(16)):
             pytest.fail("the step began")
 
 
 def test_a_change_in_the_middle_of_a_step_replays_the_rest_of_another_cell():
     device = ReplayDevice(make_table())
-    with device.at(200.0) as setting, device.every(0.05, lambda: setting.change(100.0)):
+    with (
+        device.at(Knobs(clock_mhz=200.0)) as setting,
+        device.every(0.05, lambda: setting.change(Knobs(clock_mhz=100.0))),
+    ):
         with device.step(make_work(8)):
             pass
     # 0.1 s a step at 200 MHz, half of which has passed; 0.2 s at 100 MHz

@@ -15,6 +15,7 @@ from wattune.devices import Fault, Meter, SimulatedDevice, builtin_board, open_d
 from wattune.devices.simulator.board_file import SimulatedBoard
 from wattune.devices.simulator.roofline import segments
 from wattune.errors import InputError, OutOfDeviceMemory, SensorError
+from wattune.point import Knobs
 
 TOP_MHZ = 921.6
 
@@ -69,10 +70,10 @@ works = st.builds(
 def test_unseen_work_on_unseen_boards_is_finite_and_never_slower_at_a_higher_clock(board, work):
     device = SimulatedDevice(board)
     times_s = []
-    for clock in device.settings:
-        with device.at(clock):
+    for knobs in device.combinations():
+        with device.at(knobs):
             times_s.append(step_s(device, work))
-        parts = segments(work, board.chip("gpu"), clock)
+        parts = segments(work, board.chip("gpu"), knobs)
         assert math.fsum(part.seconds for part in parts) == pytest.approx(times_s[-1], rel=1e-6)
         for part in parts:
             assert math.isfinite(part.power_w(board.power.leakage_per_degree, 150.0))
@@ -109,15 +110,15 @@ def test_half_precision_is_faster_and_what_maxwell_lacks_is_refused():
 def test_a_change_of_clock_in_the_middle_of_a_step_retimes_what_is_left():
     work = make_work(gflop=200, gigabytes=0, kernels=0, host_s=0)  # arithmetic alone: its time goes as 1 / f
     device = SimulatedDevice(quiet())
-    with device.at(TOP_MHZ):
+    with device.at(Knobs(clock_mhz=TOP_MHZ)):
         fast_s = step_s(device, work)
-    with device.at(460.8):
+    with device.at(Knobs(clock_mhz=460.8)):
         slow_s = step_s(device, work)
     assert slow_s == pytest.approx(2 * fast_s)
     begin_s = device.now_s()
-    with device.at(TOP_MHZ) as setting:
+    with device.at(Knobs(clock_mhz=TOP_MHZ)) as setting:
         change_s = next(k for k in range(1, 10_000) if k * 0.1 > begin_s) * 0.1
-        with device.every(0.1, lambda: setting.change(460.8)):
+        with device.every(0.1, lambda: setting.change(Knobs(clock_mhz=460.8))):
             took_s = step_s(device, work)
     done = (change_s - begin_s) / fast_s
     assert took_s == pytest.approx(change_s - begin_s + (1 - done) * slow_s)
@@ -125,7 +126,7 @@ def test_a_change_of_clock_in_the_middle_of_a_step_retimes_what_is_left():
 
 def test_the_host_loads_data_while_the_gpu_only_ticks():
     chip = builtin_board("jetson-nano").chip("gpu")
-    host, forward, *_ = segments(make_work(gflop=50), chip, TOP_MHZ)
+    host, forward, *_ = segments(make_work(gflop=50), chip, Knobs(clock_mhz=TOP_MHZ))
     assert host.seconds == 0.001
     # P0 + 1/2 (0.377 V^3 + 2.138 V^2 f) at 1.04 V and 0.9216 GHz
     assert host.power_w(0, 25) == pytest.approx(3.60 + 0.5 * (0.377 * 1.04**3 + 2.138 * 1.04**2 * 0.9216))
@@ -137,7 +138,7 @@ def test_the_host_loads_data_while_the_gpu_only_ticks():
 
 def test_at_rest_the_board_draws_what_is_published():
     device = open_device("sim:jetson-nano")
-    with device.at(76.8):
+    with device.at(Knobs(clock_mhz=76.8)):
         assert at_rest_w(device) == pytest.approx(1.4, abs=0.15)
 
 
@@ -146,7 +147,7 @@ def test_the_sensor_averages_over_its_window_lags_and_holds():
     sensor = board.sensor.model_copy(update={"period_s": 0.5, "window_s": 1.0, "lag_s": 0.25})
     device = SimulatedDevice(board.model_copy(update={"sensor": sensor}))
     low_w = at_rest_w(device)  # now at 10 s
-    with device.at(76.8):
+    with device.at(Knobs(clock_mhz=76.8)):
         high_w, low_w = low_w, at_rest_w(device)  # now at 20 s, the clock is high again from here on
     assert high_w > low_w + 0.5
     for after_s, share in ((0.0, 0.0), (0.4, 0.0), (0.1, 0.25), (0.5, 0.75), (0.4, 0.75), (0.1, 1.0)):
@@ -163,7 +164,7 @@ def test_an_instantaneous_sensor_shows_the_power_of_the_moment():
     seen = []
     with device.every(0.01, lambda: seen.append(device.power_w())):
         step_s(device, work)
-    levels = {round(part.power_w(0, 25), 6) for part in segments(work, chip, TOP_MHZ)}
+    levels = {round(part.power_w(0, 25), 6) for part in segments(work, chip, Knobs(clock_mhz=TOP_MHZ))}
     assert {round(power_w, 6) for power_w in seen} <= levels
     assert max(seen) == pytest.approx(max(levels))
 
@@ -209,7 +210,7 @@ def test_a_hot_chip_slows_down_and_recovers():
     for _ in range(300):
         step_s(device, work)
         hottest = max(hottest, device.temperature_c)
-    assert device.effective_mhz < device.current() == TOP_MHZ
+    assert device.effective_mhz < device.current()["clock_mhz"] == TOP_MHZ
     assert step_s(device, work) > cool_s
     assert 44.0 < hottest < 46.0
     device.wait(100)
@@ -220,7 +221,7 @@ def test_a_hot_chip_slows_down_and_recovers():
 def test_the_chip_warms_towards_the_balance_with_its_time_constant():
     board = quiet()
     device = SimulatedDevice(board)
-    with device.at(76.8):
+    with device.at(Knobs(clock_mhz=76.8)):
         device.wait(2000)
         low_c = device.temperature_c
     assert low_c == pytest.approx(25 + 4 * device.power_w())
@@ -296,10 +297,10 @@ def test_the_truth_is_the_sum_of_the_parts():
     truth = device.ground_truth(None)
     joules = seconds = 0.0
     for clock in (TOP_MHZ, 384.0, 76.8):
-        for part in segments(work, board.chip("gpu"), clock):
+        for part in segments(work, board.chip("gpu"), Knobs(clock_mhz=clock)):
             joules += 10 * part.seconds * part.power_w(0, 25)
             seconds += 10 * part.seconds
-        with device.at(clock):
+        with device.at(Knobs(clock_mhz=clock)):
             for _ in range(10):
                 step_s(device, work)
     figures = truth.figures()
@@ -311,10 +312,10 @@ def test_the_truth_is_the_sum_of_the_parts():
 def test_time_above_the_cap_is_that_of_the_averaged_power():
     device = SimulatedDevice(quiet())
     low_w = at_rest_w(device)
-    with device.at(76.8):
+    with device.at(Knobs(clock_mhz=76.8)):
         device.wait(10)
         truth = device.ground_truth(0.5 * (low_w + device.power_w()))
-        with device.at(TOP_MHZ):
+        with device.at(Knobs(clock_mhz=TOP_MHZ)):
             device.wait(5)
         device.wait(10)
     assert truth.figures().above_cap_s == pytest.approx(5, abs=0.43)
@@ -384,7 +385,9 @@ def test_a_step_takes_few_calls_also_in_a_long_training():
 
 def test_variants_differ_from_the_board_and_from_each_other():
     device, work = SimulatedDevice(builtin_board("jetson-nano")), make_work()
-    times_s = {variant.exact_steps(work)[variant.settings[-1]].step_s for variant in (device, *device.variants(5))}
+    times_s = {
+        variant.exact_steps(work)[variant.combinations()[-1]].step_s for variant in (device, *device.variants(5))
+    }
     assert len(times_s) == 6
 
 

@@ -78,8 +78,8 @@ def test_no_step_is_faster_than_the_data_sheet_allows(name):
     for batch_size in (8, 32, 128):
         step = work(32, batch_size)
         found = exact(board, "gpu", step)
-        for clock, one in found.items():
-            peak = board.gpu.peak_gflops["fp32"] * 1e9 * clock / board.gpu.clocks_mhz[-1]
+        for knobs, one in found.items():
+            peak = board.gpu.peak_gflops["fp32"] * 1e9 * knobs["clock_mhz"] / board.gpu.clocks_mhz[-1]
             assert one.step_s > step.flops / peak
             assert one.step_s > sum(phase.bytes for phase in step.phases) / (board.memory.bandwidth_gbps * 1e9)
         assert [one.step_s for one in found.values()] == sorted((one.step_s for one in found.values()), reverse=True)
@@ -99,7 +99,7 @@ def test_power_stays_within_the_module_on_every_board_that_the_file_allows(name,
         assert watts[-1] < high_w
     for processor in ("gpu", "cpu"):
         device = SimulatedDevice(quiet(board), processor)
-        with device.at(device.settings[0]):
+        with device.at(device.combinations()[0]):
             device.wait(1.0)
             assert low_w < device.power_w() < 11.0
 

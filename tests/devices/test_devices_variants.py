@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.devices.simulator.board_file import SimulatedBoard
 from wattune.devices.simulator.variants import drawn, exact
+from wattune.point import Knobs
 from wattune.records import Operation, PhaseWork, StepWork
 
 WORK = StepWork(
@@ -60,9 +61,10 @@ def test_exact_figures_are_those_of_the_simulated_board(clock, window_s):
     sensor = {"resolution_w": 0.0, "noise_w": 0.0, "window_s": window_s, "period_s": 0.0137, "lag_s": 0.0}
     board = board.model_copy(update={"sensor": board.sensor.model_copy(update=sensor)})
     device = SimulatedDevice(board)
-    found = exact(board, "gpu", WORK)[clock]
+    knobs = Knobs(clock_mhz=clock)
+    found = exact(board, "gpu", WORK)[knobs]
     readings = []
-    with device.at(clock):
+    with device.at(knobs):
         for step in range(60):
             begun_s = device.now_s()
             with device.every(0.0137, lambda: readings.append(device.power_w())), device.step(WORK):

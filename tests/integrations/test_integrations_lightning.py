@@ -31,6 +31,7 @@ from wattune.devices import SimulatedDevice, builtin_board
 from wattune.errors import InputError, SafetyStop
 from wattune.integrations.lightning import PowerCapCallback
 from wattune.online import capped
+from wattune.point import Knobs
 from wattune.records import SessionRecord
 from wattune.sample_efficiency.gradient_noise import GradientNorms
 
@@ -397,14 +398,14 @@ def test_a_module_that_fails_leaves_the_board_as_it_was(tmp_path):
     cap = PowerCapCallback(9.0, device=device)
     with pytest.raises(RuntimeError, match="training"):
         fit(Module(fail_at=(7, RuntimeError("training"))), cap)
-    assert device.current() == 200.0
+    assert device.current() == Knobs(clock_mhz=200.0)
     assert cap.record.ended == "failed"
     with pytest.raises(RuntimeError, match="validation"):
         fit(Failing(), cap)
     assert cap.record.ended == "failed"
     del cap
     gc.collect()  # what is let go of later changes nothing
-    assert device.current() == 200.0
+    assert device.current() == Knobs(clock_mhz=200.0)
 
 
 class Failing(Module):
@@ -427,7 +428,7 @@ def test_on_a_board_that_trains_itself(tmp_path):
     cap = PowerCapCallback(9.0, device=device, keep_recipe=True)
     fit(modules[1], cap, Look(), max_epochs=3)
     assert seen[0] == 100.0  # the sanity check, with nothing known yet
-    assert device.current() == 200.0
+    assert device.current() == Knobs(clock_mhz=200.0)
     assert distance(*modules) < 1e-5
     assert cap.record.compute_s > 0
     assert cap.record.energy_j == pytest.approx(4.321 * cap.record.time_s, rel=0.05)
@@ -438,7 +439,7 @@ def test_a_cap_that_cannot_be_kept_ends_the_training():
     cap = PowerCapCallback(2.0, device=device)
     with pytest.raises(SafetyStop, match="lowest setting"):
         fit(Module(), cap, max_epochs=50)
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
     assert cap.record.ended == "stopped for safety"
 
 
@@ -524,7 +525,7 @@ def test_one_line_says_what_cannot_be_honoured(module, load, callbacks, text):
     with pytest.raises(InputError, match=text) as caught:
         fit(module, PowerCapCallback(CAP_W, device=device), *callbacks, load=load)
     assert "\n" not in str(caught.value)
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 def test_nothing_is_left_in_the_trainer():

@@ -73,11 +73,11 @@ def test_lora_adapters_train_under_the_cap_and_the_log_says_how(tmp_path):
     assert record.readings_above_cap == 0
     assert record.exact.above_cap_s == 0
     assert record.point.micro_batch_size is None  # all 16 rows at once: fewer launches
-    assert record.point.clock_mhz > open_device(NANO).settings[0]
+    assert record.point.clock_mhz > open_device(NANO).knobs[0].values[0]
     assert (tmp_path / "session.json").exists()
     logged = [entry for entry in made.state.log_history if "loss" in entry][-1]
     assert logged["power_mean_w"] < CAP_W
-    assert logged["clock_mhz"] in open_device(NANO).settings
+    assert logged["clock_mhz"] in open_device(NANO).knobs[0].values
     assert logged["micro_batch_size"] == 16
     assert logged["tokens_per_s"] > 0
     assert output.metrics["energy_j"] == pytest.approx(record.energy_j, rel=0.1)
@@ -104,7 +104,7 @@ def test_without_a_cap_it_chooses_the_fastest(tmp_path):
     made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(800))
     capped = attach(made, device=NANO, cap_w=None)
     made.train()
-    assert capped.record.point.clock_mhz == open_device(NANO).settings[-1]
+    assert capped.record.point.clock_mhz == open_device(NANO).knobs[0].values[-1]
 
 
 # ------------------------------------------------------------------------------------------------------ lengths
@@ -168,7 +168,7 @@ def test_what_cannot_be_looked_through_is_measured_anew_when_a_longer_row_comes(
     assert "power and memory are valid up to 50 tokens per row, the longest seen so far" in record.notes
     assert any(note.startswith("a longer row came after 480 samples") for note in record.notes)
     after = next(change for change in record.changes if change.samples == 480)
-    assert after.point.clock_mhz == open_device(NANO).settings[0]
+    assert after.point.clock_mhz == open_device(NANO).knobs[0].values[0]
     assert record.readings_above_cap == 0
 
 
@@ -242,7 +242,7 @@ def test_evaluation_stays_under_the_cap(tmp_path):
     before_s = device.now_s()
     found = made.evaluate()
     assert device.now_s() > before_s
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
     made.train()
     assert made.evaluate()["eval_loss"] < found["eval_loss"]
     assert capped.record.readings_above_cap == 0
@@ -319,7 +319,7 @@ def test_an_error_of_the_model_restores_the_board(tmp_path):
     capped = attach(made, device=device, cap_w=CAP_W)
     with pytest.raises(ZeroDivisionError):
         made.train()
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
     assert made.training_step.__func__ is Trainer.training_step
     assert capped.record is None or capped.record.ended == "failed"
 
@@ -330,7 +330,7 @@ def test_a_cap_that_cannot_be_kept_stops_the_training(tmp_path):
     capped = attach(made, device=device, cap_w=3.0)
     with pytest.raises(SafetyStop, match="at the lowest setting, above the cap of 3 W"):
         made.train()
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
     assert capped.record.ended == "stopped for safety"
     assert (tmp_path / f"checkpoint-{made.state.global_step}" / STATE_NAME).exists()
 

@@ -24,6 +24,7 @@ from wattune.algorithms.counting.step_counting import step_work
 from wattune.devices import Fault, SimulatedDevice, builtin_board
 from wattune.errors import OutOfDeviceMemory, SafetyStop
 from wattune.online import Point, Row, capped
+from wattune.point import Knobs
 from wattune.records import SampleEfficiency, SessionRecord, Supply
 
 
@@ -95,7 +96,7 @@ def test_however_often_it_evaluates_points_are_measured(every):
     steps, x = 0, torch.randn(64, 3, 32, 32)
     record = trained(board(), passes=12, keep_recipe=True, on_batch=evaluate).record
     assert len(record.table.cells) >= 4
-    assert record.changes[-1].point.clock_mhz > board().settings[0]
+    assert record.changes[-1].point.clock_mhz > board().knobs[0].values[0]
     # In turns of a few milliseconds nobody can tell which of the two drew what: a crossing is answered, not foreseen.
     assert record.readings_above_cap <= (0 if every > 1 else 3)
     said = [note for note in record.notes if "with the evaluations in between" in note]
@@ -119,7 +120,7 @@ def test_an_evaluation_of_large_batches_climbs_from_below():
                 for _ in range(3):
                     model(data.tensors[0])
             assert device.now_s() > begun_s
-    assert clocks[0] == device.settings[0]
+    assert clocks[0] == device.combinations()[0]
     assert clocks[-1] > clocks[0]
     assert session.record.readings_above_cap == 0
 
@@ -201,7 +202,7 @@ def test_the_step_is_that_of_the_counted_work(touring):
     model = convolutional()
     work = step_work(Trainable(), model, torch.optim.AdamW(model.parameters()), 32, 8)
     device = board()
-    with device.at(76.8):
+    with device.at(Knobs(clock_mhz=76.8)):
         begun_s = device.now_s()
         with device.step(work):
             pass

@@ -19,7 +19,7 @@ def test_evaluations_that_become_a_part_of_a_probe_do_not_end_it():
             device,
             limiter,
             readings,
-            lambda without: Search([row], device.settings, cap_w=5.0, start=row, window_s=device.sensor.window_s),
+            lambda without: Search([row], device.combinations(), cap_w=5.0, start=row, window_s=device.sensor.window_s),
             row,
             fits=lambda row: True,
             changed=lambda point, reason: None,

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, RandomSampler, Sampler
 from wattune.algorithms import load_checkpoint
 from wattune.errors import InputError, RecordError, SafetyStop
 from wattune.online import capped
+from wattune.point import Knobs
 from wattune.records import SessionRecord
 
 
@@ -122,7 +123,7 @@ def test_an_interruption_on_real_time(tmp_path):
     device = RealTimeDevice()
     with pytest.raises(KeyboardInterrupt):
         Run(tmp_path / "c.safetensors", stop_after=30, device=device)
-    assert device.current() == 150.0
+    assert device.current() == Knobs(clock_mhz=150.0)
     assert SessionRecord.load(tmp_path / "c.json").ended == "interrupted"
 
 
@@ -233,7 +234,7 @@ def test_training_resumes_after_a_safety_stop(tmp_path):
     device._power_w = power_w
     with pytest.raises(SafetyStop, match="sensor stopped responding"):
         Run(path, passes=10**6, device=device)
-    assert device.current() == 150.0
+    assert device.current() == Knobs(clock_mhz=150.0)
     record = SessionRecord.load(path.with_suffix(".json"))
     assert record.ended == "stopped for safety"
     assert "unplugged" in record.board_events[0].text

@@ -13,6 +13,7 @@ from wattune.algorithms import open_algorithm
 from wattune.cap import SensorLimit
 from wattune.devices import Fault, SimulatedDevice, builtin_board
 from wattune.errors import DeviceUnavailable, SafetyStop, SensorError
+from wattune.point import Knobs
 from wattune.power.capped_run import CappedRun
 from wattune.power.limiter import PowerLimiter
 from wattune_agent.cap_guard import HEAT_PATIENCE_S, PATIENCE_S
@@ -36,21 +37,23 @@ def steps(run, work, seconds):
 
 def test_the_first_reading_above_the_cap_ends_a_probe_at_the_safest_setting(work):
     device, heard = made.nano(), []
-    with CappedRun(device, SensorLimit(4.0), 614.4, on_reading=lambda _, power_w: heard.append(power_w)) as run:
-        run.limiter.move(614.4, probe=True)
+    with CappedRun(
+        device, SensorLimit(4.0), Knobs(clock_mhz=614.4), on_reading=lambda _, power_w: heard.append(power_w)
+    ) as run:
+        run.limiter.move(Knobs(clock_mhz=614.4), probe=True)
         with run.metered() as meter:
             steps(run, work, 2.0)
         assert run.limiter.crossed_w > 4.0
         assert max(heard) <= 4.0  # the reading that ended it is not of the probe
         assert [event.action for event in run.limiter.events] == ["down"]
-        assert run.limiter.value == device.current() == device.safest
-    assert device.current() == device.settings[-1]
+        assert run.limiter.knobs == device.current() == device.safest
+    assert device.current() == device.combinations()[-1]
     assert meter.figures().readings_above_cap >= 1
 
 
 def test_readings_from_before_are_not_held_against_a_probe(work):
     device = made.nano()
-    with device.at(614.4), device.step(work):
+    with device.at(Knobs(clock_mhz=614.4)), device.step(work):
         pass
     with CappedRun(device, SensorLimit(3.5), device.safest) as run:
         run.limiter.move(device.safest, probe=True)
@@ -65,55 +68,55 @@ def test_readings_from_before_are_not_held_against_a_probe(work):
 @pytest.mark.parametrize("cap_w", [None, 5.0])
 def test_a_probe_whose_sensor_is_lost_is_brought_to_the_safest_setting_and_fails(work, cap_w):
     device = made.nano(faults=[LOST])
-    with CappedRun(device, SensorLimit(cap_w), 614.4) as run:
-        run.limiter.move(614.4, probe=True)
+    with CappedRun(device, SensorLimit(cap_w), Knobs(clock_mhz=614.4)) as run:
+        run.limiter.move(Knobs(clock_mhz=614.4), probe=True)
         with pytest.raises(SensorError, match="gives no reading"), run.metered():
             steps(run, work, 5.0)
         assert device.current() == device.safest
         assert [event.kind for event in run.monitor.events] == ["sensor lost"]
-        assert run.monitor.events[0].text.endswith(f"set to the lowest, {device.safest:g}")
+        assert run.monitor.events[0].text.endswith(f"set to the lowest, {device.safest['clock_mhz']:g}")
 
 
 def test_once_the_sensor_is_lost_nothing_raises_the_setting_again(work):
     device = made.nano(faults=[LOST])
-    with CappedRun(device, SensorLimit(5.0), 614.4) as run:
+    with CappedRun(device, SensorLimit(5.0), Knobs(clock_mhz=614.4)) as run:
         run.start()
         run.check()
         run.limiter.begin_evaluation()
         steps(run, work, 5.0)
         run.limiter.end_evaluation()
-        run.limiter.move(537.6)
-        assert run.limiter.value == device.current() == device.safest
+        run.limiter.move(Knobs(clock_mhz=537.6))
+        assert run.limiter.knobs == device.current() == device.safest
         with pytest.raises(SafetyStop, match="stopped responding, so the cap can no longer be enforced"):
             run.check()
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 def test_a_reading_that_is_not_a_number_is_no_reading_below_the_cap(work, monkeypatch):
     device = made.nano()
     monkeypatch.setattr(device, "power_w", lambda: math.nan)
-    with CappedRun(device, SensorLimit(5.0), 614.4) as run:
+    with CappedRun(device, SensorLimit(5.0), Knobs(clock_mhz=614.4)) as run:
         with pytest.raises(DeviceUnavailable, match="reads nan, which is not a power"), run.metered():
             steps(run, work, 2.0)
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 def test_a_run_starts_from_the_state_of_another(work):
     fault = Fault(kind="power", time_s=2.0, duration_s=1.0, gain=1.5)
     whole, first, second = (made.nano(faults=[fault], noise_w=0.03, seed=2) for _ in range(3))
-    with CappedRun(whole, SensorLimit(4.6), 614.4) as run:
+    with CappedRun(whole, SensorLimit(4.6), Knobs(clock_mhz=614.4)) as run:
         run.start()
         steps(run, work, 3.0)
         steps(run, work, 20.0)
         expected, events = run.meter.figures(), run.limiter.events
     assert len(events) >= 2
-    with CappedRun(first, SensorLimit(4.6), 614.4) as run:
+    with CappedRun(first, SensorLimit(4.6), Knobs(clock_mhz=614.4)) as run:
         run.start()
         steps(run, work, 3.0)
         state = json.loads(json.dumps(run.state_dict(), allow_nan=False))
-    with CappedRun(second, SensorLimit(4.6), 614.4) as run:
+    with CappedRun(second, SensorLimit(4.6), Knobs(clock_mhz=614.4)) as run:
         run.start(state)
-        assert second.current() == run.limiter.value < 614.4
+        assert second.current() == run.limiter.knobs < Knobs(clock_mhz=614.4)
         steps(run, work, 20.0)
         assert run.meter.figures() == expected
         assert run.limiter.events == events
@@ -121,14 +124,14 @@ def test_a_run_starts_from_the_state_of_another(work):
 
 def test_a_board_that_cannot_stay_below_the_cap_is_stopped_and_may_be_resumed(work):
     device = made.nano()
-    with CappedRun(device, SensorLimit(3.0), 153.6) as run:
+    with CappedRun(device, SensorLimit(3.0), Knobs(clock_mhz=153.6)) as run:
         run.start()
         run.check()
         steps(run, work, 15.0)
         with pytest.raises(SafetyStop, match="W at the lowest setting, above the cap of 3 W"):
             run.check()
         state = run.state_dict(regained=True)
-    with CappedRun(device, SensorLimit(6.0), 153.6) as run:
+    with CappedRun(device, SensorLimit(6.0), Knobs(clock_mhz=153.6)) as run:
         run.start({**state, "device": None})
         run.check()
 
@@ -136,7 +139,7 @@ def test_a_board_that_cannot_stay_below_the_cap_is_stopped_and_may_be_resumed(wo
 def test_a_run_that_keeps_its_setting_takes_over_the_figures_and_the_events_alone(work):
     """As a session does, which moves the run itself and may have another cap."""
     first, second = made.nano(), made.nano()
-    with CappedRun(first, SensorLimit(4.0), 614.4) as run:
+    with CappedRun(first, SensorLimit(4.0), Knobs(clock_mhz=614.4)) as run:
         run.start()
         steps(run, work, 3.0)
         figures, events, state = run.meter.figures(), run.limiter.events, run.state_dict()
@@ -144,7 +147,7 @@ def test_a_run_that_keeps_its_setting_takes_over_the_figures_and_the_events_alon
     state["guard"] |= {"stopped": True, "over_s": 100.0}
     with CappedRun(second, SensorLimit(3.0), second.safest) as run:
         run.start(json.loads(json.dumps(state, allow_nan=False)), keep_setting=True)
-        assert run.limiter.value == run.limiter.top == second.current() == second.safest
+        assert run.limiter.knobs == run.limiter.top == second.current() == second.safest
         assert run.limiter.quiet_s == pytest.approx(second.sensor.settle_s)
         run.check()
         assert (run.meter.figures().time_s, run.meter.figures().energy_j) == (figures.time_s, figures.energy_j)
@@ -190,7 +193,7 @@ def test_evaluations_do_not_restart_the_patience_at_the_lowest_setting(power_w, 
 def test_a_setting_of_evaluations_is_not_taken_over_under_a_lower_cap(before_w, after_w, holds, loads):
     device = made.nano()
     with CappedRun(device, SensorLimit(before_w), device.safest) as run:
-        state = {**run.limiter.state_dict(), "reached": device.settings[3]}
+        state = {**run.limiter.state_dict(), "reached": dict(device.combinations()[3])}
     with CappedRun(device, SensorLimit(after_w), device.safest) as run:
         loads(run.limiter, json.loads(json.dumps(state, allow_nan=False)))
-        assert run.limiter.state_dict()["reached"] == device.settings[3 if holds else 0]
+        assert run.limiter.state_dict()["reached"] == device.combinations()[3 if holds else 0]

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattune.cap import SensorLimit
-from wattune.devices.base import Device, Sensor
+from wattune.devices.base import Device, Knob, Sensor
+from wattune.point import Knobs
 from wattune.power.limiter import PATIENCE_S, UP_AFTER_S, PowerLimiter
 
 CLOCKS = (100.0, 200.0, 300.0, 400.0, 500.0)
@@ -20,11 +21,11 @@ CLOCKS = (100.0, 200.0, 300.0, 400.0, 500.0)
 class Plant(Device):
     """A board whose power is a table: enough to be sensed and set."""
 
-    name, mode, kind, actuator = "plant", "", "simulated", "clock_mhz"
+    name, mode, kind = "plant", "", "simulated"
     memory_bytes, data_types, executes_steps = None, frozenset({"fp32"}), False
 
     def __init__(self, powers=(2.0, 2.5, 3.0, 3.5, 4.0), sensor=None, clocks=CLOCKS):
-        self.settings = clocks
+        self.knobs = (Knob("clock_mhz", clocks),) if clocks else ()
         self.powers = dict(zip(clocks, powers, strict=True)) if clocks else {None: powers[0]}
         self.sensor = sensor or Sensor(rail="all")
         self.clock = clocks[-1] if clocks else None
@@ -42,10 +43,10 @@ class Plant(Device):
         raise AssertionError("the guard takes no steps")
 
     def current(self):
-        return self.clock
+        return Knobs(clock_mhz=self.clock)
 
-    def _apply(self, value):
-        self.clock = value
+    def _apply(self, knobs):
+        self.clock = knobs["clock_mhz"]
 
     def _snapshot(self):
         return self.clock
@@ -56,7 +57,7 @@ class Plant(Device):
 
 @contextmanager
 def guarding(plant, cap_w, planned=500.0):
-    with plant.at(planned if plant.settings else None) as setting:
+    with plant.at(Knobs(clock_mhz=planned) if plant.knobs else None) as setting:
         yield PowerLimiter(plant, setting, SensorLimit(cap_w))
 
 
@@ -175,7 +176,7 @@ def test_a_guard_goes_on_from_its_state(seed, cut):
     sensor = Sensor(rail="all", window_s=0.2)
     with guarding(Plant(sensor=sensor), 4.5) as whole:
         feed(whole, readings)
-        clock = whole.value
+        knobs = whole.knobs
     with guarding(Plant(sensor=sensor), 4.5) as first:
         feed(first, readings[:cut])
         state = first.state_dict()
@@ -183,7 +184,7 @@ def test_a_guard_goes_on_from_its_state(seed, cut):
         second.load_state_dict(state)
         for i in range(cut, len(readings)):
             second(i * 0.1, readings[i])
-        assert second.value == clock
+        assert second.knobs == knobs
         assert second.events == whole.events
         assert second.state_dict() == whole.state_dict()
 

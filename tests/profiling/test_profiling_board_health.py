@@ -6,7 +6,7 @@ import pytest
 from tests.support.profiles import board, workload
 
 from wattune.devices import Conditions, SimulatedDevice
-from wattune.point import BatchShape
+from wattune.point import OperatingPoint
 from wattune.profiling import profile
 from wattune.profiling.board_health import LONGEST_REST_S, REPEATS
 from wattune.profiling.cell_probe import CellProbe
@@ -30,7 +30,7 @@ def strained(tells) -> Strained:
 
 def probe(device, **arguments):
     return CellProbe(device, workload(), "backprop", steps=5, cap_w=None, **arguments).measure(
-        BatchShape(32, 32), 307.2
+        OperatingPoint.of(32, clock_mhz=307.2)
     )
 
 
@@ -49,7 +49,7 @@ def test_a_throttled_cell_is_measured_again_after_a_rest():
     assert cell.step_s == pytest.approx(plain.step_s)
     assert 80.1 < cell.temperature_c < 81
     assert cost.time_s == pytest.approx(10 + 2 * plain_cost.time_s, abs=6)  # two rests of five seconds are enough
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 def test_one_that_stays_throttled_is_kept_and_marked():

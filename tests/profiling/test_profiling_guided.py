@@ -9,8 +9,9 @@ import pytest
 from tests.support.profiles import Computer, board, workload
 
 from wattune.cap import SensorLimit
-from wattune.devices import SimulatedDevice, builtin_board
+from wattune.devices import Knob, SimulatedDevice, builtin_board
 from wattune.errors import CapError, DeviceUnavailable, InputError
+from wattune.point import Knobs
 from wattune.profiling import profile
 from wattune.profiling.guided import MOST, samples_of
 from wattune.records import EfficiencyPoint, SampleEfficiency
@@ -112,7 +113,7 @@ def test_a_cap_below_the_board_at_rest_costs_no_probe():
     with pytest.raises(CapError, match="at rest"):
         guided(device, 1.0)
     assert device.now_s() <= device.sensor.settle_s + 1e-9
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 def test_a_cap_that_no_training_keeps():
@@ -184,9 +185,9 @@ class Watched(SimulatedDevice):
         self.heard.append((self.now_s(), "reading", power_w))
         return power_w
 
-    def _apply(self, value):
-        super()._apply(value)
-        self.heard.append((self.now_s(), "clock", value))
+    def _apply(self, knobs):
+        super()._apply(knobs)
+        self.heard.append((self.now_s(), "clock", knobs))
 
 
 @pytest.mark.slow
@@ -202,11 +203,11 @@ def test_the_board_is_at_its_lowest_clock_in_the_middle_of_a_long_step(strategy)
     assert max(c.step_s for c in found.cells) > 1.0
     assert min(c.step_s for c in found.cells) > 0.5
     crossed = 0
-    clock, above_s = device.settings[-1], None
+    clock, above_s = device.combinations()[-1], None
     for time_s, what, value in device.heard:
         if what == "clock":
             clock, above_s = value, None
-        elif value > cap_w and above_s is None and clock != device.settings[0]:
+        elif value > cap_w and above_s is None and clock != device.combinations()[0]:
             above_s, crossed = time_s, crossed + 1
         assert above_s is None or time_s - above_s <= 0.3
     assert crossed == len(found.aborted)
@@ -214,7 +215,7 @@ def test_the_board_is_at_its_lowest_clock_in_the_middle_of_a_long_step(strategy)
 
 def test_on_real_time_it_is_at_its_lowest_within_a_third_of_a_second():
     class Hot(Computer):
-        actuator, settings = "clock_mhz", (100.0, 200.0, 300.0)
+        knobs = (Knob("clock_mhz", (100.0, 200.0, 300.0)),)
         clock = 300.0
 
         def __init__(self):
@@ -223,11 +224,11 @@ def test_on_real_time_it_is_at_its_lowest_within_a_third_of_a_second():
             self.busy = False
 
         def current(self):
-            return self.clock
+            return Knobs(clock_mhz=self.clock)
 
-        def _apply(self, value):
-            self.clock = value
-            self.heard.append((self.now_s(), value))
+        def _apply(self, knobs):
+            self.clock = knobs["clock_mhz"]
+            self.heard.append((self.now_s(), self.clock))
 
         def _snapshot(self):
             return self.clock
@@ -269,4 +270,4 @@ def test_a_sensor_that_reads_no_number_ends_it_in_one_line():
         guided(device, 4.5)
     assert raised.value.exit_code == 2
     assert "\n" not in str(raised.value)
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]

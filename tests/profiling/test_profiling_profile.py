@@ -5,8 +5,9 @@ from tests.support.profiles import BATCHES, Computer, board, workload
 
 from wattune.algorithms import open_algorithm
 from wattune.cap import SensorLimit
-from wattune.devices import SimulatedDevice
+from wattune.devices import Knob, SimulatedDevice
 from wattune.errors import InputError, OutOfDeviceMemory, RecordError, SensorError
+from wattune.point import Knobs
 from wattune.profiling import profile, profile_key
 from wattune.profiling.cell_probe import ENOUGH_S
 from wattune.records import ProfileCell, ProfileTable
@@ -25,7 +26,9 @@ def test_the_full_grid_holds_what_the_board_does():
     before = device.current()
     found = table(device, steps=5)
     assert device.current() == before
-    assert [(c.batch_size, c.clock_mhz) for c in found.cells] == [(b, f) for b in BATCHES for f in device.settings]
+    assert [(c.batch_size, c.clock_mhz) for c in found.cells] == [
+        (b, f) for b in BATCHES for f in device.knobs[0].values
+    ]
     window_s = max(device.sensor.window_s, device.sensor.period_s)
     for cell in found.cells:
         assert cell.steps >= 5
@@ -34,7 +37,7 @@ def test_the_full_grid_holds_what_the_board_does():
         assert cell.step_std_s < 1e-6 * cell.step_s  # a simulated step always takes the same time
     # One step on a fresh board takes what the cell says.
     fresh, work = board(), open_algorithm("backprop", workload(), 32).work()
-    with fresh.at(307.2):
+    with fresh.at(Knobs(clock_mhz=307.2)):
         begun_s = fresh.now_s()
         with fresh.step(work):
             pass
@@ -106,15 +109,15 @@ def test_a_probe_ends_at_the_first_reading_above_the_cap():
 @pytest.mark.slow
 def test_under_a_cap_the_board_guards_every_probe_as_well():
     class Guarding(Computer):
-        actuator, settings = "clock_mhz", (100.0, 200.0)
+        knobs = (Knob("clock_mhz", (100.0, 200.0)),)
         shares_memory = True
         clock, inside = None, None
 
         def current(self):
-            return self.clock
+            return self.clock and Knobs(clock_mhz=self.clock)
 
-        def _apply(self, value):
-            self.clock = value
+        def _apply(self, knobs):
+            self.clock = knobs["clock_mhz"]
 
         def _snapshot(self):
             return self.clock
@@ -154,7 +157,7 @@ def test_what_the_sensor_still_shows_of_the_cell_before_stops_nothing():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_with_noise_the_highest_clock_is_within_one_step(seed):
-    cap_w, clocks = 4.7, board().settings
+    cap_w, clocks = 4.7, board().knobs[0].values
     free = table(board())
     for strategy in ("full", "staircase"):
         noisy = table(board(seed=seed, noise_w=0.03), limit=SensorLimit(cap_w), strategy=strategy)
@@ -197,7 +200,7 @@ def test_micro_batches_are_rows_of_their_own():
 def test_a_computer_without_a_clock_trains_for_real():
     device = Computer()
     found = profile(device, workload(batch_sizes=(2, 4), budget_samples=4), steps=3)
-    assert [(c.batch_size, c.knobs.first) for c in found.cells] == [(2, None), (4, None)]
+    assert [(c.batch_size, c.knobs) for c in found.cells] == [(2, Knobs()), (4, Knobs())]
     assert all(c.power_peak_w == c.power_mean_w == 7.0 for c in found.cells)
     assert all(c.step_std_s > 0 for c in found.cells)
     assert device.steps > sum(c.steps for c in found.cells)  # and the warm-ups

@@ -26,6 +26,7 @@ from tests.support.programs import (
 
 from wattune.cap import SensorLimit
 from wattune.errors import InputError, OutOfDeviceMemory, SensorError, WorkloadError
+from wattune.point import Knobs
 from wattune.profiling import profile_command
 from wattune.profiling.program import program_probe
 from wattune.records import ProfileCell, ProfileTable
@@ -66,7 +67,7 @@ def test_by_the_lines_that_it_prints(tmp_path):
     assert table.cost.probes == 4
     assert table.cost.time_s > 2
     assert ProfileTable.parse(table.dump()) == table
-    assert device.current() == 200
+    assert device.current() == Knobs(clock_mhz=200)
     assert said[0][:2] == (0, 4)
     assert said[-1] == (4, 4, "done")
     assert "batch size 4 at 100 MHz, 8 steps" in said[0][2]
@@ -208,7 +209,7 @@ def test_programs_that_do_not_work_are_one_line(tmp_path, monkeypatch, script, o
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
-    assert device.current() == 200
+    assert device.current() == Knobs(clock_mhz=200)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_a_sensor_that_goes_ends_the_program(tmp_path):
     with pytest.raises(SensorError):
         profile_command(device, f"sh {tmp_path / 'asleep.sh'} {{batch_size}} {{steps}}", batch_sizes=[4])
     assert is_gone(tmp_path)
-    assert device.current() == 200
+    assert device.current() == Knobs(clock_mhz=200)
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_the_reference_workloads_are_measured_at_every_clock():
     assert {p.workload for p in powers} == names
     for name in names:
         own = [p for p in powers if p.workload == name]
-        assert tuple(p.clock_mhz for p in own) == device.settings
+        assert tuple(p.clock_mhz for p in own) == device.knobs[0].values
         assert {p.batch_size for p in own} == {128}
         assert not any(p.stopped for p in own)
         # Rising but for the sensor's smallest step.

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattune.point import BatchShape
+from wattune.point import Knobs, OperatingPoint
 from wattune.profiling.strategies import full, shapes, staircase
 from wattune.records import AbortedProbe, ProfileCell
 
@@ -19,24 +21,27 @@ class Board:
         self.stopped: list[tuple[int, float]] = []
         self.refused: list[tuple[int, float]] = []
 
-    def measure(self, shape: BatchShape, clock: float | None) -> ProfileCell | AbortedProbe:
-        assert clock is not None
-        place = (shape[0], clock)
+    def measure(self, point: OperatingPoint) -> ProfileCell | AbortedProbe:
+        clock = point.knobs["clock_mhz"]
+        place = (point.batch_size, clock)
         assert place not in [*self.measured, *self.stopped, *self.refused], "each cell is probed once"
         power_w = self.powers[place]
         if power_w is None:
             self.refused.append(place)
-            return ProfileCell(batch_size=shape[0], clock_mhz=clock, out_of_memory=True)
+            return ProfileCell(**point.fields(), out_of_memory=True)
         if power_w > CAP_W:
             self.stopped.append(place)
-            return AbortedProbe(batch_size=shape[0], clock_mhz=clock, cap_w=CAP_W, power_w=power_w)
+            return AbortedProbe(**point.fields(), cap_w=CAP_W, power_w=power_w)
         self.measured.append(place)
-        return ProfileCell(
-            batch_size=shape[0], clock_mhz=clock, step_s=1, power_mean_w=power_w, power_peak_w=power_w, steps=5
-        )
+        return ProfileCell(**point.fields(), step_s=1, power_mean_w=power_w, power_peak_w=power_w, steps=5)
 
     def highest(self, places: list[tuple[int, float]]) -> dict[int, float]:
         return {b: max(f for c, f in places if c == b) for b in {b for b, _ in places}}
+
+
+def along(clocks: Sequence[float]) -> list[list[Knobs]]:
+    """The one climb of a device with these clocks."""
+    return [[Knobs(clock_mhz=clock) for clock in clocks]]
 
 
 @st.composite
@@ -58,8 +63,8 @@ def monotone(draw: st.DrawFn) -> tuple[list[int], list[float], dict[tuple[int, f
 def test_the_staircase_finds_what_the_full_grid_finds_in_few_probes(problem):
     batches, clocks, powers = problem
     steps, grid = Board(powers), Board(powers)
-    staircase(shapes(batches, ()), clocks, steps.measure)
-    full(shapes(batches, ()), clocks, grid.measure)
+    staircase(shapes(batches, ()), along(clocks), steps.measure)
+    full(shapes(batches, ()), along(clocks), grid.measure)
     assert len(grid.measured) + len(grid.stopped) == len(batches) * len(clocks)
     assert steps.highest(steps.measured) == grid.highest(grid.measured)
     assert len(steps.measured) <= len(batches) + len(clocks) - 1
@@ -72,7 +77,7 @@ def test_the_staircase_ends_on_any_readings(data):
     batches, clocks = [4, 8, 16, 32], [1.0, 2.0, 3.0, 4.0, 5.0]
     power = st.one_of(st.none(), st.floats(3, 7, allow_nan=False))
     board = Board({(b, f): data.draw(power) for b in batches for f in clocks})
-    staircase(shapes(batches, ()), clocks, board.measure)
+    staircase(shapes(batches, ()), along(clocks), board.measure)
     assert {b for b, _ in board.measured + board.stopped + board.refused} == set(batches)
     assert all(board.powers[place] <= CAP_W for place in board.measured)
 
@@ -81,14 +86,14 @@ def test_the_staircase_carries_the_clock_upward():
     # Rows from the largest batch: it keeps 5 W up to 200, the next up to 300, and the smallest always.
     powers = {(b, f): f / 100 + extra for b, extra in ((16, 2.5), (8, 1.5), (4, 0.5)) for f in (100, 200, 300, 400)}
     board = Board(powers)
-    staircase(shapes([4, 8, 16], ()), [100, 200, 300, 400], board.measure)
+    staircase(shapes([4, 8, 16], ()), along([100, 200, 300, 400]), board.measure)
     assert board.measured == [(16, 100), (16, 200), (8, 200), (8, 300), (4, 300), (4, 400)]
     assert board.stopped == [(16, 300), (8, 400)]
 
 
 def test_a_batch_that_never_keeps_the_cap_is_skipped():
     board = Board({(8, 100): 5.5, (8, 200): 6.0, (4, 100): 4.0, (4, 200): 4.5})
-    staircase(shapes([4, 8], ()), [100, 200], board.measure)
+    staircase(shapes([4, 8], ()), along([100, 200]), board.measure)
     assert board.stopped == [(8, 100)]
     assert board.measured == [(4, 100), (4, 200)]
 
@@ -96,7 +101,7 @@ def test_a_batch_that_never_keeps_the_cap_is_skipped():
 def test_a_first_reading_above_the_cap_goes_down():
     # 8 draws more than 16 did at the clock that it hands on.
     board = Board({(16, 1): 4.0, (16, 2): 4.5, (16, 3): 4.9, (8, 1): 4.2, (8, 2): 4.8, (8, 3): 5.1})
-    staircase(shapes([8, 16], ()), [1, 2, 3], board.measure)
+    staircase(shapes([8, 16], ()), along([1, 2, 3]), board.measure)
     assert board.stopped == [(8, 3)]
     assert board.measured[-1] == (8, 2)
 
@@ -105,7 +110,7 @@ def test_what_does_not_fit_is_tried_once_a_batch_size():
     powers = {(b, f): None if b > 8 else 4.0 for b in (4, 8, 16, 32) for f in (1, 2)}
     for strategy in (full, staircase):
         board = Board(powers)
-        strategy(shapes([4, 8, 16, 32], ()), [1, 2], board.measure)
+        strategy(shapes([4, 8, 16, 32], ()), along([1, 2]), board.measure)
         assert sorted(board.refused) == [(16, 1), (32, 1)]
         assert (8, 2) in board.measured
         assert (4, 2) in board.measured

@@ -55,7 +55,7 @@ def test_the_table_of_a_board_as_its_file_says_it():
     assert points == [(size, None if micro == size else micro, clock) for size, micro in shapes for clock in clocks]
     for cell in found.cells:
         work = works[cell.shape]
-        assert cell.step_s == exact(board, "gpu", work)[cell.clock_mhz].step_s
+        assert cell.step_s == exact(board, "gpu", work)[cell.knobs].step_s
         assert cell.memory_bytes == work.peak_memory_bytes
     assert (found.device, found.workload, found.algorithm) == ("sim:jetson-nano", "points", "backprop")
     assert (found.provenance.kind, found.provenance.device, found.provenance.seed) == (

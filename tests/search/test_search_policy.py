@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from wattune.point import Knobs
 from wattune.search.acquisition import scenarios
 from wattune.search.search import Point, Row, Search, SearchPolicy
 
 ROWS = tuple(Row(b, m) for b in (16, 32, 64, 128) for m in (8, 16, 32, 64, 128) if m <= b)
-CLOCKS = (100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0, 1000.0)
+TOP_MHZ = 1000.0
+CLOCKS = tuple(Knobs(clock_mhz=mhz) for mhz in (100, 200, 300, 400, 500, 600, 700, 800, 900, TOP_MHZ))
 START = Row(64, 64)
 FLAT = {16: (1.0, 0.02), 32: (1.0, 0.02), 64: (1.0, 0.0), 128: (1.0, 0.02)}
 
@@ -32,12 +34,12 @@ class Board:
     draw: random.Random = field(default_factory=lambda: random.Random(7))
 
     def step_s(self, point: Point) -> float:
-        slower = CLOCKS[-1] / (point.setting or CLOCKS[-1])
+        slower = TOP_MHZ / point.knobs.get("clock_mhz", TOP_MHZ)
         passes = point.row.batch_size / point.row.micro_batch_size
         return self.pass_s * passes + self.optimizer_s + self.sample_s * point.row.batch_size * slower
 
     def power_w(self, point: Point) -> float:
-        share = (point.setting or CLOCKS[-1]) / CLOCKS[-1]
+        share = point.knobs.get("clock_mhz", TOP_MHZ) / TOP_MHZ
         idle_s = self.pass_s * point.row.batch_size / point.row.micro_batch_size + self.optimizer_s
         busy = 1 - idle_s / self.step_s(point)
         return self.rest_w + self.busy_w * share * (0.3 + 0.7 * busy) * (0.6 + 0.4 * max(0.6, share) ** 2)
@@ -97,7 +99,7 @@ def test_finds_a_point_near_the_best_that_keeps_the_cap(cap_w: float, seed: int)
     assert max(map(board.power_w, points)) <= 1.01 * cap_w
     # One setting less than the best is what a point so near the cap may cost.
     ideal = board.ideal(cap_w)
-    below = CLOCKS[max(0, CLOCKS.index(ideal.setting or 0) - 1)]
+    below = CLOCKS[max(0, CLOCKS.index(ideal.knobs) - 1)]
     assert board.cost(best) <= 1.02 * board.cost(Point(ideal.row, below))
     assert len(points) <= 40
 
@@ -119,13 +121,13 @@ def test_begins_at_the_highest_setting_without_a_cap() -> None:
 
 def test_chooses_among_rows_where_there_is_no_clock() -> None:
     board = Board()
-    search = Search(ROWS, (), cap_w=6.9, start=START, noise_w=board.noise_w)
+    search = Search(ROWS, (Knobs(),), cap_w=6.9, start=START, noise_w=board.noise_w)
     search.relative(FLAT)
-    assert search.next() == Point(START, None)
+    assert search.next() == Point(START, Knobs())
     finish(search, board, 6.9)
     best = search.best()
     assert best is not None
-    assert best.setting is None
+    assert best.knobs == Knobs()
     assert board.power_w(best) <= 6.9
 
 
@@ -134,10 +136,10 @@ def test_steps_up_in_clock_are_bounded() -> None:
     search = board.search(100.0)  # far from any power: nothing but the bound holds it back
     highest: dict[Row, float] = {}
     for point in finish(search, board):
-        assert point.setting is not None
-        others = max(highest.values(), default=CLOCKS[0])
-        assert point.setting <= max(others, 2.5 * highest.get(point.row, CLOCKS[0]))
-        highest[point.row] = max(highest.get(point.row, 0.0), point.setting)
+        clock_mhz = point.knobs["clock_mhz"]
+        others = max(highest.values(), default=CLOCKS[0]["clock_mhz"])
+        assert clock_mhz <= max(others, 2.5 * highest.get(point.row, CLOCKS[0]["clock_mhz"]))
+        highest[point.row] = max(highest.get(point.row, 0.0), clock_mhz)
 
 
 def test_what_was_above_the_cap_is_not_used_again() -> None:
@@ -148,13 +150,12 @@ def test_what_was_above_the_cap_is_not_used_again() -> None:
     search.above(Point(START, CLOCKS[3]), 5.1)
     best = search.best()
     assert best is not None
-    assert best.setting is not None
-    assert best.setting < CLOCKS[3]
+    assert best.knobs < CLOCKS[3]
     for _ in range(20):
         point = search.next()
         if point is None:
             break
-        assert point.row != START or (point.setting or 0) < CLOCKS[3]
+        assert point.row != START or point.knobs < CLOCKS[3]
         search.tell(point, *board.probe(point))
 
 
@@ -258,7 +259,7 @@ def test_a_margin_is_kept_like_a_lower_cap() -> None:
 
 
 def test_of_many_settings_some_are_taken() -> None:
-    clocks = [15.0 * k for k in range(1, 138)]
+    clocks = [Knobs(clock_mhz=15.0 * k) for k in range(1, 138)]
     search = Search(ROWS, clocks, cap_w=None, start=START)
     assert search.next() == Point(START, clocks[-1])
     with pytest.raises(KeyError):
@@ -295,7 +296,7 @@ def test_a_state_of_other_rows_is_passed_over() -> None:
     fewer = Search(ROWS[:3], CLOCKS[:4], cap_w=5.5, start=Row(16, 16))
     fewer.load_state_dict(search.state_dict())
     point = fewer.next()
-    assert point is None or (point.row in ROWS[:3] and point.setting in CLOCKS[:4])
+    assert point is None or (point.row in ROWS[:3] and point.knobs in CLOCKS[:4])
 
 
 # ------------------------------------------------------------------------------------------------------- of a profile
@@ -307,9 +308,9 @@ STRICT = SearchPolicy(
 SQUARES = tuple(Row(b, b) for b in (16, 32, 64, 128))
 
 
-def volts(board: Board) -> dict[float, float]:
+def volts(board: Board) -> dict[Knobs, float]:
     """What the made-up board's power says of its voltages: P goes with f V^2."""
-    return {clock: math.sqrt(0.6 + 0.4 * max(0.6, clock / CLOCKS[-1]) ** 2) for clock in CLOCKS}
+    return {knobs: math.sqrt(0.6 + 0.4 * max(0.6, knobs["clock_mhz"] / TOP_MHZ) ** 2) for knobs in CLOCKS}
 
 
 @pytest.mark.parametrize("cap_w", [4.0, 4.8, 5.6])

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from wattune.devices import Device, Sensor, SimulatedBoard, builtin_board
+from wattune.devices import Device, Knob, Sensor, SimulatedBoard, builtin_board
 from wattune.errors import InputError, SensorError
+from wattune.point import Knobs
 from wattune.records import Operation, PhaseWork, ProfileCell, ProfileTable, StepWork
 
 
@@ -71,8 +72,8 @@ def make_table(setting: str | None = "clock_mhz") -> ProfileTable:
 class FileDevice(Device):
     """A device on real time whose sensor (milliwatts) and clock (MHz) are files, as sysfs has them."""
 
-    name, mode, kind, actuator = "files", "-", "measured", "clock_mhz"
-    settings = (100.0, 200.0)
+    name, mode, kind = "files", "-", "measured"
+    knobs = (Knob("clock_mhz", (100.0, 200.0)),)
     sensor = Sensor(rail="power1_input")
     memory_bytes = None
     data_types = frozenset({"fp32"})
@@ -103,13 +104,13 @@ class FileDevice(Device):
             raise InputError("files cannot compute in", value=work.data_type, allowed="fp32")
         yield
 
-    def current(self) -> float:
-        return float(self.clock_file.read_text())
+    def current(self) -> Knobs:
+        return Knobs(clock_mhz=float(self.clock_file.read_text()))
 
-    def _apply(self, value: float) -> None:
+    def _apply(self, knobs: Knobs) -> None:
         # In one piece, as a kernel's file changes: another thread may be reading.
         beside = self.clock_file.with_suffix(".new")
-        beside.write_text(f"{value:g}\n")
+        beside.write_text(f"{knobs['clock_mhz']:g}\n")
         beside.replace(self.clock_file)
 
     def _snapshot(self) -> object:

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from wattune.devices import Device, Sensor, SimulatedDevice, builtin_board
+from wattune.point import Knobs
 from wattune.records import StepWork
 from wattune.workloads import Data, Workload
 
@@ -66,8 +67,6 @@ class Computer(Device):
     name = "computer"
     mode = "as it is"
     kind = "measured"
-    actuator = None
-    settings = ()
     sensor = Sensor(rail="made up", window_s=0.01)
     memory_bytes = None
     data_types = frozenset({"fp32"})
@@ -93,7 +92,7 @@ class Computer(Device):
     def current(self) -> None:
         return None
 
-    def _apply(self, value: float) -> None:
+    def _apply(self, knobs: Knobs) -> None:
         raise AssertionError("there is no clock")
 
     def _snapshot(self) -> object:

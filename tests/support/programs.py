@@ -12,6 +12,8 @@ from pathlib import Path
 
 from tests.support.device_examples import FileDevice
 
+from wattune.devices import Knob
+
 TRAINER = """
 import argparse, os, pathlib, signal, sys, time
 
@@ -162,7 +164,7 @@ class Files(FileDevice):
 class OneClock(Files):
     """With no choice, so that a test takes one cell."""
 
-    settings = (100.0,)
+    knobs = (Knob("clock_mhz", (100.0,)),)
 
 
 class ProgramsTime(OneClock):

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from wattune.devices import Device, Sensor, SimulatedDevice, builtin_board
+from wattune.devices import Device, Knob, Sensor, SimulatedDevice, builtin_board
 from wattune.devices.virtual_time import Piece, VirtualDevice
+from wattune.point import Knobs
 from wattune.records import StepWork
 from wattune.search.search import Point, Row
 
@@ -116,8 +117,8 @@ def board(*, noise_w: float = 0.03, **changes: Any) -> SimulatedDevice:
 class OwnTimeDevice(VirtualDevice):
     """A device that executes steps, on a time that steps and waiting alone let pass: 10 ms a step."""
 
-    name, mode, kind, actuator = "bench", "-", "measured", "clock_mhz"
-    settings = (100.0, 200.0)
+    name, mode, kind = "bench", "-", "measured"
+    knobs = (Knob("clock_mhz", (100.0, 200.0)),)
     sensor = Sensor(rail="made up", period_s=0.01, window_s=0.01)
     memory_bytes = None
     data_types = frozenset({"fp32"})
@@ -128,8 +129,8 @@ class OwnTimeDevice(VirtualDevice):
     def power_w(self) -> float:
         return self.clock_mhz / 50
 
-    def current(self) -> float:
-        return self.clock_mhz
+    def current(self) -> Knobs:
+        return Knobs(clock_mhz=self.clock_mhz)
 
     def _check(self, work: StepWork) -> None:
         pass
@@ -140,8 +141,8 @@ class OwnTimeDevice(VirtualDevice):
     def _at_rest(self) -> Piece:
         return Piece(1.0, self.power_w())
 
-    def _apply(self, value: float) -> None:
-        self.clock_mhz = value
+    def _apply(self, knobs: Knobs) -> None:
+        self.clock_mhz = knobs["clock_mhz"]
 
     def _snapshot(self) -> object:
         return self.clock_mhz
@@ -165,8 +166,8 @@ class Late(Numbered):
 class RealTimeDevice(Device):
     """A device on real time with two clocks, whose power is a function of the present one."""
 
-    name, mode, kind, actuator = "bench", "-", "measured", "clock_mhz"
-    settings = (100.0, 200.0)
+    name, mode, kind = "bench", "-", "measured"
+    knobs = (Knob("clock_mhz", (100.0, 200.0)),)
     sensor = Sensor(rail="made up", period_s=0.01, window_s=0.01)
     memory_bytes = None
     data_types = frozenset({"fp32"})
@@ -190,11 +191,11 @@ class RealTimeDevice(Device):
     def step(self, work: StepWork) -> Iterator[None]:
         yield
 
-    def current(self) -> float:
-        return self.clock_mhz
+    def current(self) -> Knobs:
+        return Knobs(clock_mhz=self.clock_mhz)
 
-    def _apply(self, value: float) -> None:
-        self.clock_mhz = value
+    def _apply(self, knobs: Knobs) -> None:
+        self.clock_mhz = knobs["clock_mhz"]
 
     def _snapshot(self) -> object:
         return self.clock_mhz
@@ -210,7 +211,7 @@ class Tour:
     reason = "the tour is over"
 
     def __init__(self, rows: Any, settings: Any, *, cap_w: float | None, start: Row, **_: Any):
-        self.places = [Point(row, min(settings, default=None)) for row in sorted(rows, key=lambda row: row != start)]
+        self.places = [Point(row, min(settings)) for row in sorted(rows, key=lambda row: row != start)]
         self.cap_w = cap_w
         self.seen: dict[Point, tuple[float, float]] = {}
         self.closed: set[Point] = set()
@@ -243,10 +244,10 @@ class Tour:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "seen": [[list(p.row), p.setting, *figures] for p, figures in self.seen.items()],
-            "closed": [[list(p.row), p.setting] for p in self.closed],
+            "seen": [[list(p.row), dict(p.knobs), *figures] for p, figures in self.seen.items()],
+            "closed": [[list(p.row), dict(p.knobs)] for p in self.closed],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seen = {Point(Row(*row), at): (step_s, peak_w) for row, at, step_s, peak_w in state["seen"]}
-        self.closed = {Point(Row(*row), at) for row, at in state["closed"]}
+        self.seen = {Point(Row(*row), Knobs(at)): (step_s, peak_w) for row, at, step_s, peak_w in state["seen"]}
+        self.closed = {Point(Row(*row), Knobs(at)) for row, at in state["closed"]}

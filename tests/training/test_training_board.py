@@ -27,7 +27,7 @@ class Telling(SimulatedDevice):
 
     def conditions(self):
         now_s = self.now_s()
-        goal = 90.0 if self.current() > self.hot_above_mhz else 60.0
+        goal = 90.0 if self.current()["clock_mhz"] > self.hot_above_mhz else 60.0
         self.celsius += (goal - self.celsius) * min(1.0, (now_s - self.since_s) / 5.0)
         self.since_s = now_s
         throttled = ("gpu-balanced",) if now_s < self.throttled_until_s else ()
@@ -39,7 +39,7 @@ class Telling(SimulatedDevice):
         return due
 
     def arm_guard(self, cap_w, max_temp_c=None):
-        self.handed.append((cap_w, max_temp_c, self.current()))
+        self.handed.append((cap_w, max_temp_c, self.current()["clock_mhz"]))
 
 
 def long(**changes):
@@ -68,7 +68,7 @@ def test_a_board_that_stays_too_hot_is_stopped_for_safety():
     record = train(device, workload, made.plan(batch_size=32, clock_mhz=153.6), max_temp_c=80.0)
     assert record.ended == "stopped for safety"
     assert "°C at the lowest setting, above the limit of 80 °C" in record.reason
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 def test_a_cap_that_cannot_be_kept_is_named():
@@ -87,9 +87,9 @@ def test_a_board_that_does_not_tell_its_temperature_any_more_is_stopped_for_safe
             numb = self.numb_s[0] <= self.now_s() < self.numb_s[1] or self.now_s() >= 10.0
             return Conditions() if numb else conditions
 
-        def _apply(self, value):
-            super()._apply(value)
-            if value == self.settings[0]:
+        def _apply(self, knobs):
+            super()._apply(knobs)
+            if knobs == self.safest:
                 self.at_lowest_s = self.now_s()
 
     device = Numb(hot_above_mhz=10_000.0)
@@ -99,7 +99,7 @@ def test_a_board_that_does_not_tell_its_temperature_any_more_is_stopped_for_safe
     assert "no temperature" in record.reason
     assert 11.9 < device.at_lowest_s < 12.3
     assert device.now_s() == pytest.approx(12.2, abs=0.5)
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 def test_a_board_that_cannot_be_brought_back_after_a_stop_has_its_record_all_the_same():
@@ -146,7 +146,7 @@ def test_the_board_guards_the_limits_as_well():
     refusing = Refusing()
     with pytest.raises(DeviceError, match="gone"):
         train(refusing, made.workload(), made.plan(cap_w=5.0))
-    assert refusing.current() == refusing.settings[-1]
+    assert refusing.current() == refusing.combinations()[-1]
 
 
 def test_what_happens_to_the_board_is_in_the_record_in_the_trainings_time():

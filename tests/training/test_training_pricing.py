@@ -23,7 +23,7 @@ def test_the_price_of_a_run_is_what_its_training_takes(tmp_path, batch_size, cap
     for field in ("reached", "ended", "samples", "time_s", "energy_j", "power_peak_w", "evaluations", "guard", "exact"):
         assert getattr(priced, field) == getattr(trained, field), field
     assert priced.provenance.seed == 3
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 def test_nothing_is_executed(monkeypatch):

@@ -14,6 +14,7 @@ from wattune.cap import PowerCap, SensorLimit
 from wattune.devices import Fault, ReplayDevice
 from wattune.errors import DeviceError, InputError, Interrupted, RecordError, SensorError
 from wattune.planning import plan as make_plan
+from wattune.point import Knobs
 from wattune.profiling import profile, profile_key
 from wattune.records import (
     Baseline,
@@ -146,11 +147,11 @@ def test_a_cap_that_no_setting_keeps_ends_the_training_for_safety(tmp_path):
     record = train(device, made.workload(target=None, budget_samples=10**6), made.plan(cap_w=3.0))
     assert (record.reached, record.ended) == (False, "stopped for safety")
     assert record.guard[-1].action == "at lowest"
-    assert record.guard[-1].setting == device.settings[0]
+    assert record.guard[-1].setting == device.knobs[0].values[0]
     assert 10 < record.time_s < 20
     assert 0 < record.samples < 10**6
     assert record.samples % 8 == 0
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 FAULTY = {"noise_w": 0.03, "resolution_w": 0.0405, "faults": [made.spike(1.0, 0.5)]}
@@ -168,7 +169,7 @@ def test_a_resumed_training_ends_with_the_same_record(tmp_path, stops):
         device = made.nano(**FAULTY, seed=3)
         with pytest.raises(Interrupted):
             train(device, workload, plan, checkpoint=path, resume=True, seed=1, progress=Stop(stop))
-        assert device.current() == device.settings[-1]
+        assert device.current() == device.combinations()[-1]
     done = []
     resumed = train(
         made.nano(**FAULTY, seed=3),
@@ -270,7 +271,7 @@ def test_a_kill_between_two_evaluations_repeats_less_than_an_interval(tmp_path, 
     monkeypatch.setattr(dying, "step", failing)
     with pytest.raises(RuntimeError):
         train(dying, workload, made.plan(), checkpoint=path)
-    assert dying.current() == dying.settings[-1]
+    assert dying.current() == dying.combinations()[-1]
     assert same(train(made.nano(), workload, made.plan(), checkpoint=path, resume=True), whole)
 
 
@@ -301,7 +302,7 @@ def test_a_plan_for_something_else_is_refused():
         train(device, workload, plan, key=key)
 
 
-def test_a_plan_with_another_actuator_or_clock_is_refused():
+def test_a_plan_with_another_knob_or_clock_is_refused():
     with pytest.raises(InputError, match="power_limit_w"):
         train(made.nano(), made.workload(), Plan(batch_size=8, power_limit_w=100.0))
     with pytest.raises(InputError, match="no such clock_mhz"):
@@ -314,7 +315,7 @@ def test_a_metric_that_is_not_a_number_ends_the_training():
     assert (record.reached, record.ended, record.evaluations) == (False, "diverged", ())
     assert record.samples > 0
     assert record.pays_after_trainings is None
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 def test_a_sensor_that_is_away_for_a_moment_is_asked_again():
@@ -331,16 +332,16 @@ def test_a_sensor_that_is_away_for_a_moment_is_asked_again():
 def test_training_never_goes_on_blind(tmp_path, cap_w):
     device = made.nano(faults=[Fault(kind="dropout", time_s=2.0, duration_s=5.0)])
     clocks, apply = [], device._apply
-    device._apply = lambda value: (clocks.append(value), apply(value))
+    device._apply = lambda knobs: (clocks.append(knobs["clock_mhz"]), apply(knobs))
     workload, plan = made.workload(target=None, budget_samples=10**5), made.plan(cap_w=cap_w)
     record = train(device, workload, plan, checkpoint=tmp_path / "c")
     assert (record.ended, record.reached) == ("stopped for safety", False)
     assert "the power sensor stopped responding" in record.reason
     assert 4.0 < device.now_s() < 4.4  # it was given up 2 s after its last reading, and the step then ended
-    assert clocks == [614.4, device.settings[0]]
+    assert clocks == [614.4, device.knobs[0].values[0]]
     assert [event.kind for event in record.board_events] == ["sensor lost"]
     assert "set to the lowest, 76.8" in record.board_events[0].text
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 def test_after_a_safety_stop_training_goes_on_from_where_it_was(tmp_path):
@@ -361,16 +362,16 @@ def test_a_sensor_that_never_gave_a_reading_is_an_error():
     with pytest.raises(SensorError, match="gives no reading"):
         train(device, made.workload(target=None), made.plan())
     assert device.now_s() < 3
-    assert device.current() == device.settings[-1]
+    assert device.current() == device.combinations()[-1]
 
 
 class Stuck(FileDevice):
     """A board that cannot be slowed down."""
 
-    def _apply(self, value):
-        if value == 100.0:
+    def _apply(self, knobs):
+        if knobs == self.safest:
             raise DeviceError("the clock cannot be written")
-        super()._apply(value)
+        super()._apply(knobs)
 
 
 def test_a_board_that_cannot_be_slowed_down_ends_the_training(tmp_path):
@@ -383,7 +384,7 @@ def test_a_board_that_cannot_be_slowed_down_ends_the_training(tmp_path):
 def test_what_the_sensor_holds_from_before_is_not_answered():
     device, workload = made.nano(), made.workload(target=None)
     work = open_algorithm("backprop", workload, 32).work()
-    with device.at(921.6):
+    with device.at(Knobs(clock_mhz=921.6)):
         while device.power_w() < 4.6:
             with device.step(work):
                 pass
@@ -434,7 +435,7 @@ def test_a_board_that_executes_steps_is_measured_in_real_time(tmp_path):
     device = FileDevice(tmp_path)
     workload = replace(made.workload(), target=None, budget_samples=512)
     record = train(device, workload, made.plan(clock_mhz=100.0, cap_w=5.0), checkpoint=tmp_path / "c")
-    assert device.current() == 200.0
+    assert device.current() == Knobs(clock_mhz=200.0)
     assert 0 < record.time_s <= device.now_s()
     assert record.power_peak_w == pytest.approx(4.321)
     assert record.provenance.kind == "measured"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wattune.cli.options import Json, SysfsRoot
 from wattune.cli.output import emit, emit_json, note
@@ -23,13 +23,11 @@ def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
     \b
     Example:  wattune devices
     """
-    from dataclasses import asdict
-
     from wattune.devices import known_devices
 
     known = known_devices(None if sysfs_root is None else str(sysfs_root.absolute()))
     if as_json:
-        emit_json([asdict(device) for device in known])
+        emit_json([_fields(device) for device in known])
         return
     if known:
         emit(_listed(known))
@@ -41,6 +39,21 @@ def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
             concerned.setdefault(problem, []).append(device.spec)
     for problem, specs in concerned.items():
         note(f"{', '.join(specs)}: {problem}")
+
+
+def _fields(device: KnownDevice) -> dict[str, Any]:
+    """Fields of a device in the JSON: its first knob as ``actuator`` and ``settings``, all in ``knobs`` if several."""
+    from dataclasses import asdict
+
+    fields = asdict(device)
+    fields.pop("knobs")
+    first = device.knobs[0] if device.knobs else None
+    fields["actuator"] = None if first is None else first.name
+    fields["settings"] = () if first is None else first.values
+    fields["clocks_mhz"] = next((knob.values for knob in device.knobs if knob.name == "clock_mhz"), ())
+    if len(device.knobs) > 1:
+        fields["knobs"] = [{"name": knob.name, "values": knob.values} for knob in device.knobs]
+    return fields
 
 
 def _listed(known: list[KnownDevice]) -> str:
@@ -62,10 +75,12 @@ def _about(device: KnownDevice) -> tuple[str, ...]:
 
 
 def _settings(device: KnownDevice) -> str:
-    if not device.settings:
-        return "-"
-    unit = "W" if device.actuator == "power_limit_w" else "MHz"
-    return f"{len(device.settings)}: {device.settings[0]:g} to {device.settings[-1]:g} {unit}"
+    from wattune.point import knob_text
+
+    ranges = (
+        f"{len(knob.values)}: {knob.values[0]:g} to {knob_text(knob.name, knob.values[-1])}" for knob in device.knobs
+    )
+    return "; ".join(ranges) or "-"
 
 
 def _power(device: KnownDevice) -> str:

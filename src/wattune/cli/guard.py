@@ -114,13 +114,14 @@ def _listed(board: Device, wanted_mhz: float) -> float:
     """The device's own value of a clock, which may be given rounded. Raises: InputError."""
     from wattune_agent.settings import nearest
 
-    if board.actuator == "power_limit_w":
+    clocks_mhz = next((knob.values for knob in board.knobs if knob.name == "clock_mhz"), ())
+    if board.knobs and not clocks_mhz:
         raise InputError(
             "--clock", value=f"{wanted_mhz:g}", allowed="none: this device has a power limit instead of a clock"
         )
-    meant_mhz = nearest(board.settings, wanted_mhz)
-    if meant_mhz not in board.settings:
-        allowed = ", ".join(f"{mhz:g}" for mhz in board.settings)
+    meant_mhz = nearest(clocks_mhz, wanted_mhz)
+    if meant_mhz not in clocks_mhz:
+        allowed = ", ".join(f"{mhz:g}" for mhz in clocks_mhz)
         raise InputError(
             f"{board.name} has no such clock",
             value=f"{wanted_mhz:.12g} MHz",

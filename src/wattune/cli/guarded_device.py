@@ -9,14 +9,16 @@ from typing import Any
 
 from wattune.devices import Device, Setting
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
+from wattune.point import Knobs
 from wattune_agent.errors import BadRequest, FileFailed, NoReading, NotThere
 
 
 class Pinned:
-    """``Device.at`` as separate calls."""
+    """``Device.at`` as separate calls. Raises: InputError if the device has several knobs."""
 
     def __init__(self, device: Device):
         self._device = device
+        self._knob = device.only_knob("wattune guard", hint="profile with --strategy full, then train at the plan")
         self._inside = ExitStack()
         self._setting: Setting | None = None
 
@@ -26,8 +28,8 @@ class Pinned:
         return {
             "name": self._device.name,
             "rail": sensor.rail,
-            "settings_mhz": list(self._device.settings),
-            "setting_unit": "W" if self._device.actuator == "power_limit_w" else "MHz",
+            "settings_mhz": [] if self._knob is None else list(self._knob.values),
+            "setting_unit": "W" if self._knob is not None and self._knob.name == "power_limit_w" else "MHz",
             "window_s": sensor.window_s,
             "lag_s": sensor.lag_s,
             "period_s": sensor.period_s,
@@ -41,16 +43,18 @@ class Pinned:
 
     def claim(self) -> None:
         """Check that the setting can be changed: to the highest, and back. Raises: as ``pin`` and ``restore``."""
-        with _mapped(), self._device.at(self._device.settings[-1]):
+        with _mapped(), self._device.at(self._device.combinations()[-1]):
             pass
 
     def pin(self, setting: float) -> None:
         """Pin this setting. Raises: BadRequest, NotThere, FileFailed."""
         with _mapped():
+            assert self._knob is not None
+            knobs = Knobs({self._knob.name: setting})
             if self._setting is None:
-                self._setting = self._inside.enter_context(self._device.at(setting))
+                self._setting = self._inside.enter_context(self._device.at(knobs))
             else:
-                self._setting.change(setting)
+                self._setting.change(knobs)
 
     def check(self) -> list[dict[str, Any]]:
         """Events since the last call, in seconds of the machine's monotonic clock."""

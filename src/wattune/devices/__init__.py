@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattune.devices.base import Actuator, Conditions, Device, ExactStep, GroundTruth, Sensor, Setting
+from wattune.devices.base import Conditions, Device, ExactStep, GroundTruth, Knob, Sensor, Setting
 from wattune.devices.meter import Meter, MeterFigures
 from wattune.devices.real_time import RealDevice
 from wattune.devices.registry import OPENERS, KnownDevice, known_devices, open_device
@@ -12,12 +12,12 @@ from wattune.devices.simulator.simulated import SimulatedDevice
 
 __all__ = [
     "OPENERS",
-    "Actuator",
     "Conditions",
     "Device",
     "ExactStep",
     "Fault",
     "GroundTruth",
+    "Knob",
     "KnownDevice",
     "Meter",
     "MeterFigures",

@@ -6,12 +6,13 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
-from wattune.devices.base import BoardController, Conditions, Sensor
+from wattune.devices.base import BoardController, Conditions, Knob, Sensor
 from wattune.devices.real_time import RealDevice, mapped, told
 from wattune.devices.spec_options import split_options, with_options
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
+from wattune.point import Knobs
 from wattune.records import Supply
 from wattune_agent.board import Board
 from wattune_agent.client import Client
@@ -46,7 +47,6 @@ class BoardDevice(RealDevice):
     switched, which stays switched until ``close``.
     """
 
-    actuator: Literal["clock_mhz"] | None
     controller: BoardController
     shares_memory = True
 
@@ -59,8 +59,8 @@ class BoardDevice(RealDevice):
         self.name = str(board["name"])
         self.mode = ", ".join(f"{key} {value}" for key, value in board["mode"].items()) or "as it is"
         self.kind = "measured" if board["real"] else "simulated"
-        self.settings = tuple(float(mhz) for mhz in board["settings_mhz"])
-        self.actuator = "clock_mhz" if self.settings else None
+        clocks_mhz = tuple(float(mhz) for mhz in board["settings_mhz"])
+        self.knobs = (Knob("clock_mhz", clocks_mhz),) if clocks_mhz else ()
         self.trains_on = "gpu" if board["family"] == "jetson" else "cpu"
         self.data_types = _data_types(self.name) if self.trains_on == "gpu" else CPU_DATA_TYPES
         self.sensor = _sensor(board)
@@ -71,7 +71,7 @@ class BoardDevice(RealDevice):
             self.supply = Supply(other_w=found[0], efficiency=found[1]) if found else None
         except AgentError as error:
             self.problems += (str(error),)
-        self._setting: float | None = None
+        self._pinned: Knobs | None = None
         self._changing = threading.RLock()
         self._asking = threading.Lock()
         self._checked_s = 0.0
@@ -89,32 +89,34 @@ class BoardDevice(RealDevice):
             raise InputError("cannot wait for", value=seconds, allowed="0 seconds or more")
         self._tree.sleep(seconds)
 
-    # ------------------------------------------------------------------------------------------------------ actuator
+    # --------------------------------------------------------------------------------------------------------- knobs
 
-    def current(self) -> float | None:
+    def current(self) -> Knobs | None:
         """The clock that is pinned; None while the board itself chooses."""
-        return self._setting
+        return self._pinned
 
-    def _apply(self, value: float) -> None:
+    def _apply(self, knobs: Knobs) -> None:
         with self._changing:
             with mapped():
                 try:
-                    self.controller.pin(float(value))  # a failed call leaves the clock as it was found, or pinned
+                    self.controller.pin(
+                        float(knobs["clock_mhz"])
+                    )  # a failed call leaves the clock as it was found, or pinned
                 finally:
                     self._collect()
-            if value != self._setting:
+            if knobs != self._pinned:
                 self._stuck.change()
-            self._setting = float(value)
+            self._pinned = knobs
 
     def _snapshot(self) -> object:
-        return self._setting
+        return self._pinned
 
     def _restore(self, snapshot: object) -> None:
-        if isinstance(snapshot, float):
+        if isinstance(snapshot, Knobs):
             self._apply(snapshot)
             return
         with self._changing:
-            self._setting = None
+            self._pinned = None
             with mapped():
                 if self._loosen is not None:
                     self._loosen()  # the controller still watches the pin: it is not called until the next one
@@ -127,7 +129,7 @@ class BoardDevice(RealDevice):
 
         Raises: DeviceError.
         """
-        if isinstance(self.controller, Client) and self.settings:
+        if isinstance(self.controller, Client) and self.knobs:
             with mapped():
                 self.controller.guard(cap_w, max_temp_c)
 
@@ -148,11 +150,11 @@ class BoardDevice(RealDevice):
     def _check(self) -> None:
         """Check about once a second, while pinned, for another writer that changed our limits."""
         now_s = self.now_s()
-        if self._setting is None or now_s - self._checked_s < CHECK_S or not self._changing.acquire(blocking=False):
+        if self._pinned is None or now_s - self._checked_s < CHECK_S or not self._changing.acquire(blocking=False):
             return  # the thread that holds the lock is changing them right now
         try:
             self._checked_s = now_s
-            if self._setting is not None:
+            if self._pinned is not None:
                 self._collect()
         finally:
             self._changing.release()
@@ -200,7 +202,7 @@ class BoardDevice(RealDevice):
 
     def close(self) -> None:
         """Restore the board and its mode, and release it. Raises: DeviceError."""
-        self._setting = None
+        self._pinned = None
         with mapped():
             self.controller.close()
 

@@ -1,4 +1,4 @@
-"""The one interface of a device: a clock (or another actuator), a power sensor, and time.
+"""The one interface of a device: its knobs (a clock, a power limit, ...), a power sensor, and time.
 
 The device owns time: a simulated board runs on virtual time, so everything that waits, samples or measures
 asks the device and never the operating system.
@@ -6,24 +6,55 @@ asks the device and never the operating system.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, final
 
 from wattune.errors import DeviceError, InputError
+from wattune.point import Knobs
 from wattune.records import ExactFigures, Kind, StepWork
 
 if TYPE_CHECKING:
     from wattune.records import BoardEvent, ProfileTable, Supply
 
-Actuator = Literal["clock_mhz", "power_limit_w"]
-
 JOIN_S = 5.0
 """Longest wait for a call in another thread to return. A read of a sensor may never return: after this time it is
 abandoned, and its result is ignored."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A knob of a device: its name, which is one of ``wattune.point.KNOBS``, and the values that it takes, ascending.
+
+    ``power_rises``: power rises with the value; otherwise it falls. ``volts``: voltage of the processor at each value,
+    as published; empty if that is not known.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    power_rises: bool = True
+    volts: tuple[float, ...] = ()
+
+    @property
+    def by_power(self) -> tuple[float, ...]:
+        """The values, beginning with the one that draws least."""
+        return self.values if self.power_rises else self.values[::-1]
+
+    @property
+    def safest(self) -> float:
+        """The value that draws least."""
+        return self.by_power[0]
+
+
+def combinations(knobs: Sequence[Knob]) -> tuple[Knobs, ...]:
+    """Every setting of these knobs, ascending; one that sets nothing if there are none."""
+    names = [knob.name for knob in knobs]
+    grid = itertools.product(*(knob.values for knob in knobs))
+    return tuple(sorted(Knobs(dict(zip(names, values, strict=True))) for values in grid))
 
 
 @dataclass(frozen=True)
@@ -66,22 +97,22 @@ class Conditions:
 
 
 class Setting:
-    """The device's actuator inside ``Device.at``: the only way to change it. It may be changed from any thread."""
+    """The device's knobs inside ``Device.at``: the only way to change them. They may be changed from any thread."""
 
-    def __init__(self, device: Device, value: float | None):
+    def __init__(self, device: Device, knobs: Knobs):
         self._device = device
         self._turn = threading.RLock()
         self._was_left = False
-        self.value = value
+        self.knobs = knobs
 
-    def change(self, value: float) -> None:
-        """Change to another of the device's settings. Raises: InputError; DeviceError, also after ``at`` was left."""
-        self._device.check_setting(value)
+    def change(self, knobs: Knobs) -> None:
+        """Set the knobs to other values. Raises: InputError; DeviceError, also after ``at`` was left."""
+        self._device.check_knobs(knobs)
         with self._turn:
             if self._was_left:
-                raise DeviceError(f"{self._device.name} was left as it was found: it is not set to {value:g} any more")
-            self._device._apply(value)
-            self.value = value
+                raise DeviceError(f"{self._device.name} was left as it was found: it is not set to {knobs} any more")
+            self._device._apply(knobs)
+            self.knobs = knobs
 
     def _leave(self) -> None:
         free = self._turn.acquire(timeout=JOIN_S)
@@ -141,7 +172,7 @@ class Device(ABC):
     """A device that trains.
 
     Contract, held by ``tests/devices/contract.py`` for every implementation:
-    ``settings`` ascend and hold every value that ``at`` takes; ``at`` leaves the device as it was found, also on an
+    the values of each knob ascend and are all that ``at`` takes; ``at`` leaves the device as it was found, also on an
     exception, and can be nested; ``now_s`` never decreases; ``power_w`` is positive or raises SensorError;
     ``step`` raises OutOfDeviceMemory before anything is done if the work does not fit, and InputError for a
     data type that the chip lacks.
@@ -149,17 +180,15 @@ class Device(ABC):
     No code outside ``wattune.devices`` asks for a device's class. What only some devices can do is a method or an
     attribute here, and the others answer with None or an empty result: ``recorded_profile`` (a replay alone);
     ``variants``, ``exact_steps`` and ``ground_truth`` (a simulated board alone); ``controller`` (a board that this
-    computer or an agent controls). ``variants`` are devices of the same kind and actuator, without variants of their
-    own, and the same ones each time; ``exact_steps`` has one entry for each of ``settings``.
+    computer or an agent controls). ``variants`` are devices of the same kind and knobs, without variants of their own,
+    and the same ones each time; ``exact_steps`` has one entry for each of ``combinations``.
     """
 
     name: str
     mode: str
     kind: Kind
-    actuator: Actuator | None
-    settings: tuple[float, ...]
-    volts: tuple[float, ...] = ()
-    """Voltage of the processor at each setting, as published; empty if that is not known."""
+    knobs: tuple[Knob, ...] = ()
+    """The knobs, beginning with the one that is lowered first to save power; empty if nothing can be set."""
     sensor: Sensor
     memory_bytes: float | None
     data_types: frozenset[str]
@@ -197,12 +226,12 @@ class Device(ABC):
         """A context manager around one step of this work. Raises: OutOfDeviceMemory, InputError."""
 
     @abstractmethod
-    def current(self) -> float | None:
-        """The value that the actuator is set to; None without one, or while the board itself chooses."""
+    def current(self) -> Knobs | None:
+        """The values that the knobs are set to; None without knobs, or while the board itself chooses."""
 
     @abstractmethod
-    def _apply(self, value: float) -> None:
-        """Set the actuator to a checked value and verify that it took effect. Raises: DeviceError."""
+    def _apply(self, knobs: Knobs) -> None:
+        """Set every knob to its checked value and verify that it took effect. Raises: DeviceError."""
 
     @abstractmethod
     def _snapshot(self) -> object:
@@ -215,43 +244,88 @@ class Device(ABC):
     # ---------------------------------------------------------------------------------------- for all callers
 
     @property
-    def clocks_mhz(self) -> tuple[float, ...]:
-        """The clocks, ascending; empty if the device has none or another actuator."""
-        return self.settings if self.actuator == "clock_mhz" else ()
+    def safest(self) -> Knobs:
+        """The setting that draws least; empty for a device without knobs."""
+        return Knobs({knob.name: knob.safest for knob in self.knobs})
 
-    @property
-    def safest(self) -> float | None:
-        """The setting that draws least; None for a device without settings."""
-        return self.settings[0] if self.settings else None
+    def combinations(self) -> tuple[Knobs, ...]:
+        """Every setting, ascending; on a device without knobs, one that sets nothing."""
+        return combinations(self.knobs)
 
-    def ladder(self, value: float | None) -> tuple[float, ...]:
-        """The settings from the safest up to ``value``, each drawing no less than the one before; empty for None."""
-        return () if value is None else self.settings[: self.settings.index(value) + 1]
+    def climbs(self) -> tuple[tuple[Knobs, ...], ...]:
+        """For each combination of the other knobs, the settings along the first knob; both begin with what draws least.
 
-    def check_setting(self, value: float) -> None:
-        """Check a setting. Raises: InputError if ``value`` is not one of the device's settings."""
-        if value not in self.settings:
+        On a device without knobs, one climb with one setting that sets nothing.
+        """
+        if not self.knobs:
+            return ((Knobs(),),)
+        first, *others = self.knobs
+        names = [knob.name for knob in others]
+        return tuple(
+            tuple(Knobs({first.name: value, **dict(zip(names, values, strict=True))}) for value in first.by_power)
+            for values in itertools.product(*(knob.by_power for knob in others))
+        )
+
+    def ladder(self, knobs: Knobs) -> tuple[Knobs, ...]:
+        """The settings from the safest up to ``knobs``, each drawing no less than the one before; empty for no knobs.
+
+        Downwards, the first knob goes to its safest value before the next one moves.
+        """
+        if not knobs:
+            return ()
+        steps = [self.safest]
+        for knob in reversed(self.knobs):
+            values = knob.by_power
+            for value in values[1 : values.index(knobs[knob.name]) + 1]:
+                steps.append(steps[-1].replace(**{knob.name: value}))
+        return tuple(steps)
+
+    def check_knobs(self, knobs: Knobs) -> None:
+        """Check a setting. Raises: InputError unless it has an allowed value for each of the device's knobs."""
+        allowed = {knob.name: knob.values for knob in self.knobs}
+        for name, value in knobs.items():
+            if value not in allowed.get(name, ()):
+                raise InputError(
+                    f"{self.name} has no such {name}",
+                    value=value,
+                    allowed=", ".join(f"{v:g}" for v in allowed.get(name, ())) or "none, it cannot be set",
+                )
+        if missing := [name for name in allowed if name not in knobs]:
             raise InputError(
-                f"{self.name} has no such {self.actuator or 'clock'}",
-                value=value,
-                allowed=", ".join(f"{s:g}" for s in self.settings) or "none, it cannot be set",
+                f"{self.name} needs a value for each of its knobs",
+                value=f"none for {', '.join(missing)}",
+                allowed="; ".join(f"{name} {', '.join(f'{v:g}' for v in allowed[name])}" for name in missing),
             )
+
+    def only_knob(self, task: str, *, hint: str) -> Knob | None:
+        """The device's one knob, or None, for a task that cannot set several. Raises: InputError for several knobs."""
+        if len(self.knobs) > 1:
+            names = ", ".join(knob.name for knob in self.knobs)
+            raise InputError(f"{task} cannot set several knobs", value=names, allowed="a device with one", hint=hint)
+        return self.knobs[0] if self.knobs else None
+
+    def knobs_from(self, saved: Mapping[str, float] | float | None) -> Knobs:
+        """A setting from a saved state: its values by name, or the value of the first knob alone, as states had it
+        while there was one knob; None for no knobs."""
+        if isinstance(saved, Mapping):
+            return Knobs(saved)
+        return Knobs() if saved is None else Knobs({self.knobs[0].name: saved})
 
     @final
     @contextmanager
-    def at(self, value: float | None) -> Iterator[Setting]:
-        """Hold the device at this clock (or power limit), and restore it afterwards, whatever happens inside.
+    def at(self, knobs: Knobs | None) -> Iterator[Setting]:
+        """Hold the device at this setting, and restore it afterwards, whatever happens inside.
 
-        None leaves the actuator alone. Raises: InputError for a value that is not in ``settings``.
+        None, or no knobs, leaves the device alone. Raises: as ``check_knobs``; DeviceError.
         """
-        if value is None:
-            yield Setting(self, None)
+        if not knobs:
+            yield Setting(self, Knobs())
             return
-        self.check_setting(value)
+        self.check_knobs(knobs)
         snapshot = self._snapshot()
-        setting = Setting(self, value)
+        setting = Setting(self, knobs)
         try:
-            self._apply(value)
+            self._apply(knobs)
             yield setting
         finally:
             setting._leave()
@@ -320,8 +394,8 @@ class Device(ABC):
         """
         return ()
 
-    def exact_steps(self, work: StepWork) -> dict[float, ExactStep]:
-        """Clock in MHz -> noise-free figures of a step of this work on a simulated board; empty for other devices."""
+    def exact_steps(self, work: StepWork) -> dict[Knobs, ExactStep]:
+        """Setting -> noise-free figures of a step of this work on a simulated board; empty for other devices."""
         return {}
 
     def state_dict(self) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from wattune.devices.base import Conditions, Sensor
 from wattune.devices.real_time import RealDevice, told
 from wattune.devices.spec_options import split_options
 from wattune.errors import DeviceUnavailable, InputError, SensorError
+from wattune.point import Knobs
 from wattune_agent.memory import free_bytes, swapped_bytes
 from wattune_agent.tree import Tree
 
@@ -42,8 +43,6 @@ class ExternalDevice(RealDevice):
     """This machine, with a meter that is read through a URL or a command. ``ask`` returns its answer as text."""
 
     kind = "measured"
-    actuator = None
-    settings = ()
     mode = "as it is"
     data_types = frozenset({"fp32", "tf32", "fp16", "bf16"})
     trains_on = "gpu"  # if there is one: the meter knows nothing of processors
@@ -72,8 +71,8 @@ class ExternalDevice(RealDevice):
         """None: nothing can be set."""
         return None
 
-    def _apply(self, value: float) -> None:
-        raise AssertionError("has no settings")
+    def _apply(self, knobs: Knobs) -> None:
+        raise AssertionError("has no knobs")
 
     def _snapshot(self) -> object:
         return None

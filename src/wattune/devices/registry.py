@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 
-from wattune.devices.base import Actuator, Device, Sensor
+from wattune.devices.base import Device, Knob, Sensor
 from wattune.devices.simulator.board_file import board_names, builtin_board
 from wattune.errors import DeviceError, UnknownName, WattuneError
 from wattune.records import Kind
@@ -48,9 +48,7 @@ class KnownDevice:
     name: str
     mode: str
     kind: Kind | None
-    actuator: Actuator | None
-    settings: tuple[float, ...]
-    clocks_mhz: tuple[float, ...]
+    knobs: tuple[Knob, ...]
     sensor: str
     memory_bytes: float | None
     power_w: float | None = None
@@ -90,7 +88,7 @@ def known_devices(sysfs_root: str | None = None) -> list[KnownDevice]:
     if sysfs_root is not None:
         return marked([_listed(spec, find) for spec, find in found_in(sysfs_root)])
     real = marked([_listed(spec, find) for spec, find in found_here()])
-    real = [device for device in real if device.backend != "cpu" or device.settings or device.sensor != NO_SENSOR]
+    real = [device for device in real if device.backend != "cpu" or device.knobs or device.sensor != NO_SENSOR]
     simulated = [_listed(spec, lambda spec=spec: open_device(spec)) for spec in _simulated()]  # type: ignore[misc]
     return real + simulated + [_foreign(point) for point in _third_parties()]
 
@@ -157,7 +155,7 @@ def _listed(spec: str, find: Callable[[], Device]) -> KnownDevice:
     try:
         device = find()
     except WattuneError as error:
-        return KnownDevice(spec, backend, spec, "", None, None, (), (), "", None, problems=(str(error),))
+        return KnownDevice(spec, backend, spec, "", None, (), "", None, problems=(str(error),))
     try:
         problems, power_w = list(device.problems), None
         if device.sensor.rail:
@@ -171,9 +169,7 @@ def _listed(spec: str, find: Callable[[], Device]) -> KnownDevice:
             name=device.name,
             mode=device.mode,
             kind=device.kind,
-            actuator=device.actuator,
-            settings=device.settings,
-            clocks_mhz=device.clocks_mhz,
+            knobs=device.knobs,
             sensor=_described(device.sensor),
             memory_bytes=device.memory_bytes,
             power_w=power_w,

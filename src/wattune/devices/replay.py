@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wattune.devices.base import Actuator, Sensor
+from wattune.devices.base import Knob, Sensor
 from wattune.devices.virtual_time import Piece, VirtualDevice, multiples
 from wattune.errors import InputError, OutOfDeviceMemory, RecordError, SensorError
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import ProfileCell, ProfileTable, StepWork
 
 PERIOD_S = 0.1
@@ -20,9 +21,6 @@ CYCLE = 3
 
 EVALUATION_PHASES = frozenset({"forward", "host"})
 """Phases of an evaluation: work with no other phase is not a training step."""
-
-Place = tuple[int, int, float | None]
-"""Batch size, micro-batch size, setting."""
 
 
 class ReplayDevice(VirtualDevice):
@@ -44,34 +42,33 @@ class ReplayDevice(VirtualDevice):
         self.table = table
         self.name = table.device
         self.mode = table.key.mode if table.key else "as recorded"
-        self.actuator: Actuator | None = _actuator(table)
-        self.settings = tuple(k.first for k in table.combinations if k.first is not None)
+        self.knobs = _knobs(table)
         self.memory_bytes = None
         self.supply = table.supply
         self.data_types = frozenset({table.key.data_type} if table.key else {"fp32", "tf32", "fp16", "bf16"})
         self.sensor = Sensor(rail="as recorded", period_s=PERIOD_S, window_s=table.sensor_window_s or CYCLE * PERIOD_S)
-        self._cells: dict[Place, ProfileCell] = {_place(cell): cell for cell in table.measured}
-        self._too_large = {_place(cell)[:2] for cell in table.cells if cell.out_of_memory}
-        self._setting = self.settings[-1] if self.settings else None
+        self._cells: dict[OperatingPoint, ProfileCell] = {cell.point: cell for cell in table.measured}
+        self._too_large = {cell.shape for cell in table.cells if cell.out_of_memory}
+        self._present = table.combinations[-1]
         self._cell: ProfileCell | None = None
         self._flops = 0.0  # of the last step
         self._since = 0  # the sensor's period in which the present cell began
 
     # ---------------------------------------------------------------------------------------------- of the interface
 
-    def current(self) -> float | None:
-        """The clock or power limit that is replayed; None if the table has neither."""
-        return self._setting
+    def current(self) -> Knobs | None:
+        """The setting that is replayed; None if the table has none."""
+        return self._present or None
 
-    def _apply(self, value: float) -> None:
-        self._setting = float(value)
+    def _apply(self, knobs: Knobs) -> None:
+        self._present = knobs
 
     def _snapshot(self) -> object:
-        return self._setting
+        return self._present
 
     def _restore(self, snapshot: object) -> None:
-        assert snapshot is None or isinstance(snapshot, float)
-        self._setting = snapshot
+        assert isinstance(snapshot, Knobs)
+        self._present = snapshot
 
     def power_w(self) -> float:
         """The replayed reading. Raises: SensorError before the first step."""
@@ -101,30 +98,26 @@ class ReplayDevice(VirtualDevice):
     def _seconds(self, work: StepWork) -> float:
         if self._flops > 0 and {phase.phase for phase in work.phases} <= EVALUATION_PHASES:
             assert self._cell is not None
-            present = self._cells.get((*_place(self._cell)[:2], self._setting), self._cell)
+            present = self._cells.get(OperatingPoint(self._cell.shape, self._present), self._cell)
             return _step_s(present) * work.flops / self._flops
         cell = self._replay(work)
         self._flops = work.flops
         return _step_s(cell)
 
     def _replay(self, work: StepWork) -> ProfileCell:
-        if (work.samples, work.micro_batch_size) in self._too_large:
+        point = OperatingPoint(BatchShape(work.samples, work.micro_batch_size), self._present)
+        if point.shape in self._too_large:
             raise OutOfDeviceMemory(f"batch size {work.samples} did not fit {self.name} when it was recorded")
-        cell = self._cells.get((work.samples, work.micro_batch_size, self._setting))
+        cell = self._cells.get(point)
         if cell is None:
             raise InputError(
                 f"{self.name} is a recording without a cell for this step",
-                value=self._described(work.samples, work.micro_batch_size, self._setting),
+                value=str(point),
                 allowed="batch sizes " + ", ".join(str(b) for b in self.table.batch_sizes) + " at what was measured",
             )
         if cell is not self._cell:
             self._cell, self._since = cell, multiples(self._now_s, PERIOD_S)
         return cell
-
-    def _described(self, samples: int, micro: int, setting: float | None) -> str:
-        text = f"batch size {samples}" + (f" in parts of {micro}" if micro != samples else "")
-        unit = "MHz" if self.actuator == "clock_mhz" else "W"
-        return text if setting is None else f"{text} at {setting:g} {unit}"
 
     def recorded_profile(self) -> ProfileTable:
         """The whole table that is replayed."""
@@ -134,43 +127,37 @@ class ReplayDevice(VirtualDevice):
 
     def state_dict(self) -> dict[str, Any]:
         """Time, setting and the present cell, as JSON values."""
-        place = None if self._cell is None else list(_place(self._cell))
+        cell = self._cell
         return {
             "now_s": self._now_s,
-            "setting": self._setting,
-            "cell": place,
+            "setting": dict(self._present),
+            "cell": None if cell is None else [*cell.shape, dict(cell.knobs)],
             "since": self._since,
             "flops": self._flops,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``. Raises: InputError if it belongs to another table."""
-        place = None if state["cell"] is None else tuple(state["cell"])
-        if place is not None and place not in self._cells:
-            raise InputError("the state belongs to another recording than", value=self.name)
-        self._now_s, self._setting = state["now_s"], state["setting"]
+        point = None
+        if state["cell"] is not None:
+            batch, micro, knobs = state["cell"]
+            point = OperatingPoint(BatchShape(batch, micro), self.knobs_from(knobs))
+            if point not in self._cells:
+                raise InputError("the state belongs to another recording than", value=self.name)
+        self._now_s, self._present = state["now_s"], self.knobs_from(state["setting"])
         self._since, self._flops = state["since"], state["flops"]
-        self._cell = None if place is None else self._cells[place]
+        self._cell = None if point is None else self._cells[point]
 
 
-def _place(cell: ProfileCell) -> Place:
-    return *cell.shape, cell.knobs.first
-
-
-def _actuator(table: ProfileTable) -> Actuator | None:
-    found = {
-        (cell.clock_mhz is not None, cell.power_limit_w is not None)
-        for cell in table.cells
-        if not cell.out_of_memory or cell.knobs
-    }
-    if len(found) > 1 or (True, True) in found:
+def _knobs(table: ProfileTable) -> tuple[Knob, ...]:
+    names = {tuple(cell.knobs) for cell in table.cells if not cell.out_of_memory or cell.knobs}
+    if len(names) > 1:
         raise RecordError(
             "the cells of a profile that is replayed must have one kind of setting",
             value=f"{table.device} mixes them",
             allowed="all with clock_mhz, all with power_limit_w, or all without",
         )
-    (clock, limit), *_ = found
-    return "clock_mhz" if clock else "power_limit_w" if limit else None
+    return tuple(Knob(name, tuple(sorted({knobs[name] for knobs in table.combinations}))) for name in names.pop())
 
 
 def _step_s(cell: ProfileCell) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from wattune.devices import Device
 from wattune.doctor.finding import Finding
 from wattune.errors import WattuneError
+from wattune.point import knob_text
 
 HOT_C = 85.0
 """A board that is hotter than this at rest will be throttled under load."""
@@ -31,11 +32,13 @@ def check_rails(device: Device) -> Finding:
 
 def check_clock(device: Device) -> Finding:
     """Check which clocks or power limits can be set."""
-    if device.actuator is None:
+    if not device.knobs:
         return Finding("clock", "warn", "no clock can be set: profiling and planning cover batch sizes only")
-    unit = "W" if device.actuator == "power_limit_w" else "MHz"
-    text = f"{len(device.settings)} settings from {device.settings[0]:g} to {device.settings[-1]:g} {unit}"
-    return Finding("clock", "ok", text)
+    ranges = (
+        f"{len(knob.values)} settings from {knob.values[0]:g} to {knob_text(knob.name, knob.values[-1])}"
+        for knob in device.knobs
+    )
+    return Finding("clock", "ok", "; ".join(ranges))
 
 
 def check_mode(device: Device) -> Finding:

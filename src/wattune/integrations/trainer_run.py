@@ -161,7 +161,7 @@ class TrainerRun:
         device, sensor = self.device, self.device.sensor
         search = TokenSearch(
             allowed,
-            device.settings,
+            device.combinations(),
             cap_w=self._limit.limit_w,
             start=min(allowed, key=lambda row: abs(row.micro_batch_size - self.start.micro_batch_size)),
             margin_w=self._limit.margin_w,
@@ -216,8 +216,7 @@ class TrainerRun:
             values["tokens_per_s"] = round((now[2] - count) / (now[0] - time_s), 1)
         if total:
             values["power_peak_w"] = round(figures.power_peak_w, 3)
-        if self.device.actuator is not None and run.capped.limiter.value is not None:
-            values[self.device.actuator] = run.capped.limiter.value
+        values.update(run.capped.limiter.knobs)
         return values
 
     def record(self) -> SessionRecord | None:
@@ -257,8 +256,8 @@ class TrainerRun:
             "rule": self.passes.rule,
             "longest": [self._longest.width, self._longest.how],
             "tokens": self.tokens.state_dict(),
-            "bursts": [[list(p.row), p.setting, *powers] for p, powers in self._bursts.peaks.items()],
-            "figures": [[list(p.row), p.setting, *figures] for p, figures in self.figures.items()],
+            "bursts": [[list(p.row), dict(p.knobs), *powers] for p, powers in self._bursts.peaks.items()],
+            "figures": [[list(p.row), dict(p.knobs), *figures] for p, figures in self.figures.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -272,9 +271,10 @@ class TrainerRun:
         if same_rows and list(self.start) == state["recipe"] and state["rule"] is not None:
             self.passes.rule = state["rule"]
             self._rows = [Row(self.start.batch_size, size) for size in self._sizes()]
-            self._bursts.peaks.update({Point(Row(*row), at): (m, p) for row, at, m, p in state["bursts"]})
+            knobs_from = self.device.knobs_from
+            self._bursts.peaks.update({Point(Row(*row), knobs_from(at)): (m, p) for row, at, m, p in state["bursts"]})
             self.figures.update(
-                {Point(Row(*row), at): LongestRowFigures(*figures) for row, at, *figures in state["figures"]}
+                {Point(Row(*row), knobs_from(at)): LongestRowFigures(*f) for row, at, *f in state["figures"]}
             )
             self.tokens.load_state_dict(state["tokens"])
             self._is_known = True

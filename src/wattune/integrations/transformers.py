@@ -27,7 +27,7 @@ from wattune.online.interrupts import Shield
 from wattune.online.session import Session, SessionOptions
 from wattune.online.session_run import run_state
 from wattune.online.step_counter import StepWorkCounter
-from wattune.point import OperatingPoint
+from wattune.point import Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.power.limiter import check_limit
 from wattune.records import SessionRecord
@@ -110,7 +110,7 @@ class Capped(TrainerCallback):
         self._training: TrainerRun | None = None
         self._shield = Shield()
         self._resume_from: str | None = None
-        self._reached: float | None = None
+        self._reached = Knobs()
         self._is_torn = self._is_first = self._evaluates = False
         self._originals: dict[str, Any] = {}
         for name in ("train", "evaluate", "predict"):
@@ -182,7 +182,7 @@ class Capped(TrainerCallback):
         for name in ("training_step", "get_batch_samples", "log"):
             setattr(self._trainer, name, self._originals[name])
         self._trainer.accelerator.backward = self._originals["backward"]
-        self._reached = training.run.capped.limiter.state_dict()["reached"]
+        self._reached = Knobs(training.run.capped.limiter.state_dict()["reached"])
         self.record = training.record()
         if self.record is not None and self._path is not None:
             self.record.save(Path(self._path))
@@ -266,8 +266,8 @@ class Capped(TrainerCallback):
     def _alone(self, original: Any, *arguments: Any, **options: Any) -> Any:
         """Evaluate outside of training: at the setting that kept evaluations under the cap, else at the lowest."""
         device, limit = self.device, self.limit
-        lowest = None if limit.limit_w is None else device.safest
-        with CappedRun(device, limit, lowest if self._reached is None else self._reached) as run:
+        lowest = Knobs() if limit.limit_w is None else device.safest
+        with CappedRun(device, limit, self._reached or lowest) as run:
             run.start()
             counter = StepWorkCounter(self._trainer.model, None, counts=not device.executes_steps)
             counter.begin("evaluation")

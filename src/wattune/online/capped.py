@@ -98,7 +98,7 @@ def capped(
         def search(without: set[Row]) -> Search:
             made = Search(
                 [row for row in every if row not in without],
-                opened.settings,
+                opened.combinations(),
                 cap_w=limit.limit_w,
                 start=start,
                 margin_w=limit.margin_w,

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattune.devices import Device
 from wattune.online.measurement_window import MeasurementWindow, SensorReadings, cell, ratio
-from wattune.point import OperatingPoint
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.limiter import PowerLimiter
 from wattune.records import AbortedProbe, ProfileCell
 from wattune.search.search import Point, Row, Search
@@ -103,7 +103,7 @@ class Explorer:
             before = self.wanted
             self.choose()
             if not self.probing and self.wanted == before:
-                self._is_reached = before == self.current and self._limiter.value == before.setting
+                self._is_reached = before == self.current and self._limiter.knobs == before.knobs
 
     def leave_out(self, row: Row) -> None:
         """Exclude a row that turned out not to fit, and choose another one."""
@@ -118,7 +118,7 @@ class Explorer:
         self.choose()
 
     def _want(self, point: Point, *, probing: bool) -> None:
-        self.wanted, self.probing, self._is_reached = Point(Row(*point.row), point.setting), probing, False
+        self.wanted, self.probing, self._is_reached = Point(Row(*point.row), point.knobs), probing, False
 
     def _exclude(self, row: Row) -> None:
         # One row only: if a model fails at one size, smaller and larger ones may still work.
@@ -149,7 +149,7 @@ class Explorer:
 
     def to_safest(self) -> None:
         """Bring the device to its safest setting, for work whose power is not known. Raises: DeviceError."""
-        if self._limiter.value != self._device.safest:
+        if self._limiter.knobs != self._device.safest:
             self._move(self._device.safest)
 
     def begin_evaluation(self) -> None:
@@ -165,9 +165,9 @@ class Explorer:
         elif idle_s > PAUSE * self.window_s:
             self._pause()
         if not self._is_reached and row == self.wanted.row:
-            is_same = self.wanted == self.current and self._limiter.value == self.wanted.setting
+            is_same = self.wanted == self.current and self._limiter.knobs == self.wanted.knobs
             self._before, self.current = self.current, self.wanted
-            self._move(self.wanted.setting, probe=self.probing)
+            self._move(self.wanted.knobs, probe=self.probing)
             self._new_window()
             if is_same and self._has_begun and idle_s <= PAUSE * self.window_s:
                 self._window.begun_s = -math.inf  # the sensor has settled at this point before
@@ -204,9 +204,9 @@ class Explorer:
         else:
             self._update(readings_w)
 
-    def _move(self, setting: float | None, *, probe: bool = False) -> None:
+    def _move(self, knobs: Knobs, *, probe: bool = False) -> None:
         self.readings.clear()
-        self._limiter.move(setting, probe=probe)
+        self._limiter.move(knobs, probe=probe)
 
     def _pause(self) -> None:
         if self._restarts < RESTARTS:
@@ -236,7 +236,7 @@ class Explorer:
         point, window = self.current, self._window
         self._new_window()
         self.readings.clear()
-        if self._limiter.value == point.setting and point in self.cells:
+        if self._limiter.knobs == point.knobs and point in self.cells:
             self.search.tell(point, mean(window.times_s), mean(readings_w), max(readings_w), window.elapsed_s)
             self.choose_again()
 
@@ -247,7 +247,7 @@ class Explorer:
         self.search.above(blamed, power_w)
         if blamed == at and limiter.limit.limit_w is not None:
             self.aborted.append(AbortedProbe(**self.place(at).fields(), cap_w=limiter.limit.limit_w, power_w=power_w))
-        self.current = Point(at.row, limiter.value)
+        self.current = Point(at.row, limiter.knobs)
         self._changed(self.current, f"{power_w:.4g} W, above the cap")
         self.choose()
 
@@ -259,7 +259,7 @@ class Explorer:
 
     def place(self, point: Point) -> OperatingPoint:
         """The operating point as records have it."""
-        return OperatingPoint.of(*point.row, **{str(self._device.actuator): point.setting} if point.setting else {})
+        return OperatingPoint(BatchShape(*point.row), point.knobs)
 
     def _reason(self) -> str:
         if self.probing:
@@ -268,9 +268,9 @@ class Explorer:
 
     def _expected_s(self) -> float | None:
         # From the latest cell: time is proportional to the samples, and at worst to 1 / clock.
-        row, setting = self.wanted
+        row, knobs = self.wanted
         for point, measured in reversed(self.cells.items()):
-            faster = setting / point.setting if setting and point.setting else 1.0
+            faster = (knobs.first or 1.0) / (point.knobs.first or 1.0)
             return (measured.step_s or 0.0) * row.batch_size / point.row.batch_size / max(1.0, faster)
         return None
 
@@ -280,12 +280,13 @@ class Explorer:
         """State to resume from, as JSON values; a probe under way is repeated."""
         return {
             "search": self.search.state_dict(),
-            "cells": [[list(p.row), p.setting, cell.model_dump(mode="json")] for p, cell in self.cells.items()],
+            "cells": [[list(p.row), dict(p.knobs), cell.model_dump(mode="json")] for p, cell in self.cells.items()],
             "aborted": [probe.model_dump(mode="json") for probe in self.aborted],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``."""
         self.search.load_state_dict(state["search"])
-        self.cells = {Point(Row(*row), at): ProfileCell(**cell) for row, at, cell in state["cells"]}
+        knobs_from = self._device.knobs_from
+        self.cells = {Point(Row(*row), knobs_from(at)): ProfileCell(**cell) for row, at, cell in state["cells"]}
         self.aborted = [AbortedProbe(**probe) for probe in state["aborted"]]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import mean, stdev
 
-from wattune.point import OperatingPoint
+from wattune.point import Knobs, OperatingPoint
 from wattune.records import ProfileCell
 from wattune.search.search import Point
 
@@ -106,13 +106,13 @@ def cell(place: OperatingPoint, times_s: Sequence[float], readings_w: Sequence[f
     )
 
 
-def ratio(cells: Mapping[Point, ProfileCell], low: float, high: float) -> float | None:
+def ratio(cells: Mapping[Point, ProfileCell], low: Knobs, high: Knobs) -> float | None:
     """Power at ``high`` over power at ``low``, the largest of all rows; None if that was not measured."""
     ratios = []
     for row in {point.row for point in cells}:
-        peaks = [(p.setting, c.power_peak_w) for p, c in cells.items() if p.row == row]
+        peaks = [(p.knobs.first, c.power_peak_w) for p, c in cells.items() if p.row == row]
         measured = [(setting, peak_w) for setting, peak_w in peaks if setting is not None and peak_w is not None]
-        low_w, high_w = _interpolated(measured, low), _interpolated(measured, high)
+        low_w, high_w = _interpolated(measured, low.first or 1.0), _interpolated(measured, high.first or 1.0)
         if low_w is not None and high_w is not None:
             ratios.append(high_w / low_w)
     return max(ratios, default=None)

@@ -221,7 +221,7 @@ class Session:
     def point(self) -> OperatingPoint:
         """What training runs at now."""
         explorer = self.run.explorer
-        return explorer.place(explorer.current._replace(setting=self.run.capped.limiter.value))
+        return explorer.place(explorer.current._replace(knobs=self.run.capped.limiter.knobs))
 
     @property
     def samples(self) -> int:

@@ -35,7 +35,7 @@ class SessionRun:
     The device is at its safest setting when the context begins, and afterwards as it was before. ``search`` makes the
     search that chooses the points, without the rows that it is given; ``start`` is the user's own row.
 
-    Raises: InputError for a temperature limit that the device cannot be held below.
+    Raises: InputError for a temperature limit that the device cannot be held below, and for several knobs.
     """
 
     explorer: Explorer
@@ -49,6 +49,7 @@ class SessionRun:
         start: Row,
         limit: SensorLimit,
     ):
+        device.only_knob("a session", hint="profile with --strategy full and train at the plan")
         self.device, self.model, self.limit = device, model, limit
         self.samples = self.steps = 0
         self.changes: list[dict[str, Any]] = []

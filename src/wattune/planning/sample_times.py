@@ -27,7 +27,7 @@ def log_step_times(profile: ProfileTable, limit: SensorLimit) -> dict[int, tuple
     found: dict[int, tuple[float, float]] = {}
     for size in sorted({cell.batch_size for cell in kept}):
         best = min((cell for cell in kept if cell.batch_size == size), key=_seconds)
-        sd, setting = _sd(best), best.knobs.first
+        sd, setting = _sd(best), best.knobs.first  # a guided profile sets one knob at most
         if profile.strategy == "guided" and setting and best.shape not in closed:
             sd = math.hypot(sd, math.log(highest / setting) / 2)
         found[size] = (math.log(_seconds(best)), sd)

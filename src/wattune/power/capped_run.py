@@ -12,6 +12,7 @@ from typing_extensions import Self
 from wattune.cap import SensorLimit
 from wattune.devices import Device, GroundTruth, Meter, Setting
 from wattune.errors import DeviceError, DeviceUnavailable, SafetyStop
+from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter, check_limit
 from wattune.power.monitor import BoardMonitor
 
@@ -38,13 +39,13 @@ class CappedRun:
         self,
         device: Device,
         limit: SensorLimit,
-        setting: float | None,
+        knobs: Knobs,
         *,
         on_reading: Callable[[float, float], None] = lambda time_s, power_w: None,
     ):
         check_limit(device, limit.max_temp_c)
         self.device, self.limit = device, limit
-        self._first, self._on_reading = setting, on_reading
+        self._first, self._on_reading = knobs, on_reading
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -71,8 +72,8 @@ class CappedRun:
         device = self.device
         if state is not None and state["device"] is not None:
             device.load_state_dict(state["device"])
-            if self.setting.value is not None:
-                self.setting.change(self.setting.value)
+            if self.setting.knobs:
+                self.setting.change(self.setting.knobs)
             if keep_setting:  # what the sensor holds is of the setting of then
                 self.limiter.expect_old_readings()
         else:  # the sensor still holds power from before, which is neither this run's nor the limiter's business

@@ -11,6 +11,7 @@ from wattune.cap import SensorLimit
 from wattune.devices.base import Device, Setting
 from wattune.devices.meter import GONE_AFTER_S
 from wattune.errors import DeviceError, InputError
+from wattune.point import Knobs
 from wattune.records import GuardEvent
 from wattune_agent.cap_guard import PATIENCE_S, UP_AFTER_S, UP_BELOW, CapGuard, is_above, is_too_hot
 
@@ -37,7 +38,7 @@ class PowerLimiter:
 
     - Hold, the usual one: at the setting it was moved to, a reading above a limit costs one setting, carefully regained
       later.
-    - Probe (``move(value, probe=True)``): the first reading above the cap ends the probe and brings the device to its
+    - Probe (``move(knobs, probe=True)``): the first reading above the cap ends the probe and brings the device to its
       safest setting.
     - Evaluate (between ``begin_evaluation`` and ``end_evaluation``): for work whose power nobody has measured, the
       device climbs from its safest setting as far as readings allow, and begins the next evaluation at what it reached.
@@ -57,7 +58,7 @@ class PowerLimiter:
         """The reading that ended the probe."""
         self.was_early = False
         """True if that reading dates from before the probe began."""
-        self.ratio: Callable[[float, float], float | None] = lambda low, high: None
+        self.ratio: Callable[[Knobs, Knobs], float | None] = lambda low, high: None
         """Power at the second setting over power at the first, as far as it is known: an evaluation climbs by it."""
         self._device = device
         self._setting = setting
@@ -70,14 +71,14 @@ class PowerLimiter:
         self._evaluation: CapGuard | None = None
         self._evaluates_at = self._reached = device.safest
         self._blames_work = False  # whether an old reading in an evaluation is the work's, which was interrupted
-        self.top = setting.value
+        self.top = setting.knobs
         """The setting that it was last moved to: the highest one."""
         self._work = self._new_guard(self._set_for_work, None)
 
     @property
-    def value(self) -> float | None:
-        """The present setting."""
-        return self._setting.value
+    def knobs(self) -> Knobs:
+        """The present setting; empty if nothing is set."""
+        return self._setting.knobs
 
     @property
     def has_read(self) -> bool:
@@ -106,13 +107,13 @@ class PowerLimiter:
 
     # ------------------------------------------------------------------------------------------------------- settings
 
-    def move(self, value: float | None, *, probe: bool = False) -> None:
+    def move(self, knobs: Knobs, *, probe: bool = False) -> None:
         """Bring the device to a setting, to hold it or to probe there. Raises: DeviceError."""
         with self._lock:
             self._probing, self.crossed_w, self.was_early = probe, None, False
-            self._go(value)
+            self._go(knobs)
             self._evaluation, self._blames_work = None, False
-            self.top = self._setting.value
+            self.top = self._setting.knobs
             self._work = self._new_guard(self._set_for_work, self._work)
 
     def expect_old_readings(self) -> None:
@@ -133,33 +134,44 @@ class PowerLimiter:
         with self._lock:
             self._blind = "no reading of the power sensor"
             try:
-                if self._setting.value is not None and self._setting.value != self._device.safest:
-                    self._go(self._device.safest)
-                    return f"; set to the lowest, {self._device.safest:g}"
+                if self._setting.knobs != (safest := self._device.safest) and self._setting.knobs:
+                    self._go(safest)
+                    return f"; set to the lowest, {', '.join(f'{value:g}' for value in safest.values())}"
             except DeviceError as error:
                 return f"; could not be set to the lowest: {error}"
         return ""
 
-    def _go(self, value: float | None) -> None:
-        before, now_s = self._setting.value, self._device.now_s()
-        if value is not None and before is not None:
-            value = self._device.safest if self._blind else value
-            went_down = value != before and value in self._device.ladder(before)
-            if value is not None and value != before:
-                self._setting.change(value)
+    def _go(self, knobs: Knobs) -> None:
+        before, now_s = self._setting.knobs, self._device.now_s()
+        if knobs and before:
+            knobs = self._device.safest if self._blind else knobs
+            went_down = knobs != before and self._is_below(knobs, before)
+            if knobs != before:
+                self._setting.change(knobs)
                 if not went_down:  # older power in the reading is lower: above the cap is above the cap
                     self._quiet_until_s = NEVER
             if went_down or now_s < self._quiet_until_s:
                 self._quiet_until_s = now_s + self._device.sensor.settle_s
         self._moved_s = now_s
 
-    def _set_for_work(self, value: float) -> None:
-        if self._evaluation is None:
-            self._setting.change(value)
+    def _is_below(self, knobs: Knobs, other: Knobs) -> bool:
+        """True if no knob draws more than at the other setting."""
+        return all(
+            knob.by_power.index(knobs[knob.name]) <= knob.by_power.index(other[knob.name])
+            for knob in self._device.knobs
+        )
 
-    def _new_guard(self, change: Callable[[float], None], after: CapGuard | None) -> CapGuard:
-        steps, limit = self._device.ladder(self._setting.value), self.limit
-        return CapGuard(steps, change, limit.limit_w, self._device.sensor.settle_s, limit.max_temp_c, after)
+    def _set_for_work(self, knobs: Knobs) -> None:
+        if self._evaluation is None:
+            self._setting.change(knobs)
+
+    def _new_guard(self, change: Callable[[Knobs], None], after: CapGuard | None) -> CapGuard:
+        steps, limit = self._device.ladder(self._setting.knobs), self.limit
+        settle_s = self._device.sensor.settle_s
+        return CapGuard(steps, change, limit.limit_w, settle_s, limit.max_temp_c, after, scale=self._scale)
+
+    def _scale(self, knobs: Knobs) -> float:
+        return math.prod(knobs[k.name] if k.power_rises else 1 / knobs[k.name] for k in self._device.knobs)
 
     # ------------------------------------------------------------------------------------------------------- readings
 
@@ -220,11 +232,12 @@ class PowerLimiter:
     def begin_evaluation(self) -> None:
         """Go to a setting at which evaluations have stayed below the cap; the safest one at first."""
         with self._lock:
-            value = self._setting.value
+            knobs = self._setting.knobs
             self._was_probing, self._probing = self._probing, False
-            if value is not None and self.limit.limit_w is not None:
+            if knobs and self.limit.limit_w is not None:
                 self._blames_work = True
-                self._evaluate_at(self._reached if self._reached in self._device.ladder(value) else value)
+                rungs = self._device.ladder(knobs)
+                self._evaluate_at(next(rung for rung in reversed(rungs) if self._is_below(rung, self._reached)))
 
     def end_evaluation(self) -> None:
         """Go back to the setting of the work."""
@@ -234,22 +247,24 @@ class PowerLimiter:
                 self._evaluation, self._blames_work = None, False
                 self._go(self._work.value)
 
-    def _evaluate_at(self, value: float | None) -> None:
-        self._go(value)
-        self._evaluates_at, self._evaluation = value, self._new_guard(self._setting.change, self._work)
+    def _evaluate_at(self, knobs: Knobs) -> None:
+        self._go(knobs)
+        self._evaluates_at, self._evaluation = knobs, self._new_guard(self._setting.change, self._work)
 
     def _climb(self, power_w: float) -> None:
         assert self._evaluation is not None
         assert self.limit.limit_w is not None
-        value, steps = self._evaluation.value, self._device.ladder(self._work.value)
-        if value != self._evaluates_at:  # pushed down: no further than this, from now on
-            self._reached = value
+        knobs = self._evaluation.value
+        if knobs != self._evaluates_at:  # pushed down: no further than this, from now on
+            self._reached = knobs
             return
-        is_settled = self._device.now_s() - self._moved_s >= self._device.sensor.settle_s
-        if value not in steps[:-1] or not is_settled:
+        if self._device.now_s() - self._moved_s < self._device.sensor.settle_s:
             return
-        above = steps[steps.index(value) + 1]
-        ratio = self.ratio(value, above)
+        steps = self._device.ladder(self._work.value)
+        if knobs not in steps[:-1]:
+            return
+        above = steps[steps.index(knobs) + 1]
+        ratio = self.ratio(knobs, above)
         if ratio is not None and power_w * ratio < UP_BELOW * self.limit.limit_w:
             self._evaluate_at(above)
             self._reached = above
@@ -267,30 +282,46 @@ class PowerLimiter:
 
     def state_dict(self) -> dict[str, Any]:
         """State from which a later limiter continues, as JSON values."""
+        work = self._work.state_dict()
         return {
-            **self._work.state_dict(),
-            "top": self.top,
+            **work,
+            "setting": dict(work["setting"] or {}),
+            "events": [{**event, "setting": dict(event["setting"] or {})} for event in work["events"]],
+            "waits_s": [[dict(knobs), wait_s] for knobs, wait_s in work["waits_s"]],
+            "top": dict(self.top),
             "quiet_s": self.quiet_s,
-            "reached": self._reached,
+            "reached": dict(self._reached),
             "reached_under_w": self.limit.limit_w,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``, at the setting of then. Raises: InputError, DeviceError."""
-        if state["top"] != self.top:
-            self.move(state["top"])
+        top = self._device.knobs_from(state["top"])
+        if top != self.top:
+            self.move(top)
         self._quiet_until_s = self._device.now_s() + state.get("quiet_s", 0.0)
         events = [*state.get("before", ()), *state["events"]]  # "before": of guards before the last move, until 0.1.0
-        self._work.load_state_dict({**state, "events": events})
+        knobs_from = self._device.knobs_from
+        self._work.load_state_dict(
+            {
+                **state,
+                "setting": knobs_from(state["setting"]) or None,
+                "events": self._events_from(events),
+                "waits_s": [[knobs_from(knobs), wait_s] for knobs, wait_s in state["waits_s"]],
+            }
+        )
         self._load_reached(state)
 
     def remember(self, state: dict[str, Any]) -> None:
         """Take from an earlier ``state_dict`` what holds at any setting: its events, and how far evaluations came."""
-        self._work.load_state_dict({**self._work.state_dict(), "events": state["events"]})
+        self._work.load_state_dict({**self._work.state_dict(), "events": self._events_from(state["events"])})
         self._load_reached(state)
+
+    def _events_from(self, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**event, "setting": self._device.knobs_from(event["setting"]) or None} for event in saved]
 
     def _load_reached(self, state: dict[str, Any]) -> None:
         # Under a lower cap than before, evaluations climb from the safest setting again.
         under_w, limit_w = state.get("reached_under_w"), self.limit.limit_w
         if "reached" in state and (limit_w is None or (under_w is not None and limit_w >= under_w)):
-            self._reached = state["reached"]
+            self._reached = self._device.knobs_from(state["reached"])

@@ -11,7 +11,7 @@ from wattune.algorithms import open_algorithm, release
 from wattune.cap import SensorLimit
 from wattune.devices import Device, MeterFigures
 from wattune.errors import OutOfDeviceMemory
-from wattune.point import BatchShape, OperatingPoint
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.profiling.board_health import BoardHealth, undisturbed
 from wattune.profiling.journal import Measured, probe_cost
@@ -32,7 +32,7 @@ Otherwise the slowest settings, which are hardly ever chosen, take most of a pro
 
 
 class CellProbe:
-    """Measures cells of one workload on one device; preparations for one shape are kept for the next setting.
+    """Measures cells of one workload on one device; preparations for a shape are reused at the next setting.
 
     A device that does not execute steps only gets their work; on others the algorithm trains on a synthetic batch, with
     weights of its own. If training and the system share the memory, ``rows``, the shapes to come, are tried in a
@@ -66,7 +66,7 @@ class CellProbe:
         self._training: Iterator[Any] = itertools.repeat(None)
         self._is_calm = calm
 
-    def measure(self, shape: BatchShape, setting: float | None) -> Measured:
+    def measure(self, point: OperatingPoint) -> Measured:
         """Warm up, then measure at least ``steps`` steps, or ``ENOUGH_S`` if they are long, and ``windows`` windows of
         the sensor.
 
@@ -74,27 +74,23 @@ class CellProbe:
         probe ends with that step. A cell that was taken while the board was throttled or had an over-current event is
         measured again after a rest, ``REPEATS`` times at most. Raises: DeviceError, InputError.
         """
-        knobs = {} if self._device.actuator is None else {str(self._device.actuator): setting}
-        place = OperatingPoint.of(*shape, **knobs).fields()
         spent: list[MeterFigures] = []
-        if self._fits(shape):
+        if self._fits(point.shape):
             try:
-                result = undisturbed(
-                    self._device, self._limit.limit_w, spent, lambda: self._measured(shape, setting, place, spent)
-                )
+                result = undisturbed(self._device, self._limit.limit_w, spent, lambda: self._measured(point, spent))
                 return result, probe_cost(spent, self._limit.limit_w)
             except OutOfDeviceMemory:
                 pass
             self._shape, self._work, self._training = None, None, itertools.repeat(None)
             release()
-        return ProfileCell(**place, out_of_memory=True), probe_cost([], self._limit.limit_w)
+        return ProfileCell(**point.fields(), out_of_memory=True), probe_cost([], self._limit.limit_w)
 
     def _fits(self, shape: BatchShape) -> bool:
         if self._fit is None:
             self._fit = MemoryFit(frozenset(), {}, 0.0)
             if self._rows and is_needed(self._device) and can_travel(self._workload):
                 # The power is not measured meanwhile.
-                safest = None if self._limit.limit_w is None else self._device.safest
+                safest = Knobs() if self._limit.limit_w is None else self._device.safest
                 with CappedRun(self._device, self._limit, safest):
                     self._fit = fit(self._device, self._workload, self._algorithm, self._rows)
         return shape.micro not in self._fit.unfit
@@ -106,15 +102,13 @@ class CellProbe:
         measured = None if self._fit is None else self._fit.memory_bytes(shape)
         return measured if measured is not None or self._peak is None else self._peak.read()
 
-    def _measured(
-        self, shape: BatchShape, setting: float | None, place: dict[str, Any], spent: list[MeterFigures]
-    ) -> ProfileCell | AbortedProbe:
-        with CappedRun(self._device, self._limit, setting) as run:
-            run.limiter.move(setting, probe=True)
-            work = self._prepared(shape)
-            result = self._steps_timed(work, run, place, spent)
+    def _measured(self, point: OperatingPoint, spent: list[MeterFigures]) -> ProfileCell | AbortedProbe:
+        with CappedRun(self._device, self._limit, point.knobs) as run:
+            run.limiter.move(point.knobs, probe=True)
+            work = self._prepared(point.shape)
+            result = self._steps_timed(work, run, point, spent)
             if isinstance(result, ProfileCell):
-                result = result.model_copy(update={"memory_bytes": self._memory_bytes(shape, work)})
+                result = result.model_copy(update={"memory_bytes": self._memory_bytes(point.shape, work)})
         self._is_calm = not isinstance(result, AbortedProbe)
         return result
 
@@ -137,7 +131,7 @@ class CellProbe:
         return self._work
 
     def _steps_timed(
-        self, work: StepWork, run: CappedRun, place: dict[str, Any], spent: list[MeterFigures]
+        self, work: StepWork, run: CappedRun, point: OperatingPoint, spent: list[MeterFigures]
     ) -> ProfileCell | AbortedProbe:
         device, sensor, limiter = self._device, self._device.sensor, run.limiter
         window_s = max(sensor.window_s, sensor.period_s, SHORTEST_WINDOW_S)
@@ -152,10 +146,10 @@ class CellProbe:
                 times_s = self._run(work, run, self._steps, self._windows * window_s, health)
             spent.append(meter.figures())
         if limiter.crossed_w is not None:
-            return AbortedProbe(**place, cap_w=self._limit.limit_w, power_w=limiter.crossed_w)
+            return AbortedProbe(**point.fields(), cap_w=self._limit.limit_w, power_w=limiter.crossed_w)
         figures = spent[-1]
         return ProfileCell(
-            **place,
+            **point.fields(),
             step_s=mean(times_s),
             step_std_s=stdev(times_s) if len(times_s) > 1 else None,
             power_mean_w=figures.power_mean_w,

@@ -38,8 +38,8 @@ def confirm(
     ):
         return table
     probe = CellProbe(device, workload.without_weights(), table.algorithm, steps=1, cap_w=limit_w, windows=WINDOWS)
-    found, cost = probe.measure(point.shape, point.knobs.first)
-    peak_w = found.power_w if isinstance(found, AbortedProbe) else found.power_peak_w
+    result, cost = probe.measure(point)
+    peak_w = result.power_w if isinstance(result, AbortedProbe) else result.power_peak_w
     assert peak_w is not None  # it fitted in memory before
 
     def looked_at_again(cell: ProfileCell) -> ProfileCell:

@@ -9,7 +9,7 @@ from typing import Final
 
 from wattune.devices import Device
 from wattune.errors import CapError, InputError
-from wattune.point import BatchShape
+from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.journal import Journal, JournalEntry
 from wattune.profiling.repeats import corrected, merged
 from wattune.records import AbortedProbe, Guidance, ProfileCell, SampleEfficiency
@@ -83,7 +83,7 @@ def guided(
     device: Device,
     rows: Sequence[BatchShape],
     notebook: Journal,
-    measure: Callable[[BatchShape, float | None], None],
+    measure: Callable[[OperatingPoint], None],
     *,
     cap_w: float,
     samples: Samples,
@@ -109,7 +109,7 @@ def guided(
             break
         if (first := _to_check(own)) is not None:
             point = first
-        measure(BatchShape(*point.row), point.setting)
+        measure(OperatingPoint(BatchShape(*point.row), point.knobs))
     reason = search.reason if point is None else f"{MOST} probes, the most that a guided profile takes"
     aborted = tuple(result for result in results if isinstance(result, AbortedProbe))
     cells = merged([result for result in results if isinstance(result, ProfileCell)])
@@ -145,10 +145,11 @@ def _start(rows: Sequence[BatchShape]) -> Row:
 
 
 def _search(device: Device, rows: Sequence[BatchShape], *, cap_w: float, samples: Samples, strict: bool) -> Search:
-    sensor = device.sensor
+    sensor, settings = device.sensor, device.combinations()
+    volts = device.knobs[0].volts if device.knobs else ()
     search = Search(
         [Row(*row) for row in rows],
-        device.settings,
+        settings,
         cap_w=cap_w,
         start=_start(rows),
         margin_w=STRICT_MARGIN * cap_w if strict else 0.0,
@@ -158,7 +159,7 @@ def _search(device: Device, rows: Sequence[BatchShape], *, cap_w: float, samples
         period_s=sensor.period_s,
         settle_s=sensor.settle_s,
         manner=STRICT if strict else FREE,
-        volts=dict(zip(device.settings, device.volts, strict=True)) if device.volts else None,
+        volts=dict(zip(settings, volts, strict=True)) if volts else None,
     )
     search.relative(samples)
     return search
@@ -186,7 +187,7 @@ def _to_check(own: Sequence[JournalEntry]) -> Point | None:
 
 
 def _check_rest(device: Device, cap_w: float) -> None:
-    with device.at(min(device.settings, default=None)):
+    with device.at(device.safest):
         device.wait(device.sensor.settle_s)
         power_w = device.power_w()
     if power_w > cap_w:
@@ -199,4 +200,4 @@ def _check_rest(device: Device, cap_w: float) -> None:
 
 
 def _point(result: ProfileCell | AbortedProbe) -> Point:
-    return Point(Row(*result.shape), result.knobs.first)
+    return Point(Row(*result.shape), result.knobs)

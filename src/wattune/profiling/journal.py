@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wattune.devices import Device, MeterFigures
-from wattune.point import BatchShape
+from wattune.point import BatchShape, OperatingPoint
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost, ProfileKey, Record, Value
 
-Place = tuple[str | None, BatchShape, float | None]
-"""Name of the reference workload (None: the workload itself), its shape, setting."""
-
+Place = tuple[str | None, OperatingPoint]
+"""Name of the reference workload (None: the workload itself), and a point."""
 
 Measured = tuple[ProfileCell | AbortedProbe, ProfileCost]
 """Result of one probe, and its cost on the device, warm-up included."""
@@ -21,7 +20,7 @@ Measured = tuple[ProfileCell | AbortedProbe, ProfileCost]
 class Probe(Protocol):
     """A way to measure a cell: a ``CellProbe`` of a workload, or a ``ProgramProbe``."""
 
-    def measure(self, shape: BatchShape, setting: float | None) -> Measured:
+    def measure(self, point: OperatingPoint) -> Measured:
         """Measure one cell. Raises: DeviceError, InputError."""
 
 
@@ -35,14 +34,14 @@ class JournalEntry(Value):
 
     @property
     def result(self) -> ProfileCell | AbortedProbe:
-        """The one of the two that is there."""
+        """The cell or the stopped probe."""
         result = self.cell or self.aborted
         assert result is not None
         return result
 
 
 class Partial(Record):
-    """The file: what the profile depends on, the finished probes, and the state of the device after the last."""
+    """The file: all that the profile depends on, the finished probes, and the state of the device after the last."""
 
     name = "partial-profile"
 
@@ -57,10 +56,10 @@ class Partial(Record):
 
 
 class Journal:
-    """Finished probes, in order and by their place. Those of a file that was begun with the same key, cap, strategy,
-    steps and rows are taken over, and the device goes on from where it was; any other file is written anew.
+    """Finished probes, in order and by their place.
 
-    Raises: RecordError where the file is there but cannot be read.
+    Those of a file that was begun with the same key, cap, strategy, steps and rows are taken over, and the device
+    continues from its state of then; any other file is replaced. Raises: RecordError if the file cannot be read.
     """
 
     def __init__(self, path: Path | None, device: Device, begin: Partial):
@@ -71,12 +70,12 @@ class Journal:
         self._latest: dict[Place, JournalEntry] = {}
         if path is None or not path.is_file():
             return
-        found = Partial.load(path)
-        if found.model_copy(update=_EMPTY) == begin.model_copy(update=_EMPTY):
-            self._notes = list(found.notes)
-            self._latest = {_place(note): note for note in found.notes}
-            if found.device_state is not None:
-                device.load_state_dict(found.device_state)
+        partial = Partial.load(path)
+        if partial.model_copy(update=_EMPTY) == begin.model_copy(update=_EMPTY):
+            self._notes = list(partial.notes)
+            self._latest = {(note.reference, note.result.point): note for note in partial.notes}
+            if partial.device_state is not None:
+                device.load_state_dict(partial.device_state)
 
     @property
     def notes(self) -> list[JournalEntry]:
@@ -85,31 +84,28 @@ class Journal:
 
     @property
     def is_calm(self) -> bool:
-        """Whether the latest probe kept the cap, so that the sensor may still show it."""
+        """True if the latest probe stayed under the cap: the sensor may still show its power."""
         run = [note for note in self._notes if note.cell is None or not note.cell.out_of_memory]
         return bool(run) and run[-1].aborted is None
 
     def missing(self, rows: Sequence[BatchShape], reference: str | None = None) -> list[BatchShape]:
-        """Those of the shapes of which nothing was measured yet."""
-        done = {shape for name, shape, _ in self._latest if name == reference}
+        """Those of the shapes that were not measured at all yet."""
+        done = {point.shape for name, point in self._latest if name == reference}
         return [shape for shape in rows if shape not in done]
 
-    def look_up(
-        self, reference: str | None, probe: Probe, shape: BatchShape, setting: float | None
-    ) -> ProfileCell | AbortedProbe:
-        """What was measured there; where nothing was, it is measured and written down now."""
-        place = (reference, shape, setting)
-        if place not in self._latest:
-            self.measure(reference, probe, shape, setting)
-        return self._latest[place].result
+    def look_up(self, reference: str | None, probe: Probe, point: OperatingPoint) -> ProfileCell | AbortedProbe:
+        """The result at this point, which is measured and recorded now if there is none yet."""
+        if (reference, point) not in self._latest:
+            self.measure(reference, probe, point)
+        return self._latest[reference, point].result
 
-    def measure(self, reference: str | None, probe: Probe, shape: BatchShape, setting: float | None) -> None:
-        """Measure there, whether that was done before or not, and write it down."""
-        result, cost = probe.measure(shape, setting)
+    def measure(self, reference: str | None, probe: Probe, point: OperatingPoint) -> None:
+        """Measure at this point, even if that was done before, and record the result."""
+        result, cost = probe.measure(point)
         aborted, cell = (result, None) if isinstance(result, AbortedProbe) else (None, result)
         note = JournalEntry(reference=reference, cell=cell, aborted=aborted, cost=cost)
         self._notes.append(note)
-        self._latest[(reference, shape, setting)] = note
+        self._latest[reference, point] = note
         if self._path is not None:
             state = {"notes": tuple(self.notes), "device_state": self._device.state_dict()}
             self._begin.model_copy(update=state).save(self._path)
@@ -138,8 +134,3 @@ def total_cost(notes: Sequence[JournalEntry]) -> ProfileCost:
 
 
 _EMPTY: dict[str, Any] = {"notes": (), "device_state": None, "provenance": None}
-
-
-def _place(note: JournalEntry) -> Place:
-    cell = note.result
-    return (note.reference, cell.shape, cell.knobs.first)

@@ -9,7 +9,7 @@ from wattune.algorithms import canonical
 from wattune.cap import NO_LIMIT, SensorLimit
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory
-from wattune.point import BatchShape
+from wattune.point import OperatingPoint
 from wattune.profiling.board_health import happened
 from wattune.profiling.cell_probe import WINDOWS, CellProbe
 from wattune.profiling.guided import MOST, Guided, guided, samples_of
@@ -20,7 +20,7 @@ from wattune.profiling.memory_fit import can_travel, is_needed
 from wattune.profiling.recording import replayed
 from wattune.profiling.reference_power import climb, reference_set, references
 from wattune.profiling.rows import rows_of
-from wattune.profiling.strategies import checked, full, staircase
+from wattune.profiling.strategies import Climbs, checked, full, staircase
 from wattune.records import AbortedProbe, ProfileCell, ProfileTable, SampleEfficiency, provenance
 from wattune.workloads import Workload
 
@@ -76,7 +76,9 @@ def profile(
     key = profile_key(device, workload, algorithm)
     if (recording := device.recorded_profile()) is not None:
         return replayed(recording, workload, key)
-    settings = device.settings or (None,)
+    if strategy == "guided":
+        device.only_knob("a guided profile", hint="use --strategy full")
+    climbs = device.climbs()
     rows = rows_of(workload, algorithm)
     samples = samples_of(efficiency, rows) if strategy == "guided" else {}
     begin = Partial(
@@ -92,14 +94,13 @@ def profile(
     # A clock that suits any workload can only be chosen where there is one to set.
     if reference is None:
         reference = not device.executes_steps
-    others = references(workload.data_type) if reference and device.settings else ()
-    total = _probes(strategy, len(rows), len(settings)) + len(others) * len(settings)
+    others = references(workload.data_type) if reference and device.knobs else ()
+    total = _probes(strategy, len(rows), climbs) + len(others) * sum(map(len, climbs))
 
-    def report(what: str, batch_size: int, setting: float | None) -> None:
+    def report(name: str, point: OperatingPoint) -> None:
         if progress is not None:
-            unit = "MHz" if device.actuator == "clock_mhz" else "W"
-            at = "" if setting is None else f" at {setting:g} {unit}"
-            progress(min(len(notebook.notes), total), total, f"{what}, batch size {batch_size}{at}")
+            at = f" at {point.knobs}" if point.knobs else ""
+            progress(min(len(notebook.notes), total), total, f"{name}, batch size {point.batch_size}{at}")
 
     windows = GUIDED_WINDOWS if strategy == "guided" else WINDOWS
     probe = CellProbe(
@@ -113,13 +114,13 @@ def profile(
         calm=notebook.is_calm,
     )
 
-    def measure(shape: BatchShape, setting: float | None) -> ProfileCell | AbortedProbe:
-        report(workload.name, shape.batch, setting)
-        return notebook.look_up(None, probe, shape, setting)
+    def measure(point: OperatingPoint) -> ProfileCell | AbortedProbe:
+        report(workload.name, point)
+        return notebook.look_up(None, probe, point)
 
-    def again(shape: BatchShape, setting: float | None) -> None:
-        report(workload.name, shape.batch, setting)
-        notebook.measure(None, probe, shape, setting)
+    def again(point: OperatingPoint) -> None:
+        report(workload.name, point)
+        notebook.measure(None, probe, point)
 
     steered: Guided | None = None
     if strategy == "guided" and limit_w is not None:
@@ -128,7 +129,7 @@ def profile(
             device, rows, notebook, again, cap_w=limit_w, samples=samples, by_curve=by_curve, strict=strict
         )
     else:
-        (full if strategy == "full" else staircase)(rows, settings, measure)
+        (full if strategy == "full" else staircase)(rows, climbs, measure)
     own = [note for note in notebook.notes if note.reference is None]
     if all(note.cell is not None and note.cell.out_of_memory for note in own):
         smallest = min(batch_size for batch_size, _ in rows)
@@ -160,11 +161,11 @@ def profile(
     )
 
 
-def _probes(strategy: str, rows: int, settings: int) -> int:
-    """How many it takes at most, or so."""
+def _probes(strategy: str, rows: int, climbs: Climbs) -> int:
+    """About the largest number of probes."""
     if strategy == "guided":
         return MOST
-    return rows * settings if strategy == "full" else 2 * rows + settings - 1
+    return sum(rows * len(climb) if strategy == "full" else 2 * rows + len(climb) - 1 for climb in climbs)
 
 
 def _notes(device: Device, workload: Workload) -> tuple[str, ...]:

@@ -82,10 +82,10 @@ def check(
     fresh: dict[OperatingPoint, ProfileCell] = {}
     found: list[Deviation] = []
     costs: list[ProfileCost] = []
-    for done, (cell, shape) in enumerate(zip(cells, rows, strict=True)):
+    for done, cell in enumerate(cells):
         if progress is not None:
             progress(done, len(cells), f"batch size {cell.batch_size}, again")
-        again, cost = probe.measure(shape, cell.knobs.first)
+        again, cost = probe.measure(cell.point)
         costs.append(cost)
         if isinstance(again, AbortedProbe):
             raise _stale(f"batch size {cell.batch_size} was stopped at {again.power_w:.4g} W, above {again.cap_w:g} W")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from wattune.devices import Device
-from wattune.point import BatchShape
+from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.cell_probe import CellProbe
 from wattune.profiling.journal import Journal, JournalEntry, total_cost
 from wattune.records import AbortedProbe, ReferencePower, ReferenceSet
@@ -31,29 +31,31 @@ def climb(
     device: Device,
     workload: Workload,
     notebook: Journal,
-    report: Callable[[str, int, float], None],
+    report: Callable[[str, OperatingPoint], None],
     *,
     cap_w: float | None,
 ) -> None:
-    """Probe a reference workload from the lowest setting to the highest, or to the first that is stopped at the cap;
+    """Probe a reference workload along each of the device's climbs, up to the first probe that is stopped at the cap;
     with its largest batch size, halved until it fits in memory.
 
     Source: arXiv 2502.18323, section 4 (Baseline 1: clocks at which the limit holds for any model and batch size).
     """
-    batch_size, left = workload.batch_sizes[-1], list(device.settings)
+    batch_size = workload.batch_sizes[-1]
     halved = [batch_size >> i for i in range(batch_size.bit_length())]
     rows = notebook.missing([BatchShape(size, size) for size in halved], workload.name)
     probe = CellProbe(device, workload, ALGORITHM, steps=STEPS, cap_w=cap_w, rows=rows, calm=notebook.is_calm)
-    while left and batch_size:
-        report(workload.name, batch_size, left[0])
-        shape, setting = BatchShape(batch_size, batch_size), left[0]
-        found = notebook.look_up(workload.name, probe, shape, setting)
-        if isinstance(found, AbortedProbe):
-            return
-        if found.out_of_memory:
-            batch_size //= 2
-        else:
-            left.pop(0)
+    for steps in device.climbs():
+        left = list(steps)
+        while left and batch_size:
+            point = OperatingPoint(BatchShape(batch_size, batch_size), left[0])
+            report(workload.name, point)
+            result = notebook.look_up(workload.name, probe, point)
+            if isinstance(result, AbortedProbe):
+                break
+            if result.out_of_memory:
+                batch_size //= 2
+            else:
+                left.pop(0)
 
 
 def reference_set(notes: Sequence[JournalEntry]) -> ReferenceSet | None:

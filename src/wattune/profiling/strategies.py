@@ -1,26 +1,30 @@
-"""Which cells are measured, in which order."""
+"""Strategies of a profile: the cells to measure, and their order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from wattune.errors import InputError
-from wattune.point import BatchShape
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import AbortedProbe, ProfileCell
 
-Measure = Callable[[BatchShape, float | None], ProfileCell | AbortedProbe]
-"""Measures a shape at a setting (None on a device without one)."""
+Measure = Callable[[OperatingPoint], ProfileCell | AbortedProbe]
+"""Measures a point."""
+
+Climbs = Sequence[Sequence[Knobs]]
+"""See ``Device.climbs``."""
 
 STRATEGIES: dict[str, str] = {
     "full": "every batch size at every clock",
     "staircase": "only along the cap: at most one cell for each batch size and each clock",
-    "guided": "the cells that tell most about the fastest one that keeps the cap",
+    "guided": "the cells that tell most about the fastest one under the cap",
 }
-"""Name of each strategy and what it measures."""
+"""Name of each strategy -> the cells that it measures."""
 
 
 def shapes(batch_sizes: Sequence[int], micro_batch_sizes: Sequence[int]) -> list[BatchShape]:
-    """Every batch size with every micro-batch size that divides it; in one forward pass where none does."""
+    """Every batch size with every micro-batch size that divides it; in one forward pass if none does."""
     return [BatchShape(b, m) for b in batch_sizes for m in [m for m in micro_batch_sizes if b % m == 0] or [b]]
 
 
@@ -37,37 +41,41 @@ def checked(strategy: str | None, limit_w: float | None, steps: int) -> str:
     return strategy
 
 
-def full(rows: Sequence[BatchShape], settings: Sequence[float | None], measure: Measure) -> None:
+def full(rows: Sequence[BatchShape], climbs: Climbs, measure: Measure) -> None:
     """Measure every shape at every setting; one that does not fit in memory only once."""
     for shape in rows:
-        for setting in settings:
-            if _out_of_memory(measure(shape, setting)):
+        for knobs in chain(*climbs):
+            if _out_of_memory(measure(OperatingPoint(shape, knobs))):
                 break
 
 
-def staircase(rows: Sequence[BatchShape], settings: Sequence[float | None], measure: Measure) -> None:
-    """Measure only along the cap: from the largest shape to the smallest, climbing to the first probe above the cap,
-    and beginning each shape at the last setting that the one before it kept the cap at.
+def staircase(rows: Sequence[BatchShape], climbs: Climbs, measure: Measure) -> None:
+    """Measure only along the cap, once for each of the device's ``climbs``.
 
-    With n shapes, k settings and power that rises with both, that is at most n + k - 1 measured cells, and one
-    stopped probe a shape. A shape whose first probe is stopped, since readings need not be monotone, goes down until
-    one is not; one that does so at no setting is left, and the next begins at the lowest.
+    That is from the largest shape to the smallest, up to the first probe above the cap, beginning each shape at the
+    last setting at which the one before it stayed under the cap. With n shapes, k settings of a climb and power that
+    rises with both, a climb takes at most n + k - 1 measured cells, and one stopped probe a shape. A shape whose first
+    probe is stopped, since readings need not be monotone, goes down until one is not; a shape that is stopped at every
+    setting is given up, and the next begins at the lowest.
 
     Source: arXiv 2502.18323, section 3 (profiling under a known power limit).
     """
-    at = 0
     # A forward pass is as large as its micro-batch, so that decides first which shape draws more.
-    for shape in sorted(rows, key=lambda shape: (shape.micro, shape.batch), reverse=True):
-        probe = measure(shape, settings[at])
-        if _out_of_memory(probe):
-            continue
-        if isinstance(probe, AbortedProbe):
-            while at > 0 and isinstance(probe, AbortedProbe):
-                at -= 1
-                probe = measure(shape, settings[at])
-            continue
-        while at + 1 < len(settings) and not isinstance(measure(shape, settings[at + 1]), AbortedProbe):
-            at += 1
+    shapes = sorted(rows, key=lambda shape: (shape.micro, shape.batch), reverse=True)
+    for climb in climbs:
+        at = 0
+        for shape in list(shapes):
+            probe = measure(OperatingPoint(shape, climb[at]))
+            if _out_of_memory(probe):
+                shapes.remove(shape)
+                continue
+            if isinstance(probe, AbortedProbe):
+                while at > 0 and isinstance(probe, AbortedProbe):
+                    at -= 1
+                    probe = measure(OperatingPoint(shape, climb[at]))
+                continue
+            while at + 1 < len(climb) and not isinstance(measure(OperatingPoint(shape, climb[at + 1])), AbortedProbe):
+                at += 1
 
 
 def _out_of_memory(probe: ProfileCell | AbortedProbe) -> bool:

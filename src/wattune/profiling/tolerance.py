@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from wattune.algorithms import open_algorithm
 from wattune.devices import Device
-from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.rows import rows_of
 from wattune.records import ProfileCell, ProfileTable, StepWork, provenance
 from wattune.workloads import Workload
@@ -40,21 +40,21 @@ def exact_table(
     algorithm: str,
     seed: int | None = None,
 ) -> ProfileTable:
-    """The table of a simulated board at every clock, for the steps of these batch and micro-batch sizes.
+    """The table of a simulated board at every setting, for the steps of these batch and micro-batch sizes.
 
     Time and power are those of the board's formulas: no sensor was read for them, and nothing is rounded; memory is
     that of ``works``. ``workload``, ``algorithm`` and ``seed`` are what the table says that it is of.
     """
     cells = [
         ProfileCell(
-            **OperatingPoint(shape, Knobs(clock_mhz=clock_mhz)).fields(),
-            step_s=found.step_s,
-            power_mean_w=found.power_mean_w,
-            power_peak_w=found.power_peak_w,
+            **OperatingPoint(shape, knobs).fields(),
+            step_s=step.step_s,
+            power_mean_w=step.power_mean_w,
+            power_peak_w=step.power_peak_w,
             memory_bytes=work.peak_memory_bytes,
         )
         for shape, work in works.items()
-        for clock_mhz, found in device.exact_steps(work).items()
+        for knobs, step in device.exact_steps(work).items()
     ]
     return ProfileTable(
         device=device.name,

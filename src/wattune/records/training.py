@@ -7,7 +7,7 @@ from typing import Literal
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
 from wattune.records.board import BoardEvent
 from wattune.records.plan import Plan
-from wattune.records.work import PointRecord
+from wattune.records.work import AtSetting, PointRecord
 
 
 class Evaluation(Value):
@@ -20,25 +20,26 @@ class Evaluation(Value):
     loss: float | None = None
 
 
-class GuardEvent(Value):
-    """One action of the limiter: at ``time_s`` a reading of ``power_w`` led to this ``setting`` of the knob.
+class _Reading(Value):
+    time_s: NotNegative
+    power_w: Positive
+
+
+class _Action(_Reading):
+    action: Literal["down", "up", "at lowest"]
+
+
+class GuardEvent(AtSetting, _Action):
+    """One action of the limiter: at ``time_s`` a reading of ``power_w`` led to this ``setting``.
 
     ``temperature_c`` is None unless temperature has a limit as well.
     """
 
-    time_s: NotNegative
-    power_w: Positive
-    action: Literal["down", "up", "at lowest"]
-    setting: Positive | None = None
     temperature_c: Number | None = None
 
 
-class PowerSample(Value):
-    """A reading of the meter."""
-
-    time_s: NotNegative
-    power_w: Positive
-    setting: Positive | None = None
+class PowerSample(AtSetting, _Reading):
+    """A reading of the meter, and the setting of the device then."""
 
 
 class ExactFigures(Value):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -80,12 +81,19 @@ class StepWork(Value):
         return sum(p.kernels for p in self.phases)
 
 
+ADDED_KNOBS = frozenset({"memory_clock_mhz", "cpu_clock_mhz", "cpu_cores"})
+"""Fields that were added within version 1: without a value they are not written."""
+
+
 class KnobFields(Value):
     """The knobs of a device, flat; a knob that is None is not set by us.
 
     ``clock_mhz`` is the clock of the processor that trains. Knobs that were added within version 1 are not written if
     they are None.
     """
+
+    unwritten: ClassVar[frozenset[str]] = ADDED_KNOBS
+    """Fields that are left out of the JSON if they are None."""
 
     clock_mhz: Positive | None = None
     memory_clock_mhz: Positive | None = None
@@ -104,11 +112,29 @@ class KnobFields(Value):
     @model_serializer(mode="wrap")
     def _without_unset_knobs(self, fields_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = fields_of(self)
-        return {name: value for name, value in fields.items() if value is not None or name not in ADDED_KNOBS}
+        return {name: value for name, value in fields.items() if value is not None or name not in self.unwritten}
 
 
-ADDED_KNOBS = frozenset({"memory_clock_mhz", "cpu_clock_mhz", "cpu_cores"})
-"""Fields that were added within version 1: without a value they are not written."""
+class AtSetting(KnobFields):
+    """Base of all that belongs to a setting of the device alone; a ``Knobs`` is taken as ``setting`` as well.
+
+    ``setting`` is the value of the first knob, None if none is set. If there are several, their fields have them all.
+    """
+
+    unwritten = frozenset(KNOBS)
+
+    setting: Positive | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_knobs(cls, data: object) -> object:
+        if not isinstance(data, dict) or not isinstance(knobs := data.get("setting"), Mapping):
+            return data
+        return {**data, **(knobs if len(knobs) > 1 else {}), "setting": next(iter(knobs.values()), None)}
+
+    def setting_of(self, names: Iterable[str]) -> Knobs:
+        """The setting of a device whose knobs have these names."""
+        return self.knobs or Knobs({name: self.setting for name in names if self.setting is not None})
 
 
 @lru_cache(maxsize=4096)  # planning repeatedly reads the points of the same cells

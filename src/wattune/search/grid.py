@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattune.point import Knobs
+
 Mask = NDArray[np.bool_]
 Key = tuple[int, int, "float | None"]
 
@@ -27,28 +29,30 @@ class Row(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A row at a setting of the device; None if the device has no settings."""
+    """A row at a setting of the device, which sets nothing on a device without knobs."""
 
     row: Row
-    setting: float | None
+    knobs: Knobs
 
 
 class Grid:
     """All points in a fixed order; ``row``, ``level``, ``batch``, ``micro`` and ``setting`` (points,) locate each one.
 
-    ``row`` is an index into ``rows``, ``level`` one into ``settings``; ``setting`` is 1 if the device has none.
+    ``row`` is an index into ``rows``, ``level`` one into ``settings``; ``setting`` is the value of the one knob, 1 if
+    the device has none.
     """
 
-    def __init__(self, rows: Iterable[Row], settings: Sequence[float]):
+    def __init__(self, rows: Iterable[Row], settings: Iterable[Knobs]):
         self.rows = tuple(sorted({Row(*row) for row in rows}))
-        self.settings: tuple[float | None, ...] = _thinned(sorted(settings)) or (None,)
-        self.points = tuple(Point(row, setting) for row in self.rows for setting in self.settings)
+        self.settings = _thinned(sorted(settings))
+        self.points = tuple(Point(row, knobs) for row in self.rows for knobs in self.settings)
         self.row = np.repeat(np.arange(len(self.rows)), len(self.settings))
         self.level = np.tile(np.arange(len(self.settings)), len(self.rows))
         self.batch = np.array([float(point.row.batch_size) for point in self.points])
         self.micro = np.array([float(point.row.micro_batch_size) for point in self.points])
-        self.setting = np.array([point.setting or 1.0 for point in self.points])
+        self.setting = np.array([point.knobs.first or 1.0 for point in self.points])
         self._indices = {point: index for index, point in enumerate(self.points)}
+        self._by_key = {self.key(index): index for index in range(len(self.points))}
 
     def index(self, point: Point) -> int:
         """Index of the point in the order. Raises: KeyError for a point that is not on the grid."""
@@ -56,13 +60,12 @@ class Grid:
 
     def key(self, index: int) -> Key:
         """The point with this index, as plain values."""
-        row, setting = self.points[index]
-        return row.batch_size, row.micro_batch_size, setting
+        row, knobs = self.points[index]
+        return row.batch_size, row.micro_batch_size, knobs.first
 
     def of(self, key: Sequence[int | float | None]) -> int | None:
         """The index of the point with this key; None if it is not on the grid."""
-        batch_size, micro_batch_size, setting = key
-        return self._indices.get(Point(Row(batch_size, micro_batch_size), setting))  # type: ignore[arg-type]
+        return self._by_key.get(tuple(key))  # type: ignore[arg-type]
 
     def from_here_up(self, index: int) -> Mask:
         """This point and those above it on its row."""
@@ -102,7 +105,7 @@ def distance(row: Row, start: Row) -> tuple[float, float]:
     )
 
 
-def _thinned(settings: Sequence[float]) -> tuple[float | None, ...]:
+def _thinned(settings: Sequence[Knobs]) -> tuple[Knobs, ...]:
     """At most ``SETTINGS`` of the settings, always with the lowest and the highest."""
     if len(settings) <= SETTINGS:
         return tuple(settings)

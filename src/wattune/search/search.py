@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from scipy.special import ndtr
 
+from wattune.point import Knobs
 from wattune.sample_efficiency.prior import relative_samples
 from wattune.search.acquisition import Alternatives, saving_if_known, scenarios, values
 from wattune.search.forecast import Forecast
@@ -56,7 +57,7 @@ class Search:
     def __init__(
         self,
         rows: Sequence[Row],
-        settings: Sequence[float],
+        settings: Sequence[Knobs],
         *,
         cap_w: float | None,
         start: Row,
@@ -68,7 +69,7 @@ class Search:
         period_s: float = 0.1,
         settle_s: float = 1.0,
         manner: SearchPolicy = SESSION,
-        volts: Mapping[float, float] | None = None,
+        volts: Mapping[Knobs, float] | None = None,
     ):
         self.start = Row(*start)
         self.samples_left = samples_left
@@ -80,7 +81,7 @@ class Search:
         self._readings = SensorModel(noise_w, resolution_w, window_s, max(period_s, 0.1))
         self._measuring_s = WINDOWS * max(window_s, period_s, 0.1) + settle_s
         self._knows_volts = bool(volts)
-        known = None if not volts else np.array([volts[point.setting or 0.0] for point in grid.points])
+        known = None if not volts else np.array([volts[point.knobs] for point in grid.points])
         self._forecast = Forecast(grid, self._readings, None if known is None else known / known.max())
         self._seen: dict[int, PointStats] = {}
         self._above: dict[int, float] = {}

@@ -14,6 +14,7 @@ from wattune.algorithms import Batch, Progressed, TrainingAlgorithm, learn, shor
 from wattune.cap import SensorLimit
 from wattune.devices import Device, MeterFigures
 from wattune.errors import SafetyStop
+from wattune.point import Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.records import (
     BoardEvent,
@@ -101,7 +102,7 @@ class TrainingLoop:
         self.evaluations: list[Evaluation] = []
         self.drift = DriftWatch(device, plan, task.budget_samples)
         limit = SensorLimit(plan.cap_w, plan.margin_w, task.max_temp_c)
-        self.capped = CappedRun(device, limit, plan.knobs.first, on_reading=self.drift.read)
+        self.capped = CappedRun(device, limit, plan.knobs, on_reading=self.drift.read)
         self.replanned: list[PointChange] = []
         self._moves = 0  # of the limiter, until the last evaluation
         self._reason: str | None = None
@@ -143,7 +144,7 @@ class TrainingLoop:
             evaluations=tuple(self.evaluations),
             figures=capped.meter.figures(),
             guard=capped.limiter.events,
-            trace=_with_settings(capped.meter.trace, self._settings(), self.task.plan.knobs.first),
+            trace=_with_settings(capped.meter.trace, self._settings(), self.task.plan.knobs),
             exact=None if capped.truth is None else capped.truth.figures(),
             reason=self._reason if self.ended == "stopped for safety" else None,
             temperature_max_c=capped.monitor.temperature_max_c,
@@ -214,27 +215,27 @@ class TrainingLoop:
         """If steps take or draw something else than planned, continue at the setting that is then the best."""
         capped, limiter = self.capped, self.capped.limiter
         moves, self._moves = self._moves, len(limiter.events)
-        if self._moves != moves or limiter.value != limiter.top:
+        if self._moves != moves or limiter.knobs != limiter.top:
             self.drift.forget(self.samples)  # some of it was at another setting than the plan's
             return
         drift = self.drift.look(self.samples)
         if drift is None or not drift.is_stale:
             return
-        point, setting = self.task.plan.point, self.drift.follow(drift)
-        if setting is None:
+        knobs = self.drift.follow(drift)
+        if knobs is None:
             capped.monitor.note(capped.meter.elapsed_s, "plan stale", f"{drift}")
             return
-        limiter.move(setting)
-        place = {**point.fields(), str(capped.device.actuator): setting}
+        limiter.move(knobs)
+        point = PointRecord.model_validate(OperatingPoint(self.task.plan.shape, knobs))
         self.replanned.append(
-            PointChange(samples=self.samples, time_s=capped.meter.elapsed_s, point=PointRecord(**place), why=str(drift))
+            PointChange(samples=self.samples, time_s=capped.meter.elapsed_s, point=point, why=str(drift))
         )
 
-    def _settings(self) -> list[tuple[float, float | None]]:
+    def _settings(self) -> list[tuple[float, Knobs]]:
         """When the setting was changed, and to what."""
-        events = self.capped.limiter.events
-        changes = [(event.time_s, event.setting) for event in events if event.action != "at lowest"]
-        return sorted([*changes, *((change.time_s, change.point.knobs.first) for change in self.replanned)])
+        events, names = self.capped.limiter.events, self.task.plan.knobs
+        changes = [(event.time_s, event.setting_of(names)) for event in events if event.action != "at lowest"]
+        return sorted([*changes, *((change.time_s, change.point.knobs) for change in self.replanned)])
 
     def _save(self, *, regained: bool = False) -> None:
         if self.save is None:
@@ -274,13 +275,13 @@ def _line(workload: Workload, evaluation: Evaluation) -> str:
 
 
 def _with_settings(
-    trace: Iterable[tuple[float, float]], changes: Sequence[tuple[float, float | None]], planned: float | None
+    trace: Iterable[tuple[float, float]], changes: Sequence[tuple[float, Knobs]], planned: Knobs
 ) -> tuple[PowerSample, ...]:
     # A reading is of the setting of the last change before it.
-    samples, setting, following = [], planned, 0
+    samples, knobs, following = [], planned, 0
     for time_s, power_w in trace:
         while following < len(changes) and changes[following][0] < time_s:
-            setting = changes[following][1]
+            knobs = changes[following][1]
             following += 1
-        samples.append(PowerSample(time_s=time_s, power_w=power_w, setting=setting))
+        samples.append(PowerSample(time_s=time_s, power_w=power_w, setting=knobs))
     return tuple(samples)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from wattune.devices import Device
+from wattune.point import Knobs
 from wattune.records import Plan
 
 STALE = 0.05
@@ -54,7 +55,7 @@ class DriftWatch:
         self._device = device
         self._plan = plan
         self._known = _row(plan)
-        self._setting = plan.knobs.first
+        self._knobs = plan.knobs
         self._off = Drift(1.0, 1.0)
         self._share_samples = SHARE * min(float(budget_samples), _expected_samples(plan) or math.inf)
         self._in_step = False
@@ -91,14 +92,14 @@ class DriftWatch:
 
     def look(self, samples: int) -> Drift | None:
         """Step time and power over those expected, once enough samples have passed; None until then."""
-        expected = None if self._setting is None else self._known.get(self._setting)
+        expected = self._known.get(self._knobs)
         if expected is None or samples - self._since_samples < self._share_samples or self._readings < READINGS:
             return None
         found = Drift(self._seconds / self._steps / expected.step_s, self._watts / self._readings / expected.power_w)
         self.forget(samples)
         return Drift(found.time / self._off.time, found.power / self._off.power)
 
-    def follow(self, drift: Drift) -> float | None:
+    def follow(self, drift: Drift) -> Knobs | None:
         """Scale the expectation at every setting by the drift, and return the setting that is now the best.
 
         That is the fastest one for the plan's batch size that stays under the cap if every point is off as much as this
@@ -106,31 +107,31 @@ class DriftWatch:
         something else slows the board down, and a higher setting would not help.
         """
         off = self._off = Drift(self._off.time * drift.time, self._off.power * drift.power)
-        cap_w, here = self._plan.cap_w, self._setting
-        if cap_w is None or here is None:
+        cap_w, here = self._plan.cap_w, self._knobs
+        if cap_w is None or not self._known:
             return None
         kept = [s for s, known in self._known.items() if known.peak_w * off.power + self._plan.margin_w <= cap_w]
         if drift.time > 1 + STALE:
-            kept = [setting for setting in kept if setting <= here]
-        best = min(kept, key=lambda setting: (self._known[setting].step_s, setting), default=min(self._known))
+            kept = [knobs for knobs in kept if all(knobs[name] <= here[name] for name in here)]
+        best = min(kept, key=lambda knobs: (self._known[knobs].step_s, knobs), default=min(self._known))
         if best == here:
             return None
-        self._setting = best
+        self._knobs = best
         return best
 
     def state_dict(self) -> dict[str, Any]:
         """State to resume from, as JSON values."""
-        return {name: getattr(self, name) for name in _STATE}
+        return {"_setting": dict(self._knobs), **{name: getattr(self, name) for name in _STATE}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``."""
         for name in _STATE:
             setattr(self, name, state[name])
+        self._knobs = self._device.knobs_from(state["_setting"])
         self._off = Drift(*state["_off"])
 
 
 _STATE = (
-    "_setting",
     "_off",
     "_since_samples",
     "_steps",
@@ -156,16 +157,16 @@ def _expected_samples(plan: Plan) -> float | None:
     return plan.predicted_s / plan.step_s * plan.batch_size
 
 
-def _row(plan: Plan) -> dict[float, _Known]:
+def _row(plan: Plan) -> dict[Knobs, _Known]:
     """Setting -> what the plan says of it, for the plan's own batch size and micro-batch size."""
-    setting, time = plan.knobs.first, plan.relative_time
-    if setting is None or time is None or plan.step_s is None or plan.power_mean_w is None:
+    time = plan.relative_time
+    if not plan.knobs or time is None or plan.step_s is None or plan.power_mean_w is None:
         return {}
-    known = {setting: _Known(plan.step_s, plan.power_mean_w, plan.predicted_peak_w or plan.power_mean_w)}
+    known = {plan.knobs: _Known(plan.step_s, plan.power_mean_w, plan.predicted_peak_w or plan.power_mean_w)}
     for one in plan.candidates:
-        at = one.knobs.first
+        at = one.knobs
         same = (one.batch_size, one.micro_batch_size) == (plan.batch_size, plan.micro_batch_size)
-        if not same or at is None or at == setting or one.relative_time is None or one.predicted_peak_w is None:
+        if not same or not at or at == plan.knobs or one.relative_time is None or one.predicted_peak_w is None:
             continue
         if one.predicted_s is not None and one.predicted_j is not None:
             step_s = plan.step_s * one.relative_time / time

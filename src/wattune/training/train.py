@@ -63,7 +63,7 @@ def train(
             if stale
             else "profile and plan again",
         )
-    _check_actuator(device, plan)
+    _check_knobs(device, plan)
     check_limit(device, max_temp_c)
     workload.check()
     identity = {**_identity(device, workload, plan, seed), "max_temp_c": max_temp_c}
@@ -121,16 +121,23 @@ def train(
     return training_record(device, workload, plan, outcome, seed=seed, data=identity["data"], max_temp_c=max_temp_c)
 
 
-def _check_actuator(device: Device, plan: Plan) -> None:
-    for field in ("clock_mhz", "power_limit_w"):
-        value = getattr(plan, field)
-        if value is not None and device.actuator != field:
+def _check_knobs(device: Device, plan: Plan) -> None:
+    names = [knob.name for knob in device.knobs]
+    for name, value in plan.knobs.items():
+        if name not in names:
             raise InputError(
-                f"{device.name} cannot be set to the plan's {field}",
+                f"{device.name} cannot be set to the plan's {name}",
                 value=value,
-                allowed=device.actuator or "nothing, it has no setting",
+                allowed=", ".join(names) or "nothing, it has no setting",
                 hint="profile this device and plan again",
             )
+    if plan.knobs and (missing := [name for name in names if name not in plan.knobs]):
+        raise InputError(
+            f"the plan has no value for {', '.join(missing)} of {device.name}",
+            value=str(plan.knobs),
+            allowed=f"a value for each of {', '.join(names)}",
+            hint="profile this device and plan again",
+        )
 
 
 def _evaluate(device: Device, workload: Workload, plan: Plan) -> Callable[[nn.Module], float]:

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from wattune.devices.base import Actuator, Conditions, Sensor
+from wattune.devices.base import Conditions, Knob, Sensor
 from wattune.devices.nvidia.claims import Held, usual_folder
 from wattune.devices.nvidia.gpu_power import find_reader
 from wattune.devices.nvidia.gpu_restore import bring_back
@@ -23,10 +23,11 @@ from wattune.devices.nvidia.nvml import Gpu, count_gpus
 from wattune.devices.real_time import RealDevice
 from wattune.devices.spec_options import split_options
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError, WattuneError
+from wattune.point import Knobs, knob_text
 from wattune_agent.signals import call_before_end, forget
 
-MOST_SETTINGS = 16
-"""Most settings of a GPU, spread evenly over its list of more than a hundred clocks a few MHz apart."""
+MOST_VALUES = 16
+"""Most values of a knob of a GPU, spread evenly over its list of more than a hundred clocks a few MHz apart."""
 
 SETTLE_S = 2.0
 """Time within which a clock must have come down to the one that it was locked to."""
@@ -42,31 +43,32 @@ CHECK_S = 1.0
 MOST_ANSWERS = 5
 """Most times that a setting is set again after another writer changed it."""
 
-ACTUATORS: dict[str, Actuator | None] = {"clock_mhz": "clock_mhz", "power_limit_w": "power_limit_w", "none": None}
+ACTUATORS: dict[str, str | None] = {"clock_mhz": "clock_mhz", "power_limit_w": "power_limit_w", "none": None}
+"""Value of the option ``?actuator=`` -> the knob that is set."""
 
 
 class NvidiaDevice(RealDevice):
-    """One GPU, by its index or UUID. ``actuator``: the actuator that is set, None for none.
+    """One GPU, by its index or UUID. ``knob``: the knob that is set, None for none.
 
-    Raises: DeviceUnavailable without a driver; InputError if there is no such GPU, or no such actuator on it.
+    Raises: DeviceUnavailable without a driver; InputError if there is no such GPU, or no such knob on it.
     """
 
     kind = "measured"
     trains_on = "gpu"
 
-    def __init__(self, which: str, actuator: Actuator | None = "clock_mhz", *, state: Path | None = None):
+    def __init__(self, which: str, knob: str | None = "clock_mhz", *, state: Path | None = None):
         self._gpu = gpu = Gpu(which)
         try:
             self.name = gpu.name
             self.uuid = gpu.uuid
             self._reader = find_reader(gpu)
             self.sensor = self._reader.sensor if self._reader else Sensor(rail="")
-            self.actuator = actuator
-            self.settings = _settings(gpu, actuator)
+            self.knobs = () if knob is None else (Knob(knob, _values(gpu, knob)),)
+            self._knob = knob
             self.data_types = _data_types(gpu.capability)
             self.memory_bytes = gpu.free_bytes()
             modes = gpu.modes()
-            if actuator != "power_limit_w" and (limit_w := gpu.limit_w()) is not None:
+            if knob != "power_limit_w" and (limit_w := gpu.limit_w()) is not None:
                 modes["power limit"] = f"{limit_w:g} W"
             self.mode = ", ".join(f"{name} {value}" for name, value in modes.items())
             self.problems = _problems(gpu, self)
@@ -74,19 +76,20 @@ class NvidiaDevice(RealDevice):
             gpu.close()
             raise
         self._held = Held(state or usual_folder(), gpu.uuid)
-        self._setting: float | None = None
+        self._present: Knobs | None = None
         self._checked_s = 0.0
         self._answered = 0
         self._changing = threading.RLock()
         super().__init__()
 
-    # ------------------------------------------------------------------------------------------------------ actuator
+    # --------------------------------------------------------------------------------------------------------- knobs
 
-    def current(self) -> float | None:
+    def current(self) -> Knobs | None:
         """The clock or limit that was set; None while the driver chooses."""
-        return self._setting
+        return self._present
 
-    def _apply(self, value: float) -> None:
+    def _apply(self, knobs: Knobs) -> None:
+        (value,) = knobs.values()
         with self._changing:
             if self._held.parent is not None:
                 raise DeviceUnavailable(
@@ -96,37 +99,37 @@ class NvidiaDevice(RealDevice):
             try:
                 self._set(value)
             except DeviceUnavailable:
-                if self._setting is None:
+                if self._present is None:
                     self._release()  # it was refused, so nothing has to be restored
                 raise
-            if self.actuator == "clock_mhz":
+            if self._knob == "clock_mhz":
                 self._await_clock(value)
             elif not self._is_set(value):
                 raise DeviceError(f"{self.name}: the power limit is {self._gpu.limit_w()} W, and not {value:g} W")
-            if value != self._setting:
+            if knobs != self._present:
                 self._stuck.change()
-            self._setting = float(value)
+            self._present = knobs
 
     def _set(self, value: float) -> None:
-        if self.actuator == "clock_mhz":
+        if self._knob == "clock_mhz":
             self._gpu.lock_clock(int(value))
         else:
             self._gpu.set_limit(value)
 
     def _is_set(self, value: float) -> bool:
-        if self.actuator == "clock_mhz":  # an upper bound only: an idle GPU may well be slower
+        if self._knob == "clock_mhz":  # an upper bound only: an idle GPU may well be slower
             now_mhz = self._gpu.clock_mhz()
             return now_mhz is None or now_mhz <= value + TOLERANCE_MHZ
         limit_w = self._gpu.limit_w()
         return limit_w is not None and abs(limit_w - value) <= TOLERANCE_W
 
     def _snapshot(self) -> object:
-        return self._setting
+        return self._present
 
     def _restore(self, snapshot: object) -> None:
         if self._held.parent is not None:
             return
-        if isinstance(snapshot, float):
+        if isinstance(snapshot, Knobs):
             self._apply(snapshot)
             return
         with self._changing:
@@ -134,19 +137,19 @@ class NvidiaDevice(RealDevice):
             if kept is not None:
                 bring_back(self._gpu, kept)
             self._release()
-            self._setting = None
+            self._present = None
 
     def _hold(self) -> None:
         """Before the first change, claim the GPU, restore what a dead process left, and save the present state."""
-        if self._setting is not None:
+        if self._present is not None:
             return
         self._held.claim()
         try:
             left = self._held.read()
             if left is not None:
                 self._note("left behind", f"{self.name}: {bring_back(self._gpu, left)}, left by process {left['pid']}")
-            limit_w = self._gpu.limit_w() if self.actuator == "power_limit_w" else None
-            self._held.keep({"uuid": self.uuid, "name": self.name, "actuator": self.actuator, "limit_w": limit_w})
+            limit_w = self._gpu.limit_w() if self._knob == "power_limit_w" else None
+            self._held.keep({"uuid": self.uuid, "name": self.name, "actuator": self._knob, "limit_w": limit_w})
             call_before_end(self._end)
         except BaseException:
             self._held.let_go()
@@ -175,24 +178,26 @@ class NvidiaDevice(RealDevice):
     def _check(self) -> None:
         """Check about once a second that the setting is still in place; if not, set it again, a few times."""
         now_s = self.now_s()
-        if self._setting is None or now_s - self._checked_s < CHECK_S or not self._changing.acquire(blocking=False):
+        if self._present is None or now_s - self._checked_s < CHECK_S or not self._changing.acquire(blocking=False):
             return  # the thread that holds the lock is changing it
         try:
             self._checked_s = now_s
-            if self._setting is None or self._is_set(self._setting):
+            if self._present is None:
                 return
-            unit = "MHz" if self.actuator == "clock_mhz" else "W"
+            ((name, value),) = self._present.items()
+            if self._is_set(value):
+                return
             again = self._answered < MOST_ANSWERS
             self._answered += 1
             if self._answered > MOST_ANSWERS + 1:
                 return
             self._note(
                 "another writer",
-                f"{self.name} is no longer at {self._setting:g} {unit}: "
+                f"{self.name} is no longer at {knob_text(name, value)}: "
                 + ("set again" if again else f"left so, after {MOST_ANSWERS} times"),
             )
             if again:
-                self._set(self._setting)
+                self._set(value)
         finally:
             self._changing.release()
 
@@ -214,7 +219,7 @@ class NvidiaDevice(RealDevice):
         """Temperature and what throttles the clock; None and empty if the driver does not answer."""
         try:
             held_back = self._gpu.held_back()
-            if self.actuator == "power_limit_w":  # the limit that was asked for
+            if self._knob == "power_limit_w":  # the limit that was asked for
                 held_back = tuple(reason for reason in held_back if reason != "power limit")
             return Conditions(temperature_c=self._gpu.temperature_c(), throttled=held_back)
         except DeviceError:
@@ -262,7 +267,7 @@ def nvidia_specs() -> list[str]:
     return [f"nvidia:{index}" for index in range(count_gpus())]
 
 
-def _default(which: str) -> Actuator | None:
+def _default(which: str) -> str | None:
     """Locked clocks if the GPU has them, otherwise none."""
     gpu = Gpu(which)
     try:
@@ -271,10 +276,8 @@ def _default(which: str) -> Actuator | None:
         gpu.close()
 
 
-def _settings(gpu: Gpu, actuator: Actuator | None) -> tuple[float, ...]:
-    if actuator is None:
-        return ()
-    if actuator == "clock_mhz":
+def _values(gpu: Gpu, knob: str) -> tuple[float, ...]:
+    if knob == "clock_mhz":
         listed = gpu.clocks_mhz()
         if not listed:
             raise InputError(f"{gpu.name} has no clocks that can be locked", hint="use ?actuator=power_limit_w or none")
@@ -287,10 +290,10 @@ def _settings(gpu: Gpu, actuator: Actuator | None) -> tuple[float, ...]:
 
 
 def _spread(listed: tuple[int, ...] | range) -> list[int]:
-    if len(listed) <= MOST_SETTINGS:
+    if len(listed) <= MOST_VALUES:
         return list(listed)
     last = len(listed) - 1
-    return [listed[round(i * last / (MOST_SETTINGS - 1))] for i in range(MOST_SETTINGS)]
+    return [listed[round(i * last / (MOST_VALUES - 1))] for i in range(MOST_VALUES)]
 
 
 def _data_types(capability: tuple[int, int]) -> frozenset[str]:
@@ -306,7 +309,7 @@ def _problems(gpu: Gpu, device: NvidiaDevice) -> tuple[str, ...]:
             f"{gpu.name} tells no power (looked for the energy counter, the instantaneous field and the averaged "
             "power); on a Jetson use --device jetson, otherwise a meter of your own by --device external:COMMAND"
         )
-    if device.actuator is not None and os.geteuid() != 0:
+    if device.knobs and os.geteuid() != 0:
         problems.append(
             "only root may set clocks and power limits: run as root, or leave them alone with ?actuator=none"
         )

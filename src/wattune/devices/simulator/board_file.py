@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import Self
 
+from wattune.devices.base import Knob
 from wattune.errors import InputError, UnknownName
 from wattune.records.base import Number
 
@@ -55,6 +56,11 @@ class TomlSection(BaseModel):
         return data
 
 
+def _check_ascending(clocks_mhz: tuple[float, ...]) -> None:
+    if list(clocks_mhz) != sorted(set(clocks_mhz)):
+        raise ValueError("clocks_mhz ascending, each once")
+
+
 class Processor(TomlSection):
     """Clocks (MHz, ascending), the voltage at each, and the speed at the highest one.
 
@@ -71,8 +77,7 @@ class Processor(TomlSection):
 
     @model_validator(mode="after")
     def _curve(self) -> Self:
-        if list(self.clocks_mhz) != sorted(set(self.clocks_mhz)):
-            raise ValueError("clocks_mhz ascending, each once")
+        _check_ascending(self.clocks_mhz)
         if len(self.voltage_v) != len(self.clocks_mhz):
             raise ValueError(f"one voltage_v per clock: {len(self.clocks_mhz)} of them, not {len(self.voltage_v)}")
         if list(self.voltage_v) != sorted(self.voltage_v):
@@ -99,15 +104,19 @@ class Memory(Access):
     """The board's memory, shared by CPU and GPU, and the GPU's access to it.
 
     ``bandwidth_gbps``: the data sheet's, an upper bound of what is achieved. ``system_mib``: taken by the
-    operating system.
+    operating system. ``clocks_mhz``: the memory's clocks, ascending, if they can be set; bandwidth and the power of
+    memory traffic, stated at the highest one, fall in proportion to the clock.
     """
 
     size_mib: Annotated[Number, Field(gt=0, le=1e8)]
     system_mib: Mebibytes
     bandwidth_gbps: Rate
+    clocks_mhz: Annotated[tuple[Megahertz, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
+        if self.clocks_mhz is not None:
+            _check_ascending(self.clocks_mhz)
         if max(self.achieved_gbps, self.optimizer_gbps) > self.bandwidth_gbps:
             raise ValueError("achieved_gbps and optimizer_gbps at most bandwidth_gbps")
         if self.system_mib + self.context_mib >= self.size_mib:
@@ -237,12 +246,22 @@ class Cpu(Processor):
 
 
 class Chip(NamedTuple):
-    """One processor of a board, with everything that its step time and power depend on."""
+    """One processor of a board, with everything that its step time and power depend on.
+
+    ``memory_clocks_mhz`` is empty if the memory has one clock.
+    """
 
     processor: Processor
     access: Access
     host: Host
     power: Power
+    memory_clocks_mhz: tuple[float, ...]
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        """The clocks that can be set."""
+        clock = Knob("clock_mhz", self.processor.clocks_mhz, volts=self.processor.voltage_v)
+        return (clock, Knob("memory_clock_mhz", self.memory_clocks_mhz)) if self.memory_clocks_mhz else (clock,)
 
 
 class SimulatedBoard(TomlSection):
@@ -279,17 +298,20 @@ class SimulatedBoard(TomlSection):
 
     def chip(self, processor: ProcessorName) -> Chip:
         """The GPU or the CPU. Raises: InputError if the file has no ``[cpu]``."""
+        memory_clocks_mhz = self.memory.clocks_mhz or ()
         if processor == "gpu":
-            return Chip(self.gpu, self.memory, self.host, self.power)
+            return Chip(self.gpu, self.memory, self.host, self.power, memory_clocks_mhz)
         if self.cpu is None:
             raise InputError(f"board {self.name} has only", value="gpu", hint="add a [cpu] section to train on its CPU")
-        return Chip(self.cpu, self.cpu.memory, self.cpu.host, self.cpu.power)
+        return Chip(self.cpu, self.cpu.memory, self.cpu.host, self.cpu.power, memory_clocks_mhz)
 
     @property
     def digest(self) -> str:
         """Hash of everything that step time and power depend on, eight hex digits: an edited file is another board."""
         said = {"name", "mode", "calibrated", "rails", "sensor", "supply", "fault", "ranges"}
         physics = self.model_dump(mode="json", exclude=said)
+        if self.memory.clocks_mhz is None:
+            del physics["memory"]["clocks_mhz"]  # the key is newer than the digests of boards without it
         return hashlib.sha256(json.dumps(physics, sort_keys=True).encode()).hexdigest()[:8]
 
 

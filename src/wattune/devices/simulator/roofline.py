@@ -1,4 +1,4 @@
-"""Time and power of a step on one processor at one clock, from the work of the step.
+"""Time and power of a step on one processor at one setting of the clocks, from the work of the step.
 
 Time. Within a group of like operations, arithmetic and memory traffic overlap, and the slower one decides
 (roofline; Williams, Waterman, Patterson, CACM 52(4), 2009). Groups follow one another, as kernels of one stream do,
@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 
 from wattune.devices.simulator.board_file import Chip
+from wattune.point import Knobs
 from wattune.records import Operation, PhaseWork, StepWork
 
 REFERENCE_C = 25.0
@@ -38,24 +39,24 @@ class Segment:
         return self.steady_w + self.leakage_w * math.exp(exponent)
 
 
-def segments(work: StepWork, chip: Chip, clock_mhz: float) -> tuple[Segment, ...]:
-    """The step at this clock, as stretches of constant power; their number is the same at every clock."""
-    busy = [_Busy.of(phase, work, chip, clock_mhz) for phase in work.phases]
+def segments(work: StepWork, chip: Chip, knobs: Knobs) -> tuple[Segment, ...]:
+    """The step at this setting, as stretches of constant power; their number is the same at every setting."""
+    busy = [_Busy.of(phase, work, chip, knobs) for phase in work.phases]
     host = [phase.host_s * chip.host.sample_factor for phase in work.phases]
     step_s = sum(b.seconds for b in busy) + sum(host)
     rise = step_s / (step_s + chip.power.rise_s) if step_s > 0 else 0.0
     result: list[Segment] = []
     for host_s, part in zip(host, busy, strict=True):
         if host_s > 0:
-            result.append(_segment(_Busy(host_s), 0.0, chip, clock_mhz))
+            result.append(_segment(_Busy(host_s), 0.0, chip, knobs))
         if part.seconds > 0:
-            result.append(_segment(part, rise, chip, clock_mhz))
+            result.append(_segment(part, rise, chip, knobs))
     return tuple(result)
 
 
-def idle(chip: Chip, clock_mhz: float) -> Segment:
+def idle(chip: Chip, knobs: Knobs) -> Segment:
     """A second at rest with the clock running."""
-    steady_w, leakage_w = _processor_w(chip, clock_mhz, activity=0.0)
+    steady_w, leakage_w = _processor_w(chip, knobs["clock_mhz"], activity=0.0)
     return Segment(1.0, chip.power.idle_w + steady_w, leakage_w)
 
 
@@ -69,27 +70,27 @@ class _Busy:
     bytes: float = 0.0
 
     @classmethod
-    def of(cls, phase: PhaseWork, work: StepWork, chip: Chip, clock_mhz: float) -> _Busy:
+    def of(cls, phase: PhaseWork, work: StepWork, chip: Chip, knobs: Knobs) -> _Busy:
         """The phase of work whose forward passes take ``micro_batch_size`` samples."""
         seconds = compute = memory = 0.0
         for operation in phase.operations:
-            compute_s, memory_s, host_s = _group(operation, work, chip, clock_mhz)
+            compute_s, memory_s, host_s = _group(operation, work, chip, knobs)
             seconds += max(compute_s, memory_s) + host_s
             compute += compute_s
             memory += memory_s
         return cls(seconds, compute, memory, phase.bytes)
 
 
-def _group(operation: Operation, work: StepWork, chip: Chip, clock_mhz: float) -> tuple[float, float, float]:
+def _group(operation: Operation, work: StepWork, chip: Chip, knobs: Knobs) -> tuple[float, float, float]:
     """Seconds of arithmetic, of memory and of the host for the operations of one kind."""
     processor, access, host = chip.processor, chip.access, chip.host
-    slower = processor.clocks_mhz[-1] / clock_mhz
+    slower = processor.clocks_mhz[-1] / knobs["clock_mhz"]
     peak = processor.peak_gflops[work.data_type] * 1e9  # type: ignore[index]  # checked before the step
     filled = work.micro_batch_size / (work.micro_batch_size + processor.half_speed_samples)
     stretch = access.clock_share * slower + (1 - access.clock_share)
     # The optimizer differs: long passes over contiguous weights, many tiny operations from a Python loop.
     optimizer = operation.kind == "optimizer"
-    achieved = (access.optimizer_gbps if optimizer else access.achieved_gbps) * 1e9
+    achieved = (access.optimizer_gbps if optimizer else access.achieved_gbps) * 1e9 * _memory_share(chip, knobs)
     issue_s = host.s_per_optimizer_operation if optimizer else host.s_per_operation
     return (
         operation.flops / (processor.efficiency * filled * peak) * slower,
@@ -98,13 +99,18 @@ def _group(operation: Operation, work: StepWork, chip: Chip, clock_mhz: float) -
     )
 
 
-def _segment(part: _Busy, rise: float, chip: Chip, clock_mhz: float) -> Segment:
-    power = chip.power
+def _segment(part: _Busy, rise: float, chip: Chip, knobs: Knobs) -> Segment:
+    power, share = chip.power, _memory_share(chip, knobs)
     arithmetic = power.compute_w_per_v2ghz * part.compute_s / part.seconds
-    memory = power.memory_w_per_v2ghz * part.memory_s / part.seconds
-    steady_w, leakage_w = _processor_w(chip, clock_mhz, activity=rise * (arithmetic + memory))
-    traffic_w = rise * power.traffic_w_per_gbps * part.bytes / part.seconds / 1e9
+    memory = share * power.memory_w_per_v2ghz * part.memory_s / part.seconds
+    steady_w, leakage_w = _processor_w(chip, knobs["clock_mhz"], activity=rise * (arithmetic + memory))
+    traffic_w = share * rise * power.traffic_w_per_gbps * part.bytes / part.seconds / 1e9
     return Segment(part.seconds, power.base_w + steady_w + traffic_w, leakage_w)
+
+
+def _memory_share(chip: Chip, knobs: Knobs) -> float:
+    """The memory's clock over its highest one; 1 if it has one clock."""
+    return knobs["memory_clock_mhz"] / chip.memory_clocks_mhz[-1] if chip.memory_clocks_mhz else 1.0
 
 
 def _processor_w(chip: Chip, clock_mhz: float, *, activity: float) -> tuple[float, float]:

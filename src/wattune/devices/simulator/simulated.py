@@ -16,6 +16,7 @@ from wattune.devices.simulator.thermal_energy import Energy
 from wattune.devices.simulator.variants import drawn, exact
 from wattune.devices.virtual_time import NEVER, Piece, VirtualDevice, multiples, next_multiple
 from wattune.errors import InputError, OutOfDeviceMemory, SensorError
+from wattune.point import Knobs
 from wattune.records import ExactFigures, StepWork, Supply
 
 MEBIBYTE = 2**20
@@ -63,12 +64,11 @@ class SimulatedGroundTruth(GroundTruth):
 class SimulatedDevice(VirtualDevice):
     """A board file as a device. ``processor``: the one of the board's processors that trains; ``seed``: of the noise.
 
-    The board starts at its highest clock, at rest, at the temperature of rest. ``state_dict`` holds everything except
+    The board starts at its highest clocks, at rest, at the temperature of rest. ``state_dict`` holds everything except
     the open contexts; a device that loads it continues exactly as this one would, before or inside ``at``.
     """
 
     kind = "simulated"
-    actuator = "clock_mhz"
 
     def __init__(self, board: SimulatedBoard, processor: ProcessorName = "gpu", *, seed: int = 0):
         super().__init__()
@@ -80,8 +80,7 @@ class SimulatedDevice(VirtualDevice):
         if board.calibrated is False:
             self.mode = f"{board.mode}, uncalibrated, board file {board.digest}"
             self.problems = (UNCALIBRATED,)
-        self.settings = self._chip.processor.clocks_mhz
-        self.volts = self._chip.processor.voltage_v
+        self.knobs = self._chip.knobs
         self.data_types = frozenset(self._chip.processor.peak_gflops)
         taken_mib = board.memory.system_mib + self._chip.access.context_mib
         self._available_bytes = (board.memory.size_mib - taken_mib) * MEBIBYTE
@@ -89,10 +88,11 @@ class SimulatedDevice(VirtualDevice):
         self.supply = None if board.supply is None else Supply(**board.supply.model_dump())
         self.sensor = Sensor(rail=board.rails.board, **board.sensor.model_dump())
         self._seed = seed
-        self._clock_mhz = self.settings[-1]
-        self._highest = len(self.settings) - 1  # index of the highest clock that heat allows
-        self._steps: dict[int, tuple[StepWork, dict[float, tuple[Segment, ...]]]] = {}
-        self._idle = {clock: idle(self._chip, clock) for clock in self.settings}
+        self._clocks_mhz = self._chip.processor.clocks_mhz
+        self._present = self._effective = self.combinations()[-1]
+        self._highest = len(self._clocks_mhz) - 1  # index of the highest clock that heat allows
+        self._steps: dict[int, tuple[StepWork, dict[Knobs, tuple[Segment, ...]]]] = {}
+        self._idle = {knobs: idle(self._chip, knobs) for knobs in self.combinations()}
         self._temperature_c = board.thermal.ambient_c
         self._temperature_c = self._balance_c(self._at_rest().power_w)
         self._energy = Energy(2 * self.sensor.settle_s, self._at_rest().power_w)
@@ -101,31 +101,39 @@ class SimulatedDevice(VirtualDevice):
         self._reading: tuple[int, float] | None = None
         self._plan_events()
 
-    # ------------------------------------------------------------------------------------------------------ actuator
+    # --------------------------------------------------------------------------------------------------------- knobs
 
     @property
     def effective_mhz(self) -> float:
-        """The clock that the chip runs at: the setting, or less while it is too hot."""
-        return min(self._clock_mhz, self.settings[self._highest])
+        """The clock that the chip runs at: the one that is set, or less while it is too hot."""
+        return self._effective["clock_mhz"]
 
     @property
     def temperature_c(self) -> float:
         """Temperature of the chip."""
         return self._temperature_c
 
-    def current(self) -> float:
-        """The clock that is set, in MHz; heat may hold the chip below it."""
-        return self._clock_mhz
+    def current(self) -> Knobs:
+        """The clocks that are set; heat may hold the chip below them."""
+        return self._present
 
-    def _apply(self, value: float) -> None:
-        self._clock_mhz = float(value)
+    def _apply(self, knobs: Knobs) -> None:
+        self._present = knobs
+        self._clamp()
+
+    def _clamp(self) -> None:
+        present = self._present
+        highest_mhz = self._clocks_mhz[self._highest]
+        is_clamped = present["clock_mhz"] > highest_mhz
+        self._effective = present.replace(clock_mhz=highest_mhz) if is_clamped else present
 
     def _snapshot(self) -> object:
-        return self._clock_mhz
+        return self._present
 
     def _restore(self, snapshot: object) -> None:
-        assert isinstance(snapshot, float)
-        self._clock_mhz = snapshot
+        assert isinstance(snapshot, Knobs)
+        self._present = snapshot
+        self._clamp()
 
     # ---------------------------------------------------------------------------------------------------------- work
 
@@ -152,10 +160,10 @@ class SimulatedDevice(VirtualDevice):
         timings = entry[1]
 
         def at_present() -> tuple[Segment, ...]:
-            clock = self.effective_mhz
-            if clock not in timings:
-                timings[clock] = segments(work, self._chip, clock)
-            return timings[clock]
+            knobs = self._effective
+            if knobs not in timings:
+                timings[knobs] = segments(work, self._chip, knobs)
+            return timings[knobs]
 
         def piece(index: int) -> Piece:
             segment = at_present()[index]
@@ -164,7 +172,7 @@ class SimulatedDevice(VirtualDevice):
         return len(at_present()), piece
 
     def _at_rest(self) -> Piece:
-        return Piece(1.0, self._power_of(self._idle[self.effective_mhz]))
+        return Piece(1.0, self._power_of(self._idle[self._effective]))
 
     def _power_of(self, segment: Segment) -> float:
         return segment.power_w(self._chip.power.leakage_per_degree, self._temperature_c) * self._fault("power")
@@ -183,7 +191,7 @@ class SimulatedDevice(VirtualDevice):
         hottest_c = max(self._temperature_c, self._balance_c(power_w))
         if (
             hottest_c >= thermal.throttle_c - thermal.release_c
-            or self._highest < len(self.settings) - 1
+            or self._highest < len(self._clocks_mhz) - 1
             or self._chip.power.leakage_per_degree > 0
         ):  # otherwise a poll of the temperature changes nothing
             if self._poll_s <= self._now_s:
@@ -216,9 +224,10 @@ class SimulatedDevice(VirtualDevice):
     def _throttle(self) -> None:
         thermal = self.board.thermal
         if self._temperature_c >= thermal.throttle_c:
-            self._highest = max(0, self.settings.index(self.effective_mhz) - 1)
+            self._highest = max(0, self._clocks_mhz.index(self.effective_mhz) - 1)
         elif self._temperature_c < thermal.throttle_c - thermal.release_c:
-            self._highest = min(len(self.settings) - 1, self._highest + 1)
+            self._highest = min(len(self._clocks_mhz) - 1, self._highest + 1)
+        self._clamp()
 
     def _fault(self, kind: str) -> float:
         gain = 1.0
@@ -265,8 +274,8 @@ class SimulatedDevice(VirtualDevice):
         self._plan_events()
         return truth
 
-    def exact_steps(self, work: StepWork) -> dict[float, ExactStep]:
-        """Clock in MHz -> exact figures of a step of this work by the board's formulas, with a chip at 25 degrees."""
+    def exact_steps(self, work: StepWork) -> dict[Knobs, ExactStep]:
+        """Setting -> exact figures of a step of this work by the board's formulas, with a chip at 25 degrees."""
         return exact(self.board, self.processor, work)
 
     def variants(self, count: int) -> tuple[SimulatedDevice, ...]:
@@ -278,10 +287,10 @@ class SimulatedDevice(VirtualDevice):
     # ---------------------------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Time, clock, temperature, the sensor's past and the seed, as JSON values."""
+        """Time, clocks, temperature, the sensor's past and the seed, as JSON values."""
         return {
             "now_s": self._now_s,
-            "clock_mhz": self._clock_mhz,
+            **self._present,
             "highest": self._highest,
             "temperature_c": self._temperature_c,
             "energy": self._energy.state(),
@@ -290,11 +299,13 @@ class SimulatedDevice(VirtualDevice):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``. Raises: InputError if its clock is not one of this board."""
-        self.check_setting(state["clock_mhz"])
+        """Continue from ``state_dict``. Raises: InputError if its clocks are not those of this board."""
+        knobs = Knobs({knob.name: state[knob.name] for knob in self.knobs if knob.name in state})
+        self.check_knobs(knobs)
         self._now_s = state["now_s"]
-        self._clock_mhz = state["clock_mhz"]
         self._highest = state["highest"]
+        self._present = knobs
+        self._clamp()
         self._temperature_c = state["temperature_c"]
         self._energy.load(state["energy"])
         self._reading = tuple(state["reading"]) if state["reading"] else None

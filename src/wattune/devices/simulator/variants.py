@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from itertools import accumulate
 
-from wattune.devices.base import ExactStep
+from wattune.devices.base import ExactStep, combinations
 from wattune.devices.simulator.board_file import ProcessorName, SimulatedBoard
 from wattune.devices.simulator.roofline import REFERENCE_C, Segment, segments
+from wattune.point import Knobs
 from wattune.records import StepWork
 
 
@@ -27,17 +28,17 @@ def drawn(board: SimulatedBoard, seed: int) -> SimulatedBoard:
     return SimulatedBoard.model_validate(data)
 
 
-def exact(board: SimulatedBoard, processor: ProcessorName, work: StepWork) -> dict[float, ExactStep]:
-    """Clock in MHz -> exact figures of a step of this work, with a chip at 25 degrees."""
+def exact(board: SimulatedBoard, processor: ProcessorName, work: StepWork) -> dict[Knobs, ExactStep]:
+    """Setting -> exact figures of a step of this work, with a chip at 25 degrees."""
     chip = board.chip(processor)
-    found: dict[float, ExactStep] = {}
-    for clock in chip.processor.clocks_mhz:
-        parts = segments(work, chip, clock)
+    steps: dict[Knobs, ExactStep] = {}
+    for knobs in combinations(chip.knobs):
+        parts = segments(work, chip, knobs)
         powers = [part.power_w(chip.power.leakage_per_degree, REFERENCE_C) for part in parts]
         step_s = sum(part.seconds for part in parts)
         mean_w = sum(part.seconds * power for part, power in zip(parts, powers, strict=True)) / step_s
-        found[clock] = ExactStep(step_s, mean_w, _highest_w(parts, powers, board.sensor.window_s))
-    return found
+        steps[knobs] = ExactStep(step_s, mean_w, _highest_w(parts, powers, board.sensor.window_s))
+    return steps
 
 
 def _highest_w(parts: tuple[Segment, ...], powers: list[float], window_s: float) -> float:

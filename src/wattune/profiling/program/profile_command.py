@@ -14,7 +14,7 @@ from types import FrameType
 from wattune.cap import NO_LIMIT, SensorLimit
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory
-from wattune.point import BatchShape
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.board_health import happened
 from wattune.profiling.journal import Journal, Partial, total_cost
 from wattune.profiling.program.command_template import CommandTemplate, ascending
@@ -90,7 +90,7 @@ def profile_command(
         raise InputError("there is no program", value=program)
     key = program_key(device, template)
     rows: list[BatchShape] = [BatchShape(size, size) for size in sizes]
-    settings = device.settings or (None,)
+    climbs = device.climbs()
     begin = Partial(
         key=key,
         strategy=strategy,
@@ -101,13 +101,12 @@ def profile_command(
         step_time=f"{source} {step_time or ''} {step_time_file or ''}".strip(),
     )
     notebook = Journal(partial, device, begin)
-    total = len(rows) * len(settings) if strategy == "full" else 2 * len(rows) + len(settings) - 1
+    total = sum(len(rows) * len(c) if strategy == "full" else 2 * len(rows) + len(c) - 1 for c in climbs)
 
-    def say(batch_size: int, setting: float | None, taken: int) -> None:
+    def say(point: OperatingPoint, taken: int) -> None:
         if progress is not None:
-            at = "" if setting is None else f" at {setting:g} {'MHz' if device.actuator == 'clock_mhz' else 'W'}"
             length = f", {taken} steps" if template.has_steps else ""
-            progress(min(len(notebook.notes), total), total, f"{template.name}, batch size {batch_size}{at}{length}")
+            progress(min(len(notebook.notes), total), total, f"{template.name}, {point}{length}")
 
     probe = ProgramProbe(
         device,
@@ -120,11 +119,11 @@ def profile_command(
         say=say,
     )
 
-    def measure(shape: BatchShape, setting: float | None) -> ProfileCell | AbortedProbe:
-        return notebook.look_up(None, probe, shape, setting)
+    def measure(point: OperatingPoint) -> ProfileCell | AbortedProbe:
+        return notebook.look_up(None, probe, point)
 
     with _hang_up():
-        (full if strategy == "full" else staircase)(rows, settings, measure)
+        (full if strategy == "full" else staircase)(rows, climbs, measure)
     cells = [note.cell for note in notebook.notes if note.cell is not None]
     if cells and all(cell.out_of_memory for cell in cells) and len(cells) == len(notebook.notes):
         raise OutOfDeviceMemory(f"no batch size fits in the memory of {device.name}, not even {sizes[0]}")
@@ -149,10 +148,10 @@ def profile_command(
 
 def _alike(cells: Sequence[ProfileCell]) -> tuple[str, ...]:
     """A note where a step of the largest batch takes as long as one of the smallest, wherever both were measured."""
-    known: dict[float | None, dict[int, float]] = {}
+    known: dict[Knobs, dict[int, float]] = {}
     for cell in cells:
         if cell.step_s is not None:
-            known.setdefault(cell.knobs.first, {})[cell.batch_size] = cell.step_s
+            known.setdefault(cell.knobs, {})[cell.batch_size] = cell.step_s
     pairs = [(min(steps), max(steps), steps) for steps in known.values() if max(steps) >= WIDE * min(steps)]
     if not pairs or any(abs(steps[large] / steps[small] - 1) > ALIKE for small, large, steps in pairs):
         return ()

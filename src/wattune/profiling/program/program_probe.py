@@ -11,9 +11,9 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from wattune.cap import SensorLimit
-from wattune.devices import Device, MeterFigures, Setting
+from wattune.devices import Device, MeterFigures
 from wattune.errors import OutOfDeviceMemory, WorkloadError
-from wattune.point import BatchShape, OperatingPoint
+from wattune.point import Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.profiling.board_health import BoardHealth, undisturbed
 from wattune.profiling.journal import Measured, probe_cost
@@ -70,7 +70,8 @@ class ProgramProbe:
     """Measures cells of a program on a device that it runs on.
 
     ``pattern`` and ``file`` as in ``StepTimes``; without both, the time of a step comes from two runs of different
-    length. ``limit_s``: a run that takes longer has failed. ``say`` is told of each run.
+    length. ``limit_s``: a run that takes longer has failed. ``say`` is called before each run, with its point and its
+    number of steps.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ProgramProbe:
         steps: int,
         cap_w: float | None,
         limit_s: float,
-        say: Callable[[int, float | None, int], None],
+        say: Callable[[OperatingPoint, int], None],
     ):
         self._device = device
         self._template = template
@@ -99,48 +100,40 @@ class ProgramProbe:
         self._is_warm = False
         self._unfit: int | None = None
 
-    def measure(self, shape: BatchShape, setting: float | None) -> Measured:
+    def measure(self, point: OperatingPoint) -> Measured:
         """Run the program until its steps and its power are known, or a reading is above the cap.
 
         A cell that was taken while the board was throttled or had an over-current event is measured again after a rest.
 
         Raises: WorkloadError if the program fails, hangs, or reports nothing of its steps; DeviceError, InputError.
         """
-        batch_size = shape.batch
-        knobs = {} if self._device.actuator is None else {str(self._device.actuator): setting}
-        place = OperatingPoint.of(batch_size, **knobs).fields()
         spent: list[MeterFigures] = []
-        result: ProfileCell | AbortedProbe = ProfileCell(**place, out_of_memory=True)
-        if self._unfit is None or batch_size < self._unfit:
+        result: ProfileCell | AbortedProbe = ProfileCell(**point.fields(), out_of_memory=True)
+        if self._unfit is None or point.batch_size < self._unfit:
             try:
-                result = undisturbed(
-                    self._device, self._cap_w, spent, lambda: self._measured(batch_size, setting, place, spent)
-                )
+                result = undisturbed(self._device, self._cap_w, spent, lambda: self._measured(point, spent))
             except OutOfDeviceMemory:
-                self._unfit = batch_size
+                self._unfit = point.batch_size
         return result, probe_cost(spent, self._cap_w)
 
-    def _measured(
-        self, batch_size: int, setting: float | None, place: dict[str, Any], spent: list[MeterFigures]
-    ) -> ProfileCell | AbortedProbe:
-        with CappedRun(self._device, SensorLimit(self._cap_w), setting, on_reading=self._read) as run:
-            run.limiter.move(setting, probe=True)
+    def _measured(self, point: OperatingPoint, spent: list[MeterFigures]) -> ProfileCell | AbortedProbe:
+        with CappedRun(self._device, SensorLimit(self._cap_w), point.knobs, on_reading=self._read) as run:
+            run.limiter.move(point.knobs, probe=True)
             try:
-                return self._cell(batch_size, run, place, spent)
+                return self._cell(point, run, spent)
             except Above as above:
                 assert self._cap_w is not None
-                return AbortedProbe(**place, cap_w=self._cap_w, power_w=above.power_w)
+                return AbortedProbe(**point.fields(), cap_w=self._cap_w, power_w=above.power_w)
 
     def _read(self, time_s: float, power_w: float) -> None:
         self._readings.append((time_s, power_w))
 
-    def _cell(
-        self, batch_size: int, capped: CappedRun, place: dict[str, Any], spent: list[MeterFigures]
-    ) -> ProfileCell:
+    def _cell(self, point: OperatingPoint, capped: CappedRun, spent: list[MeterFigures]) -> ProfileCell:
+        batch_size = point.batch_size
         runs: list[ProgramRun] = []
 
         def run(steps: int) -> ProgramRun:
-            self._say(batch_size, capped.setting.value, steps)
+            self._say(OperatingPoint(point.shape, capped.setting.knobs), steps)
             runs.append(self._run(batch_size, steps, capped, spent))
             return runs[-1]
 
@@ -151,7 +144,7 @@ class ProgramProbe:
         # The cap holds from the first second to the last, whatever a program does before it trains.
         peaks = [readings_between(r.readings, r.begun_s + sensor.settle_s, r.ended_s + sensor.settle_s) for r in runs]
         return ProfileCell(
-            **place,
+            **point.fields(),
             step_s=mean(stretch.times_s),
             step_std_s=stdev(stretch.times_s) if len(stretch.times_s) > 1 else None,
             power_mean_w=mean(powers),
@@ -265,20 +258,21 @@ class ProgramProbe:
             if program.was_paused:
                 continue
             if not stopped:
-                self._check(batch_size, capped.setting, program)
+                self._check(batch_size, capped.setting.knobs, program)
             times.look(ended_s)
             readings, last = tuple(self._readings), _last_line(program.lines)
             return ProgramRun(program.begun_s, ended_s, readings, times, health.fields(), last)
 
-    def _check(self, batch_size: int, setting: Setting, program: Process) -> None:
+    def _check(self, batch_size: int, knobs: Knobs, program: Process) -> None:
         """Check how the program ended. Raises: OutOfDeviceMemory, WorkloadError."""
         if program.code == 0:
             return
         if program.code in KILLED or any(NO_MEMORY.search(line) for line in program.lines):
             raise OutOfDeviceMemory(f"batch size {batch_size} does not fit in memory")
         ending = f"with exit code {program.code}" if program.code > 0 else f"by signal {-program.code}"
+        at = f" and {knobs}" if knobs else ""
         raise WorkloadError(
-            f"the program ended {ending} at batch size {batch_size}{self._at(setting)}; its last line",
+            f"the program ended {ending} at batch size {batch_size}{at}; its last line",
             value=_last_line(program.lines),
         )
 
@@ -288,11 +282,6 @@ class ProgramProbe:
             value=_last_line(program.lines),
             hint="give more time by --run-limit",
         )
-
-    def _at(self, setting: Setting) -> str:
-        if setting.value is None:
-            return ""
-        return f" and {setting.value:g} {'W' if self._device.actuator == 'power_limit_w' else 'MHz'}"
 
 
 def _last_line(lines: Sequence[str]) -> str:
