@@ -82,7 +82,8 @@ def test_without_a_cap_the_fastest_is_found_and_with_one_the_fastest_that_keeps_
     assert "chosen from" in session.explain()
 
 
-@pytest.mark.parametrize("every", [40, *(pytest.param(every, marks=pytest.mark.slow) for every in (10, 1))])
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [40, 10, 1])
 def test_however_often_it_evaluates_points_are_measured(every):
     """Also where the sensor never shows training alone; then that is said."""
 
@@ -175,6 +176,7 @@ def test_a_probe_above_the_cap_ends_at_the_lowest_clock_and_its_step_counts(monk
     assert record.guard[0].setting == 76.8
 
 
+@pytest.mark.slow
 def test_what_was_probed_is_a_table_of_ordinary_steps(touring):
     record = trained(board(), passes=10).record
     assert {cell.batch_size for cell in record.table.cells} > {32}
@@ -185,6 +187,7 @@ def test_what_was_probed_is_a_table_of_ordinary_steps(touring):
         assert cell.power_peak_w >= cell.power_mean_w
 
 
+@pytest.mark.slow
 def test_the_step_is_that_of_the_counted_work(touring):
     """A step of a session takes a simulated board as long as the same step takes it when it is profiled."""
     data = pictures()
@@ -212,6 +215,7 @@ def test_the_step_is_that_of_the_counted_work(touring):
     assert cell.step_s == pytest.approx(step_s, rel=0.05)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_left_out(touring):
     small = builtin_board("jetson-nano")
     memory = small.memory.model_copy(update={"size_mib": 2450 + 6})
@@ -239,6 +243,7 @@ def test_where_the_users_own_batch_does_not_fit_it_says_what_to_do():
     assert max(cell.micro_batch_size for cell in record.table.cells) == 8
 
 
+@pytest.mark.slow
 def test_a_curve_decides_the_batch_sizes(touring):
     points = [
         {"batch_size": b, "relative_samples": r, "low": r, "high": r} for b, r in ((8, 0.2), (32, 0.5), (64, 1.0))
@@ -293,6 +298,7 @@ def test_a_probe_is_fetched_before_it_begins():
     assert sorted(between)[len(between) // 2] == 0  # whatever a sample takes
 
 
+@pytest.mark.slow
 def test_on_real_time_a_reading_above_the_cap_ends_the_probe():
     device = RealTimeDevice(lambda clock_mhz: clock_mhz / 50)  # 2 and 4 W
     record = trained(
@@ -304,7 +310,7 @@ def test_on_real_time_a_reading_above_the_cap_ends_the_probe():
         keep_recipe=True,
     ).record
     assert record.point.clock_mhz == 100.0
-    assert record.readings_above_cap <= 1
+    assert 1 <= record.readings_above_cap <= len(record.guard)  # one that came early is answered, and probed again
     assert device.clock_mhz == 150.0
 
 
