@@ -69,7 +69,7 @@ def test_every_board_record_is_a_device(name, tmp_path):
     assert device.shares_memory
     assert device.trains_on == ("gpu" if family == "jetson" else "cpu")
     assert "fp32" in device.data_types
-    assert ("bf16" in device.data_types) == ("orin" in name or family == "cpu")
+    assert ("bf16" in device.data_types) == ("orin" in name or "thor" in name or family == "cpu")
     device.close()
 
 
