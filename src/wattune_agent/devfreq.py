@@ -33,7 +33,10 @@ MOST_SETTINGS = 16
 _PCI = re.compile(r"^.*/[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?=/)")
 
 DEPTH = 5
-"""Depth below /sys/devices to which a tree without class links is searched."""
+"""Depth below /sys/devices to which a kernel's tree without class links is searched."""
+
+COPY_DEPTH = 8
+"""The same for a copy of a tree, in which it takes no time: a Thor's PCI device lies deep."""
 
 
 class GpuClock(Clock):
@@ -115,7 +118,9 @@ def find_gpu_clock(tree: Tree) -> Tuple[Optional[GpuClock], List[str]]:
     """The GPU's clock in this tree and its problems; None if no clock can be used."""
     folders = [path for path in tree.glob("/sys/class/devfreq/*") if _is_gpu(tree, path)]
     if not folders:
-        patterns = ["/sys/devices/" + "*/" * depth + "devfreq/*" for depth in range(1, DEPTH)]
+        patterns = [
+            "/sys/devices/" + "*/" * depth + "devfreq/*" for depth in range(1, DEPTH if tree.is_real else COPY_DEPTH)
+        ]
         folders = [path for pattern in patterns for path in tree.glob(pattern) if _is_gpu(tree, path)]
     problems: List[str] = []
     for folder in folders:

@@ -11,7 +11,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from wattune_agent.board import PowerSensor
 from wattune_agent.errors import AgentError
-from wattune_agent.rails import Rail, RailSensor, whole_rail
+from wattune_agent.rails import Rail, RailSensor, is_input, whole_rail
 from wattune_agent.reads import first_text, real, text
 from wattune_agent.reads import number as number_in
 from wattune_agent.tree import Tree
@@ -35,8 +35,13 @@ TRIGGERED_S = 0.001
 HWMON_S = 0.0066
 """The hwmon driver if it does not report its interval: one sample, three channels of 1.1 ms for each voltage."""
 
+SINGLE_S = 0.0505
+"""The INA238's driver, which does not report it: 16 averages of 1.052 ms for each of its three channels."""
+
 _I2C_ID = re.compile(r"^\d+-00[0-9a-f]{2}$")
 _SINGLE = re.compile(r"^ina2(?:09|19|20|26|28|30|31|37|38|60)$")
+# Rails of modules that also have one for their input: Nano, TX2, TX2 NX, Xavier NX, Orin NX and Nano.
+_PARTS_OF_INPUT = frozenset(["POM_5V_GPU", "POM_5V_CPU", "VDD_SYS_GPU", "VDD_SYS_CPU", "VDD_CPU_GPU", "VDD_CPU_GPU_CV"])
 _LOOKED = "/sys/bus/i2c/devices, /sys/bus/i2c/drivers/ina3221*, /sys/class/hwmon, /sys/bus/iio/devices"
 
 _Channel = Tuple[int, str]
@@ -45,26 +50,63 @@ _Channel = Tuple[int, str]
 def find_rails(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
     """The board's rails as one sensor, and its problems; without any rail, what was looked for and what would help."""
     rails: List[Rail] = []
-    problems: List[str] = []
-    seen = False
-    for chip, folder in sorted(_folders(tree).items()):
-        seen = True
-        found, unnamed = _rails(tree, chip, folder)
-        problems += unnamed
+    unnamed: Dict[str, List[Rail]] = {}
+    missing: List[str] = []
+    folders = sorted(_folders(tree).items())
+    for chip, folder in folders:
+        found, without_label = _rails(tree, chip, folder)
+        if without_label:
+            unnamed[folder] = without_label
+        missing += _unread_input(tree, folder, found)
         taken = {rail.name for rail in rails}
         for rail in found:
             if rail.name in taken:
                 rail.name = "{} ({})".format(rail.name, chip)
         rails += found
     if not rails:
-        return None, [_missing(seen)]
-    sensor = RailSensor(tree, rails, whole_rail(rails))
-    problems += sensor.check()
+        return None, [_missing(bool(folders))]
+    named = [rail for rail in rails if not any(rail in others for others in unnamed.values())]
+    for others in unnamed.values():
+        for rail in others:
+            rail.module = not named  # a module's own rails have labels: others are a carrier board's
+    whole = whole_rail(rails)
+    if whole is None and (missing or any(rail.name.upper() in _PARTS_OF_INPUT for rail in named)):
+        why = missing or ["no rail of its monitors carries the whole module ({})".format(_names(named))]
+        return None, [
+            "no power sensor: {}, and parts of the module do not stand for it; use external:... with a meter".format(
+                why[0]
+            )
+        ]
+    sensor = RailSensor(tree, rails, whole)
+    problems = sensor.check()
+    if whole is None and not named:
+        problems += [
+            "{}: channels without labels, so that a rail may be counted twice in the sum".format(f) for f in unnamed
+        ]
     try:
         sensor.read()
     except AgentError as error:
         problems.append(str(error))
     return sensor, problems
+
+
+def _unread_input(tree: Tree, folder: str, rails: List[Rail]) -> List[str]:
+    """The input of the whole module, if this chip has its label but no reading of it, and why."""
+    read = {rail.name for rail in rails}
+    for number in range(4):
+        for kind in ("hwmon", "power"):
+            label = _label(tree, folder, number, kind)
+            if not is_input(label) or label in read:
+                continue
+            enable = "{}/in{}_enable".format(folder, number)
+            if text(tree, enable) == "0":
+                return ["{} is switched off (echo 1 | sudo tee {})".format(label, enable)]
+            return ["{} cannot be read in {}".format(label, folder)]
+    return []
+
+
+def _names(rails: List[Rail]) -> str:
+    return ", ".join(rail.name for rail in rails)
 
 
 def _missing(seen: bool) -> str:
@@ -175,9 +217,10 @@ def _has(tree: Tree, folder: str, volts: str, current: str, number: int) -> bool
     return all(tree.exists(folder + "/" + name.format(number)) for name in (volts, current))
 
 
-def _rails(tree: Tree, chip: str, folder: str) -> Tuple[List[Rail], List[str]]:
+def _rails(tree: Tree, chip: str, folder: str) -> Tuple[List[Rail], List[Rail]]:
+    """The chip's rails, and those of them that have no label."""
     rails: List[Rail] = []
-    unnamed = False
+    unnamed: List[Rail] = []
     for number, kind in _channels(tree, folder):
         name = _label(tree, folder, number, kind)
         if name.upper() in ("NC", "N/C", "NOT CONNECTED", "NOT_CONNECTED"):
@@ -186,11 +229,10 @@ def _rails(tree: Tree, chip: str, folder: str) -> Tuple[List[Rail], List[str]]:
             continue  # a channel that is switched off answers with an error
         if not name and kind == "single":
             continue  # it is not known what it measures
-        unnamed = unnamed or not name
         rails.append(_rail(tree, name or "{} channel {}".format(chip, number), folder, number, kind))
-    if not unnamed:
-        return rails, []
-    return rails, ["{}: channels without labels, so that a rail may be counted twice in the sum".format(folder)]
+        if not name:
+            unnamed.append(rails[-1])
+    return rails, unnamed
 
 
 def _rail(tree: Tree, name: str, folder: str, number: int, kind: str) -> Rail:
@@ -229,4 +271,6 @@ def _window_s(tree: Tree, folder: str) -> float:
     interval_ms = number_in(tree, folder + "/update_interval") or 0.0
     if 0.0 < interval_ms < 60e3:
         return interval_ms * 1e-3
+    if text(tree, folder + "/name").lower() == "ina238":
+        return SINGLE_S
     return HWMON_S * max(1.0, number_in(tree, folder + "/samples") or 1.0)

@@ -8,7 +8,10 @@ from wattune_agent.board import PowerSensor, Reading
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
 from wattune_agent.tree import Tree
 
-__all__ = ["Rail", "RailSensor", "largest", "whole_rail"]
+__all__ = ["Rail", "RailSensor", "is_input", "largest", "whole_rail"]
+
+OTHERS_S = 1.0
+"""Time between two readings of the rails that do not give the board's power: a register takes half a millisecond."""
 
 HIGHEST_W = 1000.0
 """Highest plausible power of a supported board: a higher value is a sensor error."""
@@ -85,7 +88,10 @@ class RailSensor(PowerSensor):
         self._whole = whole
         self._summed = _parallel([rail for rail in self._rails if rail.module] or self._rails)
         # A chip shows one cycle's mean when it is over, and holds it for the next cycle.
-        self.window_s = whole.window_s if whole is not None else max(rail.window_s for rail in self._summed)
+        self._needed = self._summed if whole is None else [whole]
+        self._others: Tuple[float, Dict[str, float]] = (-math.inf, {})
+        self._contradicts = False
+        self.window_s = max(rail.window_s for rail in self._needed)
         self.period_s = self.window_s
         self.lag_s = 0.0
         if whole is not None:
@@ -98,8 +104,14 @@ class RailSensor(PowerSensor):
             self.resolution_w = max(rail.resolution_w for rail in self._summed)
 
     def read(self) -> Reading:
-        """Raises: NoReading, Forbidden."""
-        rails_w, failures = self._rails_w()
+        """Read the rails that give the power, and once a second the others too. Raises: NoReading, Forbidden."""
+        now_s = self._tree.now_s()
+        is_whole = now_s - self._others[0] >= OTHERS_S or self._contradicts
+        rails_w, failures = self._rails_w(self._rails if is_whole else self._needed)
+        if is_whole:
+            self._others = now_s, rails_w
+        else:
+            rails_w = {**self._others[1], **rails_w}
         if self._whole is None:
             for rail in self._summed:
                 if rail.name in failures:
@@ -111,7 +123,9 @@ class RailSensor(PowerSensor):
             if rails_w[self._whole.name] <= 0.0 and self.rail == self._whole.name:
                 # The sensor has failed, rather than a wrong label: its parts must not replace it.
                 raise NoReading("{} reads {:g} W on a running board".format(self.rail, rails_w[self.rail]))
-            power_w = largest(self._whole, self._rails, rails_w)[1]
+            # Only rails that were read together can contradict each other.
+            name, power_w = largest(self._whole, self._rails if is_whole else self._needed, rails_w)
+            self._contradicts = name != self._whole.name
         if not 0.0 < power_w <= HIGHEST_W:
             raise NoReading("{} reads {:g} W, which is impossible on a running board".format(self.rail, power_w))
         return Reading(power_w, rails_w)
@@ -122,7 +136,7 @@ class RailSensor(PowerSensor):
         if self._whole is None:
             return []
         for _ in range(3):
-            rails_w, failures = self._rails_w()
+            rails_w, failures = self._rails_w(self._rails)
             if self._whole.name in failures or rails_w[self._whole.name] <= 0.0:
                 return []  # a failed sensor is not a wrong label: `read` reports it
             name, most_w = largest(self._whole, self._rails, rails_w)
@@ -138,10 +152,10 @@ class RailSensor(PowerSensor):
             )
         ]
 
-    def _rails_w(self) -> Tuple[Dict[str, float], Dict[str, AgentError]]:
+    def _rails_w(self, rails: Sequence[Rail]) -> Tuple[Dict[str, float], Dict[str, AgentError]]:
         rails_w: Dict[str, float] = {}
         failures: Dict[str, AgentError] = {}
-        for rail in self._rails:
+        for rail in rails:
             try:
                 rails_w[rail.name] = rail.read_w(self._tree)
             except (NoReading, Forbidden) as error:
@@ -160,9 +174,18 @@ def whole_rail(rails: Sequence[Rail]) -> Optional[Rail]:
     otherwise None (the rails are then summed)."""
     for pattern in (_INPUT, _CARRIER_INPUT):
         for rail in rails:
-            if pattern.match(re.sub(r"[^A-Z0-9]+", "_", rail.name.upper()).strip("_")):
+            if pattern.match(_plain(rail.name)):
                 return rail
     return None
+
+
+def is_input(label: str) -> bool:
+    """True if a rail with this label carries the whole module."""
+    return bool(_INPUT.match(_plain(label)))
+
+
+def _plain(label: str) -> str:
+    return re.sub(r"[^A-Z0-9]+", "_", label.upper()).strip("_")
 
 
 def largest(whole: Rail, rails: Sequence[Rail], rails_w: Dict[str, float]) -> Tuple[str, float]:
