@@ -215,7 +215,7 @@ def test_probes_are_right_on_average_once_the_board_is_warm() -> None:
 
 @given(st.integers(0, 300), st.floats(0.25, 0.9))
 @settings(max_examples=25, deadline=None)
-def test_the_best_cell_keeps_the_cap_and_no_cell_that_does_is_faster(seed: int, share: float) -> None:
+def test_the_best_cell_is_the_fastest_under_the_cap(seed: int, share: float) -> None:
     place = board("table", seed)
     cap_w, samples = place.cap_w(share), {size: 1 + size / 100 for size in BATCH_SIZES}
     best = place.best(cap_w, samples)
@@ -226,7 +226,7 @@ def test_the_best_cell_keeps_the_cap_and_no_cell_that_does_is_faster(seed: int, 
     assert min(place.cost(cell, samples) for cell in allowed) == pytest.approx(place.cost(best, samples))
 
 
-def test_boards_of_the_table_kind_are_what_they_are_said_to_be() -> None:
+def test_boards_of_the_table_kind_are_as_described() -> None:
     places = [board("table", seed) for seed in range(30)]
     assert all(place.step_s.shape == (len(BATCH_SIZES), CLOCKS) for place in places)
     assert all((np.diff(place.power_w, axis=1) >= 0).all() for place in places)
@@ -285,7 +285,7 @@ def test_the_largest_reading_is_what_probes_read_on_average() -> None:
     assert np.mean(peaks) == pytest.approx(expected, abs=0.01 * place.noise_w + 4 * np.std(peaks) / 20)
 
 
-def test_who_may_not_read_above_the_cap_may_be_slower_and_never_faster() -> None:
+def test_a_bound_on_readings_may_cost_speed_and_never_gains_any() -> None:
     place, samples = board("roofline", 4), {size: 1 + size / 200 for size in BATCH_SIZES}
     cap_w = place.cap_w(0.5)
     free, bound = place.best(cap_w, samples), place.best(cap_w, samples, largest_readings(place))

@@ -78,7 +78,7 @@ def test_the_modules_of_the_fast_tests_load_no_framework_beside_torch():
     assert loaded(code, cwd=Path(__file__).parent.parent).isdisjoint({"lightning", "transformers", "ray"})
 
 
-def test_where_only_numbers_are_needed_there_is_no_torch():
+def test_packages_that_need_only_numbers_load_no_torch():
     rooms = ("records", "errors", "planning", "reporting", "devices")
     assert "torch" not in loaded("\n".join(f"import wattune.{room}" for room in rooms))
 
@@ -97,7 +97,7 @@ def registered() -> list[str]:
 
 
 @pytest.mark.parametrize("place", registered())
-def test_what_is_registered_is_there(place):
+def test_every_registered_name_exists(place):
     module, _, name = place.partition(":")
     assert callable(getattr(importlib.import_module(module), name))
 

@@ -150,7 +150,7 @@ def test_a_missing_batch_size_is_named_with_those_that_are_there():
 @pytest.mark.parametrize(
     "text", ["", "{", "[1, 2]", "null", '{"record": "profile"', "\x00", '{"a": NaN}', '{"a": "\\ud800"}', "9" * 5000]
 )
-def test_what_is_no_record_is_refused_in_one_line(tmp_path, text):
+def test_a_file_that_is_not_a_record_is_refused_in_one_line(tmp_path, text):
     path = tmp_path / "broken.json"
     path.write_text(text)
     with pytest.raises(RecordError) as caught:

@@ -147,7 +147,7 @@ def test_a_reader_that_leaves(tmp_path):
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_what_nobody_expected_says_how_to_see_more(wattune, monkeypatch, tmp_path):
+def test_an_unexpected_error_says_how_to_get_a_traceback(wattune, monkeypatch, tmp_path):
     def explode(*_, **__):
         raise ZeroDivisionError("two\nlines")
 

@@ -126,7 +126,7 @@ def test_one_of_several_workloads(wattune, tmp_path):
         (["--strategy", "full", "--step-times", "8=0.1"], "step times"),
     ],
 )
-def test_what_does_not_go_together_is_said_in_one_line(wattune, table, tmp_path, monkeypatch, arguments, says):
+def test_invalid_options_are_refused_in_one_line(wattune, table, tmp_path, monkeypatch, arguments, says):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     code, out, err = wattune("estimate", *(table if word == "TABLE" else word for word in arguments))

@@ -86,7 +86,7 @@ def test_without_json_stdout_is_the_programs_own(tmp_path):
     assert "simulated" in done.stderr
 
 
-def test_a_cap_at_the_supply_is_told_with_what_it_leaves_for_the_module(wattune, tmp_path):
+def test_a_cap_at_the_supply_is_reported_with_the_limit_at_the_module(wattune, tmp_path):
     root = board_tree(tmp_path / "board")
     name = json.loads(wattune("devices", "--sysfs-root", root, "--json")[1])[0]["name"]
     save_supply(Tree(str(root)), name, 1.5, 0.9)
@@ -233,7 +233,7 @@ def test_a_board_that_cannot_be_guarded_runs_no_program(wattune, tmp_path, monke
     assert limits(root) == before
 
 
-def test_a_limit_on_heat_and_where_the_clock_ended_are_told(wattune, tmp_path):
+def test_the_temperature_limit_and_the_last_clock_are_reported(wattune, tmp_path):
     with live_board(tmp_path / "board", load=1.0) as root:
         options = ["--clock", "1020", "--cap", "9W", "--max-temp", "140C"]
         code, _, err = wattune(*GUARD, root, *options, "--", "sleep", "1.5")
@@ -242,7 +242,7 @@ def test_a_limit_on_heat_and_where_the_clock_ended_are_told(wattune, tmp_path):
     assert any(line.startswith("wattune: hottest ") and "with a limit of 140 C" in line for line in err)
 
 
-def test_a_cap_that_a_short_program_did_not_keep_is_told_and_its_exit_code_stays(wattune, tmp_path):
+def test_a_short_program_above_the_cap_is_reported_and_its_exit_code_stays(wattune, tmp_path):
     with live_board(tmp_path / "board", load=1.0) as root:
         options = ["--clock", "306", "--cap", "1W", "--json"]
         code, out, err = wattune(*GUARD, root, *options, "--", "sh", "-c", "sleep 0.5; exit 3")
@@ -253,7 +253,7 @@ def test_a_cap_that_a_short_program_did_not_keep_is_told_and_its_exit_code_stays
     assert "not kept" in err[-1]
 
 
-def test_a_program_goes_on_where_nobody_reads_what_its_guard_says(tmp_path):
+def test_a_program_continues_if_the_output_of_its_guard_is_not_read(tmp_path):
     with live_board(tmp_path / "board", load=1.0) as root:
         reader, writer = os.pipe()
         os.close(reader)

@@ -29,13 +29,13 @@ def test_a_cap_and_its_side(text, cap_w, side):
 @pytest.mark.parametrize(
     "text", ["10W@", "10W@wall", "@supply", "none@supply", "10W@module@supply", "0W@supply", "nan"]
 )
-def test_a_cap_that_is_none(text):
+def test_an_invalid_cap_is_refused(text):
     with pytest.raises(InputError, match=r"--cap.*@sensor or @supply"):
         power_cap(text)
 
 
 @pytest.mark.parametrize("text", ["-0.1W", "a little", "nan", ""])
-def test_a_margin_that_is_none(text):
+def test_an_invalid_margin_is_refused(text):
     with pytest.raises(InputError, match="--margin"):
         power_cap("10W", text)
 
@@ -53,7 +53,7 @@ def test_a_temperature(text, celsius):
 
 
 @pytest.mark.parametrize("text", ["80F", "-5", "0", "150", "hot", "nan", "1e9C", ""])
-def test_a_temperature_that_is_none(text):
+def test_an_invalid_temperature_is_refused(text):
     with pytest.raises(InputError, match="--max-temp"):
         max_temp_c(text)
 
@@ -66,7 +66,7 @@ def test_a_clock(text, mhz):
 
 
 @pytest.mark.parametrize("text", ["fast", "0", "-1MHz", "inf", "612 W", ""])
-def test_a_clock_that_is_none(text):
+def test_an_invalid_clock_is_refused(text):
     with pytest.raises(InputError, match="--clock"):
         clock_mhz(text)
 

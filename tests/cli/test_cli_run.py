@@ -122,7 +122,7 @@ def first_count(stderr, step):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_killed_at_any_moment_it_goes_on(whole, tmp_path, seed):
+def test_a_run_killed_at_any_moment_resumes(whole, tmp_path, seed):
     """Five runs, each killed twice: one moment in every tenth of a run, the beginning as likely as the end."""
     expected, writes, _ = whole
     folder, chance, seen, finished = tmp_path / "run", random.Random(seed), set(), {}
@@ -149,7 +149,7 @@ def test_killed_at_any_moment_it_goes_on(whole, tmp_path, seed):
     [(signal.SIGINT, 0.15), (signal.SIGTERM, 0.4)],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_an_interrupted_run_names_the_command_that_goes_on(whole, tmp_path, number, share):
+def test_an_interrupted_run_names_the_command_that_resumes_it(whole, tmp_path, number, share):
     expected, writes, _ = whole
     folder = tmp_path / "run"
     process, _ = watched(folder, writes=writes * share)

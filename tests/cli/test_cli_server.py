@@ -39,7 +39,7 @@ def alone(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_does_not_go_together_is_one_line(options, said, capsys, tmp_path):
+def test_invalid_options_are_refused_in_one_line(options, said, capsys, tmp_path):
     assert main([*RUN, *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line

@@ -32,7 +32,7 @@ def plan(tmp_path_factory):
     return folder / "plan.json"
 
 
-def test_resuming_goes_on_after_a_stop(plan, wattune, tmp_path):
+def test_a_stopped_run_resumes(plan, wattune, tmp_path):
     endless = tmp_path / "small.toml"
     text = SMALL.read_text().replace("target = 0.93", "target = 1.0").replace("budget_samples = 3200", "")
     endless.write_text(text.replace("evaluate_every = 64", "budget_samples = 64000\nevaluate_every = 6400"))

@@ -102,7 +102,7 @@ class TestHeads:
         assert (attention.qkv.out_features, attention.out.in_features) == (3 * 252, 252)
         assert model(torch.randint(96, (2, 64))).shape == (2, 64, 96)
 
-    def test_the_width_of_a_head_is_the_widths_share_where_nothing_is_said(self):
+    def test_the_width_of_a_head_defaults_to_its_share_of_the_width(self):
         torch.manual_seed(0)
         one = CharacterTransformer(layers=1, heads=4, width=32)
         torch.manual_seed(0)
@@ -195,6 +195,6 @@ class TestGraphNetwork:
         gathered, added = 2 * 4 * edges * width + 8 * edges, 2 * 4 * nodes * width + 3 * 4 * edges * width + 8 * edges
         assert other.bytes == pytest.approx(rounds * (gathered + added), rel=0.05)
 
-    def test_a_shape_that_is_none_of_graphs_is_refused(self, model):
+    def test_a_shape_that_does_not_describe_graphs_is_refused(self, model):
         with pytest.raises(WorkloadError, match=r"allowed: .*edges, 2"):
             model(torch.zeros(3, 10))

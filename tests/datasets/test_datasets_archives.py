@@ -162,7 +162,7 @@ def test_an_encrypted_member_is_refused(tmp_path):
     refused(path, "encrypted")
 
 
-def test_what_is_no_archive_is_refused(tmp_path):
+def test_a_file_that_is_not_an_archive_is_refused(tmp_path):
     refused(tmp_path / "x", "no such data file")
     (tmp_path / "x").write_bytes(b"")
     refused(tmp_path / "x", "not an archive")

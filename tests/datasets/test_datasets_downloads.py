@@ -108,7 +108,7 @@ def test_gzip_files_arrive_as_they_are(served):
         ("/missing.zip", None, "404"),
     ],
 )
-def test_what_is_not_what_was_stated_leaves_nothing(served, tmp_path, path, served_content, words):
+def test_a_wrong_or_missing_file_leaves_nothing(served, tmp_path, path, served_content, words):
     with pytest.raises(WorkloadError) as caught:
         local(Download(served(path, served_content), checksum(CONTENT)))
     assert words in str(caught.value)
@@ -175,7 +175,7 @@ def test_other_checksums_are_refused(value):
         Download("https://host/x", value)
 
 
-def test_without_pooch_it_is_said_what_to_install(monkeypatch):
+def test_without_pooch_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(WorkloadError, match="pip install 'wattune\\[data\\]', or give a path"):
         local(Download("https://host/x", checksum(b"")))

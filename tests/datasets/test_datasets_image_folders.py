@@ -116,7 +116,7 @@ def bomb(side):
         (bomb(60_000), "DecompressionBomb"),
     ],
 )
-def test_what_is_no_image_is_refused(tmp_path, content, words):
+def test_an_unreadable_or_huge_image_is_refused(tmp_path, content, words):
     unpacked(tmp_path, {"a/1.png": content, "a/2.png": png(pixels(1)[0])})
     refused(ImageFolders(tmp_path, test_share=0.5), words)
 
@@ -150,7 +150,7 @@ def test_what_is_missing_is_said(tmp_path):
             ImageFolders(path, **values)
 
 
-def test_without_pillow_it_is_said_what_to_install(tmp_path, monkeypatch):
+def test_without_pillow_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     refused(ImageFolders(tmp_path), "pip install 'wattune[data]'")

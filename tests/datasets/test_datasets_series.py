@@ -116,7 +116,7 @@ class TestSeries:
             (None, "no such data file"),
         ],
     )
-    def test_what_is_no_series_is_refused_in_one_line(self, tmp_path, arrays, words):
+    def test_an_unusable_series_is_refused_in_one_line(self, tmp_path, arrays, words):
         if isinstance(arrays, bytes):
             (tmp_path / "own.npz").write_bytes(arrays)
         elif arrays is not None:

@@ -103,7 +103,7 @@ def test_several_texts_and_their_order(tmp_path):
     assert read_texts(tmp_path / "folder") == ["a.txt", "b.txt"]
 
 
-def test_what_project_gutenberg_adds_is_left_out():
+def test_the_text_that_project_gutenberg_adds_is_left_out():
     assert without_gutenberg(NEW, "x") == ('HARD TIMES\n\n"Now, what I want is, Facts."\n*** no line of theirs ***\n')
     assert without_gutenberg(OLD, "x") == "London. Michaelmas term lately over.\n"
     assert without_gutenberg(OLDEST, "x") == "First Quarter.\n"

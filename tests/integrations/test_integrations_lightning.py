@@ -216,7 +216,7 @@ def test_a_loader_that_cannot_be_resized_is_taken_as_it_is():
     assert cap.record.steps == 40
 
 
-def test_a_loader_that_cannot_be_resized_may_be_made_anew_each_epoch():
+def test_a_loader_that_cannot_be_resized_may_be_rebuilt_each_epoch():
     class Own(Module):
         def train_dataloader(self):
             return DataLoader(data(), batch_sampler=Batches(range(640), 16, drop_last=False))
@@ -339,7 +339,7 @@ def test_it_logs_through_the_logger_of_the_user(tmp_path):
 # ---------------------------------------------------------------------------------------------- when something happens
 
 
-def test_an_interrupted_training_restores_the_board_and_goes_on(tmp_path):
+def test_an_interrupted_training_run_restores_the_board_and_resumes(tmp_path):
     device = slow()
     before, handler = device.current(), signal.getsignal(signal.SIGINT)
     cap = PowerCapCallback(CAP_W, device=device)

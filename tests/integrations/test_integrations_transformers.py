@@ -160,7 +160,7 @@ class Stream(IterableDataset):
         yield from tiny_models.texts(479, 2, 4)
 
 
-def test_what_cannot_be_looked_through_is_measured_anew_when_a_longer_row_comes(tmp_path):
+def test_a_stream_is_measured_again_when_a_longer_row_comes(tmp_path):
     made = tiny_models.trainer(tmp_path, tiny_models.model(), Stream(), max_steps=60, logging_steps=50)
     capped = attach(made, device=NANO, cap_w=CAP_W)
     made.train()
@@ -199,7 +199,7 @@ def test_fp16_autocast_is_priced_as_such(tmp_path):
     assert found == {Trainer: {"fp32"}, Half: {"fp16"}}
 
 
-def test_fp16_that_is_not_done_is_said(tmp_path):
+def test_fp16_that_trains_in_fp32_is_reported(tmp_path):
     made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(32), fp16=True)
     capped = attach(made, device=NANO, cap_w=CAP_W)
     made.train()

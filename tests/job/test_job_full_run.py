@@ -105,7 +105,7 @@ def test_the_fastest_is_the_least_time_that_was_priced(finished):
 
 
 @pytest.mark.slow
-def test_a_profile_from_before_is_used_and_not_measured_anew(tmp_path):
+def test_an_earlier_profile_is_used_and_not_measured_again(tmp_path):
     wattune.profile("sim:jetson-nano", SMALL).save(tmp_path / "full.json")
     said = []
     record = run(tmp_path / "run", profile=tmp_path / "full.json", progress=lambda *what: said.append(what[2]))
@@ -233,7 +233,7 @@ def test_resuming_a_finished_run_changes_nothing(finished):
 @pytest.mark.parametrize(
     "moment", ["profile: small", "profile: done", "estimate: batch size 8", "train: ", "compare: "]
 )
-def test_a_run_goes_on_where_it_was_stopped(finished, tmp_path, moment):
+def test_a_stopped_run_resumes_to_the_same_result(finished, tmp_path, moment):
     whole, _, _ = finished
     folder, seen = tmp_path / "run", 0
 

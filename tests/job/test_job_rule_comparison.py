@@ -145,7 +145,7 @@ def test_a_censored_seed_leaves_no_mean(workload, table, expected, tmp_path):
     assert large.speed_up is None
 
 
-def test_where_no_seed_arrives_nobody_knows_the_fastest(workload, table, expected, tmp_path):
+def test_the_fastest_is_unknown_if_no_seed_reaches_the_target(workload, table, expected, tmp_path):
     needed = dict.fromkeys([(8, 3), (8, 5), (32, 3), (32, 5)])
     _, rows = compared(workload, table, expected, trained(tmp_path / "c", workload, needed))
     assert rows["fastest"].batch_size is None
@@ -153,7 +153,7 @@ def test_where_no_seed_arrives_nobody_knows_the_fastest(workload, table, expecte
     assert rows["wattune"].censored == 2
 
 
-def test_a_rule_that_breaks_the_cap_is_not_trained(workload, table, expected, usual):
+def test_a_rule_that_exceeds_the_cap_is_not_trained(workload, table, expected, usual):
     _, folder = usual
     hungry = [c.model_copy(update={"power_peak_w": 9.0}) if c.batch_size == 32 else c for c in table.cells]
     table = table.model_copy(update={"cells": tuple(hungry)})

@@ -159,7 +159,7 @@ def test_a_sweep_that_is_refused_gives_the_folder_back(made, tmp_path, post, err
     assert list((tmp_path / "o").iterdir()) == []
 
 
-def test_a_profile_that_was_published_is_known_by_name_when_the_run_goes_on(made, link, tmp_path):
+def test_a_published_profile_is_known_by_name_when_the_run_resumes(made, link, tmp_path):
     with faked(lambda asked: Answer(201, {"id": "ab" * 16})) as fake:
         own = link(fake.url)
         table = own.published(own.steps.folder.save(made.table), is_known=False)

@@ -151,7 +151,7 @@ def test_a_full_profile_is_used_no_higher_than_the_cap_that_it_was_measured_unde
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_with_what_it_has(server, tmp_path, data):
+def test_a_stopped_run_resumes_with_what_it_has(server, tmp_path, data):
     def stop(done, total, what):
         if what.startswith("train") and done >= 512:
             raise Stop
@@ -241,7 +241,7 @@ def test_a_server_that_is_away_from_the_beginning_leaves_no_folder(tmp_path, dat
         ({"server": "host:8484"}, "http://host:8484"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_anything_is_done(tmp_path, changes, said):
+def test_invalid_arguments_are_refused_before_anything_is_done(tmp_path, changes, said):
     values = {"server": NOBODY, "data": "my.npz", **changes}
     with pytest.raises(InputError, match=said):
         run(values.pop("server"), tmp_path / "run", values.pop("data"), **values)

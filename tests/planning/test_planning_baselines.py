@@ -74,7 +74,7 @@ def test_a_reference_that_was_stopped_says_nothing_of_higher_caps():
     assert worst_case(None) == {}
 
 
-def test_a_fixed_clock_that_breaks_the_cap_for_this_workload_is_reported():
+def test_a_fixed_clock_that_exceeds_the_cap_for_this_workload_is_reported():
     profile = board()
     # References that draw little: the clock that suits them is too high for batch size 128.
     powers = tuple(p.model_copy(update={"power_peak_w": 2.0}) for p in profile.reference.powers)
@@ -85,7 +85,7 @@ def test_a_fixed_clock_that_breaks_the_cap_for_this_workload_is_reported():
     assert baseline.why_not == "6.3 W exceeds the cap of 4 W"
 
 
-def test_references_that_never_keep_the_cap():
+def test_references_that_always_exceed_the_cap():
     profile = board()
     cap_w = 2.3  # batch size 4 keeps it at the lowest clock, the references do not
     found = plan(profile, curve(), cap=PowerCap(cap_w))
@@ -95,7 +95,7 @@ def test_references_that_never_keep_the_cap():
     assert baseline.why_not == "no setting is known at which every reference workload stays under the cap"
 
 
-def test_a_batch_that_never_keeps_the_cap_is_named_with_its_lowest_point():
+def test_a_batch_that_always_exceeds_the_cap_is_named_with_its_lowest_point():
     choice = pick("largest batch, own clock", board(), curve(), SensorLimit(2.5))
     assert (choice.batch_size, choice.clock_mhz, choice.feasible) == (128, CLOCKS[0], False)
     assert "exceeds the cap of 2.5 W" in choice.why_not

@@ -53,7 +53,7 @@ def test_every_candidate_says_why_it_lost():
     )
 
 
-def test_ties_and_near_ties_are_told_apart_in_words():
+def test_ties_and_near_ties_differ_in_words():
     cells = (
         cell(8, 1, 1.0, 3.0, 2.0),
         cell(8, 2, 1.0, 3.0, 2.5),
@@ -145,7 +145,7 @@ def test_a_foreign_table_is_refused_with_every_difference():
         check_profile(keyless, KEY.model_copy(update={"device": "another board"}))
 
 
-def test_what_was_simulated_is_no_profile_of_a_real_board():
+def test_a_simulated_profile_is_not_one_of_a_real_board():
     simulated, measured, unknown = (
         board().model_copy(update={"key": KEY, "provenance": provenance(kind)})
         for kind in ("simulated", "measured", None)
@@ -201,7 +201,7 @@ def test_a_side_that_cannot_be_is_refused(changes, arguments, said):
         plan(board().model_copy(update=changes), curve(), cap=PowerCap(**arguments))
 
 
-def test_a_pick_that_was_measured_under_strain_is_said():
+def test_a_pick_that_was_measured_under_strain_is_reported():
     profile = board()
     chosen = plan(profile, curve(), cap=PowerCap(None)).point
     strain = {"throttled": ("gpu-balanced",), "swapped_bytes": 3 * 2**20}

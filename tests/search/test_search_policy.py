@@ -80,7 +80,7 @@ def finish(search: Search, board: Board, cap_w: float = math.inf, most: int = 80
 
 @pytest.mark.parametrize("cap_w", [4.0, 4.8, 5.6, 6.5])
 @pytest.mark.parametrize("seed", range(4))
-def test_finds_a_point_near_the_best_that_keeps_the_cap(cap_w: float, seed: int) -> None:
+def test_finds_a_point_near_the_best_under_the_cap(cap_w: float, seed: int) -> None:
     draw = random.Random(seed)
     board = Board(
         pass_s=draw.choice((0.002, 0.02)),
@@ -266,7 +266,7 @@ def test_of_many_settings_some_are_taken() -> None:
         search.tell(Point(START, clocks[1]), 0.1, 5.0, 5.0, 1.0)
 
 
-def test_goes_on_from_its_state_as_it_would_have() -> None:
+def test_resumes_from_its_state_as_if_uninterrupted() -> None:
     board = Board()
     search = board.search(5.5, samples_left=1e6)
     for _ in range(6):

@@ -167,7 +167,7 @@ def test_what_happens_to_the_board_is_in_the_record_in_the_trainings_time():
     )
 
 
-def test_a_watch_goes_on_from_its_state():
+def test_a_watch_resumes_from_its_state():
     device = Telling()
     first = BoardMonitor(device)
     device.throttled_until_s = 100.0

@@ -91,7 +91,7 @@ def whole(plan, tmp_path_factory):
 
 
 @pytest.mark.parametrize("stops", [(2, 2), *(pytest.param(stops, marks=pytest.mark.slow) for stops in ((1,), (3,)))])
-def test_a_resumed_training_goes_on_with_its_new_plan(plan, whole, tmp_path, stops):
+def test_a_resumed_training_run_follows_its_new_plan(plan, whole, tmp_path, stops):
     for stop in stops:
         left = [stop]
 

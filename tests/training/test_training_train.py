@@ -99,7 +99,7 @@ def test_checkpoints_take_time_on_a_simulated_board(tmp_path):
     assert written_s < len(record.evaluations) * (size + 8000) / 10e6
 
 
-def test_a_budget_that_is_used_up_is_said_in_the_record():
+def test_an_exhausted_budget_is_noted_in_the_record():
     record = train(made.nano(), made.workload(target=1.0, budget_samples=128), made.plan())
     assert (record.reached, record.ended, record.samples) == (False, "budget used up", 128)
 
@@ -329,7 +329,7 @@ def test_a_sensor_that_is_away_for_a_moment_is_asked_again():
 
 
 @pytest.mark.parametrize("cap_w", [None, 5.0])
-def test_training_never_goes_on_blind(tmp_path, cap_w):
+def test_training_never_continues_without_readings(tmp_path, cap_w):
     device = made.nano(faults=[Fault(kind="dropout", time_s=2.0, duration_s=5.0)])
     clocks, apply = [], device._apply
     device._apply = lambda knobs: (clocks.append(knobs["clock_mhz"]), apply(knobs))
@@ -344,7 +344,7 @@ def test_training_never_goes_on_blind(tmp_path, cap_w):
     assert device.current() == device.combinations()[-1]
 
 
-def test_after_a_safety_stop_training_goes_on_from_where_it_was(tmp_path):
+def test_training_resumes_after_a_safety_stop(tmp_path):
     workload, plan, path = made.workload(target=None), made.plan(), tmp_path / "c"
     whole = train(made.nano(), workload, plan)
     faulty = made.nano(faults=[Fault(kind="dropout", time_s=2.0, duration_s=5.0)])
