@@ -515,7 +515,12 @@ class Closure(Module):
         (Closure(), None, [], "closure"),
         (Module(), DataLoader(Stream(), batch_size=16), [], "IterableDataset.*keep_recipe=True"),
         (Module(), [loader(data()), loader(data())], [], "several training loaders"),
-        (Module(), DataLoader(data(), batch_sampler=Batches(range(640), 16, False)), [], "cannot be resized"),
+        (
+            Module(),
+            DataLoader(data(), batch_sampler=Batches(range(640), 16, False)),
+            [],
+            "custom batch_sampler cannot change",
+        ),
         (Module(), DataLoader(data(), batch_size=None), [], "no batch size"),
         (Module(), None, [GradientAccumulationScheduler({2: 2})], "GradientAccumulationScheduler"),
     ],

@@ -21,7 +21,7 @@ from tests.support.sessions import (
 from torch.utils.data import DataLoader
 
 from wattune.algorithms.counting.step_counting import step_work
-from wattune.devices import Fault, SimulatedDevice, builtin_board
+from wattune.devices import Fault, Sensor, SimulatedDevice, builtin_board
 from wattune.errors import OutOfDeviceMemory, SafetyStop
 from wattune.online import Point, Row, capped
 from wattune.point import Knobs
@@ -301,6 +301,7 @@ def test_a_probe_is_fetched_before_it_begins():
 @pytest.mark.slow
 def test_on_real_time_a_reading_above_the_cap_ends_the_probe():
     device = RealTimeDevice(lambda clock_mhz: clock_mhz / 50)  # 2 and 4 W
+    device.sensor = Sensor(rail="made up", window_s=0.01)  # without a lag: no reading is of the point before
     record = trained(
         device,
         cap_w=3.0,

@@ -49,21 +49,21 @@ def session_of(**options):
     [
         (
             DataLoader(Numbered(), batch_size=None),
-            r"no batch size: DataLoader; make it with DataLoader\(.*batch_size=N",
+            r"no batch size: DataLoader; use DataLoader\(.*batch_size=N",
         ),
         (DataLoader(Endless(), batch_size=8), "IterableDataset has no samples to choose from: Endless; .*keep_recipe"),
         (
             DataLoader(Numbered(), batch_sampler=Pairs(Numbered())),
-            "batch_sampler of one's own cannot be resized: Pairs; give its order as sampler=.*keep_recipe=True",
+            "batch size of a custom batch_sampler cannot change: Pairs; give its order as sampler=.*keep_recipe=True",
         ),
         (
             DataLoader(Numbered(), batch_sampler=BatchSampler(Pairs(Numbered()), 4, False)),
-            "batch_sampler of one's own|cannot be resized",
+            "custom batch_sampler cannot change: BatchSampler",
         ),
-        (Looping(Numbered(), batch_size=8), "iteration of its own cannot be resized: Looping"),
+        (Looping(Numbered(), batch_size=8), "loader with a custom __iter__ cannot change: Looping"),
         (
             DataLoader(Numbered(), sampler=Unmeasured(Numbered()), batch_size=8, drop_last=True),
-            "sampler's length must be known: Unmeasured",
+            "the sampler needs a length: Unmeasured",
         ),
         ([1, 2, 3], "no batch size: list"),
         (7, "loader: 7|loader: int; allowed: a torch DataLoader"),
@@ -130,7 +130,7 @@ def test_an_optimizer_that_needs_a_closure():
 
 def test_a_scheduler_of_another_optimizer():
     other = torch.optim.SGD(perceptron().parameters(), lr=0.1)
-    with pytest.raises(InputError, match="one of another optimizer: StepLR"):
+    with pytest.raises(InputError, match="belongs to another optimizer: StepLR"):
         session_of(loader=loader_of(), scheduler=lr_scheduler.StepLR(other, 1))
 
 
@@ -138,7 +138,7 @@ def test_a_schedule_that_ends_before_the_training():
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
-    with pytest.raises(InputError, match=r"OneCycleLR is over before the training.*one step for each 32 samples"):
+    with pytest.raises(InputError, match=r"OneCycleLR ends before the training run.*one step per 32 samples"):
         with session_of(model=model, optimizer=optimizer, loader=loader_of(), scheduler=scheduler) as session:
             list(passed(session, model))
 
@@ -180,7 +180,7 @@ def test_a_line_of_the_plain_loop_that_was_left_in(wrong, said):
 
 
 def test_a_batch_without_backward():
-    with pytest.raises(InputError, match=r"left without session\.backward"):
+    with pytest.raises(InputError, match=r"session\.backward\(loss\) was not called for a batch"):
         with session_of(loader=loader_of()) as session:
             for _ in session.batches():
                 pass
@@ -213,8 +213,8 @@ class Opaque:
         self.y = torch.stack([y for _, y in items])
 
 
-def test_a_batch_that_is_no_pair():
-    with pytest.raises(InputError, match=r"no \(x, y\) pairs but: Tensor; use batch.data"):
+def test_a_batch_that_is_not_a_pair():
+    with pytest.raises(InputError, match=r"not \(x, y\) pairs: Tensor; use batch.data"):
         with session_of(loader=DataLoader(Numbered().x, batch_size=32)) as session:
             _ = next(session.batches()).x
 

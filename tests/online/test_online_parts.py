@@ -64,7 +64,7 @@ def test_a_batch_is_cut_by_samples_whatever_it_is_made_of(data):
 def test_what_has_no_entry_for_each_sample_cannot_be_cut():
     assert not can_split(SimpleNamespace(x=torch.zeros(5)), 5)
     assert not can_split(torch.zeros(4), 5)
-    with pytest.raises(InputError, match="how many samples"):
+    with pytest.raises(InputError, match="the number of samples"):
         samples_of(SimpleNamespace())
 
 

@@ -95,7 +95,7 @@ def test_reduce_on_plateau_is_stepped_by_the_user_between_passes():
     [
         (torch.optim.AdamW, 0.5, "square root of the batch size (AdamW)"),
         (torch.optim.RMSprop, 0.5, "square root"),
-        (torch.optim.SGD, 1.0, "in proportion to it (SGD)"),
+        (torch.optim.SGD, 1.0, "in proportion to the batch size (SGD)"),
     ],
 )
 def test_the_learning_rate_follows_the_batch_size_in_every_group(kind, power, rule, touring):

@@ -172,7 +172,7 @@ def _trained(session, model):
     [
         (
             {"loader": loader_of(Named(), batch_size=16)},
-            r"of another session, it differs in: batch_size \(32, not 16\)",
+            r"of a different session, which differs in: batch_size \(32, not 16\)",
         ),
         ({"keep_recipe": True}, "keep_recipe"),
     ],
@@ -201,12 +201,12 @@ def test_a_checkpoint_of_another_model(tmp_path):
             pass
 
 
-def test_a_scheduler_that_cannot_be_kept(tmp_path):
+def test_a_scheduler_that_cannot_be_saved(tmp_path):
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = lr_scheduler.StepLR(optimizer, 3)
     scheduler.mine = object()
-    with pytest.raises(InputError, match="holds what cannot be kept"):
+    with pytest.raises(InputError, match="cannot be saved"):
         with capped(
             device=board(),
             cap_w=4.5,
@@ -326,7 +326,7 @@ def test_an_order_that_cannot_be_brought_back_is_refused(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         Run(tmp_path / "c", stop_after=13, loader=loader(1))
-    with pytest.raises(RecordError, match="another order than in the pass that was interrupted: Shuffled"):
+    with pytest.raises(RecordError, match="another order than in the interrupted pass: Shuffled"):
         Run(tmp_path / "c", loader=loader(2))
 
 

@@ -313,7 +313,7 @@ def session() -> SessionRecord:
         device=table.device,
         mode="as made up",
         cap_w=CAP_W,
-        recipe={"batch_size": 4, "keep": True, "learning_rate_rule": "kept as it is (AdamW)"},
+        recipe={"batch_size": 4, "keep": True, "learning_rate_rule": "unchanged (AdamW)"},
         table=table,
         efficiency_from="the user's batch size",
         point=chosen,

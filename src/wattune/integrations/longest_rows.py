@@ -18,7 +18,7 @@ from wattune.algorithms import shortage_said
 from wattune.devices import Device
 from wattune.integrations.row_groups import Inputs, masked, tokens
 from wattune.integrations.row_lengths import LongestRow
-from wattune.online.fit_check import FitCheck, put_back
+from wattune.online.fit_check import FitCheck, unchanged
 from wattune.online.session_run import SessionRun
 from wattune.online.step_counter import StepWorkCounter
 from wattune.online.step_timing import WORTH_SAYING
@@ -258,7 +258,7 @@ class Bursts:
                 return
         timed = nullcontext() if counter.counts else device.step(counter.placeholder(size, size))
         what = f"a micro-batch of {size} rows of {self._longest.width} tokens"
-        with timed, shortage_said(what), put_back(run.model), self._reserved() as reserved:
+        with timed, shortage_said(what), unchanged(run.model), self._reserved() as reserved:
             counter.begin(("longest", *key), [batch, reserved])
             try:
                 self._run_pass(batch)

@@ -1,4 +1,4 @@
-"""The user's loader, asked for batches of another size: the same samples in the same order, each once a pass."""
+"""The user's loader with a variable batch size: the same samples in the same order, each once per pass."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from wattune.errors import InputError, RecordError
 from wattune.online.micro_batching import samples_of
 from wattune.online.rng_state import restore, states
 
-AS_IT_IS = "or keep_recipe=True, which takes the loader's batches as they come"
+OR_KEEP = "or keep_recipe=True, which uses the loader's batches unchanged"
 
 
 class Fetched(NamedTuple):
-    """One batch of the loader: ``batch_size`` is what was asked for, ``samples`` what came.
+    """One batch of the loader: ``batch_size`` samples were requested, and it has ``samples``.
 
-    ``order`` is a checksum of all that was drawn in this pass up to here; 0 where nobody sees what is drawn.
+    ``order`` is a checksum of all indices that were drawn in this pass so far; 0 if they are not known.
     """
 
     data: Any
@@ -31,10 +31,10 @@ class Fetched(NamedTuple):
 
 
 class Draws(Sampler[list[int]]):
-    """Indices in the order of the user's sampler, in lists of whatever size is wanted when a list is drawn.
+    """Indices in the order of the user's sampler, in lists of the size that is set when a list is drawn.
 
-    Workers fetch ahead: what is drawn keeps its size, which waits in ``drawn`` until the batch itself comes out.
-    With ``unit``, the pass ends where the user's loader would drop the rest.
+    Workers fetch ahead: ``drawn`` has the requested size, the length and the checksum of each list until its batch
+    arrives. With ``unit``, the pass ends at the sample from which the user's loader would drop the rest.
     """
 
     def __init__(self, sampler: Any, size: int, unit: int | None):
@@ -57,29 +57,29 @@ class Draws(Sampler[list[int]]):
         self.skip, self.on_skipped = 0, None
         while left > 0:
             size = self.size
-            found = list(itertools.islice(indices, int(min(size, left))))
-            if not found:
+            batch = list(itertools.islice(indices, int(min(size, left))))
+            if not batch:
                 return
-            left -= len(found)
-            order = _order(found, order)
-            self.drawn.append((size, len(found), order))
-            yield found
-        # The rest is dropped, but drawn: with it, the sampler's random numbers are where the user's loop leaves them.
+            left -= len(batch)
+            order = _order(batch, order)
+            self.drawn.append((size, len(batch), order))
+            yield batch
+        # The rest is dropped, but drawn, so that the sampler draws as many random numbers as in the user's own loop.
         deque(indices, maxlen=0)
 
 
-def _order(indices: Iterable[Any], before: int) -> int:
+def _order(indices: Iterable[Any], checksum: int) -> int:
     for index in indices:
-        before = zlib.crc32(str(index).encode(), before)
-    return before
+        checksum = zlib.crc32(str(index).encode(), checksum)
+    return checksum
 
 
 class BatchSource:
     """The batches of one loader, pass after pass.
 
-    ``batch_size`` is the user's own and ``size`` what is wanted from the next batch that is drawn. A loader that
-    cannot be resized is taken as it is, which needs ``keep``.
-    Raises: InputError for a loader without a batch size, and for one that cannot be resized but would have to.
+    ``batch_size`` is the user's own, ``size`` that of the next batch to be drawn. A loader whose batch size cannot
+    change is used unchanged, which needs ``keep``.
+    Raises: InputError for a loader without a batch size, and without ``keep`` for one whose batch size cannot change.
     """
 
     def __init__(self, loader: Any, *, keep: bool):
@@ -87,7 +87,8 @@ class BatchSource:
         self.batch_size = _batch_size(loader)
         reason = _why_fixed(loader)
         if reason is not None and not keep:
-            raise InputError(*reason[:1], value=reason[1], hint=reason[2])
+            problem, value, hint = reason
+            raise InputError(problem, value=value, hint=hint)
         self.samples_per_pass = _samples(loader)
         self._draws: Draws | None = None
         self._source: Any = loader
@@ -99,7 +100,7 @@ class BatchSource:
 
     @property
     def size(self) -> int:
-        """Samples of the next batch that is drawn; the loader's own where it cannot be resized."""
+        """Samples of the next batch to be drawn; the loader's own batch size if it cannot change."""
         return self.batch_size if self._draws is None else self._draws.size
 
     @size.setter
@@ -108,33 +109,33 @@ class BatchSource:
             self._draws.size = value
 
     def start(self, *, skip: int = 0, random: list[Tensor] | None = None, order: int | None = None) -> None:
-        """Begin a pass, ``skip`` samples into it and with the random numbers that it began with, where given.
+        """Begin a pass, ``skip`` samples into it and with the random state that it began with, if that is given.
 
-        ``order`` is the checksum of what was skipped, None where nobody kept it. Raises: RecordError, with the first
-        batch, where what is skipped is something else: some samples would then be seen twice, and others not at all.
+        ``order`` is the checksum of the samples to skip, None if it is not known. Raises: RecordError, with the first
+        batch, if others were skipped: some samples would then be seen twice, and others not at all.
         """
         now = states(None)
         if random is not None:
             restore(self.loader, random)
         self._random = states(self.loader)
 
-        def back(skipped: int) -> None:  # the sampler has drawn its order; what comes is as if nothing had happened
+        def resume(skipped: int) -> None:  # the sampler has drawn its order: continue with the present random numbers
             restore(None, now)
             if order is not None and skipped != order:
                 raise RecordError(
-                    "the loader gives another order than in the pass that was interrupted",
+                    "the loader has another order than in the interrupted pass",
                     value=type(self.loader.sampler).__name__,
-                    allowed="one that follows from the random numbers of torch, Python, NumPy or its generator",
-                    hint="seed the sampler by the epoch, or begin the training anew",
+                    allowed="one that depends only on the random state of torch, Python, NumPy or its generator",
+                    hint="seed the sampler by the epoch, or restart the training run",
                 )
 
         if self._draws is not None:
-            self._draws.skip, self._draws.on_skipped = skip, back if random is not None else None
+            self._draws.skip, self._draws.on_skipped = skip, resume if random is not None else None
         self._batches = iter(self._source)
         if self._draws is None:
             while skip > 0:
-                found = next(self._batches, None)
-                skip -= samples_of(found) if found is not None else skip
+                skipped = next(self._batches, None)
+                skip -= samples_of(skipped) if skipped is not None else skip
             if random is not None:
                 restore(None, now)
 
@@ -150,11 +151,11 @@ class BatchSource:
 
     @property
     def random(self) -> list[Tensor]:
-        """The random numbers that the present pass began with: its order follows from them."""
+        """The random state that the present pass began with, which its order depends on."""
         return self._random
 
     def stop(self) -> None:
-        """Let go of the pass under way."""
+        """Abandon the present pass."""
         self._batches = iter(())
 
 
@@ -167,27 +168,27 @@ def _batch_size(loader: Any) -> int:
     if not hasattr(loader, "__iter__"):
         raise InputError("loader", value=type(loader).__name__, allowed="a torch DataLoader")
     raise InputError(
-        "the loader has no batch size", value=type(loader).__name__, hint="make it with DataLoader(..., batch_size=N)"
+        "the loader has no batch size", value=type(loader).__name__, hint="use DataLoader(..., batch_size=N)"
     )
 
 
 def _why_fixed(loader: Any) -> tuple[str, str, str] | None:
-    """What is wrong, with what, and what to do where the loader cannot be asked for other sizes."""
+    """Problem, value and hint if the loader's batch size cannot change; None if it can."""
     if not isinstance(loader, DataLoader):
-        hint = f"give a DataLoader over a data set with indices, {AS_IT_IS}"
-        return "only a torch DataLoader can be resized, not", type(loader).__name__, hint
+        hint = f"give a DataLoader over a data set with indices, {OR_KEEP}"
+        return "the batch size of only a torch DataLoader can change, not of", type(loader).__name__, hint
     if isinstance(loader.dataset, IterableDataset):
-        hint = f"give a data set with __getitem__ and __len__, {AS_IT_IS}"
+        hint = f"give a data set with __getitem__ and __len__, {OR_KEEP}"
         return "an IterableDataset has no samples to choose from", type(loader.dataset).__name__, hint
     if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
-        hint = f"give its order as sampler= with a batch_size=, {AS_IT_IS}"
-        return "a batch_sampler of one's own cannot be resized", type(loader.batch_sampler).__name__, hint
+        hint = f"give its order as sampler= with a batch_size=, {OR_KEEP}"
+        return "the batch size of a custom batch_sampler cannot change", type(loader.batch_sampler).__name__, hint
     if type(loader).__iter__ is not DataLoader.__iter__:
-        hint = f"give a plain DataLoader, {AS_IT_IS}"
-        return "a loader with an iteration of its own cannot be resized", type(loader).__name__, hint
+        hint = f"give a plain DataLoader, {OR_KEEP}"
+        return "the batch size of a loader with a custom __iter__ cannot change", type(loader).__name__, hint
     if loader.drop_last and not isinstance(loader.sampler, Sized):
-        hint = f"give the sampler a __len__, {AS_IT_IS}"
-        return "with drop_last, the sampler's length must be known", type(loader.sampler).__name__, hint
+        hint = f"give the sampler a __len__, {OR_KEEP}"
+        return "with drop_last, the sampler needs a length", type(loader.sampler).__name__, hint
     return None
 
 
@@ -199,7 +200,7 @@ def _samples(loader: Any) -> int | None:
 
 
 def remade(loader: DataLoader[Any], **order: Any) -> DataLoader[Any]:
-    """The same loader in another order: a ``batch_sampler``, or a ``sampler`` and a ``batch_size``."""
+    """The same loader with another order: a ``batch_sampler``, or a ``sampler`` and a ``batch_size``."""
     options = dict(order)
     if loader.num_workers:
         options |= {

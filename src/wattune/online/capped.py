@@ -1,4 +1,4 @@
-"""``wattune.capped``: two lines around one's own training loop."""
+"""``wattune.capped``: two lines around the user's own training loop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def capped(
     micro_batch_size: int | None = None,
     seed: int = 0,
 ) -> Session:
-    """A session, as a context: inside, the user's own loop trains under a power cap, as fast as the board can.
+    """Make a session: a context in which the user's own loop trains under a power cap, as fast as the board can.
 
         with wattune.capped(device="auto", cap_w=10, model=model, optimizer=optimizer, loader=loader) as session:
             for batch in session.batches():
@@ -56,16 +56,16 @@ def capped(
     ``cap_w``: watts at the power sensor, a text such as "12W@supply", a ``PowerCap`` (with a margin, or a highest
     temperature of the board), or None for no cap.
 
-    Batch size, micro-batches and clock are chosen while it trains, all by training steps. ``keep_recipe`` leaves the
-    batch size as it is: the trajectory is then that of the plain loop, where its loss is a mean over samples. Otherwise
-    the learning rate follows the batch size.
-    ``scheduler``: one or a list, ticked by the session for each ``loader.batch_size`` samples, or once a pass with
-    ``scheduler_interval="epoch"``. ``before_step`` is called before each optimizer step, with gradients that are not
-    scaled: clipping belongs there. ``micro_batch_size`` is the largest part that is known to fit, the whole batch
-    where it is None. With ``resume``, training goes on from ``checkpoint``, where there is one. ``loader`` None, with
-    ``batch_size``, is for loops that fetch and step themselves (``Session.begin_step``).
+    Batch size, micro-batch size and clock are chosen by measurements of training steps, while the model trains. With
+    ``keep_recipe`` the batch size stays, and the trajectory is that of the plain loop if its loss is a mean over
+    samples. Otherwise the learning rate follows the batch size.
+    ``scheduler``: one or a list, stepped by the session once per ``loader.batch_size`` samples, or once per pass with
+    ``scheduler_interval="epoch"``. ``before_step`` is called before each optimizer step with unscaled gradients, and
+    is the place to clip them. ``micro_batch_size`` is the largest size that is known to fit (None: the batch size).
+    With ``resume``, training continues from ``checkpoint`` if that exists. Without a ``loader``, ``batch_size`` is
+    needed, and the loop fetches and steps itself (``Session.begin_step``).
 
-    Raises: InputError for what cannot be honoured, DeviceUnavailable and other DeviceErrors.
+    Raises: InputError for arguments that cannot be honoured, DeviceUnavailable and other DeviceErrors.
     """
     if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
         raise InputError("model", value=type(model).__name__, allowed="a torch module with parameters")
@@ -78,7 +78,7 @@ def capped(
     batch_source = None if loader is None else BatchSource(loader, keep=keep_recipe)
     own = batch_source.batch_size if batch_source is not None else batch_size
     if not _is_whole(own) or own < 1:
-        raise InputError("batch_size", value=own, allowed="the samples of an optimizer step, where there is no loader")
+        raise InputError("batch_size", value=own, allowed="the samples of an optimizer step, if there is no loader")
     start = Row(own, own if micro_batch_size is None else micro_batch_size)
     if not _is_whole(start.micro_batch_size) or not 1 <= start.micro_batch_size <= own:
         raise InputError("micro_batch_size", value=micro_batch_size, allowed=f"1 to the batch size {own}")
@@ -87,17 +87,17 @@ def capped(
     sizes = sizes_of(own, batch_sizes, curve, keep=keep_recipe, samples=samples)
     schedulers = [] if scheduler is None else scheduler if isinstance(scheduler, (list, tuple)) else [scheduler]
     sample_model = SampleModel(own, sizes, keep=keep_recipe, curve=curve)
-    kept = (
+    resumed = (
         SessionCheckpoint(Path(checkpoint)) if resume and checkpoint is not None and Path(checkpoint).exists() else None
     )
     opened = open_device(device, seed=seed) if isinstance(device, str) else device
     try:
         limit = cap.at_sensor(opened.supply)
-        sensor, every = opened.sensor, rows_of(sizes, start)
+        sensor, all_rows = opened.sensor, rows_of(sizes, start)
 
-        def search(without: set[Row]) -> Search:
-            made = Search(
-                [row for row in every if row not in without],
+        def new_search(without: set[Row]) -> Search:
+            search = Search(
+                [row for row in all_rows if row not in without],
                 opened.combinations(),
                 cap_w=limit.limit_w,
                 start=start,
@@ -108,16 +108,16 @@ def capped(
                 period_s=sensor.period_s,
                 settle_s=sensor.settle_s,
             )
-            made.relative(sample_model.relative)
-            return made
+            search.relative(sample_model.relative)
+            return search
 
-        run = SessionRun(opened, model, optimizer, search, start, limit)
+        run = SessionRun(opened, model, optimizer, new_search, start, limit)
         recipe = Recipe(optimizer, own, schedulers, interval=scheduler_interval, keep=keep_recipe)
     except BaseException:
         if opened is not device:
             opened.close()
         raise
-    _say_what_changes(run, keep_recipe)
+    _warn(run, keep_recipe)
     options = SessionOptions(
         cap,
         seed=seed,
@@ -127,7 +127,15 @@ def capped(
         loader=loader,
     )
     return Session(
-        run, recipe, sample_model, optimizer, batch_source, options, scaler=scaler, before_step=before_step, kept=kept
+        run,
+        recipe,
+        sample_model,
+        optimizer,
+        batch_source,
+        options,
+        scaler=scaler,
+        before_step=before_step,
+        resumed=resumed,
     )
 
 
@@ -138,21 +146,23 @@ def _is_whole(value: object) -> TypeGuard[int]:
 def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
     own = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
-        hint = "give the two that belong together"
+        hint = "make the optimizer with model.parameters()"
         raise InputError("the optimizer has no parameter of the model", value=type(model).__name__, hint=hint)
     if any(parameter.is_meta for parameter in model.parameters()):
-        raise InputError("the model has no weights yet", value="device meta", hint="model.to_empty(device=...) first")
+        raise InputError(
+            "the model has no weights yet", value="device meta", hint="call model.to_empty(device=...) first"
+        )
 
 
-def _say_what_changes(run: SessionRun, keep_recipe: bool) -> None:
+def _warn(run: SessionRun, keep_recipe: bool) -> None:
     model, device = run.model, run.device
     norm = next((m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
     if keep_recipe and norm is not None:
         text = (
             f"the model has {type(norm).__name__}, whose statistics are those of a micro-batch: training in "
-            "micro-batches is not exactly that of the plain loop"
+            "micro-batches differs slightly from the plain loop"
         )
         warnings.warn(text, stacklevel=3)
         run.note(text)
     if device.executes_steps and device.trains_on == "gpu" and not run.on_cuda:
-        run.note(f"the model is on {next(model.parameters()).device}, while it is the GPU's clock that is set")
+        run.note(f"the model is on {next(model.parameters()).device}, but the clock that is set is the GPU's")

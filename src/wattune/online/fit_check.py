@@ -1,4 +1,4 @@
-"""Whether the model can be run at another micro-batch size, tried before the user's own loop gets to it."""
+"""Check that the model runs at another micro-batch size, before the user's own loop uses it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from wattune.search.search import Row
 
 
 class FitCheck:
-    """Remembers how the user calls the model, and calls it so with other numbers of samples.
+    """Records how the user calls the model, and calls it in the same way with other numbers of samples.
 
-    One forward and backward pass of each new size, of copies of one sample: gradients, buffers and random numbers are
-    afterwards as they were. Where the model itself was never called, or cannot be cut by samples, only parts that are
-    not larger than those of the user's own are taken to fit.
+    Each new size gets one forward and backward pass of copies of one sample, after which gradients, buffers and random
+    state are restored. If the model itself was never called, or its inputs cannot be split by samples, only parts that
+    are not larger than the user's own are assumed to fit.
     """
 
     def __init__(self, device: Device, model: nn.Module, largest: int, optimizer: Optimizer | None = None):
         self.known: set[int] = set()
-        """Micro-batch sizes that training has run with or that were tried."""
+        """Micro-batch sizes that training has used or that were tried successfully."""
         self.failures: dict[int, str] = {}
         self.too_large: dict[Row, str] = {}
-        """Rows whose batch does not fit beside a micro-batch that does, on a device that does not run the steps."""
+        """Rows whose batch does not fit although the micro-batch does, on a device that does not execute the steps."""
         self._peaks: dict[int, float] = {}
         self._device = device
         self._model = model
@@ -42,21 +42,21 @@ class FitCheck:
         self._largest = largest
         self._call: tuple[Any, Any, Any] | None = None
         self.samples = 0
-        """How many the model is about to be called with."""
+        """Number of samples that the model is about to be called with."""
         self._hook: Any = None
 
     def open(self) -> None:
-        """Begin to see how the model is called, until that was seen, or until ``close``."""
+        """Observe the next call of the model, until ``close``."""
         if not isinstance(self._model, nn.parallel.DistributedDataParallel):
-            self._hook = self._model.register_forward_pre_hook(self._see, with_kwargs=True)
+            self._hook = self._model.register_forward_pre_hook(self._record, with_kwargs=True)
 
     def is_known(self, row: Row) -> bool:
-        """Whether nothing has to be tried to say whether this row fits."""
+        """True if ``fits`` can answer for this row without a trial."""
         size = max(even(*row))
         return size in self.known or size in self.failures or self._call is None
 
     def fits(self, row: Row, counter: StepWorkCounter) -> bool:
-        """Whether steps of this row can be trained. Why not stands in ``failures``. Raises: DeviceError."""
+        """Check that steps of this row can be trained; ``failures`` has the reason if not. Raises: DeviceError."""
         size = max(even(*row))
         if size in self.failures or row in self.too_large:
             return False
@@ -67,12 +67,12 @@ class FitCheck:
         return self.runs(size, lambda: self._try(size, counter)) and self._has_room(row, size)
 
     def runs(self, size: int, run: Callable[[], None]) -> bool:
-        """Whether the model ran with so many samples; else why not stands in ``failures``. Raises: DeviceError."""
+        """Try to run the model with ``size`` samples; ``failures`` has the reason if it fails. Raises: DeviceError."""
         try:
             run()
         except (OutOfDeviceMemory, InputError) as error:
             self.failures[size] = str(error)
-        except DeviceError:  # nothing that the size is to blame for
+        except DeviceError:  # not caused by the size
             raise
         except Exception as error:  # noqa: BLE001 - the user's own model may raise anything
             text = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -94,17 +94,17 @@ class FitCheck:
         return needed <= available
 
     def close(self) -> None:
-        """Leave the model as it was found."""
+        """Remove the hook from the model."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
-    def _see(self, model: nn.Module, arguments: Any, options: Any) -> None:
+    def _record(self, model: nn.Module, arguments: Any, options: Any) -> None:
         if not self.samples or not torch.is_grad_enabled():
             return
         samples = self.samples
-        cut = any(t.dim() and t.shape[0] == samples for t in aten.tensors([list(arguments), options]))
-        if cut:
+        has_samples = any(t.dim() and t.shape[0] == samples for t in aten.tensors([list(arguments), options]))
+        if has_samples:
             one = tree_map(lambda v: _first(v, samples), (arguments, options))
             kind = next(self._model.parameters()).device.type
             autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
@@ -118,18 +118,18 @@ class FitCheck:
         arguments, options, (kind, enabled, dtype) = self._call
         model = self._model
         if self._optimizer is not None:
-            self._optimizer.zero_grad(set_to_none=True)  # their memory is not there twice in training, either
+            self._optimizer.zero_grad(set_to_none=True)  # training does not hold two sets of gradients either
         arguments, options = tree_map(
             lambda v: v.expand(size).contiguous() if isinstance(v, _One) else v, (arguments, options)
         )
-        with put_back(model):
+        with unchanged(model):
             counter.begin(("trial", size), [list(arguments), options])
             try:
                 with shortage_said(f"a micro-batch of {size}"):
                     timed = self._device.step(counter.placeholder(size, size)) if not counter.counts else nullcontext()
                     with timed, torch.enable_grad():
                         with torch.autocast(kind, dtype=dtype, enabled=enabled):
-                            outputs = aten.tensors(_plain(model(*arguments, **options)))
+                            outputs = aten.tensors(_as_dict(model(*arguments, **options)))
                             means = [t.float().mean() for t in outputs if t.requires_grad]
                         if means:
                             torch.autograd.backward(torch.stack(means).sum())
@@ -143,7 +143,7 @@ class FitCheck:
 
 
 class _One:
-    """One sample of an argument that has one for each."""
+    """One sample of an argument with one entry per sample."""
 
     def __init__(self, value: Tensor):
         self._value = value
@@ -163,13 +163,13 @@ def _first(value: Any, samples: int) -> Any:
     return value
 
 
-def _plain(outputs: Any) -> Any:
+def _as_dict(outputs: Any) -> Any:
     return dict(outputs) if hasattr(outputs, "items") else outputs
 
 
 @contextmanager
-def put_back(model: nn.Module) -> Iterator[None]:
-    """Gradients, buffers and random numbers are afterwards as they were; inside there are gradients to add to."""
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Context that restores gradients, buffers and random state; inside it the gradients begin at zero."""
     gradients = [(p, p.grad) for p in model.parameters()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     for parameter, _ in gradients:

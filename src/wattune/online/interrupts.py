@@ -1,4 +1,4 @@
-"""Ctrl-C while the optimizer steps: it waits until the step is whole, so that a checkpoint can be written after it."""
+"""Ctrl-C during an optimizer step: it is deferred until the step is complete, so that a checkpoint can be saved."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing_extensions import Self
 
 
 class Shield:
-    """A context; an interrupt waits between ``hold`` and ``release``, which raises it.
+    """A context in which an interrupt between ``hold`` and ``release`` is deferred, and raised by ``release``.
 
-    Without effect outside the main thread, and where somebody else handles the signal.
+    It has no effect outside the main thread, or if SIGINT already has another handler.
     """
 
     def __init__(self) -> None:
-        self._holds = self._came = self._is_set = False
+        self._holds = self._is_pending = self._is_set = False
 
     def __enter__(self) -> Self:
-        self._holds = self._came = False
+        self._holds = self._is_pending = False
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._answer)
+            signal.signal(signal.SIGINT, self._handle)
             self._is_set = True
         return self
 
@@ -33,16 +33,16 @@ class Shield:
             self._is_set = False
 
     def hold(self) -> None:
-        """From now on it waits."""
+        """Defer interrupts."""
         self._holds = True
 
     def release(self) -> None:
-        """From now on it comes at once. Raises: KeyboardInterrupt where one came meanwhile."""
-        came, self._holds, self._came = self._came, False, False
-        if came:
+        """Stop deferring interrupts. Raises: KeyboardInterrupt if one was deferred."""
+        is_pending, self._holds, self._is_pending = self._is_pending, False, False
+        if is_pending:
             raise KeyboardInterrupt
 
-    def _answer(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._holds:
             signal.default_int_handler(number, frame)
-        self._came = True
+        self._is_pending = True

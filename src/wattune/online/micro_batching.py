@@ -1,4 +1,4 @@
-"""A batch as the user's loop sees it, and batches cut into micro-batches."""
+"""A batch as the user's loop sees it, and the splitting of batches into micro-batches."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from wattune.errors import InputError
 
 
 class Batch:
-    """What one forward pass takes.
+    """Input of one forward pass.
 
-    ``data`` is what the user's loader yields, cut to this micro-batch and on the model's device; ``samples`` how many
-    there are, ``last`` whether the optimizer steps with it, ``share`` its part of the samples of that step.
+    ``data`` has the structure of the user's loader, with the samples of this micro-batch, on the model's device;
+    ``samples`` is their number, ``last`` is True if the optimizer steps after it, and ``share`` is its share of the
+    samples of that step.
     """
 
     __slots__ = ("data", "last", "samples", "share")
@@ -28,47 +29,47 @@ class Batch:
 
     @property
     def x(self) -> Any:
-        """The first of a pair. Raises: InputError where the loader yields no pairs."""
+        """The first entry of a pair. Raises: InputError if the loader does not yield pairs."""
         return self._pair()[0]
 
     @property
     def y(self) -> Any:
-        """The second of a pair. Raises: InputError where the loader yields no pairs."""
+        """The second entry of a pair. Raises: InputError if the loader does not yield pairs."""
         return self._pair()[1]
 
     def _pair(self) -> Sequence[Any]:
         if isinstance(self.data, (list, tuple)) and len(self.data) == 2:
             return self.data
         kind = type(self.data).__name__
-        raise InputError("the loader's batches are no (x, y) pairs but", value=kind, hint="use batch.data")
+        raise InputError("the loader's batches are not (x, y) pairs", value=kind, hint="use batch.data")
 
 
 def samples_of(data: Any) -> int:
-    """How many samples a batch of any make holds: the length of its first tensor, or of itself.
+    """Number of samples in a batch of any structure: the length of its first tensor, or its own length.
 
-    Raises: InputError where nothing in it tells.
+    Raises: InputError if it has neither.
     """
-    found = _length(data)
-    if found is None and isinstance(data, Sequence):
-        found = len(data)
-    if not found:
-        raise InputError("cannot see how many samples are in a batch of", value=type(data).__name__)
-    return found
+    samples = _length(data)
+    if samples is None and isinstance(data, Sequence):
+        samples = len(data)
+    if not samples:
+        raise InputError("cannot find the number of samples in a batch of type", value=type(data).__name__)
+    return samples
 
 
 def can_split(data: Any, samples: int) -> bool:
-    """Whether a batch of so many samples can be cut: a part of it must have an entry for each sample.
+    """Check that a batch of ``samples`` samples can be split: a part of it must have one entry per sample.
 
-    A tensor of more than one axis whose first one is another (time, for one) is content of all samples at once, and
-    nobody knows how to cut that.
+    A tensor of several axes whose first one is something else (time, for example) mixes the samples, and cannot be
+    split.
     """
     return not _has_other_axes(data, samples) and (_is_structure(data, samples) or _is_list(data, samples))
 
 
 def split(data: Any, samples: int, sizes: Sequence[int]) -> list[Any]:
-    """A batch cut into parts of these sizes.
+    """A batch split into parts of these sizes.
 
-    Tensors and lists with an entry for each sample are cut, whatever else there is goes to every part.
+    Tensors and lists with one entry per sample are split; everything else goes to every part.
     """
     if len(sizes) == 1:
         return [data]
@@ -87,9 +88,9 @@ def split(data: Any, samples: int, sizes: Sequence[int]) -> list[Any]:
 
 
 def even(samples: int, largest: int) -> list[int]:
-    """Sizes of as few parts as there can be of at most ``largest``, as equal as they can be.
+    """Sizes of the fewest possible parts of at most ``largest`` samples, as equal as possible.
 
-    Equal parts, so that the rest of a pass never ends in a part of one sample, which BatchNorm refuses.
+    Equal parts, so that the rest of a pass does not end with a part of one sample, which BatchNorm refuses.
     """
     count = -(-samples // largest)
     size, more = divmod(samples, count)
@@ -97,7 +98,7 @@ def even(samples: int, largest: int) -> list[int]:
 
 
 def moved(data: Any, device: torch.device) -> Any:
-    """A batch with its tensors on the device, copied while the CPU goes on where they are pinned."""
+    """A batch with its tensors on the device; pinned ones are copied asynchronously."""
     if isinstance(data, Tensor):
         return data if data.device == device else data.to(device, non_blocking=True)
     if isinstance(data, Mapping):
@@ -108,7 +109,7 @@ def moved(data: Any, device: torch.device) -> Any:
 
 
 def shapes(data: Any) -> tuple[Any, ...]:
-    """What of a batch decides which operations a model runs: shapes and types of its tensors."""
+    """Shapes and types of a batch's tensors, which determine the operations that a model runs."""
     if isinstance(data, Tensor):
         return (*data.shape, data.dtype)
     if isinstance(data, Mapping):
@@ -122,11 +123,11 @@ def _length(data: Any) -> int | None:
     if isinstance(data, Tensor):
         return int(data.shape[0]) if data.dim() else None
     entries = data.values() if isinstance(data, Mapping) else data if isinstance(data, (list, tuple)) else ()
-    return next((found for entry in entries if (found := _length(entry)) is not None), None)
+    return next((length for entry in entries if (length := _length(entry)) is not None), None)
 
 
 def _is_structure(data: Any, samples: int) -> bool:
-    """Whether there is a tensor in it with an entry for each sample."""
+    """True if it contains a tensor or a list with one entry per sample."""
     if isinstance(data, Tensor):
         return data.dim() > 0 and data.shape[0] == samples
     if isinstance(data, Mapping):
@@ -154,7 +155,7 @@ def _like(data: Mapping[Any, Any], entries: dict[Any, Any]) -> Any:
         return entries
     try:
         return type(data)(entries)  # type: ignore[call-arg]
-    except TypeError:  # a mapping of somebody's own
+    except TypeError:  # a custom mapping with another constructor
         return entries
 
 

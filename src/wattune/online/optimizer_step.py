@@ -1,4 +1,4 @@
-"""The optimizer's step of a session: gradients added up over micro-batches, scaled, looked at, applied."""
+"""The optimizer step of a session: gradients accumulated over micro-batches, scaled, measured, applied."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from wattune.online.sample_model import SampleModel
 from wattune.online.step_counter import StepWorkCounter
 
 OVERFLOWS = 25
-"""Steps in a row that gradient scaling may skip: after so many halvings no scale would have helped."""
+"""Consecutive steps that gradient scaling may skip: after this many halvings, no scale would have helped."""
 
 
 class Overflows:
-    """Counts the steps in a row that gradient scaling has skipped."""
+    """Counts the consecutive steps that gradient scaling has skipped."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
 
     def count(self, *, skipped: bool) -> None:
-        """A step is over. Raises: InputError where too many were skipped."""
+        """Count a step. Raises: InputError if too many were skipped."""
         self._in_a_row = self._in_a_row + 1 if skipped else 0
         if self._in_a_row >= OVERFLOWS:
             raise InputError(
                 "gradient scaling found no scale at which the gradients are finite",
-                value=f"{self._in_a_row} steps in a row were skipped",
-                hint="train in bf16 or fp32, lower the learning rate, or look for infinities in model and loss",
+                value=f"{self._in_a_row} consecutive steps were skipped",
+                hint="train in bf16 or fp32, lower the learning rate, or look for infinities in the model and the loss",
             )
 
 
 def squared_norm(parameters: Iterable[Tensor]) -> Tensor:
-    """That of the gradients as they are, without sparse ones; a tensor, so that nobody waits for it."""
+    """Squared norm of the present gradients, without sparse ones; a tensor, so that it does not wait for the GPU."""
     gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
     if not gradients:
         return torch.zeros(())
@@ -45,15 +45,15 @@ def squared_norm(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def trained(optimizer: Optimizer) -> Iterator[Tensor]:
-    """The parameters that the optimizer trains. Nobody clears the gradients of others, which grow from step to step."""
+    """The optimizer's parameters. Gradients of other parameters are never cleared, and grow from step to step."""
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 class OptimizerStepper:
-    """Adds up the gradients of one step, and takes it.
+    """Accumulates the gradients of a step, and takes the step.
 
-    Where the norms of the gradients are wanted, those after the first micro-batch and those of the whole step say what
-    the noise of the samples is. Raises: InputError for a loop that steps or clears gradients itself.
+    If their norms are wanted, those after the first micro-batch and those of the whole step give the gradient noise.
+    Raises: InputError for a loop that steps or clears gradients itself.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class OptimizerStepper:
         before_step: Callable[[], None] | None,
     ):
         self.scaler = scaler
-        self.told = False
-        """Whether the last step brought something new about the gradient noise."""
+        self.is_new = False
+        """True if the last step brought a new estimate of the gradient noise."""
         self._optimizer = optimizer
         self._recipe = recipe
         self._sample_model = sample_model
@@ -83,25 +83,25 @@ class OptimizerStepper:
         self._hooks: list[Any] = []
 
     def open(self) -> None:
-        """From now on nobody else steps the optimizer, until ``close``."""
+        """Refuse steps of the optimizer by the user's loop, until ``close``."""
         self._hooks = [self._optimizer.register_step_pre_hook(lambda *_: self._only_here())]
         if self.scaler is not None:  # which may skip it
             self._hooks.append(self._optimizer.register_step_post_hook(lambda *_: self._done()))
 
     def begin(self) -> None:
-        """A step begins without gradients."""
+        """Begin a step, without gradients."""
         self._optimizer.zero_grad(set_to_none=True)
         self._parts, self._first, self._witness = 0, None, None
 
     def add(self, loss: Tensor, samples: int, share: float, *, norms: bool) -> None:
-        """Backpropagate the mean loss of one micro-batch, which is so much of the step's samples."""
+        """Backpropagate the mean loss of one micro-batch, which has this share of the step's samples."""
         if not isinstance(loss, Tensor):
             raise InputError("session.backward(loss)", value=type(loss).__name__, allowed="the loss as a tensor")
         witness = self._witness
         if witness is not None and (witness.grad is None or witness.grad._version != self._version):
             raise InputError(
                 "the gradients were cleared or changed in the middle of a step",
-                hint="remove optimizer.zero_grad() from the loop: the session does it. Clip in before_step=",
+                hint="remove optimizer.zero_grad() from the loop: the session calls it. Clip gradients in before_step=",
             )
         if share != 1.0:
             loss = loss * share
@@ -117,12 +117,12 @@ class OptimizerStepper:
                 with self._counter.uncounted():
                     self._first = samples, squared_norm(trained(self._optimizer)) / share**2
         if self._witness is not None and self._witness.grad is not None:
-            self._version = self._witness.grad._version  # what writes into it otherwise counts it up
+            self._version = self._witness.grad._version  # any other write to it increases its version
 
     def step(self, samples: int) -> bool:
-        """Take the step over so many samples; whether the parameters changed.
+        """Take the step of ``samples`` samples. Returns: True if the parameters changed.
 
-        Raises: InputError where gradient scaling has skipped too many in a row.
+        Raises: InputError if gradient scaling has skipped too many consecutive steps.
         """
         scaler, scale = self.scaler, 1.0
         if scaler is not None:
@@ -132,12 +132,12 @@ class OptimizerStepper:
                 if self._first is not None:
                     self._first = self._first[0], self._first[1] / scale**2
                     scale = 1.0
-        self.told = False
+        self.is_new = False
         if self._first is not None:
             small, square = self._first
             with self._counter.uncounted():
                 squares = torch.stack([square, squared_norm(trained(self._optimizer))]).tolist()
-            self.told = self._sample_model.add(small, squares[0] / scale**2, samples, squares[1] / scale**2)
+            self.is_new = self._sample_model.add(small, squares[0] / scale**2, samples, squares[1] / scale**2)
         if self._before_step is not None:
             self._before_step()
         self._stepping, self._stepped = True, scaler is None
@@ -155,7 +155,7 @@ class OptimizerStepper:
         return self._stepped
 
     def close(self) -> None:
-        """Leave the optimizer as it was found."""
+        """Restore the optimizer."""
         for hook in self._hooks:
             hook.remove()
 
@@ -163,7 +163,7 @@ class OptimizerStepper:
         if not self._stepping:
             raise InputError(
                 "the optimizer was stepped by the loop",
-                hint="remove optimizer.step() from it: session.backward(loss) steps where a batch is complete",
+                hint="remove optimizer.step() from it: session.backward(loss) steps when a batch is complete",
             )
 
     def _done(self) -> None:

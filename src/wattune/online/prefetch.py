@@ -1,4 +1,4 @@
-"""Which batch comes next: at once in training, a burst of them before a probe, so that it never waits."""
+"""Batches for the next steps: one at a time in training, a burst of them before a probe, so that it never waits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from wattune.online.session_run import SessionRun
 from wattune.search.search import Row
 
 BURST_BYTES = 256 * 2**20
-"""Most that a burst may hold in memory, where the device does not say how little that has to be."""
+"""Largest size of a burst in memory."""
 
 BURST_SHARE = 0.05
-"""Of the device's memory."""
+"""Largest share of the device's memory that a burst may take."""
 
 
 class Prefetcher:
-    """Takes batches from the batch_source, in its order, and asks it for the size that is wanted next.
+    """Takes batches from the batch source, in its order, at the size that the session wants next.
 
-    What workers have fetched ahead at another size is trained on as it is.
+    Batches that the loader's workers fetched ahead at another size are trained on at that size.
     """
 
     def __init__(self, batch_source: BatchSource, run: SessionRun):
@@ -39,10 +39,10 @@ class Prefetcher:
         self._batch_source.size = wanted
         queue, times = self._queue, self._run.times
         if not queue:
-            found, waited_s = self._take()
-            if found is None:
+            fetched, waited_s = self._take()
+            if fetched is None:
                 return None
-            queue.append(found)
+            queue.append(fetched)
             if explorer.probing:
                 times.fetching_s += waited_s
             elif self._is_first:
@@ -50,45 +50,45 @@ class Prefetcher:
             else:
                 times.waiting_s += waited_s
             self._is_first = False
-            if explorer.probing and found.batch_size == wanted:
+            if explorer.probing and fetched.batch_size == wanted:
                 self._fill(explorer.steps_left(), wanted)
         return queue.popleft()
 
     def row(self, fetched: Fetched) -> Row:
-        """How a batch is to be trained on: as wanted where it has that size, else as batches of its size were."""
+        """The row to train a batch with: the wanted one if it has its size, else the last one of its size."""
         explorer, size = self._run.explorer, fetched.batch_size
         for row in (explorer.wanted.row, explorer.current.row):
             if row.batch_size == size:
                 self._micro[size] = row.micro_batch_size
                 return row
-        known = max(self._run.fit_check.known, default=size)
-        return Row(size, min(size, self._micro.get(size, known)))
+        largest = max(self._run.fit_check.known, default=size)
+        return Row(size, min(size, self._micro.get(size, largest)))
 
     def clear(self) -> None:
-        """The pass is over: what was fetched and not trained on is let go."""
+        """End the pass, and drop the batches that were not trained on."""
         self._queue.clear()
         self._batch_source.stop()
         self._is_first = True
 
     def _fill(self, steps: int, wanted: int) -> None:
         queue = self._queue
-        size = sum(tensor.nbytes for tensor in aten.tensors(_plain(queue[0].data)))
+        size = sum(tensor.nbytes for tensor in aten.tensors(_as_dict(queue[0].data)))
         steps = min(steps, int(self._most_bytes / size)) if size else steps
         while len(queue) < steps:
-            found, waited_s = self._take()
+            fetched, waited_s = self._take()
             self._run.times.fetching_s += waited_s
-            if found is None:
+            if fetched is None:
                 return
-            queue.append(found)
-            if found.batch_size != wanted:
+            queue.append(fetched)
+            if fetched.batch_size != wanted:
                 return
 
     def _take(self) -> tuple[Fetched | None, float]:
         device = self._run.device
         begun_s = device.now_s()
-        found = self._batch_source.fetch()
-        return found, device.now_s() - begun_s
+        fetched = self._batch_source.fetch()
+        return fetched, device.now_s() - begun_s
 
 
-def _plain(data: Any) -> Any:
+def _as_dict(data: Any) -> Any:
     return dict(data) if hasattr(data, "items") else data

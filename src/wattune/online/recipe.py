@@ -1,4 +1,4 @@
-"""The user's optimizer and schedulers, at another batch size."""
+"""The user's learning rate and schedulers, at another batch size."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from wattune.errors import InputError
 from wattune.workloads.optimizers import SCALINGS
 
 LINEAR = ("SGD", "ASGD")
-"""Optimizers whose step grows with the gradient; those of all others hardly do."""
+"""Optimizers whose step grows with the gradient; the steps of all others hardly do."""
 
 INTERVALS = ("step", "epoch")
 
-RULES = {"sqrt": "learning rate by the square root of the batch size", "linear": "learning rate in proportion to it"}
+RULES = {
+    "sqrt": "learning rate in proportion to the square root of the batch size",
+    "linear": "learning rate in proportion to the batch size",
+}
 
 
 class Recipe:
-    """The learning rate and its schedule, whatever the batch size.
+    """The learning rate and its schedule, at any batch size.
 
-    The param groups and the schedulers stay as the user made them, in units of his own batch size: the learning rate
-    is multiplied by ``factor`` while the optimizer steps, and as it was afterwards. So every kind of schedule holds,
-    and what the user reads or saves is his own. A scheduler ticks once for each ``batch_size`` samples (and for
-    the rest of a pass, as in the user's own loop), or once a pass. One that needs a metric, as ReduceLROnPlateau does,
-    is stepped by the user between two passes.
-    Raises: InputError for what does not step or scale as others do.
+    The param groups and the schedulers stay as the user made them, for the user's own batch size: the learning rate is
+    multiplied by ``factor`` during each step of the optimizer, and restored after it. Any kind of schedule therefore
+    works, and the user reads and saves the original values. A scheduler steps once per ``batch_size`` samples (and
+    once for the rest of a pass, as in the user's own loop), or once per pass. One that needs a metric, as
+    ReduceLROnPlateau does, is stepped by the user between two passes.
+
+    Raises: InputError for an optimizer or scheduler that cannot be stepped or scaled in this way.
     """
 
     def __init__(self, optimizer: Optimizer, batch_size: int, schedulers: Sequence[Any], *, interval: str, keep: bool):
@@ -38,9 +42,11 @@ class Recipe:
             if not isinstance(scheduler, (LRScheduler, ReduceLROnPlateau)):
                 raise InputError("scheduler", value=type(scheduler).__name__, allowed="schedulers of torch, or none")
             if getattr(scheduler, "optimizer", optimizer) is not optimizer:
-                raise InputError("the scheduler is one of another optimizer", value=type(scheduler).__name__)
+                raise InputError("the scheduler belongs to another optimizer", value=type(scheduler).__name__)
         if type(optimizer).__name__ == "LBFGS":
-            raise InputError("an optimizer that needs a closure", value="LBFGS", allowed="one that steps without")
+            raise InputError(
+                "an optimizer that needs a closure", value="LBFGS", allowed="one that steps without a closure"
+            )
         if not keep and not all("lr" in group for group in optimizer.param_groups):
             raise InputError(
                 "the optimizer has no learning rate to scale", value=type(optimizer).__name__, hint="keep_recipe=True"
@@ -54,12 +60,12 @@ class Recipe:
         self._factor = 1.0
         self._ticked = [s for s in schedulers if not isinstance(s, ReduceLROnPlateau)]
         self._ticks = 0
-        self._seen = self._rates()
+        self._expected = self._rates()
         self._owned: list[Any] = []
         self._hooks: list[Any] = []
 
     def open(self) -> None:
-        """From now on the learning rate is scaled where the optimizer steps, until ``close``."""
+        """Scale the learning rate during each step of the optimizer, until ``close``."""
         if not self.keep:
             self._hooks = [
                 self._optimizer.register_step_pre_hook(lambda *_: self._scale()),
@@ -68,39 +74,41 @@ class Recipe:
 
     @property
     def rule(self) -> str:
-        """How the learning rate follows the batch size, in words."""
+        """Rule by which the learning rate follows the batch size, in words."""
         name = type(self._optimizer).__name__
-        return f"kept as it is ({name})" if self.keep else f"{RULES[self.scaling]} ({name})"
+        return f"unchanged ({name})" if self.keep else f"{RULES[self.scaling]} ({name})"
 
     def use(self, batch_size: int) -> None:
-        """Train with this batch size from the next step on."""
+        """Scale for this batch size from the next step on."""
         self._factor = 1.0 if self.keep else math.pow(batch_size / self.batch_size, SCALINGS[self.scaling])
 
     @property
     def factor(self) -> float:
-        """What the user's learning rate is multiplied by while the optimizer steps."""
+        """Factor of the user's learning rate during a step of the optimizer."""
         return self._factor
 
     def begin_pass(self) -> None:
-        """Between two passes the user may change the learning rate."""
-        self._ticks, self._seen = 0, self._rates()
+        """Begin a pass: between two passes the user may change the learning rate."""
+        self._ticks, self._expected = 0, self._rates()
 
     def check(self) -> None:
-        """Raises: InputError where somebody else changed the learning rate since the last step."""
-        if [group.get("lr", 0.0) for group in self._optimizer.param_groups] == self._seen:
+        """Check the learning rate. Raises: InputError if the user's loop changed it since the last step."""
+        if [group.get("lr", 0.0) for group in self._optimizer.param_groups] == self._expected:
             return
         now = self._rates()
-        change = next((a, b) for a, b in zip(self._seen, now, strict=False) if a != b) if self._seen else ("", "")
+        change = (
+            next((a, b) for a, b in zip(self._expected, now, strict=False) if a != b) if self._expected else ("", "")
+        )
         raise InputError(
-            "the learning rate changed in the middle of a pass, where the session's steps are not those of the loader",
+            "the learning rate changed in the middle of a pass, in which the session's steps are not the loader's",
             value=f"{change[0]} to {change[1]}",
-            hint="give the scheduler to wattune.capped(scheduler=...), which ticks it, and do not step it yourself",
+            hint="give the scheduler to wattune.capped(scheduler=...), which steps it, and do not step it yourself",
         )
 
     def stepped(self, samples: int, *, is_end: bool = False) -> None:
-        """The optimizer stepped, ``samples`` samples into the pass; or the pass is over.
+        """Step the schedulers after the optimizer stepped, ``samples`` samples into the pass, or at its end.
 
-        Raises: InputError where a schedule is at its end.
+        Raises: InputError if a schedule is at its end.
         """
         if self._ticked and self.interval == "step":
             due = -(-samples // self.batch_size) if is_end else samples // self.batch_size
@@ -110,33 +118,33 @@ class Recipe:
         elif self._ticked and is_end:
             self._tick()
         if self._ticked:
-            self._seen = self._rates()
+            self._expected = self._rates()
 
     def unscale(self) -> None:
-        """The user's own learning rates again, also where the optimizer failed."""
+        """Restore the user's own learning rates, also after the optimizer failed."""
         if self._owned:
             for group, rate in zip(self._optimizer.param_groups, self._owned, strict=True):
                 group["lr"] = rate
             self._owned = []
 
     def close(self) -> None:
-        """Leave the optimizer as it was found."""
+        """Restore the optimizer."""
         self.unscale()
         for hook in self._hooks:
             hook.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """The schedulers and how far the pass has ticked."""
+        """State of the schedulers, and their number of steps in this pass."""
         return {"ticks": self._ticks, "schedulers": [s.state_dict() for s in self.schedulers]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``, after the optimizer has loaded its own."""
-        for scheduler, kept in zip(self.schedulers, state["schedulers"], strict=True):
-            scheduler.load_state_dict(kept)
-        self._ticks, self._seen = state["ticks"], self._rates()
+        """Resume from ``state_dict``, after the optimizer has loaded its own state."""
+        for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(saved)
+        self._ticks, self._expected = state["ticks"], self._rates()
 
     def resume_pass(self, ticks: int) -> None:
-        """Go on in the middle of a pass that has ticked so often."""
+        """Resume in the middle of a pass in which the schedulers have stepped ``ticks`` times."""
         self._ticks = ticks
 
     def _tick(self) -> None:
@@ -145,9 +153,9 @@ class Recipe:
                 scheduler.step()
             except ValueError as error:
                 raise InputError(
-                    f"the schedule of {type(scheduler).__name__} is over before the training",
+                    f"the schedule of {type(scheduler).__name__} ends before the training run",
                     value=str(error),
-                    hint=f"make it for one step for each {self.batch_size} samples, or use scheduler_interval='epoch'",
+                    hint=f"make it for one step per {self.batch_size} samples, or use scheduler_interval='epoch'",
                 ) from error
 
     def _scale(self) -> None:

@@ -1,4 +1,4 @@
-"""How many samples each batch size needs, from what is there: a curve, a prior and the gradient noise, or nothing."""
+"""Relative samples to target of each batch size: from a curve, from a prior and the gradient noise, or unknown."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from wattune.sample_efficiency.gradient_noise import GradientNorms, NoiseScale
 from wattune.sample_efficiency.prior import relative_samples
 
 UNKNOWN_SD = 0.1
-"""Standard deviation of ln(relative samples) that a point of a curve without a band is given."""
+"""Standard deviation of ln(relative samples) at a point of a curve without a band."""
 
 FIRST = 64
-"""Pairs of gradient norms that are taken at every occasion; later at every ``LATER``th step."""
+"""Pairs of gradient norms that are measured at every step; later at every ``LATER``th step."""
 
 LATER = 64
 
 
 class SampleModel:
-    """What is known of the batch sizes of a session, and from what."""
+    """Relative samples to target of a session's batch sizes, and their source."""
 
     def __init__(self, batch_size: int, batch_sizes: Sequence[int], *, keep: bool, curve: SampleEfficiency | None):
         self.batch_size = batch_size
@@ -38,7 +38,7 @@ class SampleModel:
 
     @property
     def source(self) -> EfficiencySource:
-        """Where it comes from."""
+        """Source of the relative samples."""
         if self.keep or len(self.batch_sizes) == 1:
             return "the user's batch size"
         if self.curve is not None:
@@ -56,54 +56,56 @@ class SampleModel:
         return relative_samples(self.batch_sizes, scale, sd, reference=self.batch_size)
 
     def wants(self, step: int) -> bool:
-        """Whether the gradient norms of this step would say something that is not known."""
+        """True if the gradient norms of this step would add information."""
         return self._is_open and (self._pairs < FIRST or not step % LATER)
 
     def add(self, small: int, small_square: float, big: int, big_square: float) -> bool:
-        """Squared norms of the mean gradient of two sizes; whether there is now something new to plan with."""
+        """Add squared norms of the mean gradient of two sizes. Returns: True if there is a new noise estimate."""
         self.norms.add(small, small_square, big, big_square)
         self._pairs += 1
         self._due -= 1
         if self._due > 0:
             return False
-        found = self.norms.estimate()
-        self._due = 16 if found is None else 64
-        self.scale = found or self.scale
-        return found is not None
+        scale = self.norms.estimate()
+        self._due = 16 if scale is None else 64
+        self.scale = scale or self.scale
+        return scale is not None
 
     def state_dict(self) -> dict[str, Any]:
-        """What later sample_model needs, as JSON values."""
+        """State to resume from, as JSON values."""
         return {"norms": self.norms.state_dict(), "pairs": self._pairs, "scale": self.scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``."""
+        """Resume from ``state_dict``."""
         self.norms.load_state_dict(state["norms"])
         self._pairs = state["pairs"]
         self.scale = NoiseScale(*state["scale"]) if state["scale"] else None
 
 
 def opened_curve(curve: Any) -> SampleEfficiency | None:
-    """The curve, read from its file where that is given. Raises: RecordError, InputError."""
+    """The curve, read from its file if a path is given. Raises: RecordError, InputError."""
     if curve is not None and not isinstance(curve, (SampleEfficiency, str, Path)):
         raise InputError("efficiency", value=type(curve).__name__, allowed="an efficiency record, or the path of one")
-    found = curve if curve is None or isinstance(curve, SampleEfficiency) else SampleEfficiency.load(curve)
-    if found is not None and not any(point.relative_samples for point in found.points):
-        raise InputError("the efficiency curve says nothing: every run was censored", value=found.workload)
-    return found
+    if curve is None:
+        return None
+    record = curve if isinstance(curve, SampleEfficiency) else SampleEfficiency.load(curve)
+    if not any(point.relative_samples for point in record.points):
+        raise InputError("the efficiency curve has no values: every run was censored", value=record.workload)
+    return record
 
 
 def _on_curve(curve: SampleEfficiency, size: int) -> tuple[float, float]:
-    """The curve at a batch size: on a straight line between its neighbours in logarithms, level beyond the ends."""
+    """The curve at a batch size: interpolated linearly in logarithms, constant beyond the ends."""
     points = sorted((p for p in curve.points if p.relative_samples), key=lambda p: p.batch_size)
     low = max((p for p in points if p.batch_size <= size), key=lambda p: p.batch_size, default=points[0])
     high = min((p for p in points if p.batch_size >= size), key=lambda p: p.batch_size, default=points[-1])
-    (low_mean, low_sd), (high_mean, high_sd) = _said(low), _said(high)
+    (low_mean, low_sd), (high_mean, high_sd) = _mean_and_sd(low), _mean_and_sd(high)
     if low.batch_size == high.batch_size:
         return low_mean, low_sd
     share = math.log(size / low.batch_size) / math.log(high.batch_size / low.batch_size)
     return low_mean ** (1 - share) * high_mean**share, max(low_sd, high_sd)
 
 
-def _said(point: EfficiencyPoint) -> tuple[float, float]:
+def _mean_and_sd(point: EfficiencyPoint) -> tuple[float, float]:
     assert point.relative_samples is not None
     return point.relative_samples, UNKNOWN_SD if point.log_sd is None else point.log_sd

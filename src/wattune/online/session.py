@@ -22,8 +22,8 @@ from wattune.online.optimizer_step import OptimizerStepper
 from wattune.online.prefetch import Prefetcher
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
-from wattune.online.session_checkpoint import SessionCheckpoint, keep
-from wattune.online.session_record import explained, session_record
+from wattune.online.session_checkpoint import SessionCheckpoint, save_session
+from wattune.online.session_record import explanation, session_record
 from wattune.online.session_run import SessionRun
 from wattune.online.user_loop import UserLoop
 from wattune.point import OperatingPoint
@@ -47,9 +47,9 @@ class SessionOptions:
 class Session:
     """A context in which the user's own loop trains below a cap; made by ``wattune.capped``.
 
-    ``batches`` gives one pass over the loader's data set, and ``backward`` takes the place of ``loss.backward()``,
+    ``batches`` gives one pass over the loader's data set, and ``backward`` replaces ``loss.backward()``,
     ``optimizer.step()`` and ``optimizer.zero_grad()``. Loops that fetch and step themselves bracket each optimizer
-    step with ``begin_step`` and ``end_step`` instead, and make it as ``row`` says.
+    step with ``begin_step`` and ``end_step`` instead, and use the batch size and micro-batch size of ``row``.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Session:
         *,
         scaler: torch.amp.GradScaler | None = None,
         before_step: Callable[[], None] | None = None,
-        kept: SessionCheckpoint | None = None,
+        resumed: SessionCheckpoint | None = None,
     ):
         self.run = run
         self.recipe = recipe
@@ -73,9 +73,9 @@ class Session:
         self.options = options
         self.batch_source = batch_source
         self.passes = 0
-        """Passes over the data set that are complete."""
+        """Number of complete passes over the data set."""
         self.record: SessionRecord | None = None
-        """What this session was, once it is over."""
+        """The record, once the session is over."""
         self.ended: SessionEnding = "finished"
         self.reason: str | None = None
         self.loop: UserLoop | None = None
@@ -87,15 +87,15 @@ class Session:
             self.loop = UserLoop(run, Prefetcher(batch_source, run), self._stepper, recipe, sample_model)
             self.loop.remembers = options.checkpoint is not None
         self._is_open = self._in_pass = False
-        self._kept = kept
+        self._resumed = resumed
 
     # -------------------------------------------------------------------------------------------------------- context
 
     def __enter__(self) -> Self:
         self.run.on_row = lambda row: self.recipe.use(row.batch_size)
         try:
-            if self._kept is not None:
-                self._kept.load(self)
+            if self._resumed is not None:
+                self._resumed.load(self)
             self.run.__enter__()
         except BaseException:
             self._close_device()
@@ -114,7 +114,7 @@ class Session:
             self.ended = "stopped for safety" if safety else "interrupted" if stopped else "failed"
             self.reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         try:
-            self.run.__exit__(kind, error, trace)  # the board first: what follows may fail
+            self.run.__exit__(kind, error, trace)  # the board first: the rest may fail
         finally:
             self.recipe.close()
             if self._stepper is not None and self.loop is not None:
@@ -124,11 +124,11 @@ class Session:
                 self._leave()
             except WattuneError:
                 if error is None:
-                    raise  # else what went wrong first is what the user has to know
+                    raise  # otherwise the first error is the one to show
             finally:
                 self._close_device()
         if error is not None and self.loop is not None and self.loop.pending is not None:
-            _say_shortage(error, self.loop.pending.samples)
+            _explain_shortage(error, self.loop.pending.samples)
 
     def _close_device(self) -> None:
         if self.options.closes:
@@ -136,8 +136,8 @@ class Session:
 
     def _leave(self) -> None:
         if self.options.checkpoint is not None:
-            keep(self, self.options.checkpoint)
-        with suppress(SensorError):  # a session without a single reading has no record
+            save_session(self, self.options.checkpoint)
+        with suppress(SensorError):  # a session without any reading has no record
             self.record = session_record(self)
         if self.record is not None and self.options.record is not None:
             self.record.save(self.options.record)
@@ -145,21 +145,21 @@ class Session:
     # ------------------------------------------------------------------------------------------------------- the loop
 
     def batches(self) -> Iterator[Batch]:
-        """One pass over the data set: micro-batches, each sample once; the last step of a pass may be smaller.
+        """One pass over the data set in micro-batches, with each sample once; its last step may be smaller.
 
-        Raises: SafetyStop; InputError for what cannot be trained as the loop would; DeviceError.
+        Raises: SafetyStop; InputError for batches that cannot be trained on as the loop would; DeviceError.
         """
         self._check_open()
         if self.batch_source is None or self.loop is None:
-            raise InputError("the session was made without a loader", hint="use begin_step and end_step")
+            raise InputError("the session has no loader", hint="use begin_step and end_step")
         if self._in_pass:
-            raise InputError("a pass is under way already", hint="one session.batches() after the other")
+            raise InputError("a pass is under way", hint="end it before the next session.batches()")
         self._in_pass = True
         try:
             self.recipe.begin_pass()
-            kept, self._kept = self._kept, None
-            if kept is not None:
-                kept.start(self)
+            resumed, self._resumed = self._resumed, None
+            if resumed is not None:
+                resumed.start(self)
             else:
                 self.loop.position = 0
                 self.loop.remember()
@@ -168,77 +168,77 @@ class Session:
             self.passes, self.loop.position = self.passes + 1, 0
             if self.options.checkpoint is not None:
                 self.loop.remember()
-                keep(self, self.options.checkpoint)
+                save_session(self, self.options.checkpoint)
         finally:
             self._in_pass = False
 
     def backward(self, loss: Tensor) -> None:
-        """Backpropagate the mean loss of the present batch; with the last one of a step, the optimizer steps.
+        """Backpropagate the mean loss of the present batch; after the last one of a step, the optimizer steps.
 
         Raises: SafetyStop, InputError, DeviceError.
         """
         self._check_open()
         if self.loop is None:
-            raise InputError("the session was made without a loader", hint="use begin_step and end_step")
+            raise InputError("the session has no loader", hint="use begin_step and end_step")
         self.loop.backward(loss)
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Around an evaluation: it stays below the cap, and takes its time on a simulated board. Raises: SafetyStop."""
+        """Context of an evaluation, which stays below the cap. Raises: SafetyStop, DeviceError."""
         self._check_open()
         with self.run.evaluation():
             yield
 
-    # ------------------------------------------------------------------------------------------------ somebody's loop
+    # --------------------------------------------------------------------------------------- loops that step themselves
 
     @property
     def row(self) -> Row:
-        """What the next step should be made of: samples of the step, and of one forward pass."""
+        """Batch size of the next optimizer step, and micro-batch size of its forward passes."""
         return self.run.row
 
     def begin_step(
         self, samples: int | None = None, row: Row | None = None, *, key: Hashable = None, data: Any = None
     ) -> None:
-        """An optimizer step begins, before its first forward pass; see ``SessionRun.begin``.
+        """Begin an optimizer step, before its first forward pass; see ``SessionRun.begin``.
 
-        ``row`` is what the step is made of where that is not ``self.row`` (batches fetched before it changed).
+        ``row``: the row of the step, if not ``self.row`` (for batches that were fetched before it changed).
         """
         self._check_open()
         row = self.run.row if row is None else row
         self.run.begin(row, row.batch_size if samples is None else samples, key, data)
 
     def end_step(self, *, stepped: bool = True) -> None:
-        """The optimizer stepped; False where it skipped, as gradient scaling does. Raises: SafetyStop, DeviceError."""
+        """End the step; ``stepped`` is False if gradient scaling skipped it. Raises: SafetyStop, DeviceError."""
         self.run.end(stepped=stepped)
 
     def drop_step(self) -> None:
-        """The step under way will not be finished."""
+        """Drop the step under way, which will not be completed."""
         self.run.drop()
 
     # ---------------------------------------------------------------------------------------------------------- state
 
     @property
     def point(self) -> OperatingPoint:
-        """What training runs at now."""
+        """The operating point of training at present."""
         explorer = self.run.explorer
         return explorer.place(explorer.current._replace(knobs=self.run.capped.limiter.knobs))
 
     @property
     def samples(self) -> int:
-        """How many were trained on."""
+        """Number of samples that were trained on."""
         return self.run.samples
 
     def explain(self) -> str:
-        """What was chosen, from what, and what knowing more would be worth."""
-        return explained(self)
+        """Explain the choice of the point, and what further measurements would save."""
+        return explanation(self)
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise InputError("the session is not open", hint="with wattune.capped(...) as session:")
 
 
-def _say_shortage(error: BaseException, samples: int) -> None:
-    """Raises: OutOfDeviceMemory where that is what the user's own code failed of."""
+def _explain_shortage(error: BaseException, samples: int) -> None:
+    """Explain an error of the user's own code that is a shortage of memory. Raises: OutOfDeviceMemory."""
     try:
         with shortage_said(f"a pass of {samples} samples"):
             raise MemoryError if isinstance(error, MemoryError) else RuntimeError(str(error))
@@ -246,4 +246,4 @@ def _say_shortage(error: BaseException, samples: int) -> None:
         hint = "give wattune.capped(micro_batch_size=...) a size that fits; the batch size stays the same"
         raise OutOfDeviceMemory(f"{short}; {hint}") from error
     except RuntimeError:
-        return  # the user's own error comes out of the context by itself
+        return  # the context raises the user's own error

@@ -1,4 +1,4 @@
-"""Checkpoints of a session: what was trained, what was learned about the board, and where the pass was."""
+"""Checkpoints of a session: the training state, the measurements of the board, and the position in the pass."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from wattune.online.session import Session
 
 
-def keep(session: Session, path: Path) -> None:
-    """Write everything that ``SessionCheckpoint`` needs, replacing the file in one step.
+def save_session(session: Session, path: Path) -> None:
+    """Write a checkpoint of the last complete step, replacing the file atomically.
 
-    In the middle of a step: as after the one before it. Raises: OutputError; InputError for a scheduler whose state
-    cannot be written.
+    Raises: OutputError; InputError for an optimizer or a scheduler whose state cannot be written.
     """
     batch_source, run = session.batch_source, session.run
     state = {
@@ -42,12 +41,14 @@ def keep(session: Session, path: Path) -> None:
         save_checkpoint(path, state, extra=extra)
     except TypeError as error:
         raise InputError(
-            "the optimizer or a scheduler holds what cannot be kept", value=str(error), hint="train without checkpoint="
+            "the state of the optimizer or a scheduler cannot be saved",
+            value=str(error),
+            hint="train without checkpoint=",
         ) from error
 
 
 def identity(session: Session) -> dict[str, Any]:
-    """What two sessions must have in common for the one to go on where the other ended."""
+    """Properties that a session must share with the one that it resumes."""
     run = session.run
     return {
         "device": run.device.name,
@@ -59,7 +60,7 @@ def identity(session: Session) -> dict[str, Any]:
 
 
 class SessionCheckpoint:
-    """A checkpoint of an earlier session, to go on from. Raises: RecordError where it cannot be read."""
+    """A checkpoint of an earlier session, to resume from. Raises: RecordError if it cannot be read."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -68,13 +69,13 @@ class SessionCheckpoint:
             self.run = run_state(self.extra)
         except KeyError:
             raise RecordError(
-                f"{path} is not a checkpoint of a session", hint="give one that a session wrote"
+                f"{path} is not a checkpoint of a session", hint="give a checkpoint written by a session"
             ) from None
 
     def load(self, session: Session) -> None:
-        """Bring model, optimizer, schedule and search to where they were.
+        """Restore model, optimizer, schedule and search.
 
-        Raises: RecordError where the checkpoint is of something else.
+        Raises: RecordError if the checkpoint is of a different session.
         """
         here, there = identity(session), self.extra["session"]
         differences = [
@@ -82,7 +83,7 @@ class SessionCheckpoint:
         ]
         if differences:
             raise RecordError(
-                f"the checkpoint {self._path} is of another session, it differs in", value=", ".join(differences)
+                f"the checkpoint {self._path} is of a different session, which differs in", value=", ".join(differences)
             )
         try:
             session.run.model.load_state_dict(self.state["module"])
@@ -102,7 +103,7 @@ class SessionCheckpoint:
         session.run.load_state_dict(self.run)
 
     def start(self, session: Session) -> None:
-        """Begin the pass that was under way where it was, with its order."""
+        """Resume the interrupted pass at its position, in its order."""
         assert session.batch_source is not None
         assert session.loop is not None
         random = self.state["random"]

@@ -1,4 +1,4 @@
-"""The record of a session, and the same in words."""
+"""The record of a session, and its explanation in words."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from wattune.online.session import Session
 
 SOURCES = {
-    "curve": "the efficiency curve that was given",
-    "prior": "what is usual over past workloads, since there is no efficiency curve",
-    "prior and noise scale": "what is usual over past workloads, and the gradient noise of this training",
-    "the user's batch size": "the batch size that was given, which stays",
+    "curve": "the given efficiency curve",
+    "prior": "a prior over past workloads, without an efficiency curve",
+    "prior and noise scale": "a prior over past workloads and the gradient noise of this run",
+    "the user's batch size": "not needed, since the batch size is fixed",
 }
 
 
 def session_record(session: Session) -> SessionRecord:
-    """Everything that a session took and chose. Raises: SensorError where nothing was ever read."""
+    """The record of a session. Raises: SensorError if the sensor never gave a reading."""
     run, options = session.run, session.options
     device, explorer, times = run.device, run.explorer, run.times
     figures = run.capped.meter.figures()
@@ -89,16 +89,16 @@ def _table(session: Session) -> ProfileTable | None:
     )
 
 
-def explained(session: Session) -> str:
-    """What was chosen, from what, and what knowing more would be worth, as lines of text."""
+def explanation(session: Session) -> str:
+    """The choice of the point, its reasons, and the value of further measurements, as lines of text."""
     run, sample_model, recipe = session.run, session.sample_model, session.recipe
     explorer, device = run.explorer, run.device
     cap = "no cap" if run.limit.limit_w is None else f"a cap of {run.limit.limit_w:.4g} W"
     lines = [f"{device.name} under {cap}, {run.samples} samples in {run.steps} steps."]
     figures = run.capped.meter.figures() if run.capped.limiter.has_read else None
     if figures is not None and figures.readings_above_cap:
-        above = f"{figures.readings_above_cap} of {figures.readings} readings were above it"
-        lines.append(f"{above}, the highest {figures.power_peak_w:.4g} W.")
+        above = f"{figures.readings_above_cap} of {figures.readings} readings exceeded it"
+        lines.append(f"{above}, the highest was {figures.power_peak_w:.4g} W.")
     wanted = explorer.place(explorer.wanted)
     if explorer.probing:
         lines.append(f"Measuring {wanted} by training there; {len(explorer.cells)} points are measured.")
@@ -110,14 +110,14 @@ def explained(session: Session) -> str:
                 f"There a step takes {1e3 * cell.step_s:.4g} ms at {cell.power_mean_w:.4g} W (peak "
                 f"{cell.power_peak_w:.4g} W)."
             )
-    lines.append(f"Samples needed by each batch size: from {SOURCES[sample_model.source]}.")
+    lines.append(f"Relative samples to target: {SOURCES[sample_model.source]}.")
     lines.append(f"Recipe: batch size {recipe.batch_size}, {recipe.rule}.")
     search = explorer.search
     if search.reason:
         lines.append(f"Probing ended: {search.reason}.")
-    lines.append(f"Measuring more points would save {100 * search.worth():.1f} % of the time to come, at most.")
+    lines.append(f"Measuring more points would save at most {100 * search.worth():.1f} % of the remaining time.")
     if sample_model.source.startswith("prior"):
-        saved = f"{100 * search.worth_of_curve():.1f} % of the time to come"
-        lines.append(f"Knowing the samples that each batch size needs (wattune estimate) is expected to save {saved}.")
+        saved = f"{100 * search.worth_of_curve():.1f} % of the remaining time"
+        lines.append(f"Estimating the samples to target (wattune estimate) is expected to save {saved}.")
     lines += [*run.times.advice(session.options.loader, on_gpu=run.on_cuda), *run.notes]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What the user's own step asks of a device that does not run it, counted while it runs here."""
+"""The work of the user's own steps on a device that does not execute them, counted while they run here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DATA_TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class StepCounter(Counter):  # type: ignore[no-untyped-call]
-    """Sees by itself what is forward, backward and optimizer; and which data type the products are computed in."""
+    """Counts forward, backward and optimizer separately, and detects the data type of the matrix products."""
 
     def __init__(self) -> None:
         super().__init__("forward")
@@ -47,9 +47,9 @@ class StepCounter(Counter):  # type: ignore[no-untyped-call]
 
 
 class StepWorkCounter:
-    """The work of every kind of step that ran so far; a step of a kind that did not is counted.
+    """The work of every kind of step so far; the first step of each kind is counted.
 
-    ``counts``: whether there is anything to count, since a device that runs the steps itself only times them.
+    ``counts`` is False on a device that executes the steps itself, where they are only timed.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer | None, *, counts: bool):
@@ -63,7 +63,7 @@ class StepWorkCounter:
         self._hooks: list[Any] = []
 
     def open(self) -> None:
-        """Begin to see what the optimizer does, until ``close``."""
+        """Observe the optimizer, until ``close``."""
         if self.counts and self._optimizer is not None:
             self._hooks = [
                 self._optimizer.register_step_pre_hook(lambda *_: self.optimizing(True)),
@@ -71,7 +71,7 @@ class StepWorkCounter:
             ]
 
     def placeholder(self, samples: int, micro_batch_size: int) -> StepWork:
-        """The name of a step that a device runs itself; the same one each time."""
+        """StepWork without figures, for a step that the device executes itself; the same object each time."""
         key = samples, micro_batch_size
         if key not in self._placeholders:
             self._placeholders[key] = StepWork(
@@ -80,7 +80,7 @@ class StepWorkCounter:
         return self._placeholders[key]
 
     def begin(self, key: Hashable, data: Any = None) -> None:
-        """A step of this kind begins, with these inputs: count it where no such step was counted yet."""
+        """Begin a step of this kind with these inputs, and count it if it is the first one."""
         if not self.counts:
             return
         state = self._optimizer.state if self._optimizer is not None else {}
@@ -96,7 +96,7 @@ class StepWorkCounter:
         self._counter = counter
 
     def end(self, samples: int, micro_batch_size: int, *, keep: bool = True) -> StepWork:
-        """The work of the step that ends. ``keep`` False: it was not like others of its kind."""
+        """End the step. Returns: its work, which is stored for its kind unless ``keep`` is False."""
         counter = self.drop()
         if counter is None:
             return self._works[self._key]
@@ -112,7 +112,7 @@ class StepWorkCounter:
         return work
 
     def drop(self) -> StepCounter | None:
-        """Stop counting; what was counted, if anything was."""
+        """Stop counting. Returns: the counter, if there was one."""
         counter, self._counter = self._counter, None
         if counter is not None:
             counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -120,7 +120,7 @@ class StepWorkCounter:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """What runs in here is no part of the user's step."""
+        """Context whose operations are not part of the user's step."""
         if self._counter is not None:
             self._counter.paused = True
         counter = self._counter
@@ -132,7 +132,7 @@ class StepWorkCounter:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is begun and ended in here stands apart from the step under way."""
+        """Context for work of its own kind in the middle of a step, which is continued afterwards."""
         with self.uncounted():
             step, self._counter = (self._key, self._counter), None
             try:
@@ -142,12 +142,12 @@ class StepWorkCounter:
                 self._key, self._counter = step
 
     def close(self) -> None:
-        """Leave the optimizer as it was found."""
+        """Restore the optimizer."""
         self.drop()
         for hook in self._hooks:
             hook.remove()
 
     def optimizing(self, value: bool) -> None:
-        """What runs from now on is the optimizer's work, or is that of forward and backward passes again."""
+        """Set whether operations from now on are the optimizer's, or those of forward and backward passes."""
         if self._counter is not None:
             self._counter.in_optimizer = value

@@ -1,4 +1,4 @@
-"""The user's own loop: batches out of the batch_source, cut to the point in force, and gradients back."""
+"""The user's own loop: micro-batches for the present operating point, and the gradients of their losses."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from wattune.search.search import Row
 
 
 class UserLoop:
-    """One pass after the other: each sample of the data set once, whatever the sizes of the steps do.
+    """Passes over the data set, in which each sample is used once at any sizes of the steps.
 
-    ``position``: samples of the present pass that were trained on. ``pending`` is the batch that the user has and did
-    not give back. ``random`` are the random numbers after the last step, where ``remembers``. ``shield``, entered by
-    whoever enters the session, keeps interrupts out of the optimizer's step.
+    ``position``: samples of the present pass that were trained on. ``pending`` is the batch that the user's loop has
+    not yet called ``backward`` for. ``random`` is the random state after the last step, if ``remembers`` is set.
+    ``shield`` is entered with the session, and defers interrupts during a step of the optimizer.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class UserLoop:
         self._norms, self._is_usual = False, True
 
     def batches(self) -> Iterator[Batch]:
-        """The rest of the pass that the batch_source has begun. Raises: as ``Session.batches``."""
+        """The rest of the pass that the batch source has begun. Raises: like ``Session.batches``."""
         try:
             while (fetched := self._fetcher.fetch()) is not None:
                 yield from self._step(fetched)
@@ -59,7 +59,7 @@ class UserLoop:
             self._run.drop()
 
     def remember(self) -> None:
-        """Keep the random numbers of now."""
+        """Store the present random state."""
         self.random = [torch.get_rng_state()]
         if self._run.on_cuda:
             self.random.append(torch.cuda.get_rng_state())
@@ -68,12 +68,12 @@ class UserLoop:
         """See ``Session.backward``."""
         batch = self.pending
         if batch is None:
-            raise InputError("session.backward(loss) belongs to a batch of session.batches(), once for each")
+            raise InputError("session.backward(loss) must be called once for each batch of session.batches()")
         self._stepper.add(loss, batch.samples, batch.share, norms=self._norms)
         self.pending = None
         if not batch.last:
             return
-        self.shield.hold()  # a checkpoint is of whole steps
+        self.shield.hold()  # checkpoints are of complete steps
         try:
             stepped = self._stepper.step(self._samples)
             self.position, self.order = self.position + self._samples, self._drawn
@@ -85,9 +85,9 @@ class UserLoop:
             self.shield.release()
         self._run.end(stepped=stepped, usual=self._is_usual)
         if self._run.steps == 1 and self._sample_model.wants(1) and self._run.may_halve:
-            # Two halves tell the noise of the gradients, if the model runs with them.
+            # The gradients of two halves give the gradient noise, if the model runs with them.
             self._run.fits(Row(self._samples, -(-self._samples // 2)))
-        if self._stepper.told:
+        if self._stepper.is_new:
             self._run.relative(self._sample_model.relative)
 
     def _step(self, fetched: Fetched) -> Iterator[Batch]:
@@ -106,7 +106,7 @@ class UserLoop:
         self._stepper.begin()
         self._samples = samples
         run.begin(row, samples, (tuple(sizes), shapes(data)) if run.counter.counts else None, data)
-        if samples < row.batch_size:  # the rest of a pass: what the user's own loop would do is the least
+        if samples < row.batch_size:  # the rest of a pass: no smaller than in the user's own loop
             self._recipe.use(max(samples, min(row.batch_size, self._recipe.batch_size)))
         last = len(parts) - 1
         for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
@@ -115,7 +115,9 @@ class UserLoop:
             run.fit_check.samples = size
             yield batch
             if self.pending is not None:
-                raise InputError("a batch was left without session.backward(loss)", hint="call it once for each batch")
+                raise InputError(
+                    "session.backward(loss) was not called for a batch", hint="call it once for each batch"
+                )
 
     def _placed(self, part: Any) -> Any:
         if self._device is None:
