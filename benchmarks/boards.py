@@ -33,7 +33,7 @@ from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter
 from wattune.power.monitor import BoardMonitor
 from wattune_agent.capture import materialise
-from wattune_agent.client import Client
+from wattune_agent.client import AgentClient
 from wattune_agent.conditions import conditions
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board
@@ -140,7 +140,7 @@ def round_trips(folder: Path) -> dict[str, Any]:
     folder.mkdir()
     read_s, renew_s = [], []
     with live(folder / "board", throttled=False) as board, agent(board, folder / "socket"):
-        with Client(str(folder / "socket")) as client:
+        with AgentClient(str(folder / "socket")) as client:
             client.pin(612.0)
             for _ in range(READINGS // 2):
                 time.sleep(0.025)  # a reading is shared for 20 ms

@@ -50,8 +50,8 @@ class Knobs(Mapping[str, float]):
     order: tuple[tuple[int, float], ...]
     """Sort key: positions of the names in ``KNOBS``, with their values."""
 
-    def __init__(self, values: Mapping[str, float] | None = None, /, **named: float):
-        merged = {**(values or {}), **named}
+    def __init__(self, values: Mapping[str, float] | None = None, /, **others: float):
+        merged = {**(values or {}), **others}
         self.order = tuple(sorted((_ORDER[name], value) for name, value in merged.items()))
         self._items = tuple((_NAMES[index], value) for index, value in self.order)
         self._hash = hash(self._items)

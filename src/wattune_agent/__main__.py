@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from wattune_agent.client import Client
+from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller, restore_left_behind
 from wattune_agent.discovery import families, find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, Gone, NotKept, NotThere
@@ -29,10 +29,10 @@ GROUP = "wattune"
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run the command and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    given, program = _split(given)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    words, program = _split(words)
     parser = _parser()
-    options = parser.parse_args(given)
+    options = parser.parse_args(words)
     if program is not None and options.act is not _guard:
         parser.error("only guard runs a program")
     options.program = program
@@ -54,12 +54,12 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return 130
 
 
-def _split(given: List[str]) -> Tuple[List[str], Optional[List[str]]]:
+def _split(words: List[str]) -> Tuple[List[str], Optional[List[str]]]:
     """Split the options from the program after ``--``, whose options are not ours."""
-    if "--" not in given:
-        return given, None
-    place = given.index("--")
-    return given[:place], given[place + 1 :]
+    if "--" not in words:
+        return words, None
+    place = words.index("--")
+    return words[:place], words[place + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,18 +123,18 @@ def _guard(options: Any) -> int:
 
 
 def _restore(options: Any) -> int:
-    said = restore_left_behind(_tree(options, "sys"))
-    _print("\n".join(said) or "nothing was left behind")
+    messages = restore_left_behind(_tree(options, "sys"))
+    _print("\n".join(messages) or "nothing was left behind")
     return 0
 
 
 def _devices(options: Any) -> int:
     tree = _tree(options)
-    found = [_device(tree, family) for family in families(tree)]
+    devices = [_device(tree, family) for family in families(tree)]
     if options.json:
-        _print(json.dumps(found, indent=1))
+        _print(json.dumps(devices, indent=1))
         return 0
-    for device in found:
+    for device in devices:
         _print("{}  {}".format(device["backend"], device["name"]))
         clocks = device["clocks_mhz"]
         if clocks:
@@ -146,7 +146,7 @@ def _devices(options: Any) -> int:
             _print("  mode     {}".format(", ".join("{} {}".format(*item) for item in device["mode"].items())))
         for problem in device["problems"]:
             _print("  problem  {}".format(problem))
-    if not found:
+    if not devices:
         _print("no board found in {}".format(tree.root))
     return 0
 
@@ -160,8 +160,8 @@ def _print(text: str) -> None:
 def _device(tree: Tree, family: str) -> Dict[str, Any]:
     board = find_board(tree, family)
     controller = Controller(board)
-    said = controller.describe()
-    problems = list(said["problems"])
+    description = controller.describe()
+    problems = list(description["problems"])
     power_w, rails_w = None, {}
     if board.sensor is not None:
         try:
@@ -171,11 +171,11 @@ def _device(tree: Tree, family: str) -> Dict[str, Any]:
             problems.append(str(error))
     return {
         "backend": family,
-        "name": said["name"],
-        "clocks_mhz": said["settings_mhz"],
+        "name": description["name"],
+        "clocks_mhz": description["settings_mhz"],
         "power_w": power_w,
         "rails_w": rails_w,
-        "mode": said["mode"],
+        "mode": description["mode"],
         "problems": problems,
     }
 
@@ -183,23 +183,23 @@ def _device(tree: Tree, family: str) -> Dict[str, Any]:
 def _controller(options: Any) -> Any:
     device = options.device
     if device is not None and device.partition(":")[0] == "agent":
-        return Client(device.partition(":")[2] or SOCKET)
+        return AgentClient(device.partition(":")[2] or SOCKET)
     tree = _tree(options)
     return Controller(find_board(tree, device or _found(tree)))
 
 
-def _tree(options: Any, needed: str = "") -> Tree:
+def _tree(options: Any, folder: str = "") -> Tree:
     """The board's files. Raises: BadRequest if the folder, or the folder ``needed`` inside it, does not exist."""
-    if not os.path.isdir(os.path.join(options.sysfs_root, needed)):
+    if not os.path.isdir(os.path.join(options.sysfs_root, folder)):
         raise BadRequest("--sysfs-root: {}; allowed: a folder with sys/... in it".format(options.sysfs_root))
     return Tree(options.sysfs_root)
 
 
 def _found(tree: Tree) -> str:
-    found = families(tree)
-    if not found:
+    names = families(tree)
+    if not names:
         raise NotThere("no board found in {}".format(tree.root))
-    return found[0]
+    return names[0]
 
 
 _seconds = quantity(SECONDS)

@@ -56,7 +56,7 @@ class Clock:
         """The highest frequency that these texts of ``files`` allow; None if that is not among them."""
         raise NotImplementedError
 
-    def restore(self, saved: Dict[str, str]) -> None:
+    def restore(self, texts: Dict[str, str]) -> None:
         """Restore the text of each file, in an order that every kernel accepts. Raises: NotRestored."""
         raise NotImplementedError
 

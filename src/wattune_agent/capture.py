@@ -132,10 +132,10 @@ def materialise(record: Dict[str, Any], folder: str) -> str:
 
 
 def _texts(record: Dict[str, Any], key: str) -> Dict[str, str]:
-    found = record.get(key, None if key == "files" else {})
-    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+    texts = record.get(key, None if key == "files" else {})
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise BadRequest('"{}" of a board record must be an object of texts'.format(key))
-    return found
+    return texts
 
 
 def _write(
@@ -170,26 +170,26 @@ def _matching(tree: Tree, pattern: str) -> Tuple[str, ...]:
     if not brace:
         return tuple(tree.glob(pattern))
     choices, _, tail = rest.partition("}")
-    found = [path for choice in choices.split(",") for path in _matching(tree, head + choice + tail)]
-    return tuple(sorted(set(found)))
+    paths = [path for choice in choices.split(",") for path in _matching(tree, head + choice + tail)]
+    return tuple(sorted(set(paths)))
 
 
 def _followed(tree: Tree, path: str) -> Tuple[str, Dict[str, str]]:
     """Resolve the path on the board; returns its target and the links on the way."""
     links: Dict[str, str] = {}
-    done, parts = "", path.strip("/").split("/")
+    resolved, parts = "", path.strip("/").split("/")
     while parts:
-        here = done + "/" + parts.pop(0)
+        here = resolved + "/" + parts.pop(0)
         local = tree.root.rstrip("/") + here
         if not os.path.islink(local):
-            done = here
+            resolved = here
             continue
-        target = os.path.normpath(os.path.join(done or "/", os.readlink(local)))
+        target = os.path.normpath(os.path.join(resolved or "/", os.readlink(local)))
         links[here] = target
         if len(links) > _LINKS_AT_MOST:
             raise FileFailed("{} leads through too many links".format(path))
-        done, parts = "", target.strip("/").split("/") + parts
-    return done, links
+        resolved, parts = "", target.strip("/").split("/") + parts
+    return resolved, links
 
 
 def _text(tree: Tree, path: str, unread: Dict[str, str]) -> str:
@@ -198,10 +198,10 @@ def _text(tree: Tree, path: str, unread: Dict[str, str]) -> str:
     except (FileFailed, Forbidden) as error:
         unread[path] = "not allowed" if isinstance(error, Forbidden) else str(error).rpartition(": ")[2]
         return ""
-    wanted = _KEPT_LINES.get(path)
-    if wanted:
+    pattern = _KEPT_LINES.get(path)
+    if pattern:
         # Each line once: a processor line repeats for every core.
-        lines = [line for line in text.splitlines() if re.match(wanted, line)]
+        lines = [line for line in text.splitlines() if re.match(pattern, line)]
         text = "\n".join(sorted(set(lines), key=lines.index))
     # Reading strips the end of a kernel file; a device tree's text ends with a NUL.
     return text + ("\0" if "/of_node/" in path or "/devicetree/" in path else "\n")
@@ -219,17 +219,17 @@ def _outputs(tree: Tree) -> Dict[str, str]:
     for question in _QUESTIONS:
         name, argument = question.split()
         try:
-            recorded = tree.answer(question)
+            answer = tree.answer(question)
         except (FileFailed, Forbidden):
             continue
-        if recorded is not None:
-            answers[question] = recorded
+        if answer is not None:
+            answers[question] = answer
             continue
         program: Optional[str] = tree.program(name) or (shutil.which(name) if tree.root == "/" else None)
         if program is None:
             continue
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [program, argument],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -239,7 +239,7 @@ def _outputs(tree: Tree) -> Dict[str, str]:
             )
         except (OSError, subprocess.SubprocessError):
             continue
-        answers[question] = done.stdout
+        answers[question] = process.stdout
     return answers
 
 

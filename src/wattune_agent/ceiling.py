@@ -31,7 +31,7 @@ class Ceiling:
         self._grace_s = max(GRACE_S, settle_s + 1.0)
         self._above_since_s: Optional[float] = None
         self._hot_since_s: Optional[float] = None
-        self._told = 0
+        self._reported_events = 0
 
     def lowered(self) -> None:
         """Note that the client lowered its clock, and wait for the effect."""
@@ -58,8 +58,8 @@ class Ceiling:
         elif self.value is None or at < self.value:
             self._guard.follow(at, is_held=is_held)
         self._guard(time_s, power_w, temperature_c)
-        events = self._guard.events[self._told :]
-        self._told += len(events)
+        events = self._guard.events[self._reported_events :]
+        self._reported_events += len(events)
         self.value = self._guard.value
         if wanted is not None:
             is_over = self.value >= wanted

@@ -12,7 +12,7 @@ from wattune_agent.errors import AgentError, BadRequest, Busy, FileFailed, Forbi
 from wattune_agent.protocol import ANSWER_LIMIT, SOCKET, Lines, read_answer
 from wattune_agent.time_source import TimeSource
 
-__all__ = ["Client"]
+__all__ = ["AgentClient"]
 
 TIMEOUT_S = 15.0
 """Time that the agent has for an answer; it may itself wait a few seconds for a clock to settle."""
@@ -24,7 +24,7 @@ RENEWALS = 4
 """Renewals within one lease."""
 
 
-class Client:
+class AgentClient:
     """One connection to an agent. May be used from several threads, but not from a fork of this process.
 
     After the first ``pin`` or ``guard``, a thread tells the agent that this process is still alive. When the process
@@ -55,7 +55,7 @@ class Client:
             self.close()
             raise
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> "AgentClient":
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -79,9 +79,9 @@ class Client:
 
         Raises: Busy, BadRequest, Gone, and the board's errors.
         """
-        said = self._ask("pin", mhz=mhz)
+        state = self._ask("pin", mhz=mhz)
         self._keep_renewing()
-        return said
+        return state
 
     def guard(self, cap_w: Optional[float], max_temp_c: Optional[float] = None) -> None:
         """Have the agent enforce the limits too, in case this process does not; two None end that.
@@ -167,18 +167,18 @@ class Client:
         if self._is_forked:  # checked first: another thread may have held the lock when this process was forked
             raise Gone("the connection to the agent belongs to process {}".format(self._pid))
         with self._lock:
-            held = self._holds
-            self._holds = held or request in ("pin", "guard")  # even if the answer is lost
+            held_before = self._holds
+            self._holds = held_before or request in ("pin", "guard")  # even if the answer is lost
             try:
                 try:
                     return self._ask_here(request, **fields)
                 except _Closed as error:
-                    if held or self._closed:  # its hold is lost, and the caller has to know
+                    if held_before or self._closed:  # its hold is lost, and the caller has to know
                         raise
                     self._reconnect(error)
                     return self._ask_here(request, **fields)
             except Busy:
-                self._holds = held
+                self._holds = held_before
                 raise
 
     def _reconnect(self, error: AgentError) -> None:
@@ -218,10 +218,10 @@ class Client:
             return read_answer(reply)
 
     def _exchange(self, message: Dict[str, Any]) -> Dict[str, Any]:
-        sent = False
+        is_sent = False
         try:
             self._lines.send(message, self._timeout_s)
-            sent = True
+            is_sent = True
             while True:
                 reply = self._lines.receive(self._timeout_s)
                 if reply is None:
@@ -230,7 +230,7 @@ class Client:
                 if reply.get("id") in (message["id"], None):
                     return reply
         except KeyboardInterrupt:
-            if not sent:  # perhaps half a line, after which the next one could not be parsed
+            if not is_sent:  # perhaps half a line, after which the next one could not be parsed
                 self._hang_up()
             raise
 
@@ -267,7 +267,7 @@ class _Closed(Gone):
     """A connection that no longer exists."""
 
 
-_open: "weakref.WeakSet[Client]" = weakref.WeakSet()
+_open: "weakref.WeakSet[AgentClient]" = weakref.WeakSet()
 
 
 def _unreachable(error: OSError, path: str) -> AgentError:

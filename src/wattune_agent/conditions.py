@@ -98,18 +98,18 @@ def _hottest_c(tree: Tree, watch: _Watch) -> Optional[float]:
 
 
 def _clamped(tree: Tree, watch: _Watch) -> List[str]:
-    found: List[str] = []
+    clamps: List[str] = []
     for kind, path in watch.cooling:
         state = number(tree, path)
         if state is None or state <= 0.0:  # intel_powerclamp reads -1 while it is inactive
             state = 0.0
         if path in watch.rest:
             if state > watch.rest[path]:
-                found.append("{} at {:g}".format(kind, state))
+                clamps.append("{} at {:g}".format(kind, state))
             watch.rest[path] = min(watch.rest[path], state)
         elif state > 0.0:
-            found.append("{} at {:g}".format(kind, state))
-    return found
+            clamps.append("{} at {:g}".format(kind, state))
+    return clamps
 
 
 def _counted(tree: Tree, watch: _Watch) -> List[str]:
@@ -137,35 +137,35 @@ def _pi_throttled(tree: Tree, watch: _Watch) -> List[str]:
 
 def _over_current(tree: Tree, watch: _Watch) -> Optional[int]:
     counts = [number(tree, path) for path in watch.counters]
-    known = [int(count) for count in counts if count is not None]
+    numbers = [int(count) for count in counts if count is not None]
     for path in watch.alarms:
         alarmed = number(tree, path) == 1.0
         if alarmed and not watch.alarmed[path]:
             watch.alarms_seen += 1
         watch.alarmed[path] = alarmed
-    if not known and not watch.alarms:
+    if not numbers and not watch.alarms:
         return None
-    return sum(known) + watch.alarms_seen
+    return sum(numbers) + watch.alarms_seen
 
 
 # ----------------------------------------------------------------------------------------------------------- the files
 
 
 def _temperatures(tree: Tree) -> List[str]:
-    found: List[str] = []
+    paths: List[str] = []
     for kind, folder in _thermal(tree, "thermal_zone"):
         if not _NOT_THE_CHIP.search(kind):
-            found.append(folder + "/temp")
+            paths.append(folder + "/temp")
     for name in tree.glob("/sys/class/hwmon/*/name"):  # an AMD processor has no zone of its own
         if text(tree, name) in _CHIP_MONITORS:
-            found += tree.glob(os.path.dirname(name) + "/temp*_input")
-    return found
+            paths += tree.glob(os.path.dirname(name) + "/temp*_input")
+    return paths
 
 
 def _cooling(tree: Tree) -> List[Tuple[str, str]]:
-    found = _thermal(tree, "cooling_device")
-    found = [(kind, folder) for kind, folder in found if not _NOTICE.search(kind)]
-    return [(kind, folder + "/cur_state") for kind, folder in found if _ALERT.search(kind) or _CLAMP.search(kind)]
+    zones = _thermal(tree, "cooling_device")
+    zones = [(kind, folder) for kind, folder in zones if not _NOTICE.search(kind)]
+    return [(kind, folder + "/cur_state") for kind, folder in zones if _ALERT.search(kind) or _CLAMP.search(kind)]
 
 
 def _thermal(tree: Tree, name: str) -> List[Tuple[str, str]]:
@@ -179,20 +179,20 @@ def _thermal(tree: Tree, name: str) -> List[Tuple[str, str]]:
 
 
 def _alarms(tree: Tree) -> List[str]:
-    found: List[str] = []
+    paths: List[str] = []
     for name in tree.glob("/sys/class/hwmon/*/name"):
         if "ina3221" in text(tree, name):
-            found += tree.glob(os.path.dirname(name) + "/curr[1-3]_crit_alarm")
-            found += tree.glob(os.path.dirname(name) + "/curr[1-3]_max_alarm")
-    return found
+            paths += tree.glob(os.path.dirname(name) + "/curr[1-3]_crit_alarm")
+            paths += tree.glob(os.path.dirname(name) + "/curr[1-3]_max_alarm")
+    return paths
 
 
 def _event_counters(tree: Tree) -> List[str]:
-    found: Dict[str, str] = {}
+    paths: Dict[str, str] = {}
     for pattern in ("/sys/class/hwmon/*", "/sys/devices/platform/soctherm-oc-event/hwmon/hwmon*", "/sys/devices/*/oc"):
         for path in tree.glob(pattern + "/oc[0-9]*_event_cnt"):
-            found.setdefault("/".join(path.split("/")[-2:]), path)
-    return sorted(found.values())
+            paths.setdefault("/".join(path.split("/")[-2:]), path)
+    return sorted(paths.values())
 
 
 def _throttle_counters(tree: Tree) -> List[str]:

@@ -171,8 +171,8 @@ class Controller:
         """
         clock = self._clock()
         if mhz not in clock.settings_mhz:
-            listed = ", ".join("{:g}".format(setting) for setting in clock.settings_mhz)
-            raise BadRequest("{} has no {:g} MHz; it has {} MHz".format(self.board.name, mhz, listed))
+            clocks = ", ".join("{:g}".format(setting) for setting in clock.settings_mhz)
+            raise BadRequest("{} has no {:g} MHz; it has {} MHz".format(self.board.name, mhz, clocks))
         with self._alone():
             self._take()
             with self._or_back() if self._mhz is None else self._or_kept(clock, self._mhz):
@@ -212,12 +212,12 @@ class Controller:
                 return
             self._watch = self._mhz = self._mode = None
             try:
-                said = give_back(self._tree, self._snapshot)
+                messages = give_back(self._tree, self._snapshot)
             except NotKept:
                 self._let_go()
                 raise
             self._let_go()
-            self._events += [event(self._tree, "clamped", text) for text in said]
+            self._events += [event(self._tree, "clamped", text) for text in messages]
 
     def close(self) -> None:
         """Restore the board and give up control, even if that fails. Raises: NotRestored; ``restore_left_behind`` can
@@ -412,16 +412,16 @@ class Controller:
             board.problems = found.problems
 
     def _now_conditions(self) -> Conditions:
-        now_s, known = self._tree.now_s(), self._conditions
-        if known is None or now_s - known[0] >= CONDITIONS_S:
-            known = self._conditions = (now_s, conditions(self._tree))
-        return known[1]
+        now_s, cached = self._tree.now_s(), self._conditions
+        if cached is None or now_s - cached[0] >= CONDITIONS_S:
+            cached = self._conditions = (now_s, conditions(self._tree))
+        return cached[1]
 
     def _now_mode(self) -> Dict[str, str]:
-        now_s, known = self._tree.now_s(), self._mode
-        if known is None or now_s - known[0] >= CONDITIONS_S:
-            known = self._mode = (now_s, mode(self._tree, self.board.family))
-        return known[1]
+        now_s, cached = self._tree.now_s(), self._mode
+        if cached is None or now_s - cached[0] >= CONDITIONS_S:
+            cached = self._mode = (now_s, mode(self._tree, self.board.family))
+        return cached[1]
 
     def _is_ours(self) -> bool:
         return self._pid == os.getpid()

@@ -56,27 +56,27 @@ class CpuClock(Clock):
         Raises: BadRequest, NotTaken, Forbidden, FileFailed.
         """
         if mhz not in self._khz:
-            listed = ", ".join("{:g}".format(setting) for setting in self.settings_mhz)
-            raise BadRequest("the CPU has no {:g} MHz; it has {} MHz".format(mhz, listed))
+            clocks = ", ".join("{:g}".format(setting) for setting in self.settings_mhz)
+            raise BadRequest("the CPU has no {:g} MHz; it has {} MHz".format(mhz, clocks))
         for path, off in self._switches():
             if self._tree.read(path) != off:
                 self._tree.write(path, off)
                 now = self._tree.read(path)
                 if now != off:
                     raise NotTaken("{} was written {}, but reads {}".format(path, off, now[:40]))
-        held: Dict[str, str] = {}
+        texts: Dict[str, str] = {}
         for policy in self._online():
-            held.update(policy.limits.pin(_not_above(policy.listed_khz, self._khz[mhz])))
-        return held
+            texts.update(policy.limits.pin(_not_above(policy.listed_khz, self._khz[mhz])))
+        return texts
 
     def pinned_mhz(self) -> Optional[float]:
         """The lowest setting that every policy is at; None if one allows a range. Raises: Forbidden, FileFailed."""
         now = [(policy, policy.limits.pinned()) for policy in self._online()]
-        for mhz, listed in sorted(self._khz.items()):
-            wanted = [_not_above(policy.listed_khz, listed) for policy, _ in now]
+        for mhz, khz_listed in sorted(self._khz.items()):
+            targets_khz = [_not_above(policy.listed_khz, khz_listed) for policy, _ in now]
             if all(
                 khz is not None and abs(khz - want) <= policy.limits.tolerance
-                for (policy, khz), want in zip(now, wanted)
+                for (policy, khz), want in zip(now, targets_khz)
             ):
                 return mhz
         return None
@@ -101,9 +101,9 @@ class CpuClock(Clock):
         off = {policy.folder for policy in self._policies} - {policy.folder for policy in self._online()}
         return [(path, text) for path, text in self._boosts if path.rpartition("/")[0] not in off]
 
-    def restore(self, saved: Dict[str, str]) -> None:
+    def restore(self, texts: Dict[str, str]) -> None:
         """Restore boost, then the limits. Raises: NotRestored, after restoring as much as possible."""
-        failures = bring_back(self._tree, saved)
+        failures = bring_back(self._tree, texts)
         if failures:
             raise NotRestored("; ".join(failure.text for failure in failures))
 
@@ -128,9 +128,9 @@ def find_cpu_clock(tree: Tree) -> Tuple[Optional[CpuClock], List[str]]:
 
 
 def _folders(tree: Tree) -> List[str]:
-    found = tree.glob(BASE + "/cpufreq/policy*") or tree.glob(BASE + "/cpu[0-9]*/cpufreq")
+    paths = tree.glob(BASE + "/cpufreq/policy*") or tree.glob(BASE + "/cpu[0-9]*/cpufreq")
     folders: List[str] = []
-    for path in sorted(found, key=lambda path: (len(path), path)):  # policy10 behind policy9
+    for path in sorted(paths, key=lambda path: (len(path), path)):  # policy10 behind policy9
         try:
             real = tree.real(path)
         except FileFailed:
@@ -164,13 +164,13 @@ def _is_online(tree: Tree, folder: str) -> bool:
 
 def _policy(tree: Tree, folder: str) -> Policy:
     limits = FrequencyLimits(tree, folder + "/scaling_min_freq", folder + "/scaling_max_freq", KHZ_PER_MHZ)
-    for needed in (limits.low_path, limits.high_path):
-        if not tree.exists(needed):
-            raise FileFailed("there is no {}".format(needed))
+    for limit_path in (limits.low_path, limits.high_path):
+        if not tree.exists(limit_path):
+            raise FileFailed("there is no {}".format(limit_path))
     path = folder + "/scaling_available_frequencies"
     texts = tree.read(path).split() if tree.exists(path) else []
-    listed = sorted({int(text) for text in texts if text.isdigit() and int(text) > 0})
-    return Policy(folder, limits, tuple(listed or _steps(tree, folder)))
+    listed_khz = sorted({int(text) for text in texts if text.isdigit() and int(text) > 0})
+    return Policy(folder, limits, tuple(listed_khz or _steps(tree, folder)))
 
 
 def _steps(tree: Tree, folder: str) -> List[int]:
@@ -198,8 +198,8 @@ def _base(tree: Tree, folder: str) -> int:
 
 def _boosts(tree: Tree, folders: List[str]) -> List[Tuple[str, str]]:
     """The switch for all cores, or each policy's own if there is no common one."""
-    found = [(path, off) for path, off in _BOOSTS if tree.exists(path)]
-    return found or [(folder + "/boost", "0") for folder in folders if tree.exists(folder + "/boost")]
+    files = [(path, off) for path, off in _BOOSTS if tree.exists(path)]
+    return files or [(folder + "/boost", "0") for folder in folders if tree.exists(folder + "/boost")]
 
 
 def _not_above(listed_khz: Tuple[int, ...], khz: int) -> int:

@@ -49,9 +49,11 @@ class GpuClock(Clock):
         self.folder = folder
         self._tree = tree
         self._limits = FrequencyLimits(tree, folder + "/min_freq", folder + "/max_freq", HZ_PER_MHZ)
-        listed = sorted({int(text) for text in tree.read(folder + "/available_frequencies").split() if text.isdigit()})
-        listed = _thinned([hz for hz in listed if hz > 0], text(tree, self._limits.high_path))
-        self._hz: Dict[float, int] = {hz / HZ_PER_MHZ: hz for hz in listed}
+        listed_hz = sorted(
+            {int(text) for text in tree.read(folder + "/available_frequencies").split() if text.isdigit()}
+        )
+        listed_hz = _thinned([hz for hz in listed_hz if hz > 0], text(tree, self._limits.high_path))
+        self._hz: Dict[float, int] = {hz / HZ_PER_MHZ: hz for hz in listed_hz}
         if not self._hz:
             raise BadRequest("{}/available_frequencies lists no frequency".format(folder))
         self.settings_mhz = tuple(sorted(self._hz))
@@ -107,9 +109,9 @@ class GpuClock(Clock):
         high = texts.get(self._limits.high_path, "").strip()
         return int(high) / HZ_PER_MHZ if high.isdigit() else None
 
-    def restore(self, saved: Dict[str, str]) -> None:
+    def restore(self, texts: Dict[str, str]) -> None:
         """Restore the limits, then the power switch. Raises: NotRestored, after restoring as much as possible."""
-        failures = bring_back(self._tree, saved)
+        failures = bring_back(self._tree, texts)
         if failures:
             raise NotRestored("; ".join(failure.text for failure in failures))
 

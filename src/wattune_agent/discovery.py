@@ -48,12 +48,12 @@ def find_board(tree: Tree, family: str) -> Board:
 
 def families(tree: Tree) -> List[str]:
     """The families present in the tree."""
-    found: List[str] = []
+    names: List[str] = []
     if is_tegra(tree) or (not _other_vendor(tree) and _has_jetson_parts(tree)):
-        found.append("jetson")
+        names.append("jetson")
     if _is_there(tree, "cpu"):
-        found.append("cpu")
-    return found
+        names.append("cpu")
+    return names
 
 
 def board_name(tree: Tree) -> str:
@@ -72,8 +72,8 @@ def board_name(tree: Tree) -> str:
 
 def is_tegra(tree: Tree) -> bool:
     """True if the tree identifies itself as one of NVIDIA's boards."""
-    said = " ".join(text(tree, base + "/" + name) for base in _DEVICE_TREES for name in ("compatible", "model"))
-    if re.search(r"nvidia|tegra|jetson", said, re.I) or tree.exists("/etc/nv_tegra_release"):
+    identity = " ".join(text(tree, base + "/" + name) for base in _DEVICE_TREES for name in ("compatible", "model"))
+    if re.search(r"nvidia|tegra|jetson", identity, re.I) or tree.exists("/etc/nv_tegra_release"):
         return True
     return "jetson" in text(tree, _DMI + "product_name").lower()
 
@@ -105,8 +105,8 @@ def _has_jetson_parts(tree: Tree) -> bool:
 
 def _other_vendor(tree: Tree) -> bool:
     """True for a board that names its vendor: other vendors' boards have a GPU in devfreq too."""
-    said = first_text(tree, [base + "/compatible" for base in _DEVICE_TREES])
-    return bool(said) or tree.exists(_DMI + "product_name")
+    compatible = first_text(tree, [base + "/compatible" for base in _DEVICE_TREES])
+    return bool(compatible) or tree.exists(_DMI + "product_name")
 
 
 def _is_there(tree: Tree, family: str) -> bool:

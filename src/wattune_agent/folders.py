@@ -29,13 +29,13 @@ def state_folder(tree: Tree) -> str:
 
 def folders(tree: Tree) -> List[str]:
     """The folders in which this user finds snapshots, each once; some may not exist."""
-    found = [state_folder(tree)]
+    paths = [state_folder(tree)]
     if tree.root == "/":
-        found += [SYSTEM_FOLDER, _own()]
+        paths += [SYSTEM_FOLDER, _own()]
         if os.geteuid() == 0:
-            found += [os.path.join(home, _OWN, "wattune") for home in _homes()]
-    places = [os.path.realpath(folder) for folder in found]
-    return [folder for number, folder in enumerate(found) if places.index(places[number]) == number]
+            paths += [os.path.join(home, _OWN, "wattune") for home in _homes()]
+    places = [os.path.realpath(folder) for folder in paths]
+    return [folder for number, folder in enumerate(paths) if places.index(places[number]) == number]
 
 
 def _own() -> str:

@@ -8,10 +8,10 @@ import tempfile
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
-from wattune_agent.client import Client
+from wattune_agent.client import AgentClient
 from wattune_agent.errors import AgentError, BadRequest
 from wattune_agent.guarded import run_guarded
-from wattune_agent.outcome import Asked, Report, as_record, in_words
+from wattune_agent.outcome import GuardRequest, Report, as_record, in_words
 from wattune_agent.quantities import CELSIUS, MHZ, limit, quantity
 from wattune_agent.settings import nearest
 from wattune_agent.supply import load_supply
@@ -54,7 +54,7 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
                 _switch(controller, options.mode)
             board = controller.describe()
             cap_w, supply_cap_w = _cap(options, board)
-            asked = Asked(
+            request = GuardRequest(
                 options.program,
                 None if options.clock is None else nearest(board["settings_mhz"], options.clock),
                 cap_w,
@@ -64,10 +64,10 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
             with stdout_aside(options.json):
                 report = run_guarded(
                     controller,
-                    asked.command,
-                    clock_mhz=asked.clock_mhz,
-                    cap_w=asked.cap_w,
-                    max_temp_c=asked.max_temp_c,
+                    request.command,
+                    clock_mhz=request.clock_mhz,
+                    cap_w=request.cap_w,
+                    max_temp_c=request.max_temp_c,
                     say=_say,
                 )
     except AgentError as error:
@@ -76,13 +76,13 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
         report = report.not_restored(str(error))
     kind = "measured" if board["real"] else "simulated"
     mode = ", ".join("{} {}".format(*item) for item in board["mode"].items()) or "as it is"
-    record = as_record(report, asked, device=board["name"], mode=mode, kind=kind)
+    record = as_record(report, request, device=board["name"], mode=mode, kind=kind)
     if options.output:
         _write(options.output, record)
     if options.json:
         print(json.dumps(record, indent=1))
         return report.exit_code
-    for line in in_words(report, asked, board, kind):
+    for line in in_words(report, request, board, kind):
         try:
             _say(line)
         except OSError:  # stderr is closed: the exit code is still the program's
@@ -94,14 +94,12 @@ def _say(text: str) -> None:
     print("wattune-agent: " + text, file=sys.stderr, flush=True)
 
 
-def _switch(controller: Any, wanted: str) -> None:
-    if isinstance(controller, Client):
-        raise BadRequest(
-            "--mode: an agent cannot switch the power mode; set it on the board: sudo nvpmodel -m " + wanted
-        )
-    if not wanted.isdigit():
-        raise BadRequest("--mode {}: not a power mode; allowed: its nvpmodel number, such as 0".format(wanted))
-    controller.switch_mode(int(wanted))
+def _switch(controller: Any, mode: str) -> None:
+    if isinstance(controller, AgentClient):
+        raise BadRequest("--mode: an agent cannot switch the power mode; set it on the board: sudo nvpmodel -m " + mode)
+    if not mode.isdigit():
+        raise BadRequest("--mode {}: not a power mode; allowed: its nvpmodel number, such as 0".format(mode))
+    controller.switch_mode(int(mode))
 
 
 def _cap(options: Any, board: Dict[str, Any]) -> Tuple[Optional[float], Optional[float]]:
@@ -109,13 +107,13 @@ def _cap(options: Any, board: Dict[str, Any]) -> Tuple[Optional[float], Optional
     cap_w, side = options.cap
     if cap_w is None or side == "module":
         return cap_w, None
-    found = load_supply(Tree(options.sysfs_root), board["name"])
-    if found is None:
+    supply = load_supply(Tree(options.sysfs_root), board["name"])
+    if supply is None:
         raise BadRequest(
             "a cap at the supply needs the losses between the supply and the sensor, which are unknown for {}; "
             "measure them with `wattune doctor --calibrate METER`, or give the cap at the module".format(board["name"])
         )
-    other_w, efficiency = found
+    other_w, efficiency = supply
     left_w = cap_w * efficiency - other_w
     if left_w <= 0:
         text = "the cap of {:g} W at the supply leaves nothing for the module; allowed: more than {:.4g} W"
@@ -130,13 +128,13 @@ def stdout_aside(aside: bool) -> Iterator[None]:
         yield
         return
     sys.stdout.flush()
-    kept = os.dup(1)
+    copy = os.dup(1)
     try:
         os.dup2(2, 1)
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(copy, 1)
+        os.close(copy)
 
 
 def _check_output(path: str) -> None:

@@ -108,7 +108,7 @@ class _Run:
             self._guard = CapGuard(ladder, self._pin, cap_w, self._settle_s, max_temp_c)
         self._pulse = Pulse(program.now_s)
         self._hottest_c: Optional[float] = None
-        self._told = 0
+        self._reported_events = 0
         self._events: List[Dict[str, Any]] = []
         self._pinning = threading.Lock()
         self._over = False
@@ -245,8 +245,8 @@ class _Run:
             self._guard(time_s, power_w, temperature_c)
         except AgentError as error:
             self._stop("the clock cannot be changed: {}".format(error))
-        events = self._guard.events[self._told :]
-        self._told += len(events)
+        events = self._guard.events[self._reported_events :]
+        self._reported_events += len(events)
         for event in events:
             self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
         if self._guard.stopped:

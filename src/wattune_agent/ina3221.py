@@ -54,15 +54,15 @@ def find_rails(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
     missing: List[str] = []
     folders = sorted(_folders(tree).items())
     for chip, folder in folders:
-        found, without_label = _rails(tree, chip, folder)
+        chip_rails, without_label = _rails(tree, chip, folder)
         if without_label:
             unnamed[folder] = without_label
-        missing += _unread_input(tree, folder, found)
-        taken = {rail.name for rail in rails}
-        for rail in found:
-            if rail.name in taken:
+        missing += _unread_input(tree, folder, chip_rails)
+        names = {rail.name for rail in rails}
+        for rail in chip_rails:
+            if rail.name in names:
                 rail.name = "{} ({})".format(rail.name, chip)
-        rails += found
+        rails += chip_rails
     if not rails:
         return None, [_missing(bool(folders))]
     named = [rail for rail in rails if not any(rail in others for others in unnamed.values())]
@@ -109,8 +109,8 @@ def _names(rails: List[Rail]) -> str:
     return ", ".join(rail.name for rail in rails)
 
 
-def _missing(seen: bool) -> str:
-    if seen:
+def _missing(has_chip: bool) -> str:
+    if has_chip:
         return (
             "an INA power monitor is there, but none of its channels can be read: the driver's files are missing or "
             "every channel is marked as not connected; use external:... with a meter instead"
@@ -127,7 +127,7 @@ def _missing(seen: bool) -> str:
 def _folders(tree: Tree) -> Dict[str, str]:
     """Chip -> the folder with its channels. A chip that appears in several places is used once; if both drivers' files
     exist, the folder with more channels wins, and iio's if they are equal, as it reports power."""
-    found: Dict[str, Dict[str, None]] = {}
+    by_chip: Dict[str, Dict[str, None]] = {}
     ids: Dict[str, str] = {}
     for folder in _candidates(tree):
         path = real(tree, folder)
@@ -136,9 +136,9 @@ def _folders(tree: Tree) -> Dict[str, str]:
         if chip:
             ids.setdefault(leaf, chip)
         # A copy of a tree without links contains a chip twice: the kernel assigns each hwmonN and iio:deviceN once.
-        found.setdefault(chip or ids.get(leaf, leaf), {}).setdefault(path, None)
+        by_chip.setdefault(chip or ids.get(leaf, leaf), {}).setdefault(path, None)
     best: Dict[str, str] = {}
-    for chip, folders in found.items():
+    for chip, folders in by_chip.items():
         ranked = [(len(list(_channels(tree, f))), "/iio" in f, f) for f in folders]
         best[chip] = max(ranked, key=lambda entry: entry[:2])[2]
     return best

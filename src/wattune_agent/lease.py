@@ -61,7 +61,7 @@ class BoardLease:
 
     def _forget(self) -> None:
         self._holder: Optional[Party] = None
-        self._wanted: Optional[float] = None
+        self._pin_mhz: Optional[float] = None
         self._recent: Optional[RecentClock] = None
         self._ceiling: Optional[Ceiling] = None
         self._lapsed = False
@@ -105,19 +105,19 @@ class BoardLease:
         """
         settings = self._hold.settings
         if mhz not in settings:
-            allowed = ", ".join("{:g}".format(s) for s in settings) or "none, it has no clock that can be set"
-            raise BadRequest("{:g} MHz cannot be pinned; allowed: {}".format(mhz, allowed))
+            clocks = ", ".join("{:g}".format(s) for s in settings) or "none, it has no clock that can be set"
+            raise BadRequest("{:g} MHz cannot be pinned; allowed: {}".format(mhz, clocks))
         with self._lock:
             self._take(party)
-            before, wanted = self.mhz, self._wanted
-            self._wanted = mhz
+            before, last_pin = self.mhz, self._pin_mhz
+            self._pin_mhz = mhz
             try:
                 self._apply(again=True)
             except Exception:
                 # A change that failed for its client is not retried; of the two clocks it wanted, keep the lower.
-                is_held = self.mhz is not None and wanted is not None
-                self._wanted = min(wanted or mhz, mhz) if is_held else None
-                if self._wanted is None and self._ceiling is None:
+                is_held = self.mhz is not None and last_pin is not None
+                self._pin_mhz = min(last_pin or mhz, mhz) if is_held else None
+                if self._pin_mhz is None and self._ceiling is None:
                     self._forget()
                 raise
             if self._ceiling is not None and before is not None and mhz < before:
@@ -147,7 +147,7 @@ class BoardLease:
             try:
                 self._hold.claim()
             except Exception:
-                if self._wanted is None and self._ceiling is None:
+                if self._pin_mhz is None and self._ceiling is None:
                     self._forget()
                 raise
             ceiling = self._ceiling
@@ -246,7 +246,7 @@ class BoardLease:
                 self._tell("reading again", "the sensor reads again")
             at, is_held = self._at(reading), self.mhz is not None
             temperature_c = reading.get("temperature_c")
-            events = ceiling(self._latest_s, reading["power_w"], temperature_c, at, self._wanted, is_held=is_held)
+            events = ceiling(self._latest_s, reading["power_w"], temperature_c, at, self._pin_mhz, is_held=is_held)
             for event in events:
                 self._tell("guard", told(event, ceiling.cap_w, ceiling.max_temp_c))
             self._quietly("the clock cannot be lowered", self._apply)
@@ -280,10 +280,10 @@ class BoardLease:
         if self._lapsed and self._ceiling is None:
             return None
         if self._ceiling is None:
-            return self._wanted
+            return self._pin_mhz
         if self._lapsed or self._blind:
             return self._hold.settings[0]
-        values = [v for v in (self._wanted, self._ceiling.value) if v is not None]
+        values = [v for v in (self._pin_mhz, self._ceiling.value) if v is not None]
         return min(values) if values else None
 
     def _apply(self, again: bool = False) -> None:

@@ -41,28 +41,28 @@ def left_behind(tree: Tree) -> Optional[Snapshot]:
     return None
 
 
-def restore_left_behind(tree: Tree, held: Optional[Lock] = None, family: str = "") -> List[str]:
+def restore_left_behind(tree: Tree, lock: Optional[Lock] = None, family: str = "") -> List[str]:
     """Restore every board that a process left changed; returns a line for each.
 
-    ``held``: the lock that the caller holds already. ``family``: the family of boards that the caller uses; errors of
+    ``lock``: the lock that the caller holds already. ``family``: the family of boards that the caller uses; errors of
     other families then become lines too, and boards that another process controls are left to it. Raises, after doing
     as much as possible: Busy if a running process controls the board, NotKept for an invalid snapshot, NotRestored.
     """
-    said: List[str] = []
+    messages: List[str] = []
     failures: List[AgentError] = []
     for path in snapshots(tree):
         try:
-            said += _restore(tree, Snapshot.load(path), held)
+            messages += _restore(tree, Snapshot.load(path), lock)
         except AgentError as error:
             if not family or (family_of(path) == family and not _is_nonsense(path, error)):
                 failures.append(error)
             elif not isinstance(error, Busy):
-                said.append(str(error))
+                messages.append(str(error))
     if len(failures) == 1:
         raise failures[0]
     if failures:
         raise NotRestored("; ".join(str(failure) for failure in failures))
-    return said
+    return messages
 
 
 def give_back(tree: Tree, snapshot: Snapshot) -> List[str]:
@@ -82,11 +82,11 @@ def give_back(tree: Tree, snapshot: Snapshot) -> List[str]:
     # After a power cut the kernel starts afresh: nothing written is left, and its limits are the current mode's.
     began_anew = tree.is_real and bool(snapshot.boot) and snapshot.boot != boot_id()
     failures = [] if began_anew else bring_back(tree, snapshot.files)
-    said: List[str] = []
+    messages: List[str] = []
     if failures and all(failure.clamped for failure in failures):
         clamps = conditions(tree).throttled
         if clamps:
-            said = ["{}; {} throttles it now, but it was written".format(failures[0].text, ", ".join(clamps))]
+            messages = ["{}; {} throttles it now, but it was written".format(failures[0].text, ", ".join(clamps))]
             failures = []
     why += [failure.text for failure in failures]
     if why:
@@ -96,15 +96,15 @@ def give_back(tree: Tree, snapshot: Snapshot) -> List[str]:
             )
         )
     snapshot.remove()
-    return said
+    return messages
 
 
 def busy_with(tree: Tree, family: str, path: str = "") -> Busy:
     """The error for a board whose lock is taken, with its holder if known. ``path``: the lock's file."""
     lockers = holders(tree, path) if path else []
-    for kept in snapshots(tree):
+    for snapshot_path in snapshots(tree):
         try:
-            snapshot = Snapshot.load(kept)
+            snapshot = Snapshot.load(snapshot_path)
         except AgentError:
             continue
         if snapshot.family == family:
@@ -124,20 +124,20 @@ def lock_path(files: List[str]) -> str:
     return ([path for path in files if path.endswith("max_freq")] or files)[0]
 
 
-def _restore(tree: Tree, snapshot: Snapshot, held: Optional[Lock]) -> List[str]:
+def _restore(tree: Tree, snapshot: Snapshot, own_lock: Optional[Lock]) -> List[str]:
     lock = _lock(tree, snapshot)
-    ours = lock is not None and held is not None and lock.path == held.path
+    ours = lock is not None and own_lock is not None and lock.path == own_lock.path
     if lock is not None and not ours and not lock.acquire():
         raise busy_with(tree, snapshot.family, lock.path)
     try:
         if _is_elsewhere(snapshot):
             raise busy_with(tree, snapshot.family)
         _check_owner(tree, snapshot)
-        said = give_back(tree, snapshot)
+        messages = give_back(tree, snapshot)
     finally:
         if lock is not None and not ours:
             lock.release()
-    return ["the {} clock is as it was before {}".format(snapshot.family, snapshot.owner), *said]
+    return ["the {} clock is as it was before {}".format(snapshot.family, snapshot.owner), *messages]
 
 
 def _check_owner(tree: Tree, snapshot: Snapshot) -> None:

@@ -98,13 +98,13 @@ class FrequencyLimits:
                 order = self._order(int(high_text), self.read()[1], attempt)
             except (AgentError, ValueError):
                 order = [self.high_path, self.low_path]
-            refused: Dict[str, str] = {}
+            errors: Dict[str, str] = {}
             for path in order:
                 try:
                     self._tree.write(path, texts[path])
                 except AgentError as error:
-                    refused[path] = str(error)
-            failures = _compared(self._tree, texts, refused, self.tolerance)
+                    errors[path] = str(error)
+            failures = _compared(self._tree, texts, errors, self.tolerance)
             if not failures:
                 break
         return failures
@@ -118,23 +118,23 @@ class FrequencyLimits:
         return [self.high_path, self.low_path] if raising else [self.low_path, self.high_path]
 
 
-def bring_back(tree: Tree, saved: Dict[str, str]) -> List[Failure]:
+def bring_back(tree: Tree, texts: Dict[str, str]) -> List[Failure]:
     """Write back each file's text, in this order but limits in pairs; returns the failures.
 
     Every file that can be restored is, even if others fail.
     """
     failures: List[Failure] = []
-    done = set()
-    for path, text in saved.items():
-        if path in done:
+    restored = set()
+    for path, text in texts.items():
+        if path in restored:
             continue
-        pair = _pair(path, saved)
+        pair = _pair(path, texts)
         if pair is None:
             failures += _write(tree, path, text)
             continue
         low_path, high_path, per_mhz = pair
-        done |= {low_path, high_path}
-        failures += FrequencyLimits(tree, low_path, high_path, per_mhz).restore(saved[low_path], saved[high_path])
+        restored |= {low_path, high_path}
+        failures += FrequencyLimits(tree, low_path, high_path, per_mhz).restore(texts[low_path], texts[high_path])
     return failures
 
 
@@ -166,11 +166,11 @@ def tolerance_of(path: str) -> int:
     return 0
 
 
-def _pair(path: str, saved: Dict[str, str]) -> Optional[Tuple[str, str, int]]:
+def _pair(path: str, texts: Dict[str, str]) -> Optional[Tuple[str, str, int]]:
     folder, _, name = path.rpartition("/")
     for high, (low, per_mhz) in _PAIRS.items():
         low_path, high_path = folder + "/" + low, folder + "/" + high
-        if name in (low, high) and low_path in saved and high_path in saved:
+        if name in (low, high) and low_path in texts and high_path in texts:
             return low_path, high_path, per_mhz
     return None
 
@@ -180,29 +180,29 @@ def _write(tree: Tree, path: str, text: str) -> List[Failure]:
     for attempt in range(TRIES):
         if attempt:
             tree.sleep(PAUSE_S)
-        refused: Dict[str, str] = {}
+        errors: Dict[str, str] = {}
         try:
             tree.write(path, text)
         except AgentError as error:
-            refused[path] = str(error)
-        failures = _compared(tree, {path: text}, refused, tolerance_of(path))
+            errors[path] = str(error)
+        failures = _compared(tree, {path: text}, errors, tolerance_of(path))
         if not failures:
             break
     return failures
 
 
-def _compared(tree: Tree, texts: Dict[str, str], refused: Dict[str, str], tolerance: int) -> List[Failure]:
+def _compared(tree: Tree, texts: Dict[str, str], errors: Dict[str, str], tolerance: int) -> List[Failure]:
     """Compare the files with the texts; an error of a write does not count if the file contains the text anyway."""
     failures = []
     for path, text in texts.items():
         try:
             now = tree.read(path)
         except AgentError as error:
-            failures.append(Failure(path, refused.get(path, str(error)), False))
+            failures.append(Failure(path, errors.get(path, str(error)), False))
             continue
         if not same_text(now, text, tolerance):
-            why = refused.get(path, "{} reads {}, but {} was found".format(path, now[:40], text.strip()[:40]))
-            failures.append(Failure(path, why, path not in refused and _below(now, text)))
+            why = errors.get(path, "{} reads {}, but {} was found".format(path, now[:40], text.strip()[:40]))
+            failures.append(Failure(path, why, path not in errors and _below(now, text)))
     return failures
 
 

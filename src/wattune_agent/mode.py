@@ -30,24 +30,24 @@ def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
 
     The pinned clock is not part of it: the GPU's on a Jetson, the CPU's on a board that trains on its CPU.
     """
-    found: Dict[str, str] = {}
+    parts: Dict[str, str] = {}
     number_now = mode_id(tree)
     if number_now is not None:
         name = modes(tree).get(number_now, "")
-        found["nvpmodel"] = "{} (ID {})".format(name, number_now) if name else "ID {}".format(number_now)
-    _add(found, "online cores", text(tree, _CPU + "/online") or _online(tree))
+        parts["nvpmodel"] = "{} (ID {})".format(name, number_now) if name else "ID {}".format(number_now)
+    _add(parts, "online cores", text(tree, _CPU + "/online") or _online(tree))
     if family == "jetson":
-        _add(found, "CPU limit", _cpu_limits(tree))
-        _add(found, "jetson_clocks", _jetson_clocks(tree))
-    _add(found, "memory clock limit", _emc_cap(tree))
-    _add(found, "fan", _fan(tree))
+        _add(parts, "CPU limit", _cpu_limits(tree))
+        _add(parts, "jetson_clocks", _jetson_clocks(tree))
+    _add(parts, "memory clock limit", _emc_cap(tree))
+    _add(parts, "fan", _fan(tree))
     release = _l4t(tree)
-    _add(found, "L4T", release)
+    _add(parts, "L4T", release)
     if not release:
-        _add(found, "kernel", text(tree, "/proc/sys/kernel/osrelease").partition("-")[0])
+        _add(parts, "kernel", text(tree, "/proc/sys/kernel/osrelease").partition("-")[0])
         match = re.search(r"^NVRM version:.*?\s(\d+\.\d[\d.]*)\s", text(tree, "/proc/driver/nvidia/version"), re.M)
-        _add(found, "driver", match.group(1) if match else "")
-    return found
+        _add(parts, "driver", match.group(1) if match else "")
+    return parts
 
 
 def mode_id(tree: Tree) -> Optional[int]:
@@ -60,12 +60,12 @@ def mode_id(tree: Tree) -> Optional[int]:
 
 def modes(tree: Tree) -> Dict[int, str]:
     """The board's power modes, by nvpmodel's numbers."""
-    found: Dict[int, str] = {}
+    names: Dict[int, str] = {}
     for line in re.findall(r"^\s*<\s*POWER_MODEL\s+([^>]*)>", text(tree, _CONF), re.M):
         fields = dict(field.partition("=")[::2] for field in line.split())
         if fields.get("ID", "").isdigit():
-            found[int(fields["ID"])] = fields.get("NAME", "")
-    return found
+            names[int(fields["ID"])] = fields.get("NAME", "")
+    return names
 
 
 def mode_files(tree: Tree) -> List[str]:
@@ -80,7 +80,7 @@ def mode_files(tree: Tree) -> List[str]:
     return sorted(set(usable), key=usable.index)
 
 
-def switch_mode(tree: Tree, wanted: Union[int, str], always: bool = False) -> int:
+def switch_mode(tree: Tree, name_or_id: Union[int, str], always: bool = False) -> int:
     """Have nvpmodel switch to this mode, by number or name, and verify it; returns the previous mode's number.
 
     ``always``: even if that is already the mode in nvpmodel's status.
@@ -93,41 +93,43 @@ def switch_mode(tree: Tree, wanted: Union[int, str], always: bool = False) -> in
         raise NotThere(
             "the mode cannot be switched: neither {} nor {} gives the current one to restore".format(_STATUS, _CONF)
         )
-    number_wanted = _number_of(tree, wanted)
+    number_wanted = _number_of(tree, name_or_id)
     if before == number_wanted and not always:
         return before
     program = tree.program("nvpmodel")
     if program is None:
         where = "looked in /usr/sbin and /usr/bin" if tree.root == "/" else "programs in a copy of a board are not run"
         raise NotThere("the mode cannot be switched: there is no nvpmodel here ({})".format(where))
-    said = _run([program, "-m", str(number_wanted)])
-    if re.search(r"permission|must be root|not permitted|root privilege", said, re.I):
-        raise Forbidden("nvpmodel needs root to switch the mode: run the agent as root (wattune-agent serve): " + said)
+    output = _run([program, "-m", str(number_wanted)])
+    if re.search(r"permission|must be root|not permitted|root privilege", output, re.I):
+        raise Forbidden(
+            "nvpmodel needs root to switch the mode: run the agent as root (wattune-agent serve): " + output
+        )
     if mode_id(tree) != number_wanted:
         raise NotTaken(
             "the board did not switch to mode {}: nvpmodel said {!r}; set a mode that needs a restart by hand "
             "(sudo nvpmodel -m {}), and nvpmodel does nothing inside a container".format(
-                number_wanted, said, number_wanted
+                number_wanted, output, number_wanted
             )
         )
     return before
 
 
-def _number_of(tree: Tree, wanted: Union[int, str]) -> int:
-    known = modes(tree)
-    for number_known, name in known.items():
-        if str(wanted).strip() == str(number_known) or str(wanted).strip().upper() == name.upper():
+def _number_of(tree: Tree, name_or_id: Union[int, str]) -> int:
+    names = modes(tree)
+    for number_known, name in names.items():
+        if str(name_or_id).strip() == str(number_known) or str(name_or_id).strip().upper() == name.upper():
             return number_known
-    if not known and str(wanted).strip().isdigit():
-        return int(wanted)
-    listed = ", ".join("{} {}".format(*pair) for pair in sorted(known.items())) or "none that {} lists".format(_CONF)
-    raise BadRequest("this board has no mode {}: it has {}".format(wanted, listed))
+    if not names and str(name_or_id).strip().isdigit():
+        return int(name_or_id)
+    choices = ", ".join("{} {}".format(*pair) for pair in sorted(names.items())) or "none that {} lists".format(_CONF)
+    raise BadRequest("this board has no mode {}: it has {}".format(name_or_id, choices))
 
 
 def _run(command: List[str]) -> str:
     """Run the command and return its output on one line. Its input is closed, so that it cannot ask about a restart."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -140,18 +142,18 @@ def _run(command: List[str]) -> str:
         raise NotTaken("{} did not end within {:g} s".format(" ".join(command), PATIENCE_S)) from error
     except OSError as error:
         raise FileFailed("{} cannot be run: {}".format(command[0], error.strerror or error)) from error
-    return " ".join(done.stdout.split())[:200]
+    return " ".join(process.stdout.split())[:200]
 
 
-def _add(found: Dict[str, str], name: str, value: str) -> None:
+def _add(parts: Dict[str, str], name: str, value: str) -> None:
     if value:
-        found[name] = value
+        parts[name] = value
 
 
 def _policies(tree: Tree) -> List[str]:
     """The folders of the cores' clocks, except for cores that are off, whose limits are out of date."""
-    found = tree.glob(_CPU + "/cpufreq/policy[0-9]*") or tree.glob(_CPU + "/cpu[0-9]*/cpufreq")
-    return [folder for folder in found if has_cores(tree, folder)]
+    folders = tree.glob(_CPU + "/cpufreq/policy[0-9]*") or tree.glob(_CPU + "/cpu[0-9]*/cpufreq")
+    return [folder for folder in folders if has_cores(tree, folder)]
 
 
 def _cpu_limits(tree: Tree) -> str:
@@ -216,6 +218,6 @@ def _fan(tree: Tree) -> str:
 
 def _l4t(tree: Tree) -> str:
     """The release: "# R36 (release), REVISION: 4.3, ..." is 36.4.3."""
-    said = first_text(tree, ["/etc/nv_tegra_release", "/usr/lib/nv_tegra_release"])
-    match = re.search(r"R(\d+)\D+REVISION:\s*([\d.]+)", said)
+    release = first_text(tree, ["/etc/nv_tegra_release", "/usr/lib/nv_tegra_release"])
+    match = re.search(r"R(\d+)\D+REVISION:\s*([\d.]+)", release)
     return "{}.{}".format(match.group(1), match.group(2)) if match else ""

@@ -4,10 +4,10 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from wattune_agent.cap_guard import HEAT_PATIENCE_S, PATIENCE_S, is_above
 
-__all__ = ["Asked", "Report", "as_record", "in_words", "missed"]
+__all__ = ["GuardRequest", "Report", "as_record", "in_words", "missed"]
 
 
-class Asked(NamedTuple):
+class GuardRequest(NamedTuple):
     """The request to ``guard``. ``cap_w`` is the limit at the board's own sensor; ``supply_cap_w`` is the cap requested
     at the supply, if it was requested there."""
 
@@ -67,43 +67,43 @@ def missed(events: List[Dict[str, Any]], above_s: float, ends_above: bool, cap_w
     return text.format(lowest[-1]["temperature_c"], HEAT_PATIENCE_S)
 
 
-def as_record(report: Report, asked: Asked, *, device: str, mode: str, kind: str) -> Dict[str, Any]:
+def as_record(report: Report, request: GuardRequest, *, device: str, mode: str, kind: str) -> Dict[str, Any]:
     """The report as JSON values; ``kind`` is its provenance, "measured" or "simulated"."""
     record = {
         "record": "guard",
         "version": 1,
         "device": device,
         "mode": mode,
-        "command": list(asked.command),
-        "clock_mhz": asked.clock_mhz,
-        "cap_w": asked.cap_w,
-        "cap_side": "module" if asked.supply_cap_w is None else "supply",
-        "supply_cap_w": asked.supply_cap_w,
-        "max_temp_c": asked.max_temp_c,
+        "command": list(request.command),
+        "clock_mhz": request.clock_mhz,
+        "cap_w": request.cap_w,
+        "cap_side": "module" if request.supply_cap_w is None else "supply",
+        "supply_cap_w": request.supply_cap_w,
+        "max_temp_c": request.max_temp_c,
     }
     record.update(report._asdict())
     record["provenance"] = {"kind": kind}
     return record
 
 
-def in_words(report: Report, asked: Asked, board: Dict[str, Any], kind: str) -> List[str]:
+def in_words(report: Report, request: GuardRequest, board: Dict[str, Any], kind: str) -> List[str]:
     """The report in a few lines. ``board``: as a controller describes it."""
     lines = [
         "{} after {:.1f} s on {}, {}{}".format(
-            report.ended, report.time_s, board["name"], _clock(report, asked, board), _origin(kind)
+            report.ended, report.time_s, board["name"], _clock(report, request, board), _origin(kind)
         ),
         "{:.1f} J, mean {:.2f} W, highest reading {:.2f} W of {} ({})".format(
             report.energy_j, report.power_mean_w, report.power_peak_w, report.readings, board["rail"]
         ),
     ]
-    if asked.cap_w is not None:
+    if request.cap_w is not None:
         window = ", each a mean over {:.2g} s".format(board["window_s"]) if board["window_s"] else ""
-        given = "" if asked.supply_cap_w is None else " ({:g} W at the supply)".format(asked.supply_cap_w)
+        at_supply = "" if request.supply_cap_w is None else " ({:g} W at the supply)".format(request.supply_cap_w)
         text = "above {:g} W{} for {:.1f} s by the readings{}"
-        lines.append(text.format(asked.cap_w, given, report.above_cap_s, window))
-    if asked.max_temp_c is not None:
+        lines.append(text.format(request.cap_w, at_supply, report.above_cap_s, window))
+    if request.max_temp_c is not None:
         hottest = "not known" if report.hottest_c is None else "{:.1f} C".format(report.hottest_c)
-        lines.append("hottest {}, with a limit of {:g} C".format(hottest, asked.max_temp_c))
+        lines.append("hottest {}, with a limit of {:g} C".format(hottest, request.max_temp_c))
     # Each was also printed when it happened, perhaps hours ago.
     for event in report.events:
         if event["kind"] in ("not kept", "stuck sensor", "stood still", "not restored"):
@@ -111,14 +111,14 @@ def in_words(report: Report, asked: Asked, board: Dict[str, Any], kind: str) -> 
     return lines
 
 
-def _clock(report: Report, asked: Asked, board: Dict[str, Any]) -> str:
+def _clock(report: Report, request: GuardRequest, board: Dict[str, Any]) -> str:
     unit = board.get("setting_unit", "MHz")
-    at = "the clock left to the board" if asked.clock_mhz is None else "{:g} {}".format(asked.clock_mhz, unit)
+    at = "the clock left to the board" if request.clock_mhz is None else "{:g} {}".format(request.clock_mhz, unit)
     # An agent's own guard reports its steps in words alone.
     guarded = [event for event in report.events if event["kind"] == "guard" and "action" in event]
     changes = [event for event in guarded if event["action"] != "at lowest"]
     reached = [event["setting"] for event in changes]
-    if reached and reached[-1] != asked.clock_mhz:
+    if reached and reached[-1] != request.clock_mhz:
         at += " at first, {:g} {} at its end".format(reached[-1], unit)
     return at
 

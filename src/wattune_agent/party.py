@@ -36,7 +36,7 @@ class Teller:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._said: Dict[str, float] = {}
+        self._reported_s: Dict[str, float] = {}
 
     def event(self, kind: str, text: str) -> Dict[str, Any]:
         """An event that happens now."""
@@ -51,9 +51,9 @@ class Teller:
     def is_new(self, text: str) -> bool:
         """True unless the text was reported in the last minute: some failures repeat ten times a second."""
         now_s = self._now_s()
-        if now_s - self._said.get(text, -math.inf) < SAY_S:
+        if now_s - self._reported_s.get(text, -math.inf) < SAY_S:
             return False
-        if len(self._said) >= 100:
-            self._said.clear()
-        self._said[text] = now_s
+        if len(self._reported_s) >= 100:
+            self._reported_s.clear()
+        self._reported_s[text] = now_s
         return True

@@ -51,8 +51,8 @@ class PmicSensor(PowerSensor):
                 raise NoReading("vcgencmd pmic_read_adc: {} contains no number: {!r}".format(name, digits)) from None
         rails_w = {name: pair["A"] * pair["V"] for name, pair in values.items() if len(pair) == 2}
         if not rails_w:
-            said = " ".join(answer.split())[:80]
-            raise NoReading("vcgencmd pmic_read_adc gave no rail with current and voltage: {!r}".format(said))
+            excerpt = " ".join(answer.split())[:80]
+            raise NoReading("vcgencmd pmic_read_adc gave no rail with current and voltage: {!r}".format(excerpt))
         together_w = sum(rails_w.values())
         if not 0.0 < together_w <= HIGHEST_W:
             raise NoReading("the rails of vcgencmd pmic_read_adc sum to {:g} W, which cannot be".format(together_w))
@@ -110,7 +110,7 @@ def _asked(program: Optional[str], question: str) -> str:
     if program is None:
         raise NoReading("there is no {} here that tells {}".format(_PROGRAM, question))
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [program, question],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -123,4 +123,4 @@ def _asked(program: Optional[str], question: str) -> str:
         raise NoReading("{} {} did not answer within {:g} s".format(program, question, PATIENCE_S)) from error
     except OSError as error:
         raise NoReading("{} cannot be run: {}".format(program, error.strerror or error)) from error
-    return done.stdout
+    return process.stdout

@@ -194,8 +194,8 @@ class GuardedProgram:
                         before[number] = signal.signal(number, handler)
             yield
         finally:
-            for taken in before:
-                signal.signal(taken, before[taken])
+            for signal_number in before:
+                signal.signal(signal_number, before[signal_number])
             tidy()  # the previous handler may belong to a pin that has ended
 
     def _on_signal(self, number: int, _: Any) -> None:

@@ -120,24 +120,24 @@ def check_request(message: Dict[str, Any]) -> Tuple[int, str, Dict[str, Optional
         raise BadRequest("unknown request: {!r:.40}; allowed: {}".format(name, ", ".join(REQUESTS)))
     fields = {key: value for key, value in message.items() if key not in ("wattune", "id", "request")}
     if set(fields) != set(REQUESTS[name]):
-        wanted = ", ".join(REQUESTS[name]) or "no fields"
-        raise BadRequest("{} takes {}, not {:.80}".format(name, wanted, ", ".join(sorted(fields)) or "none"))
+        field_names = ", ".join(REQUESTS[name]) or "no fields"
+        raise BadRequest("{} takes {}, not {:.80}".format(name, field_names, ", ".join(sorted(fields)) or "none"))
     return number, name, {key: _number(key, value, REQUESTS[name][key]) for key, value in fields.items()}
 
 
 def answer(
-    number: Optional[int], said: Dict[str, Any], mhz: Optional[float], events: List[Dict[str, Any]]
+    number: Optional[int], content: Dict[str, Any], mhz: Optional[float], events: List[Dict[str, Any]]
 ) -> Dict[str, Any]:
     """The line that answers request ``number``."""
-    return {"wattune": PROTOCOL, "id": number, "answer": said, "mhz": mhz, "events": events}
+    return {"wattune": PROTOCOL, "id": number, "answer": content, "mhz": mhz, "events": events}
 
 
 def failure(
     number: Optional[int], error: AgentError, mhz: Optional[float], events: List[Dict[str, Any]]
 ) -> Dict[str, Any]:
     """The line that says why request ``number`` failed; None if the number could not be read."""
-    said = {"code": error.code, "message": str(error)}
-    return {"wattune": PROTOCOL, "id": number, "error": said, "mhz": mhz, "events": events}
+    content = {"code": error.code, "message": str(error)}
+    return {"wattune": PROTOCOL, "id": number, "error": content, "mhz": mhz, "events": events}
 
 
 def read_answer(message: Dict[str, Any]) -> Dict[str, Any]:
@@ -145,11 +145,11 @@ def read_answer(message: Dict[str, Any]) -> Dict[str, Any]:
     error = message.get("error")
     if isinstance(error, dict):
         raise error_of(str(error.get("code")), str(error.get("message")))
-    said = message.get("answer")
-    if message.get("wattune") != PROTOCOL or not isinstance(said, dict):
+    content = message.get("answer")
+    if message.get("wattune") != PROTOCOL or not isinstance(content, dict):
         version = message.get("wattune")
         raise Gone("the agent speaks version {!r} of the protocol, and this is {}".format(version, PROTOCOL))
-    return said
+    return content
 
 
 def _decoded(line: bytes) -> Dict[str, Any]:

@@ -56,10 +56,10 @@ class RaplSensor(PowerSensor):
         self._latest: Optional[Reading] = None
         self._whole: Optional[List[Zone]] = None
         """The zones whose sum is the power; None until the first reading decides."""
-        self._added = [zone for zone in zones if zone.added]
-        self.rail = " + ".join(zone.name for zone in self._added)
+        self._summed_zones = [zone for zone in zones if zone.added]
+        self.rail = " + ".join(zone.name for zone in self._summed_zones)
         self.covers = "the CPU package, not the whole board"
-        if any(not zone.package for zone in self._added):
+        if any(not zone.package for zone in self._summed_zones):
             self.covers = "the CPU package and the memory, not the whole board"
         self.window_s = WINDOW_S
         self.lag_s = 0.0
@@ -86,7 +86,7 @@ class RaplSensor(PowerSensor):
                 while len(self._looks) > 1:
                     self._looks.popleft()  # a counter that was reset continues from here
                 raise
-            power_w = sum(rails_w[zone.name] for zone in self._whole or self._added)
+            power_w = sum(rails_w[zone.name] for zone in self._whole or self._summed_zones)
             if not 0.0 < power_w <= HIGHEST_W * sum(zone.package for zone in self._zones):
                 raise NoReading(
                     "{} gives {:g} W, which is impossible: its counter does not move".format(self.rail, power_w)
@@ -98,7 +98,7 @@ class RaplSensor(PowerSensor):
 
     def _decide(self, rails_w: Dict[str, float], packages_w: float) -> float:
         """Choose the zones that represent the whole, permanently, so that rail and coverage fit every reading."""
-        self._whole = self._added
+        self._whole = self._summed_zones
         for zone in self._zones:
             if zone.psys and rails_w[zone.name] >= packages_w:
                 self._whole, self.rail, self.covers = [zone], zone.name, "the platform as its firmware counts it"
@@ -151,7 +151,7 @@ def find_rapl(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
 
 def _zones(tree: Tree) -> List[Zone]:
     zones: List[Zone] = []
-    taken: Set[str] = set()
+    names: Set[str] = set()
     for folder in _folders(tree):
         name = text(tree, folder + "/name")
         place = folder.rsplit("/", 1)[-1].split(":")  # "intel-rapl:0", or "intel-rapl:0:2" inside of it
@@ -159,10 +159,10 @@ def _zones(tree: Tree) -> List[Zone]:
         if not name or not tree.exists(folder + "/energy_uj"):
             continue
         package = top and name.startswith("package")
-        if name in taken and (top or "mmio" in place[0]):
+        if name in names and (top or "mmio" in place[0]):
             continue  # the same once more, through the memory-mapped registers
-        label = "{}-{}".format(name, place[1]) if name in taken else name  # each of two packages has its own "core"
-        taken.add(name)
+        label = "{}-{}".format(name, place[1]) if name in names else name  # each of two packages has its own "core"
+        names.add(name)
         zones.append(
             Zone(
                 name=label,
@@ -178,7 +178,7 @@ def _zones(tree: Tree) -> List[Zone]:
 
 def _folders(tree: Tree) -> List[str]:
     """Folders of zones: those of the processor's own registers before the memory-mapped ones."""
-    found: Dict[str, str] = {}
+    folders: Dict[str, str] = {}
     for pattern in (
         "/sys/class/powercap/intel-rapl:*",
         "/sys/class/powercap/intel-rapl:*/intel-rapl:*",
@@ -188,5 +188,5 @@ def _folders(tree: Tree) -> List[str]:
     ):
         for folder in tree.glob(pattern):
             # A zone's name is the kernel's own, the same wherever it shows.
-            found.setdefault(folder.rsplit("/", 1)[-1], real(tree, folder))
-    return [found[name] for name in sorted(found, key=lambda name: ("mmio" in name, name.count(":"), name))]
+            folders.setdefault(folder.rsplit("/", 1)[-1], real(tree, folder))
+    return [folders[name] for name in sorted(folders, key=lambda name: ("mmio" in name, name.count(":"), name))]

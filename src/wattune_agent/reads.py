@@ -29,9 +29,9 @@ def number(tree: Tree, path: str) -> Optional[float]:
 def first_text(tree: Tree, paths: List[str]) -> str:
     """The text of the first file that has any."""
     for path in paths:
-        found = text(tree, path)
-        if found:
-            return found
+        content = text(tree, path)
+        if content:
+            return content
     return ""
 
 

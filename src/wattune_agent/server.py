@@ -179,24 +179,24 @@ class AgentServer:
         keeper = self._keeper
         try:
             if name == "discover":
-                said = keeper.describe()
+                content = keeper.describe()
             elif name == "read":
-                said = keeper.read(peer)
+                content = keeper.read(peer)
             elif name == "pin":
-                said = keeper.pin(peer, fields["mhz"] or 0.0)
+                content = keeper.pin(peer, fields["mhz"] or 0.0)
             elif name == "guard":
-                said = keeper.guard(peer, fields["cap_w"], fields["max_temp_c"])
+                content = keeper.guard(peer, fields["cap_w"], fields["max_temp_c"])
             elif name == "renew":
-                said = keeper.renew(peer)
+                content = keeper.renew(peer)
             else:
-                said = keeper.restore(peer)
+                content = keeper.restore(peer)
         except AgentError:
             raise
         except Exception as error:
             # An entry point: a bug here must not end a client's guard.
             say(traceback.format_exc())
             raise AgentError("the agent failed: {}: {}".format(type(error).__name__, error)) from error
-        return answer(number, said, keeper.mhz, peer.take())
+        return answer(number, content, keeper.mhz, peer.take())
 
     # ---------------------------------------------------------------------------------------------------- the rest
 
@@ -258,11 +258,11 @@ class _Peer(Party):
         self._socket = connection
         self.uid = uid
         self._pid = pid
-        self._started = None if pid is None else started_at(pid)
+        self._start_tick = None if pid is None else started_at(pid)
 
     def is_gone(self) -> bool:
         # A connection outlives its process if a fork, such as a data loader's worker, still has it open.
-        return self._pid is not None and self._started is not None and has_ended(self._pid, self._started)
+        return self._pid is not None and self._start_tick is not None and has_ended(self._pid, self._start_tick)
 
     def take(self) -> List[Dict[str, Any]]:
         """Events for the next answer."""

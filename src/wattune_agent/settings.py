@@ -29,8 +29,8 @@ def exceeds(mhz: float, limit_mhz: float) -> bool:
 
 def nearest(settings: Sequence[float], wanted_mhz: float) -> float:
     """The setting that a rounded number refers to; the number itself if no setting is within ``NEAR_MHZ`` of it."""
-    found = min(settings, key=lambda mhz: abs(mhz - wanted_mhz), default=wanted_mhz)
-    return found if abs(found - wanted_mhz) < NEAR_MHZ else wanted_mhz
+    setting_mhz = min(settings, key=lambda mhz: abs(mhz - wanted_mhz), default=wanted_mhz)
+    return setting_mhz if abs(setting_mhz - wanted_mhz) < NEAR_MHZ else wanted_mhz
 
 
 class RecentClock:

@@ -71,19 +71,19 @@ class Snapshot(NamedTuple):
         With the mode to return to, the files are those that a switch changes: saved if they can be read, with the
         cores' switches first, because without cores there are no limits. Raises: Forbidden, FileFailed.
         """
-        found: Dict[str, str] = {}
+        texts: Dict[str, str] = {}
         for path in paths:
             if path not in self.files:
                 try:
-                    found.update(found_texts(tree, [path]))
+                    texts.update(found_texts(tree, [path]))
                 except (FileFailed, Forbidden):
                     if mode_id is None:
                         raise
-        if not found and mode_id is None:
+        if not texts and mode_id is None:
             return self
-        first = {path: text for path, text in found.items() if path.endswith("/online")}
+        first = {path: text for path, text in texts.items() if path.endswith("/online")}
         return self._replace(
-            files={**first, **self.files, **found}, mode_id=self.mode_id if mode_id is None else mode_id
+            files={**first, **self.files, **texts}, mode_id=self.mode_id if mode_id is None else mode_id
         )
 
     def save(self) -> None:
@@ -166,14 +166,14 @@ class Snapshot(NamedTuple):
 
 def snapshots(tree: Tree) -> List[str]:
     """The snapshots that this user sees."""
-    found = []
+    paths = []
     for folder in folders(tree):
         try:
             names = sorted(os.listdir(folder))
         except OSError:
             continue
-        found += [os.path.join(folder, name) for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
-    return found
+        paths += [os.path.join(folder, name) for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
+    return paths
 
 
 def family_of(path: str) -> str:

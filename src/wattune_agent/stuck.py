@@ -23,21 +23,26 @@ class Stuck:
         self._power_w: Optional[float] = None
         self._since_s = 0.0
         self._readings = 0
-        self._changed = False
-        self._told = False
+        self._has_changed = False
+        self._is_reported = False
 
     def change(self) -> None:
         """Note that clock or load changed."""
-        self._changed = True
+        self._has_changed = True
 
     def notice(self, time_s: float, power_w: float) -> Optional[str]:
         """Add a reading; the first one that shows the sensor to be stuck returns a description."""
         if power_w != self._power_w:
             self._power_w, self._since_s, self._readings = power_w, time_s, 1
-            self._changed = self._told = False
+            self._has_changed = self._is_reported = False
             return None
         self._readings += 1
-        if self._told or not self._changed or self._readings < READINGS or time_s - self._since_s < self._least_s:
+        if (
+            self._is_reported
+            or not self._has_changed
+            or self._readings < READINGS
+            or time_s - self._since_s < self._least_s
+        ):
             return None
-        self._told = True
+        self._is_reported = True
         return "reads {:.3f} W for {:.0f} s, although clock or load changed".format(power_w, time_s - self._since_s)

@@ -97,8 +97,8 @@ class Tree:
 
     def glob(self, pattern: str) -> List[str]:
         """Paths that match, sorted, as the board names them."""
-        found = glob.glob(glob.escape(self.root.rstrip("/")) + pattern)
-        return sorted(path[len(self.root.rstrip("/")) :] for path in found)
+        paths = glob.glob(glob.escape(self.root.rstrip("/")) + pattern)
+        return sorted(path[len(self.root.rstrip("/")) :] for path in paths)
 
     def real(self, path: str) -> str:
         """The path without links, as the board names it. Raises: FileFailed if a link leads out of the root."""
@@ -173,11 +173,11 @@ class Tree:
     def _joined(self, path: str) -> str:
         return self.root.rstrip("/") + path
 
-    def _mapped(self, error: OSError, path: str, done: str) -> Exception:
-        shown = self._joined(path)
+    def _mapped(self, error: OSError, path: str, action: str) -> Exception:
+        full_path = self._joined(path)
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return Forbidden(
                 "{} may not be {} by this user; run the agent as root (wattune-agent serve) and use --device agent, or "
-                "install the udev rule of wattune and join the group wattune".format(shown, done)
+                "install the udev rule of wattune and join the group wattune".format(full_path, action)
             )
-        return FileFailed("{} cannot be {}: {}".format(shown, done, error.strerror or error))
+        return FileFailed("{} cannot be {}: {}".format(full_path, action, error.strerror or error))

@@ -37,8 +37,8 @@ class ClockWatch:
         now = {path: tree.read(path) for path in clock.files()}
         self.pinned = {**now, **(clamped or {})}
         self._unreadable: Set[str] = set()
-        self._told = {path: now[path] for path in clamped or {} if path in now}
-        self._is_clamped = bool(self._told)
+        self._reported = {path: now[path] for path in clamped or {} if path in now}
+        self._is_clamped = bool(self._reported)
         self._above = 0
 
     @property
@@ -46,26 +46,26 @@ class ClockWatch:
         """The reported differences between the files and the pin, in words."""
         return ", ".join(
             "{} reads {}, but {} was written".format(path, now[:40], self.pinned[path])
-            for path, now in self._told.items()
+            for path, now in self._reported.items()
         )
 
     def look(self) -> List[Dict[str, Any]]:
         """The events since the last look; changed files are written again."""
         events: List[Dict[str, Any]] = []
-        changed = self._changed(events)
-        if changed and self._is_clamped and changed == self._told:
+        changes = self._changed(events)
+        if changes and self._is_clamped and changes == self._reported:
             return events  # writing the same text again would change nothing
-        if changed:
-            events += self._answer(changed)
-        elif self._told:
-            self._told, self._is_clamped = {}, False
+        if changes:
+            events += self._answer(changes)
+        elif self._reported:
+            self._reported, self._is_clamped = {}, False
             events.append(event(self._tree, "as pinned", "the limits match the pin again"))
         else:
             events += self._clock_above()
         return events
 
     def _changed(self, events: List[Dict[str, Any]]) -> Dict[str, str]:
-        changed = {}
+        changes = {}
         for path, text in self.pinned.items():
             try:
                 now = self._tree.read(path)
@@ -76,22 +76,22 @@ class ClockWatch:
                 continue
             self._unreadable.discard(path)
             if not same_text(now, text, tolerance_of(path)):
-                changed[path] = now
-        return changed
+                changes[path] = now
+        return changes
 
-    def _answer(self, changed: Dict[str, str]) -> List[Dict[str, Any]]:
+    def _answer(self, changes: Dict[str, str]) -> List[Dict[str, Any]]:
         what = ", ".join(
-            "{} reads {}, but {} was pinned".format(path, now[:40], self.pinned[path]) for path, now in changed.items()
+            "{} reads {}, but {} was pinned".format(path, now[:40], self.pinned[path]) for path, now in changes.items()
         )
         kind, more = "another writer", "it was written again {} times and is now left alone".format(ANSWERS)
         self._is_clamped = False
         if self.answers > 0:
             kind, more = self._write_again()
             if kind == "another writer":
-                changed = {}
-        if changed and changed == self._told:
+                changes = {}
+        if changes and changes == self._reported:
             return []
-        self._told = changed
+        self._reported = changes
         return [event(self._tree, kind, "{}; {}".format(what, more))]
 
     def _write_again(self) -> Tuple[str, str]:

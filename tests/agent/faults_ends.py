@@ -21,7 +21,7 @@ from tests.support.agent_trees import Ending
 from tests.support.live_devices import virtual
 
 from wattune.devices import open_device
-from wattune_agent.client import Client
+from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller, left_behind, restore_left_behind
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError
@@ -193,7 +193,7 @@ class Served:
 
     def _answers(self):
         try:
-            Client(str(self.socket)).close()
+            AgentClient(str(self.socket)).close()
         except AgentError:
             return False
         return True
@@ -260,7 +260,7 @@ def holding(service, *requests):
 
 @fault("the agent gets SIGTERM while a client holds the board", "restores the board, then exits; the client is told")
 def _(bench):
-    with served(bench) as service, Client(str(service.socket)) as client:
+    with served(bench) as service, AgentClient(str(service.socket)) as client:
         client.pin(service.mhz)
         assert service.is_at(service.mhz)
         service.stop(signal.SIGTERM)
@@ -273,7 +273,7 @@ def _(bench):
 @fault("the agent is killed (SIGKILL)", "the next agent or `restore` restores the board; the next client is told")
 def _(bench):
     with served(bench) as service:
-        client = Client(str(service.socket))
+        client = AgentClient(str(service.socket))
         client.pin(service.mhz)
         service.stop(signal.SIGKILL)
         bench.tells(client.read)
@@ -281,7 +281,7 @@ def _(bench):
         assert service.is_at(service.mhz)
         service.start()
         assert wait_for(service.is_back)
-        with Client(str(service.socket)) as client:
+        with AgentClient(str(service.socket)) as client:
             client.pin(service.mhz)
             bench.hears(client.check())
         assert wait_for(service.is_back)
@@ -295,7 +295,7 @@ def _(bench):
 )
 def _(bench):
     with served(bench) as service:
-        client = Client(str(service.socket))
+        client = AgentClient(str(service.socket))
         program = ["sh", "-c", f"kill -9 {service.agent.pid}; sleep 60"]
         report = run_guarded(client, program, clock_mhz=service.mhz, cap_w=900.0)
         service.agent.wait(10)
@@ -393,7 +393,11 @@ def _(bench):
     "when the lease expires, lowest clock, still guarded; restores when the client is gone",
 )
 def _(bench):
-    with served(bench) as service, holding(service, ["guard", 900.0]) as holder, Client(str(service.socket)) as reader:
+    with (
+        served(bench) as service,
+        holding(service, ["guard", 900.0]) as holder,
+        AgentClient(str(service.socket)) as reader,
+    ):
         holder.process.send_signal(signal.SIGSTOP)
         assert wait_for(lambda: service.is_at(bench.settings[0]))
         assert reader.read()["power_w"] > 0

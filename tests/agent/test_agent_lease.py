@@ -459,6 +459,6 @@ def test_nothing_grows_over_an_hour_of_trouble(room):
         elif second % 7 == 3:
             room.board.fails.clear()
         room.pass_s(1.0, room.trainer)
-    assert len(room.keeper._teller._said) <= 100
+    assert len(room.keeper._teller._reported_s) <= 100
     assert len(room.trainer.events) <= 1000
     assert len(room.keeper._ceiling._guard.events) < 100

@@ -19,7 +19,7 @@ from tests.support.live.tree import LiveTree
 from wattune_agent import server
 from wattune_agent.__main__ import main
 from wattune_agent.capture import materialise
-from wattune_agent.client import Client
+from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board
 from wattune_agent.supply import save_supply
@@ -87,13 +87,13 @@ def test_an_agent_finds_a_clock_that_appears_after_its_start(tmp_path):
     with subprocess.Popen([*command, "--socket", str(socket)], env=ENVIRONMENT, stderr=subprocess.PIPE) as process:
         try:
             assert wait_for(socket.exists)
-            with Client(str(socket)) as client:
+            with AgentClient(str(socket)) as client:
                 assert client.describe()["settings_mhz"] == []
             (tmp_path / "driver").rename(driver)
             (tmp_path / "later").rename(folder)
 
             def pins():
-                with Client(str(socket)) as client:
+                with AgentClient(str(socket)) as client:
                     return bool(client.describe()["settings_mhz"]) and client.pin(408.0) == {"mhz": 408.0}
 
             assert wait_for(pins)
@@ -267,7 +267,7 @@ def test_a_broken_snapshot_of_another_family_keeps_nobody_from_this_board(board,
     broken.write_text("{", encoding="utf-8")
     try:
         with serving(board, socket) as process:
-            with Client(str(socket)) as client:
+            with AgentClient(str(socket)) as client:
                 for _ in range(2):
                     client.pin(408.0)
                     client.restore()

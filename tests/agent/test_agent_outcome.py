@@ -14,14 +14,14 @@ from wattune_agent import pulse, stuck
 from wattune_agent.cap_guard import PATIENCE_S
 from wattune_agent.errors import FileFailed, NoReading
 from wattune_agent.guarded import run_guarded
-from wattune_agent.outcome import Asked, as_record, in_words
+from wattune_agent.outcome import GuardRequest, as_record, in_words
 from wattune_agent.pulse import Pulse
 
 
 def words(report, **asked):
     whole = dict(dict.fromkeys(("clock_mhz", "cap_w", "supply_cap_w", "max_temp_c")), **asked)
     board = dict(Board().describe(), name="a board")
-    return in_words(report, Asked(command=["true"], **whole), board, "measured")
+    return in_words(report, GuardRequest(command=["true"], **whole), board, "measured")
 
 
 def test_a_cap_that_a_short_program_did_not_keep_is_said():
@@ -145,7 +145,7 @@ def test_without_a_clock_a_limit_claims_the_board_and_nothing_else_does():
 def test_the_record_names_the_side_of_the_cap():
     report = run_guarded(Board(), ["true"], cap_w=9.0)
     record = as_record(
-        report, Asked(["true"], None, 9.0, 12.0, None), device="a board", mode="as it is", kind="measured"
+        report, GuardRequest(["true"], None, 9.0, 12.0, None), device="a board", mode="as it is", kind="measured"
     )
     assert (record["record"], record["version"], record["cap_side"], record["supply_cap_w"]) == (
         "guard",

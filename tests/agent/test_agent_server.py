@@ -18,7 +18,7 @@ from tests.support.agent_socket import ENVIRONMENT, SETTINGS, Holder, live_board
 from tests.support.virtual_time import VirtualTime
 
 import wattune_agent.server as server_module
-from wattune_agent.client import Client
+from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, Full, Gone, NotThere
@@ -74,7 +74,7 @@ def holders():
 
 
 def test_a_client_has_the_methods_of_a_controller(board, server, path):
-    with Client(str(path)) as client:
+    with AgentClient(str(path)) as client:
         said = client.describe()
         assert tuple(said["settings_mhz"]) == SETTINGS
         assert said["rail"] == "VDD_IN"
@@ -98,7 +98,7 @@ def test_a_client_has_the_methods_of_a_controller(board, server, path):
 
 def test_two_clients_one_holds_both_read(board, server, path, holders):
     holder = holders(path, ["pin", 510.0])
-    with Client(str(path)) as other:
+    with AgentClient(str(path)) as other:
         with pytest.raises(Busy, match="process {} of user".format(holder.process.pid)):
             other.pin(306.0)
         with pytest.raises(Busy):
@@ -113,7 +113,10 @@ def test_two_clients_one_holds_both_read(board, server, path, holders):
 
 def test_a_client_that_lives_keeps_its_lease(path):
     board, time = Made(), VirtualTime()
-    with served(path, BoardLease(board, lease_s=1.0, now_s=time.now_s), time), Client(str(path), time=time) as client:
+    with (
+        served(path, BoardLease(board, lease_s=1.0, now_s=time.now_s), time),
+        AgentClient(str(path), time=time) as client,
+    ):
         client.pin(500.0)
         time.sleep(10.0)
         assert board.mhz == client.mhz == 500.0
@@ -158,8 +161,8 @@ def test_a_client_that_stands_still_under_a_cap_is_at_the_lowest_clock_until_it_
 
 FORKING = """
 import os, sys, time
-from wattune_agent.client import Client
-client = Client(sys.argv[1])
+from wattune_agent.client import AgentClient
+client = AgentClient(sys.argv[1])
 if sys.argv[2] == "leak":
     os.set_inheritable(client._socket.fileno(), True)
     os.dup2(client._socket.fileno(), 9, inheritable=True)
@@ -199,7 +202,7 @@ def test_a_fork_of_a_killed_client_does_not_hold_the_board(board, server, path, 
 def test_a_trainer_that_does_not_answer_is_capped_all_the_same(board, server, path, holders):
     board.load(1.0)
     holder = holders(path, ["pin", 1020.0])
-    with Client(str(path)) as reader:
+    with AgentClient(str(path)) as reader:
         assert wait_for(lambda: reader.read()["power_w"] > 8.0)
         top_w = reader.read()["power_w"]
         holder.end()
@@ -216,7 +219,7 @@ def test_a_trainer_that_does_not_answer_is_capped_all_the_same(board, server, pa
 
 def test_an_agent_that_is_terminated_restores_and_takes_its_socket_away(board, path, holders):
     with serving(board, path) as process:
-        client = Client(str(path))
+        client = AgentClient(str(path))
         client.pin(510.0)
         process.terminate()
         assert process.wait(30) == 0
@@ -235,7 +238,7 @@ def test_an_agent_that_is_terminated_restores_and_takes_its_socket_away(board, p
 def test_an_agent_that_is_killed_is_made_good_by_the_next_one_which_says_so(board, path):
     client = None
     with serving(board, path) as process:
-        client = Client(str(path))
+        client = AgentClient(str(path))
         client.pin(510.0)
         process.kill()
         process.wait()
@@ -245,7 +248,7 @@ def test_an_agent_that_is_killed_is_made_good_by_the_next_one_which_says_so(boar
     with serving(board, path) as process:
         assert not board.is_at(510.0)
         assert "as it was before" in process.said()
-        with Client(str(path)) as client:
+        with AgentClient(str(path)) as client:
             client.pin(408.0)
             assert [event["kind"] for event in client.check()] == ["left behind"]
 
@@ -256,19 +259,19 @@ def test_the_socket_of_a_killed_agent_says_that_nobody_is_there(board, path):
         process.wait()
     assert path.exists()
     with pytest.raises(NotThere, match="no process listens"):
-        Client(str(path))
+        AgentClient(str(path))
 
 
 def test_a_second_agent_at_the_same_socket_is_refused(board, server, path):
     with pytest.raises(Busy, match="another wattune-agent"):
         AgentServer(BoardLease(None), str(path))
-    with Client(str(path)) as client:
+    with AgentClient(str(path)) as client:
         client.pin(306.0)
 
 
 def test_a_second_controller_of_the_same_board_is_refused(board, server, path):
     tree = Tree(str(board.root))
-    with Client(str(path)) as client:
+    with AgentClient(str(path)) as client:
         client.pin(510.0)
         with pytest.raises(Busy):
             Controller(find_board(tree, "jetson")).pin(306.0)
@@ -324,7 +327,7 @@ def test_unknown_requests_are_answered_and_the_connection_goes_on(board, server,
 
 
 def test_the_holder_that_sends_garbage_loses_the_board(board, server, path):
-    client = Client(str(path))
+    client = AgentClient(str(path))
     client.pin(510.0)
     client._socket.sendall(b"garbage\n")
     assert wait_for(lambda: not board.is_at(510.0))
@@ -350,9 +353,9 @@ def test_more_connections_than_there_are_places_are_told_so(board, server, path,
     others = []
     try:
         while len(others) < MOST - 1:
-            others.append(Client(str(path)))
+            others.append(AgentClient(str(path)))
         with pytest.raises(Full, match="connections"):
-            Client(str(path))
+            AgentClient(str(path))
         assert holder.ask()["mhz"] == 510.0
     finally:
         for other in others:
@@ -375,7 +378,7 @@ def _open_connections(path, most=10**6):
 
 def test_a_flood_of_connections_takes_no_threads_and_few_descriptors(path):
     board = Made()
-    with served(path, BoardLease(board)), Client(str(path)) as holder:
+    with served(path, BoardLease(board)), AgentClient(str(path)) as holder:
         holder.pin(300.0)
         before, most, others = threading.active_count(), 0, []
         try:
@@ -414,11 +417,11 @@ def test_one_user_cannot_take_every_place(path, monkeypatch):
     monkeypatch.setattr(server_module, "_credentials", lambda connection: (os.getpid(), users[-1]))
     users = [1000]
     with served(path, BoardLease(Made())):
-        clients = [Client(str(path)) for _ in range(3)]
+        clients = [AgentClient(str(path)) for _ in range(3)]
         with pytest.raises(Full, match="3 connections"):
-            Client(str(path))
+            AgentClient(str(path))
         users.append(1001)
-        clients.append(Client(str(path)))
+        clients.append(AgentClient(str(path)))
         for client in clients:
             client.close()
 
@@ -428,7 +431,7 @@ def test_clients_that_come_all_at_once_are_all_answered(path):
 
     def connect():
         ready.wait()
-        with Client(str(path)) as client:
+        with AgentClient(str(path)) as client:
             answers.append(client.describe()["name"])
 
     with served(path, BoardLease(Made())):
@@ -449,7 +452,7 @@ def test_a_client_waits_for_its_turn_to_connect(path):
         accept = threading.Timer(0.3, lambda: [listener.accept()[0].close() for _ in range(len(others) + 1)])
         accept.start()
         with pytest.raises(Gone):  # it was connected, and the other side has closed
-            Client(str(path), timeout_s=20.0)
+            AgentClient(str(path), timeout_s=20.0)
         accept.join()
         for other in others:
             other.close()
@@ -520,7 +523,7 @@ def test_neither_hostile_messages_nor_a_flood_keep_the_guard_from_its_readings(p
     board.read = reads
     over = threading.Event()
     clock = threading.Thread(target=tick, args=(over,))
-    with served(path, BoardLease(board, lease_s=60.0)), Client(str(path)) as holder:
+    with served(path, BoardLease(board, lease_s=60.0)), AgentClient(str(path)) as holder:
         holder.pin(500.0)
         holder.guard(2.5)
         clock.start()
@@ -552,7 +555,7 @@ def test_neither_hostile_messages_nor_a_flood_keep_the_guard_from_its_readings(p
 
 def _connects(path):
     try:
-        Client(str(path)).close()
+        AgentClient(str(path)).close()
     except Full:
         return False
     return True
@@ -573,7 +576,7 @@ def served(path, keeper, time=None):
 
 def test_a_board_that_an_agent_without_a_place_may_hold_is_not_called_restored(path, monkeypatch):
     with served(path, BoardLease(Made())):
-        client = Client(str(path))
+        client = AgentClient(str(path))
         client.pin(300.0)
     monkeypatch.setattr(server_module, "MOST", 0)
     with served(path, BoardLease(Made())):
@@ -588,7 +591,7 @@ def test_a_connection_that_says_nothing_is_closed_unless_it_holds_the_board(path
     monkeypatch.setattr(server_module, "IDLE_S", 0.2)
     board = Made()
     with served(path, BoardLease(board, now_s=VirtualTime().now_s)):  # on which no lease lapses
-        idle, holder = Client(str(path)), Client(str(path))
+        idle, holder = AgentClient(str(path)), AgentClient(str(path))
         holder.pin(300.0)
         holder._stop_renewing()
         assert select.select([idle._socket], [], [], 30.0)[0]
@@ -610,7 +613,7 @@ def test_a_connection_that_says_nothing_is_closed_unless_it_holds_the_board(path
 
 def test_a_pin_is_not_carried_over_to_another_agent(path):
     with served(path, BoardLease(Made())):
-        client = Client(str(path))
+        client = AgentClient(str(path))
         client.pin(300.0)
     board = Made()
     with served(path, BoardLease(board)):
@@ -637,7 +640,7 @@ def test_a_lease_is_renewed_again_after_one_renewal_failed(path):
 
     keeper.renew = fail_first
     with served(path, keeper, time):
-        client = Client(str(path), time=time)
+        client = AgentClient(str(path), time=time)
         client.pin(300.0)
         time.sleep(2.0)
         assert fails == []
@@ -661,9 +664,9 @@ def test_only_the_group_may_connect(board, path):
 def test_who_may_not_connect_is_told_the_way(board, server, path):
     os.chmod(path.parent, 0o755)
     code = (
-        "import os, sys; from wattune_agent.client import Client; from wattune_agent.errors import AgentError\n"
+        "import os, sys; from wattune_agent.client import AgentClient; from wattune_agent.errors import AgentError\n"
         "os.setuid(65534)\n"
-        "try: Client(sys.argv[1])\n"
+        "try: AgentClient(sys.argv[1])\n"
         "except AgentError as error: print(type(error).__name__, error)"
     )
     for folder in (path.parent, *path.parent.parents):
@@ -676,7 +679,7 @@ def test_who_may_not_connect_is_told_the_way(board, server, path):
 
 def test_no_agent_is_told_with_what_would_help(path):
     with pytest.raises(NotThere, match="wattune-agent serve"):
-        Client(str(path))
+        AgentClient(str(path))
 
 
 def test_a_path_that_is_something_else_is_not_touched(path):
@@ -722,7 +725,7 @@ def test_something_else_at_the_socket_is_no_agent(path):
         thread = threading.Thread(target=greet)
         thread.start()
         with pytest.raises(Gone, match="not a wattune-agent"):
-            Client(str(path))
+            AgentClient(str(path))
         thread.join()
 
 
@@ -731,4 +734,4 @@ def test_an_agent_that_does_not_answer_is_gone(path):
         listener.bind(str(path))
         listener.listen(1)
         with pytest.raises(Gone, match=r"within 0\.1 s"):
-            Client(str(path), timeout_s=0.1)
+            AgentClient(str(path), timeout_s=0.1)

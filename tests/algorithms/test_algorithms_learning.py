@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.algorithm_examples import noisy_points
 from torch import nn
 
-from wattune.algorithms import Batch, Progressed, Step, TrainingAlgorithm, learn, open_algorithm
+from wattune.algorithms import Batch, EvaluationPoint, Step, TrainingAlgorithm, learn, open_algorithm
 from wattune.records import StepWork
 
 
@@ -59,7 +59,9 @@ def numbered(size: int, start: int = 0) -> Iterator[Batch]:
         yield torch.full((size,), float(index)), None
 
 
-def progress(depth: int, size: int, *, budget: int, every: int, start: int = 0, **options: Any) -> list[Progressed]:
+def progress(
+    depth: int, size: int, *, budget: int, every: int, start: int = 0, **options: Any
+) -> list[EvaluationPoint]:
     calls = itertools.count()
     return list(
         learn(
@@ -195,7 +197,7 @@ def test_an_exception_in_a_step_propagates() -> None:
 def test_backprop_resumes_exactly_from_an_evaluation() -> None:
     trainable = noisy_points()
 
-    def run(start: int, state: dict[str, Any] | None) -> tuple[list[Progressed], list[dict[str, Any]]]:
+    def run(start: int, state: dict[str, Any] | None) -> tuple[list[EvaluationPoint], list[dict[str, Any]]]:
         algorithm = open_algorithm("backprop", trainable, 8)
         if state is not None:
             algorithm.load_state_dict(state)

@@ -11,7 +11,7 @@ import torch
 from tests.algorithms.contract import assert_same
 from tests.support.algorithm_examples import noisy_points, points
 
-from wattune.algorithms import open_algorithm, place, release, shortage_said
+from wattune.algorithms import memory_errors, open_algorithm, place, release
 from wattune.algorithms.backprop import Backprop
 from wattune.algorithms.step_setup import part
 from wattune.errors import DeviceError, InputError, OutOfDeviceMemory
@@ -31,7 +31,7 @@ SHORTAGES = [
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=lambda error: str(error)[:24])
 def test_every_out_of_memory_error_is_recognised(error):
-    with pytest.raises(OutOfDeviceMemory, match=r"^a step does not fit in memory: ") as caught, shortage_said("a step"):
+    with pytest.raises(OutOfDeviceMemory, match=r"^a step does not fit in memory: ") as caught, memory_errors("a step"):
         raise error
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is error
@@ -39,7 +39,7 @@ def test_every_out_of_memory_error_is_recognised(error):
 
 @pytest.mark.parametrize("error", [RuntimeError("shape mismatch"), ValueError("out of memory"), DeviceError("x")])
 def test_other_errors_pass_through(error):
-    with pytest.raises(type(error)) as caught, shortage_said("a step"):
+    with pytest.raises(type(error)) as caught, memory_errors("a step"):
         raise error
     assert caught.value is error
 
@@ -125,6 +125,6 @@ def test_on_a_real_gpu_it_learns_as_on_the_cpu_and_resumes():
     resumed.load_state_dict(begun.state_dict())
     list(resumed.run(islice(trainable.batches(16, start=160), 10)))
     assert_same(resumed.state_dict(), whole.state_dict())
-    with pytest.raises(OutOfDeviceMemory), shortage_said("too much"):
+    with pytest.raises(OutOfDeviceMemory), memory_errors("too much"):
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
     assert whole.work().flops > 0

@@ -24,7 +24,7 @@ from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import NotRestored, NotThere
 from wattune_agent.guarded import run_guarded
-from wattune_agent.outcome import Asked, Report, in_words
+from wattune_agent.outcome import GuardRequest, Report, in_words
 from wattune_agent.supply import save_supply
 from wattune_agent.tree import Tree
 
@@ -307,7 +307,7 @@ def test_a_card_is_tried_before_a_program_runs_on_it(tmp_path):
 
 
 def test_the_settings_of_a_power_limit_are_watts():
-    device, asked = Sensing(), Asked(["sleep"], None, 110.0, None, None)
+    device, asked = Sensing(), GuardRequest(["sleep"], None, 110.0, None, None)
     described = Pinned(device).describe()
     event = {"time_s": 0.1, "kind": "guard", "text": "", "power_w": 120.0, "action": "down", "setting": 150.0}
     report = Report(1.0, 120.0, 120.0, 120.0, 0.5, None, 9, [event], 0, "finished")

@@ -128,7 +128,7 @@ def test_an_interruption_leaves_nothing(served, tmp_path, monkeypatch):
     def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(downloads._Meter, "write", stopped)
+    monkeypatch.setattr(downloads._ProgressWriter, "write", stopped)
     with pytest.raises(KeyboardInterrupt):
         local(Download(served("/x", CONTENT), checksum(CONTENT)))
     assert left(tmp_path) == []

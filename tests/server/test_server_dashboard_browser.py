@@ -267,7 +267,7 @@ def test_learning_curves_appear_live(browser, site):
         assert page.locator("svg.broad path.curve").count() == 12
         page.get_by_role("button", name="Cancel").click()
         page.wait_for_selector("text=Restart")
-        assert "cancelled" in page.text_content("#said")
+        assert "cancelled" in page.text_content("#job-summary")
 
 
 def test_outage_and_recovery_are_shown(browser, site):
@@ -275,13 +275,13 @@ def test_outage_and_recovery_are_shown(browser, site):
     with visit(browser, url) as page:
         page.allowed.append("net::ERR_")
         page.route("**/*", lambda route: route.abort("connectionrefused"))
-        page.wait_for_selector("#away:visible", timeout=6000)
-        assert "does not respond" in page.text_content("#away")
+        page.wait_for_selector("#connection-lost:visible", timeout=6000)
+        assert "does not respond" in page.text_content("#connection-lost")
         assert "nano-1" in page.text_content("#live")  # what was seen last stays
         made.put_device(store, made.status("nano-1", power_w=3.33))
         page.unroute_all()
         page.wait_for_selector("#device-nano-1 >> text=3.33 W", timeout=10_000)
-        assert not page.is_visible("#away")
+        assert not page.is_visible("#connection-lost")
 
 
 def test_hidden_page_sends_no_requests(browser, site):

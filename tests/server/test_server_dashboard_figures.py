@@ -47,7 +47,7 @@ def test_chosen_point_equals_plan_under_any_cap(cap_w):
     assert step is not None
     assert step.chosen is not None
     assert point_at(GRID, TABLE, step.chosen) == wanted.point
-    assert step.says["peak"] == f"{wanted.predicted_peak_w:.2f} W"
+    assert step.texts["peak"] == f"{wanted.predicted_peak_w:.2f} W"
 
 
 @pytest.mark.parametrize("cell", TABLE.measured[::7], ids=lambda cell: f"{cell.power_peak_w:g} W")
@@ -74,7 +74,7 @@ def test_nothing_is_chosen_if_no_run_reached_the_target():
     only = TABLE.model_copy(update={"cells": tuple(c for c in TABLE.cells if c.batch_size == 128)})
     for step in cap_steps(only, lost):
         assert step.chosen is None
-        assert "no proxy run reached the target" in step.says["point"]
+        assert "no proxy run reached the target" in step.texts["point"]
         with pytest.raises(NoFeasiblePoint):
             plan(only, lost, cap=PowerCap(step.cap_w))
 

@@ -148,9 +148,9 @@ def test_failed_device_shows_its_error(client, store):
     assert "stopped for safety" in page.text
     cards = {a["id"]: a for a in page.all("li") if "device" in a.get("class", "").split()}
     assert "failed" in cards["device-nano-1"]["class"].split()
-    assert cards["device-nano-1"]["data-says"] == "nano-1: failed, stopped for safety"
+    assert cards["device-nano-1"]["data-announce"] == "nano-1: failed, stopped for safety"
     assert "failed" not in cards["device-nano-2"]["class"].split()
-    assert cards["device-nano-2"]["data-says"] == "nano-2: done"
+    assert cards["device-nano-2"]["data-announce"] == "nano-2: done"
 
 
 def test_curve_serves_equivalent_algorithms(client, store):

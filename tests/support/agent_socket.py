@@ -18,8 +18,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "PYTHONWARNI
 
 HOLDER = """
 import json, sys, time
-from wattune_agent.client import Client
-client = Client(sys.argv[1])
+from wattune_agent.client import AgentClient
+client = AgentClient(sys.argv[1])
 for request, *numbers in json.loads(sys.argv[2]):
     getattr(client, request)(*numbers)
 print("held", flush=True)

@@ -7,26 +7,26 @@ from typing import Any, Literal
 
 from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
 from wattune.algorithms.checkpoint import load_checkpoint, save_checkpoint, state_bytes
-from wattune.algorithms.learning import Progressed, learn
-from wattune.algorithms.placement import place, release, shortage_said
+from wattune.algorithms.learning import EvaluationPoint, learn
+from wattune.algorithms.placement import memory_errors, place, release
 from wattune.algorithms.spec import format_spec, name_of, parse_options
 from wattune.errors import UnknownName
 
 __all__ = [
     "ALGORITHMS",
     "Batch",
-    "Progressed",
+    "EvaluationPoint",
     "Step",
     "Trainable",
     "TrainingAlgorithm",
     "canonical",
     "learn",
     "load_checkpoint",
+    "memory_errors",
     "open_algorithm",
     "place",
     "release",
     "save_checkpoint",
-    "shortage_said",
     "state_bytes",
     "takes_micro_batches",
 ]

@@ -17,7 +17,7 @@ Around = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
-class Progressed:
+class EvaluationPoint:
     """An evaluation after ``samples`` samples of the whole run.
 
     ``loss``: mean training loss per sample since the previous evaluation; None if it is not finite.
@@ -38,7 +38,7 @@ def learn(
     start_samples: int = 0,
     around_step: Around = nullcontext,
     around_evaluation: Around = nullcontext,
-) -> Iterator[Progressed]:
+) -> Iterator[EvaluationPoint]:
     """Train until the budget is used up; evaluate whenever a step reaches or passes a multiple of ``evaluate_every``.
 
     The grid of evaluations is therefore the same for every batch size; a step that passes several of its points is
@@ -65,7 +65,7 @@ def learn(
         with around_evaluation():
             metric = evaluate(algorithm.module)
         mean = loss / since
-        yield Progressed(samples=samples, metric=metric, loss=mean if math.isfinite(mean) else None)
+        yield EvaluationPoint(samples=samples, metric=metric, loss=mean if math.isfinite(mean) else None)
         due = _next_point(samples, evaluate_every)
         loss, since = 0.0, 0
 

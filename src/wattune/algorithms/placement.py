@@ -35,7 +35,7 @@ def place(trains_on: Literal["cpu", "gpu"]) -> torch.device:
 
 
 @contextmanager
-def shortage_said(what: str) -> Iterator[None]:
+def memory_errors(what: str) -> Iterator[None]:
     """Raise OutOfDeviceMemory in place of an out-of-memory error; any other error passes through."""
     try:
         yield

@@ -55,19 +55,19 @@ def name_of(spec: str) -> str:
     return spec.partition(":")[0]
 
 
-def parse_options(spec: str, known: Mapping[str, SpecOption]) -> dict[str, Any]:
+def parse_options(spec: str, options: Mapping[str, SpecOption]) -> dict[str, Any]:
     """Parse the options of a spec by name. Raises: InputError for an unknown, invalid or repeated option."""
     name, colon, rest = spec.partition(":")
     values: dict[str, Any] = {}
     for part in rest.split(",") if colon else ():
         key, equals, text = part.strip().partition("=")
-        if key not in known or not equals or key in values:
-            allowed = ", ".join(f"{k}=({o.allowed})" for k, o in sorted(known.items())) or "none"
+        if key not in options or not equals or key in values:
+            allowed = ", ".join(f"{k}=({o.allowed})" for k, o in sorted(options.items())) or "none"
             raise InputError(f"option of the algorithm {name}", value=part, allowed=f"once each: {allowed}")
         try:
-            values[key] = known[key].parse(text.strip())
+            values[key] = options[key].parse(text.strip())
         except ValueError as error:
-            raise InputError(f"{key} of the algorithm {name}", value=text, allowed=known[key].allowed) from error
+            raise InputError(f"{key} of the algorithm {name}", value=text, allowed=options[key].allowed) from error
     return values
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from wattune.algorithms.base import Batch, Trainable
-from wattune.algorithms.placement import shortage_said
+from wattune.algorithms.placement import memory_errors
 from wattune.errors import InputError, WorkloadError
 
 
@@ -24,14 +24,14 @@ class PlacedModel(NamedTuple):
 
 def build_model(trainable: Trainable, seed: int, on: torch.device | None) -> PlacedModel:
     """Build the model on its device. Raises: WorkloadError without trainable parameters, OutOfDeviceMemory."""
-    with shortage_said("the model"):
+    with memory_errors("the model"):
         module = trainable.model(seed)
         if on is not None:
             module = module.to(on)
-    trained = [p for p in module.parameters() if p.requires_grad]
-    if not trained:
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if not parameters:
         raise WorkloadError("the model has no trainable parameter", value=type(module).__name__)
-    return PlacedModel(module, trained[0].device)
+    return PlacedModel(module, parameters[0].device)
 
 
 def check_sizes(batch_size: int, micro_batch_size: int | None) -> None:

@@ -11,7 +11,7 @@ from wattune.algorithms import step_setup
 from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
-from wattune.algorithms.placement import shortage_said
+from wattune.algorithms.placement import memory_errors
 from wattune.records import StepWork
 
 
@@ -41,7 +41,7 @@ class Stepwise(TrainingAlgorithm):
         """
         self.module.train()
         for batch in batches:
-            with shortage_said(f"a step with micro-batches of {self.micro_batch_size}"):
+            with memory_errors(f"a step with micro-batches of {self.micro_batch_size}"):
                 step = self._train(batch)
             yield step
 

@@ -36,39 +36,40 @@ def fetch(installed: Distribution, wheels: Path, python: str, platform: str) -> 
     """
     from packaging.utils import canonicalize_name, parse_wheel_filename
 
-    board = _Board(python, platform)
-    wanted: dict[str, SpecifierSet] = {}
+    board = _TargetPython(python, platform)
+    specifiers: dict[str, SpecifierSet] = {}
     for _ in range(MAX_ROUNDS):
         present = {}
         for wheel in wheels.glob("*.whl"):
             name, version, _build, _tags = parse_wheel_filename(wheel.name)
-            if name in wanted and not wanted[name].contains(version, prereleases=True):
+            if name in specifiers and not specifiers[name].contains(version, prereleases=True):
                 wheel.unlink()  # downloaded before all of its requirements were known
             else:
                 present[name] = wheel
-        missing, seen, todo = set(), set[str](), board.needs(installed.requires or ())
+        missing, visited, todo = set(), set[str](), board.needs(installed.requires or ())
         while todo:
             requirement = todo.pop()
             name = canonicalize_name(requirement.name)
-            wanted[name] = wanted.get(name, requirement.specifier) & requirement.specifier
+            specifiers[name] = specifiers.get(name, requirement.specifier) & requirement.specifier
             if name not in present:
                 missing.add(name)
-            elif str(requirement) not in seen:
-                seen.add(str(requirement))
+            elif str(requirement) not in visited:
+                visited.add(str(requirement))
                 todo += board.needs(_requires(present[name]), requirement.extras)
         conflicts = {
             name
             for name, wheel in present.items()
-            if name in wanted and not wanted[name].contains(parse_wheel_filename(wheel.name)[1], prereleases=True)
+            if name in specifiers
+            and not specifiers[name].contains(parse_wheel_filename(wheel.name)[1], prereleases=True)
         }
         if not missing and not conflicts:
             return
         if missing:
-            _download([f"{name}{wanted[name]}" for name in sorted(missing)], wheels, board)
+            _download([f"{name}{specifiers[name]}" for name in sorted(missing)], wheels, board)
     raise InputError("pip finds no compatible versions", value=", ".join(sorted(conflicts | missing)))
 
 
-class _Board:
+class _TargetPython:
     """The Python and the platform that wheels are for."""
 
     def __init__(self, python: str, platform: str):
@@ -97,15 +98,15 @@ class _Board:
         from packaging.requirements import Requirement
         from packaging.utils import canonicalize_name
 
-        chosen = ("", *extras)
-        needed = []
+        extra_names = ("", *extras)
+        result = []
         for requirement in map(Requirement, requirements):
             marker, requirement.marker = requirement.marker, None
             if canonicalize_name(requirement.name) not in EXCLUDED and (
-                marker is None or any(marker.evaluate({**self._environment, "extra": extra}) for extra in chosen)
+                marker is None or any(marker.evaluate({**self._environment, "extra": extra}) for extra in extra_names)
             ):
-                needed.append(requirement)
-        return needed
+                result.append(requirement)
+        return result
 
 
 def _requires(wheel: Path) -> list[str]:
@@ -114,7 +115,7 @@ def _requires(wheel: Path) -> list[str]:
         return Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
 
 
-def _download(requirements: Sequence[str], wheels: Path, board: _Board) -> None:
+def _download(requirements: Sequence[str], wheels: Path, board: _TargetPython) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--only-binary=:all:", "--no-deps", "--dest", str(wheels)]
     command += ["--implementation", "cp", "--python-version", board.python]

@@ -25,16 +25,16 @@ def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
     """
     from wattune.devices import known_devices
 
-    known = known_devices(None if sysfs_root is None else str(sysfs_root.absolute()))
+    rows = known_devices(None if sysfs_root is None else str(sysfs_root.absolute()))
     if as_json:
-        emit_json([_fields(device) for device in known])
+        emit_json([_fields(device) for device in rows])
         return
-    if known:
-        emit(_listed(known))
+    if rows:
+        emit(_listed(rows))
     else:
         emit(f"no supported board in {sysfs_root}")
     concerned: dict[str, list[str]] = {}
-    for device in known:
+    for device in rows:
         for problem in device.problems:
             concerned.setdefault(problem, []).append(device.spec)
     for problem, specs in concerned.items():
@@ -56,14 +56,14 @@ def _fields(device: KnownDevice) -> dict[str, Any]:
     return fields
 
 
-def _listed(known: list[KnownDevice]) -> str:
+def _listed(devices: list[KnownDevice]) -> str:
     from wattune.reporting.text import table
 
-    rows = [(d.spec, d.kind or "-", _settings(d), _power(d), _memory(d)) for d in known]
+    rows = [(d.spec, d.kind or "-", _settings(d), _power(d), _memory(d)) for d in devices]
     # Long texts are below the table, which would otherwise be wider than a terminal.
     about = [
         textwrap.fill(f"{d.spec}: {'; '.join(part for part in _about(d) if part)}", WIDTH, subsequent_indent="    ")
-        for d in known
+        for d in devices
     ]
     return "\n".join((table(("device", "origin", "settings", "now", "memory"), rows), "", *about))
 

@@ -59,7 +59,7 @@ def doctor(
     result = examine(spec, say=note)
     if submit is not None:
         _submit(spec, result, submit)
-    shown = {
+    content = {
         "device": result.device,
         "findings": [vars(finding) for finding in result.findings],
         "figures": result.figures,
@@ -67,9 +67,9 @@ def doctor(
     failure = _failure(result)
     if as_json:
         if failure is not None:
-            vars(failure)["record"] = shown  # printed with the error: stdout holds one object
+            vars(failure)["record"] = content  # printed with the error: stdout holds one object
         else:
-            emit_json(shown)
+            emit_json(content)
     else:
         emit(_text(result))
     if failure is not None:
@@ -123,11 +123,11 @@ def _calibrate(spec: str, meter: str, *, as_json: bool) -> None:
             calibration = calibrate(board, other, note)
         finally:
             other.close()
-        kept = save_calibration(board, calibration, Tree() if place is None else place[0])
+        path = save_calibration(board, calibration, Tree() if place is None else place[0])
     finally:
         board.close()
     if as_json:
-        emit_json({"device": board.name, **asdict(calibration), "kept": kept})
+        emit_json({"device": board.name, **asdict(calibration), "kept": path})
         return
     for pair in calibration.pairs:
         emit(f"{pair.words:<16} module {pair.module_w:7.3f} W   supply {pair.supply_w:7.3f} W")
@@ -135,4 +135,4 @@ def _calibrate(spec: str, meter: str, *, as_json: bool) -> None:
         f"supply = (module + {calibration.other_w:.3f} W) / {calibration.efficiency:.3f}; error "
         f"{calibration.residual_w:.3f} W (root mean square), {calibration.largest_w:.3f} W at most"
     )
-    note(f"saved in {kept}: --cap 12W@supply now works with this board")
+    note(f"saved in {path}: --cap 12W@supply now works with this board")

@@ -133,8 +133,8 @@ def estimate(
 
         check_algorithm("efficiency record", record.algorithm, algorithm_name)
     if record is None and from_runs is not None:
-        chosen = _values("--where", where or [])
-        record = steps.estimate_recorded(from_runs, where=chosen, target=target, allocate=allocate, step_times=times)
+        values = _values("--where", where or [])
+        record = steps.estimate_recorded(from_runs, where=values, target=target, allocate=allocate, step_times=times)
     elif record is None:
         folder = to.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:

@@ -58,7 +58,7 @@ def guard(
     from wattune.devices.real_time import mapped
     from wattune_agent.guard_command import stdout_aside
     from wattune_agent.guarded import run_guarded
-    from wattune_agent.outcome import Asked, as_record, in_words
+    from wattune_agent.outcome import GuardRequest, as_record, in_words
 
     asked_cap, wanted_mhz = power_cap(cap, max_temp=max_temp), clock_mhz(clock)
     if output is not None:
@@ -78,7 +78,7 @@ def guard(
             # A board's own controller also reads the present clock, and an agent has a guard of its own.
             controller = board.controller or Pinned(board)
             described = dict(controller.describe())
-            asked = Asked(command, at_mhz, limit.limit_w, asked_cap.supply_w, limit.max_temp_c)
+            request = GuardRequest(command, at_mhz, limit.limit_w, asked_cap.supply_w, limit.max_temp_c)
             with mapped(), stdout_aside(as_json):
                 report = run_guarded(
                     controller, command, clock_mhz=at_mhz, cap_w=limit.limit_w, max_temp_c=limit.max_temp_c, say=note
@@ -89,8 +89,8 @@ def guard(
         if report is None:
             raise
         report = report.not_restored(str(error))
-    text = in_words(report, asked, described, board.kind)
-    record = as_record(report, asked, device=board.name, mode=board.mode, kind=board.kind)
+    text = in_words(report, request, described, board.kind)
+    record = as_record(report, request, device=board.name, mode=board.mode, kind=board.kind)
     if output is not None:
         write_json(output, record)
     failure = None
@@ -121,10 +121,10 @@ def _listed(board: Device, wanted_mhz: float) -> float:
         )
     meant_mhz = nearest(clocks_mhz, wanted_mhz)
     if meant_mhz not in clocks_mhz:
-        allowed = ", ".join(f"{mhz:g}" for mhz in clocks_mhz)
+        clocks = ", ".join(f"{mhz:g}" for mhz in clocks_mhz)
         raise InputError(
             f"{board.name} has no such clock",
             value=f"{wanted_mhz:.12g} MHz",
-            allowed=f"{allowed} MHz" if allowed else "none, it has no clock that can be set",
+            allowed=f"{clocks} MHz" if clocks else "none, it has no clock that can be set",
         )
     return meant_mhz

@@ -51,8 +51,8 @@ UsageError: type[Any] = typer.BadParameter.__mro__[1]
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["--help", "-h"]})
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_asked: bool) -> None:
+    if is_asked:
         emit(f"wattune {__version__}")
         raise typer.Exit
 
@@ -153,8 +153,8 @@ def _report(error: BaseException, *, as_json: bool) -> int:
         note(message)
     if as_json:
         details = {k: getattr(error, k, None) for k in ("what", "value", "allowed", "hint", "known")}
-        shown = {k: v if isinstance(v, list) else str(v) for k, v in details.items() if v is not None}
-        entry = {"type": name, "message": message, "exit_code": code, **shown}
+        printable = {k: v if isinstance(v, list) else str(v) for k, v in details.items() if v is not None}
+        entry = {"type": name, "message": message, "exit_code": code, **printable}
         # A training run that did not reach its target has a record all the same: the error is then part of it.
         record = vars(error).get("record", {})
         with suppress(OutputError, BrokenPipeError):

@@ -142,9 +142,9 @@ def power_cap(
     Raises: InputError.
     """
     before = before or PowerCap()
-    asked = before if cap is None else PowerCap.parse(cap, name="--cap")
+    requested_cap = before if cap is None else PowerCap.parse(cap, name="--cap")
     return replace(
-        asked,
+        requested_cap,
         margin_w=before.margin_w if margin is None else margin_w(margin),
         max_temp_c=before.max_temp_c if max_temp is None else max_temp_c(max_temp),
     )

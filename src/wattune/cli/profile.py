@@ -121,8 +121,8 @@ def profile(
         "--step-time-file": step_time_file,
         "--run-limit": run_limit,
     }
-    if command is None and (given := [name for name, value in of_program.items() if value is not None]):
-        raise InputError(f"{given[0]} goes with --command")
+    if command is None and (misplaced := [name for name, value in of_program.items() if value is not None]):
+        raise InputError(f"{misplaced[0]} goes with --command")
     if command is not None and (workload, check, reference, algorithm) != (None,) * 4:
         raise InputError("--command goes without WORKLOAD, --check, --reference and --algorithm")
     if command is not None and batch_sizes is None:
@@ -201,12 +201,12 @@ def _check(path: Path, device: str, workload: Path | None, output: Path | None, 
     from wattune.job.coercion import as_workload, opened
     from wattune.records import ProfileTable
 
-    known = ProfileTable.load(path)
-    if known.program is not None:
+    table = ProfileTable.load(path)
+    if table.program is not None:
         raise InputError("--check with the profile of a program", value=str(path), hint="profile the program again")
     destination = claim(output, f"{path.stem}-checked.json", as_json=as_json)
     with opened(device, seed=seed) as board, shown() as progress:
-        record, deviations = profiling.check(board, as_workload(workload).without_weights(), known, progress=progress)
+        record, deviations = profiling.check(board, as_workload(workload).without_weights(), table, progress=progress)
     destination.deliver(record, f"the profile still holds\n{deviations}")
 
 

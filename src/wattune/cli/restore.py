@@ -23,12 +23,12 @@ def restore(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
     from wattune_agent.tree import Tree
 
     with mapped():
-        done = list(restore_left_behind(Tree("/" if sysfs_root is None else str(sysfs_root))))
+        messages = list(restore_left_behind(Tree("/" if sysfs_root is None else str(sysfs_root))))
     if sysfs_root is None:
         from wattune.devices.nvidia.gpu_restore import restore_gpus
 
-        done += restore_gpus()
+        messages += restore_gpus()
     if as_json:
-        emit_json({"restored": done})
+        emit_json({"restored": messages})
     else:
-        emit("\n".join(done) or "nothing to restore")
+        emit("\n".join(messages) or "nothing to restore")

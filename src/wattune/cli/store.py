@@ -39,12 +39,12 @@ def add(
 
     local = read_model(workload)
     folder = store or STORE
-    opened = opened_store(folder, database, makes=True)
+    database_store = opened_store(folder, database, makes=True)
     try:
-        opened.upgrade()
-        model, is_new = add_model(local, opened, FileStore(folder / "files"))
+        database_store.upgrade()
+        model, is_new = add_model(local, database_store, FileStore(folder / "files"))
     finally:
-        opened.close()
+        database_store.close()
     emit(f"{'added' if is_new else 'replaced'} model {model.model}")
 
 

@@ -58,9 +58,9 @@ def train(
 
     spec, hottest_c = device_spec(device, sysfs_root, mode), None if max_temp is None else max_temp_c(max_temp)
     destination = claim(output, "training.json", as_json=as_json, resume=resume)
-    chosen = steps.with_algorithm(plan, algorithm)
+    algorithm_plan = steps.with_algorithm(plan, algorithm)
     record = destination.load(TrainingRecord)
-    if record is not None and record.plan != chosen:
+    if record is not None and record.plan != algorithm_plan:
         raise RecordError(
             "the finished record is of another plan", value=str(destination.path), hint="give another -o FILE"
         )
@@ -72,7 +72,7 @@ def train(
             record = steps.train(
                 spec,
                 workload,
-                chosen,
+                algorithm_plan,
                 seed=seed,
                 max_temp_c=hottest_c,
                 checkpoint=checkpoint,

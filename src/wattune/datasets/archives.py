@@ -35,33 +35,33 @@ def is_archive(path: Path) -> bool:
     return path.is_dir() or _kind(path) is not None
 
 
-def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, content) of each member whose name is ``wanted``, in the order of the archive; names use "/".
+def members(path: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """Yield (name, content) of each member whose name ``is_wanted`` accepts, in the order of the archive; with "/".
 
     By the time the last one is yielded, the whole archive has been checked.
     Raises: WorkloadError for a file that is not an archive, is cut off, or has a member that is refused.
     """
     if path.is_dir():
-        yield from _of_folder(path, wanted)
+        yield from _of_folder(path, is_wanted)
         return
     kind = _kind(path)
     if kind is None:
         raise WorkloadError(f"{path} is not an archive", allowed="a tar.gz, tar or zip file, or a folder")
     with _readable(path):
-        yield from (_of_zip if kind == "zip" else _of_tar)(path, wanted)
+        yield from (_of_zip if kind == "zip" else _of_tar)(path, is_wanted)
 
 
 def names(path: Path) -> list[str]:
     """Return the checked names of all members that are files, sorted. Raises: WorkloadError, as ``members`` does."""
-    listed: list[str] = []
+    result: list[str] = []
 
     def list_name(name: str) -> bool:
-        listed.append(name)
+        result.append(name)
         return False
 
     for _ in members(path, list_name):
         pass  # none is wanted
-    return sorted(listed)
+    return sorted(result)
 
 
 def unzipped(path: Path, header_bytes: int, stated: Callable[[bytes], int]) -> bytes:
@@ -80,45 +80,45 @@ def unzipped(path: Path, header_bytes: int, stated: Callable[[bytes], int]) -> b
             return content
 
 
-def read_members(path: Path, wanted: list[str], what: str, hint: str | None = None) -> dict[str, bytes]:
+def read_members(path: Path, file_names: list[str], what: str, hint: str | None = None) -> dict[str, bytes]:
     """Read the members with these names, in any folder of the archive.
 
     Raises: WorkloadError; if one is missing or occurs twice, it says that ``what`` is allowed, and the hint.
     """
     contents: dict[str, bytes] = {}
-    for name, content in members(path, lambda name: name.rpartition("/")[2] in wanted):
+    for name, content in members(path, lambda name: name.rpartition("/")[2] in file_names):
         short = name.rpartition("/")[2]
         if short in contents:
             raise WorkloadError(f"{path} has two members with the name", value=short, allowed=what)
         contents[short] = content
-    for name in wanted:
+    for name in file_names:
         if name not in contents:
             raise WorkloadError(f"{path} lacks the member", value=name, allowed=what, hint=hint)
     return contents
 
 
-def _of_folder(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+def _of_folder(path: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     with _readable(path):
         for file in sorted(path.rglob("*")):
             name = file.relative_to(path).as_posix()
-            if file.is_file() and wanted(name):
+            if file.is_file() and is_wanted(name):
                 _fits(name, file.stat().st_size, path)
                 yield name, file.read_bytes()
 
 
-def _of_zip(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+def _of_zip(path: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(path) as archive:
         entries = []
-        seen: set[str] = set()
+        names: set[str] = set()
         for info in archive.infolist():
-            name = _checked(info.orig_filename, path, seen)
+            name = _checked(info.orig_filename, path, names)
             mode = info.external_attr >> 16  # Unix mode; 0 if the archive comes from another system
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _refused(path, "a member that is a link or a device", name)
             # Python unpacks the other compressions in one piece, whatever their size.
             if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise _refused(path, "a member that is encrypted or of another compression", name)
-            if not info.is_dir() and wanted(name):
+            if not info.is_dir() and is_wanted(name):
                 _fits(name, info.file_size, path)
                 entries.append((name, info))
         _total(sum(info.file_size for _, info in entries), path)
@@ -129,14 +129,14 @@ def _of_zip(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
             yield name, content
 
 
-def _of_tar(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    seen: set[str] = set()
+def _of_tar(path: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    names: set[str] = set()
     with path.open("rb") as raw:
         stream = _Limited(_plain(raw), path)
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             for info in archive:
                 archive.members = []  # type: ignore[attr-defined]  # else all stay in memory
-                name = _checked(info.name, path, seen)
+                name = _checked(info.name, path, names)
                 if info.isdir():
                     continue
                 if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or info.issparse():
@@ -144,7 +144,7 @@ def _of_tar(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
                 if info.size < 0:
                     raise _refused(path, "a member with a negative size", name)
                 _total(info.offset_data + info.size, path)
-                if wanted(name):
+                if is_wanted(name):
                     _fits(name, info.size, path)
                     file = archive.extractfile(info)
                     content = b"" if file is None else _read(file, info.size)
@@ -158,7 +158,7 @@ def _of_tar(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
                 complete = complete and not rest.strip(b"\0")
                 rest = stream.read(_CHUNK)
             if not complete:
-                raise WorkloadError(f"{path} is cut off or damaged", value=f"after {len(seen)} members")
+                raise WorkloadError(f"{path} is cut off or damaged", value=f"after {len(names)} members")
 
 
 class _Limited(io.RawIOBase):
@@ -209,7 +209,7 @@ def _kind(path: Path) -> str | None:
     return "tar" if start[:2] == b"\x1f\x8b" or start[257:262] == b"ustar" else None
 
 
-def _checked(name: str, path: Path, seen: set[str]) -> str:
+def _checked(name: str, path: Path, names: set[str]) -> str:
     if not name.isprintable():  # it could not be part of a one-line error either
         raise _refused(path, "a member with an unprintable name", ascii(name))
     parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -217,9 +217,9 @@ def _checked(name: str, path: Path, seen: set[str]) -> str:
     if name.startswith("/") or ".." in parts or "\\" in name or drive:
         raise _refused(path, "a member that would lie outside the archive's folder", name)
     plain = "/".join(parts)
-    if plain in seen and parts:
+    if plain in names and parts:
         raise _refused(path, "two members with the same name", name)
-    seen.add(plain)
+    names.add(plain)
     return plain
 
 

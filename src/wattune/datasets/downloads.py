@@ -74,10 +74,10 @@ def local(file: File) -> Path:
     try:
         return Path(pooch.retrieve(file.url, checksum, fname=name, path=_folder(), downloader=_fetch))
     except ValueError as error:  # pooch's, for the checksum; it has deleted the download
-        got = re.search(r"but got (\w+)", str(error))
+        digest = re.search(r"but got (\w+)", str(error))
         raise WorkloadError(
             f"{file} does not have its checksum",
-            value=got[1] if got else str(error),
+            value=digest[1] if digest else str(error),
             allowed=checksum,
             hint="the download was deleted",
         ) from error
@@ -117,7 +117,7 @@ def _fetch(url: str, path: str, _: object) -> None:
 
         file = stack.enter_context(open(path, "wb"))
         progress = stack.enter_context(Progress(*columns, console=Console(stderr=True)))
-        meter = _Meter(file, progress, PurePosixPath(urlsplit(url).path).name)
+        meter = _ProgressWriter(file, progress, PurePosixPath(urlsplit(url).path).name)
         fetch = HTTPDownloader(
             progressbar=meter,
             chunk_size=2**16,
@@ -129,14 +129,14 @@ def _fetch(url: str, path: str, _: object) -> None:
         fetch(url, meter, None)
 
 
-class _Meter:
+class _ProgressWriter:
     """Both the file that pooch writes to and its progress bar, because only a progress bar is given the total size."""
 
     def __init__(self, file: BinaryIO, progress: Any, name: str):
         self._file = file
         self._progress = progress
         self._task = progress.add_task(name, total=None)
-        self._written = 0
+        self._written_bytes = 0
         self._total = 0
 
     @property
@@ -150,10 +150,10 @@ class _Meter:
         self._progress.update(self._task, total=total or None)
 
     def write(self, chunk: bytes) -> None:
-        self._written += len(chunk)
-        self._check(self._written)
+        self._written_bytes += len(chunk)
+        self._check(self._written_bytes)
         self._file.write(chunk)
-        self._progress.update(self._task, completed=self._written)
+        self._progress.update(self._task, completed=self._written_bytes)
 
     def flush(self) -> None:
         self._file.flush()

@@ -72,9 +72,9 @@ class Graphs:
         edges: set[tuple[int, int]] = set()
         ends = list(range(each))  # each node once per edge that it has
         for node in range(each, self.nodes):
-            chosen = {ends[draws.integers(len(ends))] for _ in range(each)}
-            edges |= {_pair(node, other) for other in chosen}
-            ends += [end for other in chosen for end in (node, other)]
+            neighbours = {ends[draws.integers(len(ends))] for _ in range(each)}
+            edges |= {_pair(node, other) for other in neighbours}
+            ends += [end for other in neighbours for end in (node, other)]
         while len(edges) < self.edges and len(edges) < self.nodes * (self.nodes - 1) // 2:
             one, other = ends[draws.integers(len(ends))], int(draws.integers(self.nodes))
             if one != other and _pair(one, other) not in edges:

@@ -92,10 +92,10 @@ class _Decoder:
         for name, content in members(self.path, lambda name: name in rows):
             image = _decoded(content, f"{name} of {self.path}", self.size, self.channels)
             if images is None:
-                if (needed := image.nbytes * len(rows)) > MAX_BYTES:
+                if (size := image.nbytes * len(rows)) > MAX_BYTES:
                     raise WorkloadError(
                         f"bytes of the images of {self.path}",
-                        value=needed,
+                        value=size,
                         allowed=f"up to {MAX_BYTES}",
                         hint="give a smaller size or share, or your own loaders",
                     )
@@ -134,11 +134,11 @@ def _decoded(content: bytes, name: str, size: int | None, channels: int) -> NDAr
     return pixels
 
 
-def _files(listed: list[str], folder: str) -> list[tuple[str, str]]:
+def _files(paths: list[str], folder: str) -> list[tuple[str, str]]:
     """(class, member) of each image in a folder of ``folder``."""
     prefix = "".join(f"{part}/" for part in PurePosixPath(folder).parts)
     images = []
-    for name in listed:
+    for name in paths:
         label, _, file = name.removeprefix(prefix).partition("/")
         if not name.startswith(prefix) or not file or "/" in file or file.startswith("."):
             continue

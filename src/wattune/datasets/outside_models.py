@@ -25,8 +25,8 @@ def outside_model(name: str) -> Callable[..., Any]:
     library, _, model = name.partition(":")
     module = _imported(library, name)
     # timm also accepts names with the tag of their weights ("resnet18.a1_in1k"), and names that it no longer lists.
-    known = module.is_model(model) if library == "timm" else model.lower() in module.list_models()
-    if not known:
+    exists = module.is_model(model) if library == "timm" else model.lower() in module.list_models()
+    if not exists:
         similar = difflib.get_close_matches(model, module.list_models(), n=5, cutoff=0.5)
         raise WorkloadError(
             f"no model of {library} has the name",

@@ -93,20 +93,20 @@ class Text:
                 value=f"{len(codes)} characters",
                 allowed=f"more than sequence_length, {self.length}",
             )
-        used = count * self.length
-        return codes[:used].reshape(count, self.length), codes[1 : used + 1].reshape(count, self.length)
+        length = count * self.length
+        return codes[:length].reshape(count, self.length), codes[1 : length + 1].reshape(count, self.length)
 
 
-def read_texts(files: File | tuple[File, ...], wanted: tuple[str, ...] = (), *, gutenberg: bool = False) -> list[str]:
+def read_texts(files: File | tuple[File, ...], patterns: tuple[str, ...] = (), *, gutenberg: bool = False) -> list[str]:
     """Read the texts in these files, with "\\n" between lines: one from a text file, one per member from an archive.
 
-    ``wanted``: names of members to read, with ``*`` for any characters; by default all that end in .txt.
+    ``patterns``: names of members to read, with ``*`` for any characters; by default all that end in .txt.
     Raises: WorkloadError.
     """
     texts: list[str] = []
     for file in files if isinstance(files, tuple) else (files,):
         path = local(file)
-        contents = _members(path, wanted) if is_archive(path) else [(str(path), _content(path))]
+        contents = _members(path, patterns) if is_archive(path) else [(str(path), _content(path))]
         for name, content in contents:
             text = _decoded(content, name)
             texts.append(without_gutenberg(text, name) if gutenberg else text)
@@ -131,20 +131,20 @@ def without_gutenberg(text: str, name: str) -> str:
     return book.strip() + "\n"
 
 
-def _members(path: Path, wanted: tuple[str, ...]) -> Iterable[tuple[str, bytes]]:
-    listed = names(path)
-    chosen: list[str] = []
-    for pattern in wanted or ("*.txt",):
-        matches = [name for name in listed if fnmatchcase(name, pattern)]
+def _members(path: Path, patterns: tuple[str, ...]) -> Iterable[tuple[str, bytes]]:
+    member_names = names(path)
+    selection: list[str] = []
+    for pattern in patterns or ("*.txt",):
+        matches = [name for name in member_names if fnmatchcase(name, pattern)]
         if not matches:
             raise WorkloadError(
                 f"no text in {path} with the name",
                 value=pattern,
-                allowed=", ".join(listed[:8]) + ", ..." * (len(listed) > 8),
+                allowed=", ".join(member_names[:8]) + ", ..." * (len(member_names) > 8),
             )
-        chosen += matches
-    contents = dict(members(path, set(chosen).__contains__))
-    return [(f"{name} of {path}", contents[name]) for name in dict.fromkeys(chosen)]
+        selection += matches
+    contents = dict(members(path, set(selection).__contains__))
+    return [(f"{name} of {path}", contents[name]) for name in dict.fromkeys(selection)]
 
 
 def _content(path: Path) -> bytes:

@@ -15,7 +15,7 @@ from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorErr
 from wattune.point import Knobs
 from wattune.records import Supply
 from wattune_agent.board import Board
-from wattune_agent.client import Client
+from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board
 from wattune_agent.errors import AgentError
@@ -129,7 +129,7 @@ class BoardDevice(RealDevice):
 
         Raises: DeviceError.
         """
-        if isinstance(self.controller, Client) and self.knobs:
+        if isinstance(self.controller, AgentClient) and self.knobs:
             with mapped():
                 self.controller.guard(cap_w, max_temp_c)
 
@@ -259,7 +259,7 @@ def find_agent(rest: str) -> BoardDevice:
     path, options = split_options(rest, "?", (), device="agent")
     assert not options
     with mapped():
-        client = Client(path or SOCKET)
+        client = AgentClient(path or SOCKET)
         try:
             return BoardDevice(client, None)
         except BaseException:

@@ -131,7 +131,7 @@ class ExactStep(NamedTuple):
 
 
 class BoardController(Protocol):
-    """Direct access to a board's clock and sensor: a ``Controller`` in this process, or a ``Client`` of an agent."""
+    """Direct access to a board's clock and sensor: a ``Controller`` in this process, or an agent's ``AgentClient``."""
 
     def describe(self) -> Mapping[str, Any]:
         """Describe the board."""

@@ -112,10 +112,10 @@ class PowerCapCallback(Callback):
         session.options.loader = passes.loader
         set_fit_check(session, pl_module, batch_size)
         self._calendar = Calendar(trainer, batch_size, parts, moves=not self._keep)
-        self._restored = self._restore(passes)
+        self._session_state = self._restore(passes)
         session.__enter__()
         self._open = True
-        self._logged, self._planned = (0.0, 0.0), 0
+        self._logged, self._last_batch = (0.0, 0.0), 0
         self._step = LightningStep(session, trainer, optimizer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -180,7 +180,7 @@ class PowerCapCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take over from Lightning all counting of batches."""
         self._attach()
-        state, self._restored = self._restored, None
+        state, self._session_state = self._session_state, None
         if state is not None and self._passes is not None:
             # In the middle of an epoch, Lightning reads these before it fetches.
             is_over = self._passes.samples is not None and state["position"] >= self._passes.samples
@@ -209,10 +209,10 @@ class PowerCapCallback(Callback):
         if part.first:
             step.begin()
             if passes.left is not None:
-                self._planned = batch_idx + passes.left
+                self._last_batch = batch_idx + passes.left
             calendar.begin_step(trainer)
         trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = part.ends_pass
-        trainer.fit_loop.max_batches = batch_idx + 1 if part.ends_pass else max(self._planned, batch_idx + 2)
+        trainer.fit_loop.max_batches = batch_idx + 1 if part.ends_pass else max(self._last_batch, batch_idx + 2)
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Read the gradients of a micro-batch."""

@@ -65,8 +65,8 @@ class Calendar:
         """Samples until training ends in the pass that begins; None if it does not end in this pass."""
         if self._budget is None or self._samples is None:
             return None
-        left = self._budget - trainer.current_epoch * self._samples
-        return max(0, left) if left < self._samples else None
+        samples = self._budget - trainer.current_epoch * self._samples
+        return max(0, samples) if samples < self._samples else None
 
     def begin_step(self, trainer: Trainer) -> None:
         """Defer validation to the end of the step, except validation by wall time."""

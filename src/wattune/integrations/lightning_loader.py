@@ -51,11 +51,11 @@ class LightningBatches(CombinedLoader):
         self.wants_norms = False
         """True if the gradient norms of its step would add information."""
         self._session: Session | None = None
-        self._drawn = 0
-        self._begun = False
+        self._draw_order = 0
+        self._has_begun = False
         self._index = -1
         self._parts: Iterator[Part] = iter(())
-        self._resumed: tuple[int, list[Tensor], int] | None = None
+        self._resume_from: tuple[int, list[Tensor], int] | None = None
         self._keep = keep
         self._batch_source: BatchSource | None = None
         self._sampler: LimitedSampler | None = None
@@ -85,8 +85,8 @@ class LightningBatches(CombinedLoader):
                 self._batch_source = BatchSource(self.loader, keep=True)
             else:
                 self._sampler = LimitedSampler(self.loader, self.batches)
-                ordered = remade(self.loader, sampler=self._sampler, batch_size=self.loader.batch_size)
-                self._batch_source = BatchSource(ordered, keep=self._keep)
+                loader = remade(self.loader, sampler=self._sampler, batch_size=self.loader.batch_size)
+                self._batch_source = BatchSource(loader, keep=self._keep)
         return self._batch_source
 
     @property
@@ -106,11 +106,11 @@ class LightningBatches(CombinedLoader):
 
         ``order``: see ``BatchSource.start``.
         """
-        self._resumed = position, random, order
+        self._resume_from = position, random, order
 
     def advance(self) -> None:
         """End the current step."""
-        self.position, self.order = self.position + self.step_samples, self._drawn
+        self.position, self.order = self.position + self.step_samples, self._draw_order
 
     def cut(self, samples: int | None) -> None:
         """End the next pass after this number of samples; None: after all of them."""
@@ -127,8 +127,8 @@ class LightningBatches(CombinedLoader):
         if self._session is not None:
             self._session.drop_step()
             self._fetcher.clear()
-        position = self._resumed[0] if self._resumed is not None else self.position
-        self._parts, self._begun, self._resumed, self.position = iter(()), False, None, 0
+        position = self._resume_from[0] if self._resume_from is not None else self.position
+        self._parts, self._has_begun, self._resume_from, self.position = iter(()), False, None, 0
         return position >= self.samples if self.samples is not None else self.part.ends_pass
 
     def expected(self) -> float:
@@ -146,7 +146,7 @@ class LightningBatches(CombinedLoader):
 
     def __iter__(self) -> Self:
         """Prepare a new pass, which begins with its first batch."""
-        if self._begun and self._session is not None:
+        if self._has_begun and self._session is not None:
             self.end_pass()
         self._index = -1
         return self
@@ -154,7 +154,7 @@ class LightningBatches(CombinedLoader):
     def __next__(self) -> Any:
         """The next micro-batch. Raises: SafetyStop, InputError, DeviceError."""
         assert self._session is not None  # attached before the first batch is fetched
-        if not self._begun:
+        if not self._has_begun:
             self._start()
         self.part = next(self._parts)
         self._index += 1
@@ -166,8 +166,8 @@ class LightningBatches(CombinedLoader):
     # ------------------------------------------------------------------------------------------------------- the pass
 
     def _start(self) -> None:
-        self.position, random, self.order = self._resumed or (0, [], 0)
-        self._resumed, self._begun, self._kind = None, True, None
+        self.position, random, self.order = self._resume_from or (0, [], 0)
+        self._resume_from, self._has_begun, self._kind = None, True, None
         if self._sampler is not None:
             self._sampler.limit = self._limit
         if self.position:
@@ -224,7 +224,7 @@ class LightningBatches(CombinedLoader):
         if run.counter.counts:
             key = tuple(size for _, size in pieces), tuple(shapes(data) for data, _ in pieces)
         session.begin_step(samples, row, key=key, data=[one.data for one in fetched])
-        self.step_samples, self._drawn = samples, fetched[-1].order
+        self.step_samples, self._draw_order = samples, fetched[-1].order
         kind = row, samples, len(pieces)
         self.left = None if kind == self._kind else len(pieces) + self._expected(samples, row)
         self._kind = kind

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from wattune.algorithms import shortage_said
+from wattune.algorithms import memory_errors
 from wattune.devices import Device
 from wattune.integrations.row_groups import Inputs, masked, tokens
 from wattune.integrations.row_lengths import LongestRow
@@ -256,9 +256,9 @@ class Bursts:
         if key in self._works:
             with device.step(self._works[key]):
                 return
-        timed = nullcontext() if counter.counts else device.step(counter.placeholder(size, size))
+        timer = nullcontext() if counter.counts else device.step(counter.placeholder(size, size))
         what = f"a micro-batch of {size} rows of {self._longest.width} tokens"
-        with timed, shortage_said(what), unchanged(run.model), self._reserved() as reserved:
+        with timer, memory_errors(what), unchanged(run.model), self._reserved() as reserved:
             counter.begin(("longest", *key), [batch, reserved])
             try:
                 self._run_pass(batch)

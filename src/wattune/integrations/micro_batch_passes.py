@@ -41,19 +41,19 @@ class MicroBatchPasses:
         self._pad = _padding_token(trainer)
         self._share = 1.0
         self._pending: list[Inputs] = []
-        self._left = 0
+        self._batches_left = 0
 
     # -------------------------------------------------------------------------------------------- in the Trainer's loop
 
     def begin(self, batches: int) -> None:
         """Begin a step of ``batches`` batches."""
-        self._pending, self._left = [], batches
+        self._pending, self._batches_left = [], batches
 
     def training_step(self, model: nn.Module, inputs: Inputs, *others: Any) -> Tensor:
         """Replace the Trainer's ``training_step``: the loss of this call's passes, 0 if they wait for a later call."""
         self._pending.append(inputs)
-        self._left -= 1
-        if self._left > 0 and len(self._pending) < self.size // self.batch:
+        self._batches_left -= 1
+        if self._batches_left > 0 and len(self._pending) < self.size // self.batch:
             return torch.zeros((), device=self._trainer.args.device)
         batches, self._pending = self._pending, []
         if len(batches) == 1 and self.size >= self.batch:

@@ -157,13 +157,13 @@ class TrainerRun:
         return sorted({*smaller, *larger, total})
 
     def _search(self, without: set[Row]) -> Search:
-        allowed = [row for row in self._rows if row not in without] or [self.start]
+        rows = [row for row in self._rows if row not in without] or [self.start]
         device, sensor = self.device, self.device.sensor
         search = TokenSearch(
-            allowed,
+            rows,
             device.combinations(),
             cap_w=self._limit.limit_w,
-            start=min(allowed, key=lambda row: abs(row.micro_batch_size - self.start.micro_batch_size)),
+            start=min(rows, key=lambda row: abs(row.micro_batch_size - self.start.micro_batch_size)),
             margin_w=self._limit.margin_w,
             samples_left=max(1.0, self._samples_left - self.run.samples),
             noise_w=sensor.noise_w,
@@ -228,10 +228,10 @@ class TrainerRun:
         if table is not None:
             cells = tuple(self._cell(point) for point in self.run.explorer.cells)
             table = ProfileTable(**{**dict(table), "cells": cells, "notes": (*table.notes, self.row_note)})
-        chosen = self.run.explorer.search.best()
+        best = self.run.explorer.search.best()
         more = {
             "table": table,
-            "point": record.point if chosen is None else self.run.explorer.place(chosen),
+            "point": record.point if best is None else self.run.explorer.place(best),
             "notes": (*record.notes, self.row_note),
             "tokens": self.tokens.total,
             "tokens_per_s": self.tokens.total / record.time_s if record.time_s else None,

@@ -57,12 +57,12 @@ def attach(
     """
     _check(trainer)
     cap = PowerCap.of(cap_w)
-    opened = open_device(device, seed=seed) if isinstance(device, str) else device
-    if opened is not device:
-        weakref.finalize(trainer, opened.close)
-    check_limit(opened, cap.max_temp_c)
-    limit = cap.at_sensor(opened.supply)
-    capped = Capped(trainer, opened, SessionOptions(cap, seed=seed), limit, path=record)
+    board = open_device(device, seed=seed) if isinstance(device, str) else device
+    if board is not device:
+        weakref.finalize(trainer, board.close)
+    check_limit(board, cap.max_temp_c)
+    limit = cap.at_sensor(board.supply)
+    capped = Capped(trainer, board, SessionOptions(cap, seed=seed), limit, path=record)
     trainer.add_callback(capped)
     return capped
 

@@ -33,26 +33,26 @@ def check_workload(work: Workload, board: Device, *, needs_proxy: bool = True) -
         )
 
 
-def algorithm_of(known: ProfileTable | None, asked: str | None) -> str:
+def algorithm_of(profile: ProfileTable | None, algorithm: str | None) -> str:
     """The training algorithm of a run: the one asked for, else that of the given profile, else backprop.
 
     Raises: InputError if the given profile is of another one; UnknownName.
     """
-    if asked is None:
-        return "backprop" if known is None else known.algorithm
-    wanted = canonical(asked)
-    if known is not None and known.algorithm != wanted:
-        raise InputError("algorithm", value=wanted, allowed=f"{known.algorithm}, that of the given profile")
-    return wanted
+    if algorithm is None:
+        return "backprop" if profile is None else profile.algorithm
+    name = canonical(algorithm)
+    if profile is not None and profile.algorithm != name:
+        raise InputError("algorithm", value=name, allowed=f"{profile.algorithm}, that of the given profile")
+    return name
 
 
-def check_algorithm(what: str, algorithm: str, asked: str) -> None:
+def check_algorithm(what: str, algorithm: str, expected: str) -> None:
     """Refuse a finished record of another training algorithm. Raises: RecordError, UnknownName, InputError."""
-    if algorithm != canonical(asked):
+    if algorithm != canonical(expected):
         raise RecordError(
             f"the finished {what} is of another training algorithm",
             value=algorithm,
-            allowed=canonical(asked),
+            allowed=canonical(expected),
             hint="give another -o FILE",
         )
 
@@ -67,21 +67,21 @@ def check_profile(table: ProfileTable, board: Device, work: Workload, *, command
 
 
 def check_run(
-    arguments: RunArguments, board: Device, work: Workload, known: ProfileTable | None, *, command: str
+    arguments: RunArguments, board: Device, work: Workload, profile: ProfileTable | None, *, command: str
 ) -> None:
-    """Check that the arguments of a run go together, and with its board and the ``known`` profile, if one was given.
+    """Check that the arguments of a run go together, and with its board and the given ``profile``, if there is one.
 
     Raises: InputError; RecordError for a profile of something else, or of batch sizes that will not be trained.
     """
-    if known is not None and arguments.strategy is not None:
+    if profile is not None and arguments.strategy is not None:
         raise InputError("strategy", value=arguments.strategy, allowed="none if a profile is given")
     check_limit(board, arguments.max_temp_c)
-    arguments.cap.at_sensor((known.supply if known is not None else None) or board.supply)
-    if known is None:
+    arguments.cap.at_sensor((profile.supply if profile is not None else None) or board.supply)
+    if profile is None:
         return
-    check_profile(known, board, work, command=command)
-    foreign = sorted(set(known.batch_sizes) - set(work.batch_sizes))
-    if foreign or not known.measured:
+    check_profile(profile, board, work, command=command)
+    foreign = sorted(set(profile.batch_sizes) - set(work.batch_sizes))
+    if foreign or not profile.measured:
         raise RecordError(
             "the profile has batch sizes that the workload lacks" if foreign else "the profile has no measured cell",
             value=", ".join(map(str, foreign)) or None,

@@ -60,7 +60,7 @@ def run(
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
         check_workload(work, board)
-        known = None if profile is None else as_record(ProfileTable, profile)
+        given_profile = None if profile is None else as_record(ProfileTable, profile)
         arguments = RunArguments.check(
             cap,
             device=board.spec or board.name,
@@ -70,13 +70,13 @@ def run(
             strategy=strategy,
             reference=reference,
             compare=compare,
-            algorithm=algorithm_of(known, algorithm),
+            algorithm=algorithm_of(given_profile, algorithm),
             fingerprint=fingerprint(work),
         )
-        check_run(arguments, board, work, known, command=check_command(board, profile, workload))
+        check_run(arguments, board, work, given_profile, command=check_command(board, profile, workload))
         folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
         steps = ResumableRun(board, work, folder, arguments, resume, processes, progress)
-        table = steps.profile(known)
+        table = steps.profile(given_profile)
         check_cap(table, cap)
         curve = steps.estimate(table)
         table, plan = steps.plan(table, curve)

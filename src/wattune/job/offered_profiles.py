@@ -22,7 +22,7 @@ def offered_profile(run: ResumableRun, client: Client) -> ProfileTable | None:
     if run.board.recorded_profile() is not None or run.arguments.strategy is not None:
         return None
     key = profiling.profile_key(run.board, run.work, run.arguments.algorithm)
-    checked = 0
+    checks = 0
     try:
         for offer in client.profiles(key):
             table = client.profile(offer.id)
@@ -30,8 +30,8 @@ def offered_profile(run: ResumableRun, client: Client) -> ProfileTable | None:
                 continue
             if (own := _checked(run, table, offer)) is not None:
                 return own
-            checked += 1
-            if checked == MOST_CHECKED:
+            checks += 1
+            if checks == MOST_CHECKED:
                 break
     except (ServerError, ServerRefused) as error:
         run.warn(f"no profile of another device is used: {error}")
@@ -40,8 +40,8 @@ def offered_profile(run: ResumableRun, client: Client) -> ProfileTable | None:
 
 def covers(run: ResumableRun, table: ProfileTable) -> bool:
     """True if the table has the cells that a profile made here would have: another cap leads to other cells."""
-    tried = {cell.batch_size for cell in (*table.cells, *table.aborted)}
-    if tried != set(run.work.batch_sizes) or table.provenance.kind_on(run.board.kind):
+    sizes = {cell.batch_size for cell in (*table.cells, *table.aborted)}
+    if sizes != set(run.work.batch_sizes) or table.provenance.kind_on(run.board.kind):
         return False
     if run.arguments.reference is True and table.reference is None:
         return False
@@ -76,11 +76,13 @@ def _checked(run: ResumableRun, table: ProfileTable, offer: PublishedProfile) ->
     )
     fresh = {cell.point: cell for cell in again.cells}
     # The cost is that of this device; its cap is the one that the table was measured under, which says how far it goes.
-    spent = deviations.cost and deviations.cost.model_copy(update={"cap_w": table.cost.cap_w if table.cost else None})
+    check_cost = deviations.cost and deviations.cost.model_copy(
+        update={"cap_w": table.cost.cap_w if table.cost else None}
+    )
     return again.model_copy(
         update={
             "cells": tuple(fresh.get(cell.point, cell) for cell in table.cells),
-            "cost": spent,
+            "cost": check_cost,
             "notes": (*table.notes, note),
             "provenance": again.provenance.model_copy(update={"publisher": offer.publisher, "profile": offer.id}),
         }

@@ -42,15 +42,15 @@ class ResumableRun:
     def __post_init__(self) -> None:
         self.start = self.board.state_dict()
 
-    def profile(self, known: ProfileTable | None) -> ProfileTable:
-        """Time and power per batch size and clock; ``known`` is used instead, if it is given.
+    def profile(self, given: ProfileTable | None) -> ProfileTable:
+        """Time and power per batch size and clock; ``given`` is used instead, if there is one.
 
         Raises: InputError and its kinds, DeviceError; the folder is then emptied if nothing was done yet.
         """
         table = self.folder.load(ProfileTable)
         if table is None:
             try:
-                table = known or steps.profile(
+                table = given or steps.profile(
                     self.board,
                     self.work,
                     cap_w=self.arguments.cap,

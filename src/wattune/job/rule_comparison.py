@@ -70,27 +70,27 @@ def compare_rules(
         progress=progress,
     )
     picks = {rule: planning.pick(rule, profile, efficiency, limit) for rule in planning.RULES if rule != FASTEST}
-    chosen = [choice.point for choice in picks.values() if choice is not None and choice.feasible]
+    pick_points = [choice.point for choice in picks.values() if choice is not None and choice.feasible]
     # If no run reached the target, the fastest is unknown.
     own = curve_of(runs, workload=workload.name) if any(run.reached for run in runs) else None
     contenders = [] if own is None else _contenders(profile, own, cap, limit)
-    points = list(dict.fromkeys([*chosen, *contenders]))
+    points = list(dict.fromkeys([*pick_points, *contenders]))
     # A simulated board starts each training from the same state, cold: the order of the rules must not matter.
     start = device.state_dict()
-    priced: dict[OperatingPoint, list[TrainingRecord]] = {}
-    for done, point in enumerate(points):
+    trainings: dict[OperatingPoint, list[TrainingRecord]] = {}
+    for number, point in enumerate(points):
         if progress is not None:
-            progress(done, len(points), f"pricing batch size {point.batch_size}")
-        priced[point] = []
+            progress(number, len(points), f"pricing batch size {point.batch_size}")
+        trainings[point] = []
         for run in runs:
             if run.batch_size == point.batch_size and run.evaluations:
                 if start is not None:
                     device.load_state_dict(start)
-                priced[point].append(training.price(run, device, workload, point, cap_w=limit.limit_w))
+                trainings[point].append(training.price(run, device, workload, point, cap_w=limit.limit_w))
     if progress is not None:
         progress(len(points), len(points), "priced")
-    rows = [_row(rule, choice, priced, len(seeds)) for rule, choice in picks.items()]
-    rows.append(_fastest(priced, len(seeds)))
+    rows = [_row(rule, choice, trainings, len(seeds)) for rule, choice in picks.items()]
+    rows.append(_fastest(trainings, len(seeds)))
     return Comparison(
         device=device.name,
         workload=workload.name,
@@ -105,14 +105,14 @@ def compare_rules(
 
 
 def _row(
-    rule: str, choice: Candidate | None, priced: dict[OperatingPoint, list[TrainingRecord]], seeds: int
+    rule: str, choice: Candidate | None, trainings: dict[OperatingPoint, list[TrainingRecord]], seeds: int
 ) -> ComparisonRow:
     if choice is None:
         return ComparisonRow(rule=rule, why_not="profile and runs do not tell what this rule would choose")
     point = choice.point
     if not choice.feasible:
         return ComparisonRow(rule=rule, **point.fields(), why_not=choice.why_not)
-    runs = priced[point]
+    runs = trainings[point]
     # A seed that diverged before its first evaluation could not be priced.
     censored = seeds - sum(run.reached for run in runs)
     peak_w = max((run.power_peak_w for run in runs), default=None)
@@ -149,16 +149,16 @@ def _contenders(
     return [candidate.point for candidate in best.values()]
 
 
-def _fastest(priced: dict[OperatingPoint, list[TrainingRecord]], seeds: int) -> ComparisonRow:
+def _fastest(trainings: dict[OperatingPoint, list[TrainingRecord]], seeds: int) -> ComparisonRow:
     times = {
         point: mean(run.time_s for run in runs)
-        for point, runs in priced.items()
+        for point, runs in trainings.items()
         if sum(run.reached for run in runs) == seeds
     }
     if not times:
         return ComparisonRow(rule=FASTEST, why_not="no point reached the target with every seed")
     point = min(times, key=lambda p: times[p])
-    return _row(FASTEST, Candidate(**point.fields(), feasible=True), priced, seeds)
+    return _row(FASTEST, Candidate(**point.fields(), feasible=True), trainings, seeds)
 
 
 def _relative(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:

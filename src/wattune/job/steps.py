@@ -186,8 +186,8 @@ def estimate_recorded(
     """
     from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
 
-    chosen = chosen_runs(read_runs(Path(runs)), where or {}, target)
-    return curve_from_runs(chosen, log_step_times=step_times, most=allocate)
+    selection = chosen_runs(read_runs(Path(runs)), where or {}, target)
+    return curve_from_runs(selection, log_step_times=step_times, most=allocate)
 
 
 def plan(
@@ -252,17 +252,17 @@ def train(
     """
     from wattune import profiling, training
 
-    chosen = with_algorithm(plan, algorithm)
+    algorithm_plan = with_algorithm(plan, algorithm)
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
         return training.train(
             board,
             work,
-            chosen,
+            algorithm_plan,
             seed=seed,
             checkpoint=checkpoint,
             resume=resume,
-            key=profiling.profile_key(board, work, chosen.algorithm),
+            key=profiling.profile_key(board, work, algorithm_plan.algorithm),
             weights=weights,
             max_temp_c=max_temp_c,
             progress=progress,
@@ -274,12 +274,12 @@ def with_algorithm(plan: str | Path | Plan, algorithm: str | None) -> Plan:
     """The plan; with ``algorithm`` its best point for that one. Raises: RecordError, UnknownName, InputError."""
     from wattune import planning
 
-    chosen = as_record(Plan, plan)
+    loaded_plan = as_record(Plan, plan)
     if algorithm is None:
-        return chosen
+        return loaded_plan
     from wattune.algorithms import canonical
 
-    return planning.with_algorithm(chosen, canonical(algorithm))
+    return planning.with_algorithm(loaded_plan, canonical(algorithm))
 
 
 def compare(

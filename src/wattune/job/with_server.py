@@ -76,11 +76,11 @@ def run_with_server(
 
     with opened(device, seed=seed) as board, Client(server, token=token, notify=warn) as client:
         client.deliver()
-        served = RunFolder(Path(output)).load(ServedModel) if resume and output else None
-        served = served or client.model(model)
-        work = _fitting(device_workload(served, client.weights(served), data, target=target), warn)
+        served_model = RunFolder(Path(output)).load(ServedModel) if resume and output else None
+        served_model = served_model or client.model(model)
+        work = _fitting(device_workload(served_model, client.weights(served_model), data, target=target), warn)
         check_workload(work, board, needs_proxy=False)
-        known = None if profile is None else as_record(ProfileTable, profile)
+        given_profile = None if profile is None else as_record(ProfileTable, profile)
         arguments = RunArguments.check(
             cap,
             device=board.spec or board.name,
@@ -89,7 +89,7 @@ def run_with_server(
             strategy=strategy,
             reference=reference,
             compare=compare,
-            algorithm=algorithm_of(known, algorithm),
+            algorithm=algorithm_of(given_profile, algorithm),
             fingerprint=fingerprint(work),
             server=server,
             model=model,
@@ -97,13 +97,13 @@ def run_with_server(
             target=target,
             device_name=device_name,
         )
-        check_run(arguments, board, work, known, command=check_command(board, profile, None))
+        check_run(arguments, board, work, given_profile, command=check_command(board, profile, None))
         folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
-        folder.save(served)
+        folder.save(served_model)
         steps = ResumableRun(board, work, folder, arguments, resume, processes, progress)
-        link = ServerLink(steps, client, served, device_name or own_name())
+        link = ServerLink(steps, client, served_model, device_name or own_name())
         with link.reporter:
-            table = link.published(steps.profile(link.begin(known)), is_known=known is not None)
+            table = link.published(steps.profile(link.begin(given_profile)), is_known=given_profile is not None)
             check_cap(table, cap)
             curve = link.estimate()
             table, plan = steps.plan(table, curve)
@@ -123,26 +123,26 @@ class ServerLink:
     It takes over the progress and the evaluations of ``steps``, and passes the progress on.
     """
 
-    def __init__(self, steps: ResumableRun, client: Client, served: ServedModel, device_name: str):
+    def __init__(self, steps: ResumableRun, client: Client, served_model: ServedModel, device_name: str):
         self.steps = steps
         self.client = client
-        self.served = served
+        self.served_model = served_model
         self.device_name = device_name
         self.profile_id: str | None = None
         work, arguments = steps.work, steps.arguments
         self.request = SweepRequest(
-            model=served.model,
+            model=served_model.model,
             algorithm=planning.learns_as(arguments.algorithm),
             strategy="pooled" if arguments.seeds is None else "full",
             seeds=arguments.seeds,
             # None is all of them: devices that leave none out share one job.
-            batch_sizes=None if work.batch_sizes == served.batch_sizes else work.batch_sizes,
+            batch_sizes=None if work.batch_sizes == served_model.batch_sizes else work.batch_sizes,
         )
         first = DeviceStatus(
             device=device_name,
             board=steps.board.name[:200],
             kind=steps.board.kind,
-            model=served.model,
+            model=served_model.model,
             run=uuid.uuid4().hex[:12],  # not the folder, whose name may give something away
             step="waiting",
             cap_w=arguments.cap_w,
@@ -155,8 +155,8 @@ class ServerLink:
         steps.progress = self._report
         steps.on_evaluation = self._report_evaluation
 
-    def begin(self, known: ProfileTable | None) -> ProfileTable | None:
-        """Start the sweep on the server; return ``known``, or else another device's profile if it holds here.
+    def begin(self, profile: ProfileTable | None) -> ProfileTable | None:
+        """Start the sweep on the server; return ``profile``, or else another device's profile if it holds here.
 
         Raises: ServerRefused, DeviceError; InputError if the server's model has changed. The folder is then emptied.
         """
@@ -165,12 +165,12 @@ class ServerLink:
         try:
             if not is_profiled or folder.load(SampleEfficiency) is None:
                 self._begin_sweep()
-            if known is None and not is_profiled:
-                known = offered_profile(self.steps, self.client)
+            if profile is None and not is_profiled:
+                profile = offered_profile(self.steps, self.client)
         except (DeviceError, InputError):
             folder.abandon()
             raise
-        return known
+        return profile
 
     def published(self, table: ProfileTable, *, is_known: bool) -> ProfileTable:
         """The table, with its name on the server; one that was measured here is published there first."""
@@ -192,15 +192,15 @@ class ServerLink:
         curve = folder.load(SampleEfficiency)
         if curve is not None:
             return curve
-        return folder.save(self.client.sweep(self.request, self.served, self.steps.progress_of("estimate")))
+        return folder.save(self.client.sweep(self.request, self.served_model, self.steps.progress_of("estimate")))
 
     def tell_plan(self, plan: Plan) -> None:
         """Report the plan, with the names of the profile and the job that it comes from."""
-        self.reporter.update_plan(plan, profile=self.profile_id, job=self.request.key(self.served.digest))
+        self.reporter.update_plan(plan, profile=self.profile_id, job=self.request.key(self.served_model.digest))
 
     def deliver(self, record: TrainingRecord) -> None:
         """Deliver the record, now or when the server can be reached again."""
-        self.client.upload_training(record, device=self.device_name, model=self.served.model)
+        self.client.upload_training(record, device=self.device_name, model=self.served_model.model)
         self.reporter.update(samples=record.samples, power_w=record.power_mean_w)
 
     def tell_end(self, record: TrainingRecord) -> None:
@@ -210,7 +210,7 @@ class ServerLink:
 
     def _begin_sweep(self) -> None:
         try:
-            status = self.client.start(self.request, self.served)
+            status = self.client.start(self.request, self.served_model)
         except ServerUnavailable:
             return  # the client has warned; it asks again when the curve is needed
         self._report(0, 0, f"estimate: on the server, {status.state}")
@@ -247,6 +247,6 @@ def _fitting(work: Workload, warn: Callable[[str], None]) -> Workload:
         raise WorkloadError(
             "too few training samples", value=work.train_samples, allowed=f"at least {work.batch_sizes[0]}"
         )
-    left = ", ".join(str(size) for size in work.batch_sizes if size not in sizes)
-    warn(f"batch sizes {left} are left out: there are {work.train_samples} training samples")
+    omitted = ", ".join(str(size) for size in work.batch_sizes if size not in sizes)
+    warn(f"batch sizes {omitted} are left out: there are {work.train_samples} training samples")
     return replace(work, batch_sizes=sizes)

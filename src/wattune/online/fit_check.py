@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
-from wattune.algorithms import release, shortage_said
+from wattune.algorithms import memory_errors, release
 from wattune.algorithms.counting import aten
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, OutOfDeviceMemory
@@ -125,7 +125,7 @@ class FitCheck:
         with unchanged(model):
             counter.begin(("trial", size), [list(arguments), options])
             try:
-                with shortage_said(f"a micro-batch of {size}"):
+                with memory_errors(f"a micro-batch of {size}"):
                     timed = self._device.step(counter.placeholder(size, size)) if not counter.counts else nullcontext()
                     with timed, torch.enable_grad():
                         with torch.autocast(kind, dtype=dtype, enabled=enabled):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import Self
 
-from wattune.algorithms import shortage_said
+from wattune.algorithms import memory_errors
 from wattune.cap import PowerCap
 from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop, SensorError, WattuneError
 from wattune.online.batch_source import BatchSource
@@ -240,7 +240,7 @@ class Session:
 def _explain_shortage(error: BaseException, samples: int) -> None:
     """Explain an error of the user's own code that is a shortage of memory. Raises: OutOfDeviceMemory."""
     try:
-        with shortage_said(f"a pass of {samples} samples"):
+        with memory_errors(f"a pass of {samples} samples"):
             raise MemoryError if isinstance(error, MemoryError) else RuntimeError(str(error))
     except OutOfDeviceMemory as short:
         hint = "give wattune.capped(micro_batch_size=...) a size that fits; the batch size stays the same"

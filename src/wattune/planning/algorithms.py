@@ -49,35 +49,35 @@ def plan_algorithms(
         )
     best = partial(plan, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
     attempts = [_attempt(profile, curve, best) for profile, curve in pairs]
-    chosen = min((one.plan for one in attempts if one.plan is not None), key=_seconds, default=None)
-    if chosen is None:
+    fastest = min((one.plan for one in attempts if one.plan is not None), key=_seconds, default=None)
+    if fastest is None:
         raise next(one.why_not for one in attempts if one.why_not is not None)
-    entries = tuple(_entry(one, chosen, reference, memory_bytes) for one in attempts)
-    cost = _cost(chosen, entries, reference)
-    return chosen.model_copy(update={"algorithms": entries, "algorithm_cost": cost})
+    entries = tuple(_entry(one, fastest, reference, memory_bytes) for one in attempts)
+    cost = _cost(fastest, entries, reference)
+    return fastest.model_copy(update={"algorithms": entries, "algorithm_cost": cost})
 
 
-def with_algorithm(plan: Plan, asked: str) -> Plan:
+def with_algorithm(plan: Plan, algorithm: str) -> Plan:
     """The plan to train with the algorithm asked for: this one, or its best point for that algorithm.
 
     A name without options stands for the only algorithm of that name. Raises: RecordError if the plan does not know the
     algorithm, or has no point for it.
     """
-    if asked == plan.algorithm:
+    if algorithm == plan.algorithm:
         return plan
-    named = [one for one in plan.algorithms if asked == one.algorithm]
-    if not named and asked == _name(plan.algorithm):
+    matches = [one for one in plan.algorithms if algorithm == one.algorithm]
+    if not matches and algorithm == _name(plan.algorithm):
         return plan
-    named = named or [one for one in plan.algorithms if asked == _name(one.algorithm)]
-    if len(named) != 1:
-        known = dict.fromkeys([plan.algorithm, *(one.algorithm for one in plan.algorithms)])
+    matches = matches or [one for one in plan.algorithms if algorithm == _name(one.algorithm)]
+    if len(matches) != 1:
+        names = dict.fromkeys([plan.algorithm, *(one.algorithm for one in plan.algorithms)])
         raise RecordError(
             "the plan was made for another training algorithm",
-            value=asked,
-            allowed=", ".join(known),
-            hint=f"profile with --algorithm {asked} and plan again",
+            value=algorithm,
+            allowed=", ".join(names),
+            hint=f"profile with --algorithm {algorithm} and plan again",
         )
-    (choice,) = named
+    (choice,) = matches
     if not choice.feasible or choice.point is None:
         raise RecordError(f"the plan has no point for {choice.algorithm}", value=choice.why_not)
     return plan.model_copy(
@@ -136,11 +136,11 @@ def _paired(
     _alike("efficiency record", [(c.algorithm, {"workload": c.workload, "target": c.target}) for c in curves])
     if twice := _twice([profile.algorithm for profile in profiles]):
         raise RecordError("two profiles are of one training algorithm", value=twice, hint="give one of them")
-    known: dict[str, SampleEfficiency] = {}
+    by_kind: dict[str, SampleEfficiency] = {}
     for curve in curves:
         kind = learns_as(curve.algorithm)
-        if kind in known:
-            both = f"{known[kind].algorithm}, {curve.algorithm}"
+        if kind in by_kind:
+            both = f"{by_kind[kind].algorithm}, {curve.algorithm}"
             raise RecordError("two efficiency records are of the same gradients", value=both, hint="give one of them")
         if curve.reference_samples is None:
             raise RecordError(
@@ -148,16 +148,16 @@ def _paired(
                 value=curve.algorithm,
                 allowed=f"samples at its reference batch size {curve.reference_batch_size}",
             )
-        known[kind] = curve
+        by_kind[kind] = curve
     for profile in profiles:
-        if learns_as(profile.algorithm) not in known:
+        if learns_as(profile.algorithm) not in by_kind:
             raise RecordError(
                 "no efficiency record is of the profile's training algorithm",
                 value=profile.algorithm,
                 allowed=", ".join(curve.algorithm for curve in curves),
                 hint=f"wattune estimate --algorithm {learns_as(profile.algorithm)}",
             )
-    return [(profile, known[learns_as(profile.algorithm)]) for profile in profiles]
+    return [(profile, by_kind[learns_as(profile.algorithm)]) for profile in profiles]
 
 
 def _about(profile: ProfileTable) -> dict[str, object]:
@@ -182,7 +182,7 @@ def _alike(what: str, subjects: Sequence[tuple[str, dict[str, object]]]) -> None
             )
 
 
-def _entry(attempt: _Attempt, chosen: Plan, reference: SampleEfficiency, memory_bytes: float | None) -> AlgorithmChoice:
+def _entry(attempt: _Attempt, best: Plan, reference: SampleEfficiency, memory_bytes: float | None) -> AlgorithmChoice:
     profile, curve, result, error = attempt
     if result is None:
         least = min(needed(profile).values(), default=None)
@@ -191,7 +191,7 @@ def _entry(attempt: _Attempt, chosen: Plan, reference: SampleEfficiency, memory_
             why = why_too_large(least, memory_bytes)
         return AlgorithmChoice(algorithm=profile.algorithm, feasible=False, memory_bytes=least, why_not=why)
     relative = curve.at(result.batch_size).relative_samples or 0.0
-    times = _seconds(result) / _seconds(chosen)
+    times = _seconds(result) / _seconds(best)
     return AlgorithmChoice(
         algorithm=profile.algorithm,
         feasible=True,
@@ -204,23 +204,23 @@ def _entry(attempt: _Attempt, chosen: Plan, reference: SampleEfficiency, memory_
         predicted_j=result.predicted_j,
         predicted_peak_w=result.predicted_peak_w,
         times_chosen=times,
-        why_not=None if result is chosen else f"{times:.2f} x slower" if times >= 1.01 else "less than 1 % slower",
+        why_not=None if result is best else f"{times:.2f} x slower" if times >= 1.01 else "less than 1 % slower",
     )
 
 
-def _cost(chosen: Plan, entries: Sequence[AlgorithmChoice], reference: SampleEfficiency) -> str | None:
+def _cost(plan: Plan, entries: Sequence[AlgorithmChoice], reference: SampleEfficiency) -> str | None:
     """The cost of a gradient other than backprop's, if one was chosen, and the reason why backprop was not."""
-    if learns_as(chosen.algorithm) == REFERENCE:
+    if learns_as(plan.algorithm) == REFERENCE:
         return None
-    own = next(one for one in entries if one.algorithm == chosen.algorithm)
+    own = next(one for one in entries if one.algorithm == plan.algorithm)
     others = [one for one in entries if learns_as(one.algorithm) == REFERENCE]
     cost = (
-        f"{chosen.algorithm} needs {own.relative_samples:.3g} times the samples that backprop needs at batch size "
+        f"{plan.algorithm} needs {own.relative_samples:.3g} times the samples that backprop needs at batch size "
         f"{reference.reference_batch_size}"
     )
-    kept = [one for one in others if one.feasible]
-    if kept:
-        best = min(kept, key=lambda one: one.times_chosen or 0.0)
+    feasible = [one for one in others if one.feasible]
+    if feasible:
+        best = min(feasible, key=lambda one: one.times_chosen or 0.0)
         return f"{cost}, and is faster all the same: {best.algorithm} takes {best.times_chosen:.2f} times as long"
     if not others:
         return f"{cost}; no profile of backprop was given"

@@ -116,16 +116,16 @@ def _ratio(rule: str, option: Option, table: PlanningTable, limit: SensorLimit) 
 
 
 def _best_batch(table: PlanningTable) -> int | None:
-    known = {b: relative for b, relative in table.relative_samples.items() if relative is not None}
+    relative_samples = {b: relative for b, relative in table.relative_samples.items() if relative is not None}
     # Of two batch sizes that need equally many samples, the larger takes fewer steps.
-    return min(known, key=lambda b: (known[b], -b), default=None)
+    return min(relative_samples, key=lambda b: (relative_samples[b], -b), default=None)
 
 
 def _at_own_setting(table: PlanningTable, batch_size: int, limit: SensorLimit) -> RulePick | None:
     options = [option for option in table.at.values() if option.cell.batch_size == batch_size]
-    kept = [option for option in options if limit.allows(option.peak_w)]
-    if kept:
-        return _judged(min(kept, key=rank), limit)
+    allowed = [option for option in options if limit.allows(option.peak_w)]
+    if allowed:
+        return _judged(min(allowed, key=rank), limit)
     if options:
         return _judged(min(options, key=lambda option: (option.peak_w, rank(option))), limit)
     probes = [probe for probe in table.profile.aborted if probe.batch_size == batch_size]

@@ -26,21 +26,21 @@ def figures(option: Option, reference_samples: float | None) -> dict[str, Any]:
 
 
 def candidates(
-    table: PlanningTable, limit: SensorLimit, chosen: Option, too_large: tuple[Candidate, ...] = ()
+    table: PlanningTable, limit: SensorLimit, pick: Option, too_large: tuple[Candidate, ...] = ()
 ) -> tuple[Candidate, ...]:
     """Every cell and every stopped probe of the profile: batch sizes, then knobs, ascending. ``too_large``: those
     that do not fit in the memory limit, of which the table knows nothing."""
-    listed = [_measured(option, table.reference_samples, limit, chosen) for option in table.at.values()]
-    listed += [
+    entries = [_measured(option, table.reference_samples, limit, pick) for option in table.at.values()]
+    entries += [
         Candidate(**cell.point.fields(), feasible=False, why_not="does not fit in memory")
         for cell in table.profile.cells
         if cell.out_of_memory
     ]
-    listed += [
+    entries += [
         Candidate(**point.fields(), feasible=False, why_not=why_stopped(probe, limit))
         for point, probe in table.aborted.items()
     ]
-    return tuple(sorted([*listed, *too_large], key=lambda candidate: candidate.point.order))
+    return tuple(sorted([*entries, *too_large], key=lambda candidate: candidate.point.order))
 
 
 def why_above(power_peak_w: float, limit: SensorLimit) -> str:
@@ -63,22 +63,22 @@ def why_stopped(probe: AbortedProbe, limit: SensorLimit) -> str:
     )
 
 
-def why_slower(option: Option, chosen: Option) -> str | None:
+def why_slower(option: Option, pick: Option) -> str | None:
     """The reason why a feasible option is not the chosen one; None if it is."""
-    if option.point == chosen.point:
+    if option.point == pick.point:
         return None
-    if option.relative_time is None or chosen.relative_time is None:
+    if option.relative_time is None or pick.relative_time is None:
         return CENSORED
-    ratio = option.relative_time / chosen.relative_time
+    ratio = option.relative_time / pick.relative_time
     if ratio >= 1.01:
         return f"{ratio:.2f} x slower"
     reasons = ("less than 1 % slower", "as fast, but takes more energy", "as fast, but draws more power")
-    worse = (mine > best for mine, best in zip(rank(option), rank(chosen), strict=True))
+    worse = (mine > best for mine, best in zip(rank(option), rank(pick), strict=True))
     tie = "as fast; a tie goes to the larger batch, then to the lower setting"
     return next((reason for reason, is_worse in zip(reasons, worse, strict=False) if is_worse), tie)
 
 
-def _measured(option: Option, reference_samples: float | None, limit: SensorLimit, chosen: Option) -> Candidate:
+def _measured(option: Option, reference_samples: float | None, limit: SensorLimit, pick: Option) -> Candidate:
     feasible = limit.allows(option.peak_w)
-    why_not = why_slower(option, chosen) if feasible else why_above(option.peak_w, limit)
+    why_not = why_slower(option, pick) if feasible else why_above(option.peak_w, limit)
     return Candidate(**figures(option, reference_samples), feasible=feasible, why_not=why_not)

@@ -19,7 +19,7 @@ from wattune.search.observation import PointStats, SensorModel
 
 
 def confidence(
-    profile: ProfileTable, efficiency: SampleEfficiency, limit: SensorLimit, chosen: Option
+    profile: ProfileTable, efficiency: SampleEfficiency, limit: SensorLimit, pick: Option
 ) -> dict[str, float | None]:
     """The plan's fields ``p_best``, ``expected_loss`` and ``p_over_cap``; None if the records do not tell.
 
@@ -30,14 +30,14 @@ def confidence(
     times = log_step_times(profile, limit)
     sizes = [point.batch_size for point in efficiency.points if point.relative_samples and point.batch_size in times]
     covariance = _covariance(efficiency, sizes)
-    if covariance is not None and chosen.cell.batch_size in sizes:
+    if covariance is not None and pick.cell.batch_size in sizes:
         samples = np.log([efficiency.at(size).relative_samples or 1.0 for size in sizes])
         means, sds = np.array([times[size] for size in sizes]).T
-        choice = assess(sizes, samples + means, covariance + np.diag(sds**2), picked=chosen.cell.batch_size)
+        choice = assess(sizes, samples + means, covariance + np.diag(sds**2), picked=pick.cell.batch_size)
     return {
-        "p_best": None if choice is None else choice.p_best[chosen.cell.batch_size],
+        "p_best": None if choice is None else choice.p_best[pick.cell.batch_size],
         "expected_loss": None if choice is None else choice.expected_regret,
-        "p_over_cap": None if limit.limit_w is None else _over(profile, chosen.cell, limit.limit_w),
+        "p_over_cap": None if limit.limit_w is None else _over(profile, pick.cell, limit.limit_w),
     }
 
 
@@ -49,20 +49,20 @@ def robustness(plan: Plan, tables: Iterable[ProfileTable], efficiency: SampleEff
     for profile in tables:
         draws += 1
         table = PlanningTable(profile, efficiency)
-        pick, chosen = table.at.get(point), fastest(table.rows, limit)
+        pick, other_pick = table.at.get(point), fastest(table.rows, limit)
         over_cap += pick is None or not limit.allows(pick.peak_w)
-        if chosen is None:
+        if other_pick is None:
             unkept += 1
             continue
-        best += chosen.point == point
-        best_batch_size += chosen.point.batch_size == plan.batch_size
+        best += other_pick.point == point
+        best_batch_size += other_pick.point.batch_size == plan.batch_size
         own = [
             option
             for option in table.at.values()
             if option.point.batch_size == plan.batch_size and limit.allows(option.peak_w)
         ]
         if own:
-            losses.append(rank(min(own, key=rank))[0] / rank(chosen)[0] - 1)
+            losses.append(rank(min(own, key=rank))[0] / rank(other_pick)[0] - 1)
     return Robustness(
         draws=draws,
         best=best,
@@ -89,6 +89,6 @@ def _over(profile: ProfileTable, cell: ProfileCell, limit_w: float) -> float | N
     if step_s is None or mean_w is None or peak_w is None or scatter_w is None or cell.steps is None:
         return None
     readings = SensorModel(window_s=profile.sensor_window_s or 0.0)
-    seen = PointStats.of(readings, step_s, mean_w, peak_w, step_s * cell.steps)
-    highest_w, sd_w = seen.highest_w(readings, scatter_w)
+    stats = PointStats.of(readings, step_s, mean_w, peak_w, step_s * cell.steps)
+    highest_w, sd_w = stats.highest_w(readings, scatter_w)
     return float(ndtr((highest_w - limit_w) / sd_w))

@@ -67,27 +67,27 @@ def plan(
     one_size = profile is not whole
     profile, too_large = within(profile, memory_bytes)
     table = PlanningTable(profile, efficiency)
-    chosen = fastest(table.rows, limit)
-    if chosen is None:
+    pick = fastest(table.rows, limit)
+    if pick is None:
         raise _why_nothing(table, limit)
     source = profile.provenance
-    if profile.program is not None and chosen.cell.power_limit_w is not None:
+    if profile.program is not None and pick.cell.power_limit_w is not None:
         notes += (NOT_PINNED,)
     result = Plan(
-        **figures(chosen, table.reference_samples),
-        step_s=chosen.step_s,
-        power_mean_w=chosen.mean_w,
-        **confidence(profile, efficiency, limit, chosen),
+        **figures(pick, table.reference_samples),
+        step_s=pick.step_s,
+        power_mean_w=pick.mean_w,
+        **confidence(profile, efficiency, limit, pick),
         cap_w=limit.limit_w,
         cap_side=cap.side,
         supply_cap_w=cap.supply_w,
         supply=profile.supply,
         margin_w=limit.margin_w,
         memory_limit_bytes=memory_bytes,
-        predicted_memory_bytes=needed(profile).get(chosen.point.shape),
-        notes=(*notes, *_notes(chosen.cell, efficiency), *profile.notes),
-        candidates=candidates(table, limit, chosen, too_large),
-        baselines=() if one_size else _baselines(table, limit, chosen),
+        predicted_memory_bytes=needed(profile).get(pick.point.shape),
+        notes=(*notes, *_notes(pick.cell, efficiency), *profile.notes),
+        candidates=candidates(table, limit, pick, too_large),
+        baselines=() if one_size else _baselines(table, limit, pick),
         gain_over_caps=gain_over_caps(table, limit.margin_w),
         device=profile.device,
         workload=profile.workload,
@@ -121,7 +121,7 @@ def check_profile(profile: ProfileTable, key: ProfileKey, *, kind: Kind | None =
             hint = f"check with five cells if it still holds: {command}"
     else:
         pairs = {"device": (profile.device, key.device), "algorithm": (profile.algorithm, key.algorithm)}
-        differences = [f"{name} ({wanted}, not {own})" for name, (own, wanted) in pairs.items() if own != wanted]
+        differences = [f"{name} ({value}, not {own})" for name, (own, value) in pairs.items() if own != value]
     foreign = profile.provenance.kind_on(kind)
     if foreign:
         differences, hint = [*foreign, *differences], "profile again"
@@ -170,7 +170,7 @@ def _at_size(
     return part, even, (NO_CURVE,)
 
 
-def _baselines(table: PlanningTable, limit: SensorLimit, chosen: Option) -> tuple[Baseline, ...]:
+def _baselines(table: PlanningTable, limit: SensorLimit, pick: Option) -> tuple[Baseline, ...]:
     baselines = []
     for rule in BASELINES:
         choice = choose(rule, table, limit)
@@ -178,28 +178,28 @@ def _baselines(table: PlanningTable, limit: SensorLimit, chosen: Option) -> tupl
             continue
         why_not, speed_up = choice.why_not, None
         if choice.feasible and isinstance(choice.option, Option):
-            why_not = why_slower(choice.option, chosen)
-            if choice.option.relative_time is not None and chosen.relative_time is not None:
-                speed_up = choice.option.relative_time / chosen.relative_time
+            why_not = why_slower(choice.option, pick)
+            if choice.option.relative_time is not None and pick.relative_time is not None:
+                speed_up = choice.option.relative_time / pick.relative_time
         baselines.append(
             Baseline(**fields(choice, table), rule=rule, feasible=choice.feasible, why_not=why_not, speed_up=speed_up)
         )
     return tuple(baselines)
 
 
-def _notes(chosen: ProfileCell, efficiency: SampleEfficiency) -> tuple[str, ...]:
-    point = efficiency.at(chosen.batch_size)
+def _notes(cell: ProfileCell, efficiency: SampleEfficiency) -> tuple[str, ...]:
+    point = efficiency.at(cell.batch_size)
     notes = []
     if point.censored:
         notes.append(
-            f"{point.censored} of {point.runs} proxy runs at batch size {chosen.batch_size} did not reach the target: "
+            f"{point.censored} of {point.runs} proxy runs at batch size {cell.batch_size} did not reach the target: "
             "it needs more samples than this plan assumes"
         )
-    if chosen.disturbed:
-        what = chosen.throttled or (f"{chosen.over_current} over-current events",)
+    if cell.disturbed:
+        what = cell.throttled or (f"{cell.over_current} over-current events",)
         notes.append(f"the board was throttled while this point was measured ({', '.join(what)})")
-    if chosen.swapped_bytes:
-        notes.append(f"the board swapped {chosen.swapped_bytes / 2**20:.0f} MiB while this point was measured")
+    if cell.swapped_bytes:
+        notes.append(f"the board swapped {cell.swapped_bytes / 2**20:.0f} MiB while this point was measured")
     return tuple(notes)
 
 
@@ -211,9 +211,9 @@ def _why_nothing(table: PlanningTable, limit: SensorLimit) -> CapError | NoFeasi
             value=", ".join(str(b) for b, relative in table.relative_samples.items() if relative is None),
             hint="estimate with a larger budget or a lower proxy target",
         )
-    measured = [(option.peak_w, point, "peak") for point, option in table.at.items()]
+    powers = [(option.peak_w, point, "peak") for point, option in table.at.items()]
     stopped = [(probe.power_w, point, "reading of a stopped probe") for point, probe in table.aborted.items()]
-    power_w, point, what = min(measured or stopped)
+    power_w, point, what = min(powers or stopped)
     if limit.allows(power_w):
         return NoFeasiblePoint(
             "every probe of the profile was stopped at the cap that it was made for",

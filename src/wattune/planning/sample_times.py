@@ -19,19 +19,19 @@ def log_step_times(profile: ProfileTable, limit: SensorLimit) -> dict[int, tuple
     point of a row, a guided profile may have left out settings that stay under the cap, since no plausible number of
     samples would make them the best: the standard deviation then includes what such a setting might save.
     """
-    measured = profile.measured
-    kept = [cell for cell in measured if limit.allows(_known(cell.power_peak_w))]
-    highest = max((cell.knobs.first or 0.0 for cell in kept), default=0.0)
-    closed = {cell.shape for cell in measured if not limit.allows(_known(cell.power_peak_w))}
-    closed |= {probe.shape for probe in profile.aborted}
-    found: dict[int, tuple[float, float]] = {}
-    for size in sorted({cell.batch_size for cell in kept}):
-        best = min((cell for cell in kept if cell.batch_size == size), key=_seconds)
+    cells = profile.measured
+    allowed = [cell for cell in cells if limit.allows(_known(cell.power_peak_w))]
+    highest = max((cell.knobs.first or 0.0 for cell in allowed), default=0.0)
+    limited_shapes = {cell.shape for cell in cells if not limit.allows(_known(cell.power_peak_w))}
+    limited_shapes |= {probe.shape for probe in profile.aborted}
+    times: dict[int, tuple[float, float]] = {}
+    for size in sorted({cell.batch_size for cell in allowed}):
+        best = min((cell for cell in allowed if cell.batch_size == size), key=_seconds)
         sd, setting = _sd(best), best.knobs.first  # a guided profile sets one knob at most
-        if profile.strategy == "guided" and setting and best.shape not in closed:
+        if profile.strategy == "guided" and setting and best.shape not in limited_shapes:
             sd = math.hypot(sd, math.log(highest / setting) / 2)
-        found[size] = (math.log(_seconds(best)), sd)
-    return found
+        times[size] = (math.log(_seconds(best)), sd)
+    return times
 
 
 def _sd(cell: ProfileCell) -> float:

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from wattune.cap import SensorLimit
-from wattune.planning.table import Option, Row
+from wattune.planning.table import Option, OptionRow
 
 
-def fastest(rows: Iterable[Row], limit: SensorLimit) -> Option | None:
+def fastest(rows: Iterable[OptionRow], limit: SensorLimit) -> Option | None:
     """The feasible option with the least relative time; None if there is none.
 
     Ties go to the lower energy, then the lower peak power, the larger batch size, the larger micro-batch size and the
@@ -30,7 +30,7 @@ def rank(option: Option) -> tuple[Any, ...]:
     return (time, time * option.mean_w, option.peak_w, -shape.batch, -shape.micro, knobs.order)
 
 
-def _fastest_of(row: Row, limit: SensorLimit) -> Option | None:
+def _fastest_of(row: OptionRow, limit: SensorLimit) -> Option | None:
     options = row.options
     if options[0].relative_time is None:
         return None

@@ -32,7 +32,7 @@ class Option(NamedTuple):
     peak_w: float
 
 
-class Row(NamedTuple):
+class OptionRow(NamedTuple):
     """The options of one batch size and micro-batch size, by ascending knobs.
 
     ``ordered``: peak power never falls and relative time always falls towards higher knobs, so the highest ones that
@@ -59,8 +59,8 @@ class PlanningTable:
                 allowed=f"{profile.algorithm}, as in the profile",
                 hint="estimate it with the profile's algorithm",
             )
-        measured = profile.measured
-        if not measured and not profile.aborted:
+        cells = profile.measured
+        if not cells and not profile.aborted:
             raise RecordError(
                 "the profile has no measured cell",
                 value=f"{len(profile.cells)} cells",
@@ -69,8 +69,8 @@ class PlanningTable:
             )
         self.profile = profile
         self.reference_samples = efficiency.reference_samples
-        needed = {b: efficiency.at(b).relative_samples for b in sorted({cell.batch_size for cell in measured})}
-        self.rows = tuple(_rows(measured, needed, self.reference_samples or 1.0))
+        relative_samples = {b: efficiency.at(b).relative_samples for b in sorted({cell.batch_size for cell in cells})}
+        self.rows = tuple(_rows(cells, relative_samples, self.reference_samples or 1.0))
         self.at = {option.point: option for row in self.rows for option in row.options}
         self.combinations = sorted({point.knobs for point in self.at if point.knobs})
         self.aborted = {probe.point: probe for probe in profile.aborted}
@@ -99,7 +99,7 @@ def worst_case(reference: ReferenceSet | None) -> dict[Knobs, float]:
 
 def _rows(
     cells: Iterable[ProfileCell], relative_samples: dict[int, float | None], reference_samples: float
-) -> Iterable[Row]:
+) -> Iterable[OptionRow]:
     rows: dict[BatchShape, list[Option]] = {}
     for cell in cells:
         point, relative = cell.point, relative_samples[cell.batch_size]
@@ -119,4 +119,4 @@ def _rows(
         options.sort(key=lambda option: option.point.knobs.order)
         rising = all(low.peak_w <= high.peak_w for low, high in pairwise(options))
         times = [option.relative_time for option in options if option.relative_time is not None]
-        yield Row(shape.batch, tuple(options), rising and all(slow > fast for slow, fast in pairwise(times)))
+        yield OptionRow(shape.batch, tuple(options), rising and all(slow > fast for slow, fast in pairwise(times)))

@@ -71,10 +71,10 @@ def cluster_training(workload: Workload, executor: str) -> Iterator[Callable[[Se
     """
     with connected(executor) as ray:
         try:
-            sent = ray.put(workload)
+            reference = ray.put(workload)
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             raise WorkloadError(f"{workload.name} cannot be sent to a cluster", value=str(error)) from error
-        yield partial(_on_nodes, ray, ray.remote(num_cpus=1, max_retries=RETRIES)(_train), sent)
+        yield partial(_on_nodes, ray, ray.remote(num_cpus=1, max_retries=RETRIES)(_train), reference)
 
 
 def outcome(ray: Any, task: Any) -> Any:

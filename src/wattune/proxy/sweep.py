@@ -85,8 +85,8 @@ def trainer(
     if folder is not None:
         _make(folder)
     fingerprint = workload.fingerprint()
-    report = progress or (lambda done, total, what: None)
-    done: dict[ProxyRun, LearningCurve] = {}
+    report = progress or (lambda curves, total, what: None)
+    curves: dict[ProxyRun, LearningCurve] = {}
     with ExitStack() as stack:
         train: Callable[[Sequence[ProxyRun]], Results] | None = None
 
@@ -97,32 +97,32 @@ def trainer(
                 for request in requests
             ]
             finished = {run: curve for run in runs if (curve := run.finished(workload)) is not None}
-            done.update(finished)
+            curves.update(finished)
             total = most or len(runs)
             if finished:
-                report(len(done), total, f"{len(finished)} of {_runs(len(runs))} already finished")
-            left = [run for run in runs if run not in done]
-            if left and train is None and executor is not None:
+                report(len(curves), total, f"{len(finished)} of {_runs(len(runs))} already finished")
+            remaining = [run for run in runs if run not in curves]
+            if remaining and train is None and executor is not None:
                 workload.check()
-                report(len(done), total, f"{_runs(len(left))} to train on the cluster")
+                report(len(curves), total, f"{_runs(len(remaining))} to train on the cluster")
                 train = stack.enter_context(cluster_training(workload, executor))
-            elif left and train is None:
+            elif remaining and train is None:
                 workload.check()
-                count = min(processes or cores(), most or len(left))
+                count = min(processes or cores(), most or len(remaining))
                 if count > 1 and not is_picklable(workload):
-                    report(len(done), total, "the workload cannot be pickled: training in this process")
+                    report(len(curves), total, "the workload cannot be pickled: training in this process")
                     count = 1
-                report(len(done), total, f"{_runs(len(left))} to train, {count} at a time")
+                report(len(curves), total, f"{_runs(len(remaining))} to train, {count} at a time")
                 train = stack.enter_context(worker_pool(workload, count))
-            if left and train is not None:
+            if remaining and train is not None:
                 try:
-                    with closing(train(left)) as results:
+                    with closing(train(remaining)) as results:
                         for run, result in results:
-                            done[run] = result
-                            report(len(done), total, _line(result))
+                            curves[run] = result
+                            report(len(curves), total, _line(result))
                 except KeyboardInterrupt as error:
-                    raise Interrupted(f"interrupted after {len(done)} of {_runs(total)}") from error
-            return [done[run] for run in runs]
+                    raise Interrupted(f"interrupted after {len(curves)} of {_runs(total)}") from error
+            return [curves[run] for run in runs]
 
         yield get
 

@@ -51,14 +51,14 @@ def worker_pool(workload: Workload, processes: int) -> Iterator[Callable[[Sequen
         yield partial(_here, workload)
         return
     spawn = multiprocessing.get_context("spawn")
-    watched, held = spawn.Pipe(duplex=False)
+    watched, writer = spawn.Pipe(duplex=False)
     executor = ProcessPoolExecutor(
         processes, mp_context=spawn, initializer=_start, initargs=(watched, os.getpid(), workload)
     )
     try:
         yield partial(_in_processes, executor)
     finally:
-        held.close()
+        writer.close()
         executor.shutdown(cancel_futures=True)
         watched.close()
 

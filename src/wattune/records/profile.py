@@ -191,11 +191,11 @@ class ProfileTable(Record):
 
     @model_validator(mode="after")
     def _unique(self) -> Self:
-        seen = set()
+        points = set()
         for cell in self.cells:
-            if cell.point in seen:
+            if cell.point in points:
                 raise ValueError(f"each cell once, but {cell.point} occurs twice")
-            seen.add(cell.point)
+            points.add(cell.point)
         return self
 
     @property

@@ -66,22 +66,22 @@ def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: SampleE
     is_absolute = all(candidate.predicted_s is not None for candidate in best.values())
     unit = 1.0 if is_absolute else (plan.relative_time or min(c.relative_time or 1.0 for c in best.values()))
     sizes = sorted({candidate.batch_size for candidate in plan.candidates})
-    shown = [size for size in sizes if size in best]
+    timed_sizes = [size for size in sizes if size in best]
     x = {size: f"{size}<br>{_short(best[size])}" if size in best else f"{size}<br>none" for size in sizes}
     value = {s: (c.predicted_s if is_absolute else (c.relative_time or 0.0) / unit) or 0.0 for s, c in best.items()}
-    bands = {size: _share(efficiency, size) for size in shown}
-    chosen = [size for size in shown if size == plan.batch_size]
+    bands = {size: _share(efficiency, size) for size in timed_sizes}
+    pick = [size for size in timed_sizes if size == plan.batch_size]
     data = [
         *_band(
-            [x[s] for s in shown],
-            [None if (b := bands[s]) is None else value[s] * b[0] for s in shown],
-            [None if (b := bands[s]) is None else value[s] * b[1] for s in shown],
+            [x[s] for s in timed_sizes],
+            [None if (b := bands[s]) is None else value[s] * b[0] for s in timed_sizes],
+            [None if (b := bands[s]) is None else value[s] * b[1] for s in timed_sizes],
         ),
-        line([x[s] for s in shown], [value[s] for s in shown], "", "var(--second)", hoverinfo="skip"),
+        line([x[s] for s in timed_sizes], [value[s] for s in timed_sizes], "", "var(--second)", hoverinfo="skip"),
     ]
     for sizes_shown, name, colour, size in (
-        ([s for s in shown if s not in chosen], "other batch sizes", "var(--second)", 9),
-        (chosen, "chosen", "var(--accent)", 13),
+        ([s for s in timed_sizes if s not in pick], "other batch sizes", "var(--second)", 9),
+        (pick, "chosen", "var(--accent)", 13),
     ):
         data.append(
             dots(
@@ -147,8 +147,8 @@ def best_settings(plan: Plan) -> dict[int, Candidate]:
 
 def best_sample_s(plan: Plan, profile: ProfileTable) -> dict[int, float]:
     """Seconds per sample of every batch size at its best setting under the cap, from the profile."""
-    measured = {cell.point: cell for cell in profile.measured}
-    cells = {size: measured.get(candidate.point) for size, candidate in best_settings(plan).items()}
+    cell_at = {cell.point: cell for cell in profile.measured}
+    cells = {size: cell_at.get(candidate.point) for size, candidate in best_settings(plan).items()}
     return {size: cell.step_s / size for size, cell in cells.items() if cell is not None and cell.step_s is not None}
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from wattune.records import AlgorithmChoice, Baseline, Comparison, ComparisonRow, Plan
 from wattune.reporting import phrases
 
-Row = tuple[str, ...]
+TableRow = tuple[str, ...]
 
 
-def compared(comparison: Comparison, plus_minus: str = "±") -> list[Row]:
+def compared(comparison: Comparison, plus_minus: str = "±") -> list[TableRow]:
     """Rows of a comparison: rule, batch, setting, time, energy, peak, slowdown over wattune, above fastest, remark."""
     return [
         (
@@ -27,7 +27,7 @@ def compared(comparison: Comparison, plus_minus: str = "±") -> list[Row]:
     ]
 
 
-def predicted(plan: Plan) -> list[Row]:
+def predicted(plan: Plan) -> list[TableRow]:
     """Rows of a plan's baselines: rule, batch, setting, time, energy, peak, slowdown over the pick, remark."""
     return [
         (
@@ -43,7 +43,7 @@ def predicted(plan: Plan) -> list[Row]:
     ]
 
 
-def algorithms(plan: Plan) -> list[Row]:
+def algorithms(plan: Plan) -> list[TableRow]:
     """Rows of a plan's algorithms: name, batch, setting, memory, samples, time, energy, slowdown, remark."""
     return [
         (

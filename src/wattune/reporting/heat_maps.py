@@ -42,8 +42,8 @@ def arrange(profile: ProfileTable) -> HeatMap:
     entries: list[ProfileCell | AbortedProbe] = [*profile.cells, *profile.aborted]
     rows = tuple(sorted({entry.shape for entry in entries}))
     # A batch size that does not fit in memory fits at no setting, so a profile may probe it at one only.
-    tried: list[ProfileCell | AbortedProbe] = [*profile.measured, *profile.aborted]
-    columns = tuple(sorted({entry.knobs for entry in tried or entries if entry.knobs})) or (Knobs(),)
+    probes: list[ProfileCell | AbortedProbe] = [*profile.measured, *profile.aborted]
+    columns = tuple(sorted({entry.knobs for entry in probes or entries if entry.knobs})) or (Knobs(),)
     cells = {(rows.index(cell.shape), columns.index(cell.knobs)): cell for cell in profile.measured}
     aborted = {(rows.index(probe.shape), columns.index(probe.knobs)): probe for probe in profile.aborted}
     out = {rows.index(cell.shape) for cell in profile.cells if cell.out_of_memory}
@@ -217,12 +217,12 @@ def _chosen(grid: HeatMap, plan: Plan) -> tuple[int, int] | None:
 def _bars(grid: HeatMap, value: Callable[[ProfileCell], float], unit: str, colours: str, plan: Plan | None) -> Spec:
     # One column does not make a map: without a knob, or at one setting, show a bar per batch size.
     cells = {row: grid.cells[row, 0] for row in range(len(grid.rows)) if (row, 0) in grid.cells}
-    chosen = _chosen(grid, plan) if plan is not None else None
+    pick = _chosen(grid, plan) if plan is not None else None
     bars: Spec = {
         "type": "bar",
         "x": [grid.label(row) for row in cells],
         "y": [value(cell) for cell in cells.values()],
-        "marker": {"color": ["var(--accent)" if chosen == (row, 0) else f"var(--{colours}-1)" for row in cells]},
+        "marker": {"color": ["var(--accent)" if pick == (row, 0) else f"var(--{colours}-1)" for row in cells]},
         "text": [number(value(cell)) for cell in cells.values()],
         "insidetextanchor": "start",
         "hovertext": [_hover(grid, row, 0) for row in cells],

@@ -84,12 +84,12 @@ def _with_folder(records: RecordSet, folder: Path) -> RecordSet:
     for part in ("proxy", "target"):
         contents = [(path, read_json(path)) for path in sorted((folder / "curves" / part).glob("*.json"))]
         # The folder may have other files besides the curves.
-        parsed = [
+        loaded_curves = [
             LearningCurve.parse(data, source=str(path))
             for path, data in contents
             if isinstance(data, dict) and data.get("record") == LearningCurve.name
         ]
-        curves = tuple(sorted(parsed, key=lambda curve: (curve.batch_size, curve.seed)))
+        curves = tuple(sorted(loaded_curves, key=lambda curve: (curve.batch_size, curve.seed)))
         records = replace(records, **{part: getattr(records, part) + curves})
     return records
 

@@ -50,12 +50,12 @@ def headline(records: RecordSet) -> str:
     own, rival = (_row(records, rule) for rule in (phrases.OWN_RULE, phrases.FIXED_CLOCK_RULE))
     if own and rival and rival.speed_up is not None and own.point == plan.point:
         return f"{where} trains {phrases.gain(rival.speed_up)} {phrases.FIXED_CLOCK}, {under}"
-    predicted = phrases.baseline(plan)
-    if predicted is None:
+    baseline = phrases.baseline(plan)
+    if baseline is None:
         return f"{where} is predicted to reach the target soonest, {under}"
-    if predicted.speed_up is None:
+    if baseline.speed_up is None:
         return f"{where} is predicted to reach the target soonest, {under}; {phrases.FIXED_CLOCK} is not feasible"
-    return f"{where} is predicted to train {phrases.gain(predicted.speed_up)} {phrases.FIXED_CLOCK}, {under}"
+    return f"{where} is predicted to train {phrases.gain(baseline.speed_up)} {phrases.FIXED_CLOCK}, {under}"
 
 
 def _tiles(records: RecordSet) -> list[Tile]:
@@ -140,8 +140,8 @@ def _learning(part: str, curves: Sequence[LearningCurve], records: RecordSet) ->
         sample_s = batch_size_charts.best_sample_s(records.chosen, records.profile)
         kind = records.profile.provenance.kind
         title = f"Learning curves on the {part} over time"
-        timed = training_charts.timed_curves(f"{part}-curves-time", title, curves, sample_s, kind)
-        items += [timed] if timed else []
+        by_time = training_charts.timed_curves(f"{part}-curves-time", title, curves, sample_s, kind)
+        items += [by_time] if by_time else []
     return items
 
 
@@ -222,8 +222,8 @@ def _sources(records: RecordSet) -> Section:
 
 
 def _all(records: RecordSet) -> list[Record]:
-    given = (records.profile, records.efficiency, records.plan, records.training, records.comparison)
-    return [record for record in given if record is not None]
+    members = (records.profile, records.efficiency, records.plan, records.training, records.comparison)
+    return [record for record in members if record is not None]
 
 
 def _origin(records: RecordSet) -> str:

@@ -52,7 +52,7 @@ def comparison_rows(comparison: Comparison) -> Table:
 
 def baseline_rows(plan: Plan, origin: str) -> Table:
     """The picks of the other rules, with the plan's predictions."""
-    chosen = (
+    plan_row = (
         phrases.OWN_RULE,
         phrases.batch(plan.point),
         phrases.setting(plan.point),
@@ -63,7 +63,7 @@ def baseline_rows(plan: Plan, origin: str) -> Table:
         "chosen",
     )
     rows = [
-        chosen,
+        plan_row,
         *predicted(plan),
     ]
     head = ("rule", "batch size", "setting", "time", "energy", "peak power", "slower by", "")
@@ -86,8 +86,8 @@ def algorithm_rows(plan: Plan, origin: str) -> Table:
 
 def candidate_rows(plan: Plan, origin: str) -> Table:
     """Every candidate, the fastest first, and why it was not chosen."""
-    ordered = sorted(plan.candidates, key=lambda c: (not c.feasible, c.relative_time or float("inf"), c.batch_size))
-    marked = frozenset(i for i, candidate in enumerate(ordered) if candidate.point == plan.point)
+    candidates = sorted(plan.candidates, key=lambda c: (not c.feasible, c.relative_time or float("inf"), c.batch_size))
+    marked = frozenset(i for i, candidate in enumerate(candidates) if candidate.point == plan.point)
     rows = [
         (
             phrases.batch(candidate.point),
@@ -98,7 +98,7 @@ def candidate_rows(plan: Plan, origin: str) -> Table:
             "yes" if candidate.feasible else "no",
             candidate.why_not or "chosen",
         )
-        for candidate in ordered
+        for candidate in candidates
     ]
     head = ("batch size", "setting", "time", "energy", "peak power", "feasible", "remark")
     numeric = (True, True, True, True, True, False, False)

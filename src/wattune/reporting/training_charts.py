@@ -46,19 +46,19 @@ def power_trace(training: TrainingRecord) -> Figure | None:
     if training.plan.cap_w is not None:
         shape, label_ = rule(training.plan.cap_w, f"cap {phrases.cap(training.plan.cap_w)}")
         shapes, annotations = [shape], [label_]
-    known = sorted({setting for setting in settings if setting is not None})
+    levels = sorted({setting for setting in settings if setting is not None})
     more: Spec = {}
-    if known:
+    if levels:
         steps = line(times, settings, knob, "var(--quiet)", line={"shape": "hv", "width": 1.5}, yaxis="y2")
         data.append({**steps, "hovertemplate": "%{y:g}<extra></extra>", "showlegend": False})
-        ticks = known if len(known) <= 3 else [known[0], known[-1]]
-        space = 0.15 * (known[-1] - known[0]) or 0.1 * known[0]
-        extent = [known[0] - space, known[-1] + space]
+        ticks = levels if len(levels) <= 3 else [levels[0], levels[-1]]
+        space = 0.15 * (levels[-1] - levels[0]) or 0.1 * levels[0]
+        extent = [levels[0] - space, levels[-1] + space]
         more["yaxis2"] = axis(phrases.KNOBS[name], domain=[0, 0.22], tickvals=ticks, range=extent)
     figure = spec(
         data,
-        axis("time (s)", showgrid=False, anchor="y2" if known else "y"),
-        axis("board power (W)", domain=[0.32 if known else 0, 1]),
+        axis("time (s)", showgrid=False, anchor="y2" if levels else "y"),
+        axis("board power (W)", domain=[0.32 if levels else 0, 1]),
         shapes=shapes,
         annotations=annotations,
         showlegend=bool(training.guard),
@@ -85,16 +85,18 @@ def evaluations(training: TrainingRecord) -> Figure | None:
     style: Spec = {"mode": "lines+markers", "marker": {"size": 6}}
     by_samples = line([point.samples for point in points], metric, "this run", "var(--accent)", **style)
     data = [{**by_samples, "hovertemplate": "%{y:.4g} after %{x:,} samples<extra></extra>"}]
-    timed = [point for point in points if point.time_s is not None]
+    timed_points = [point for point in points if point.time_s is not None]
     more: Spec = {}
-    if timed:
-        by_time = line([p.time_s for p in timed], [p.metric for p in timed], "this run", "var(--accent)", **style)
+    if timed_points:
+        by_time = line(
+            [p.time_s for p in timed_points], [p.metric for p in timed_points], "this run", "var(--accent)", **style
+        )
         data.append({**by_time, "xaxis": "x2", "hovertemplate": "%{y:.4g} after %{x:.4~g} s<extra></extra>"})
         more["xaxis2"] = axis("time on the device (s)", domain=[0.54, 1], rangemode="tozero")
     _add_target(more, training.target)
     figure = spec(
         data,
-        axis("samples", domain=[0, 0.46 if timed else 1], rangemode="tozero"),
+        axis("samples", domain=[0, 0.46 if timed_points else 1], rangemode="tozero"),
         axis(phrases.metric(training.metric)),
         **more,
     )
@@ -121,14 +123,14 @@ def timed_curves(
     ``sample_s``: batch size -> seconds per sample; ``step_times``: their origin. None if no batch size of the curves
     has a setting under the cap.
     """
-    shown = [curve for curve in curves if curve.batch_size in sample_s]
-    if not shown:
+    timed = [curve for curve in curves if curve.batch_size in sample_s]
+    if not timed:
         return None
     origin = f"predicted, {phrases.origin(step_times=step_times, samples=_kind(curves))}"
     note = "Each batch size at its best setting under the cap; steps only, without evaluations."
     if missing := sorted({curve.batch_size for curve in curves} - sample_s.keys()):
         note += f" No such setting: batch size {', '.join(map(str, missing))}."
-    return Figure(key, title, origin, _curves(shown, sample_s, "time on the device (s)", "s"), note=note)
+    return Figure(key, title, origin, _curves(timed, sample_s, "time on the device (s)", "s"), note=note)
 
 
 def _curves(curves: Sequence[LearningCurve], scale: Mapping[int, float], label: str, unit: str) -> Spec:

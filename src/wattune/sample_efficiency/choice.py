@@ -71,14 +71,14 @@ def choose(curve: CurvePosterior, log_step_times: LogTimes, *, transfer: bool = 
     if unknown := sorted(set(log_step_times) - set(curve.batch_sizes)):
         raise ValueError(f"the curve has no batch sizes {unknown}")
     sizes = [size for size in curve.batch_sizes if size in log_step_times]
-    lost = np.array([size in curve.lost for size in sizes], dtype=bool)
-    if lost.all():
+    is_lost = np.array([size in curve.lost for size in sizes], dtype=bool)
+    if is_lost.all():
         raise ValueError("no batch size has both a step time and a run that reached the target")
     at = [curve.batch_sizes.index(size) for size in sizes]
     times = np.array([log_step_times[size] for size in sizes])
     mean = curve.mean[at] + times[:, 0]
     covariance = (curve.covariance if transfer else curve.proxy_covariance)[np.ix_(at, at)] + np.diag(times[:, 1] ** 2)
-    return assess(sizes, mean, covariance, picked=sizes[int(np.argmin(np.where(lost, np.inf, mean)))])
+    return assess(sizes, mean, covariance, picked=sizes[int(np.argmin(np.where(is_lost, np.inf, mean)))])
 
 
 def assess(sizes: Sequence[int], mean: Array, covariance: Array, *, picked: int) -> BatchSizeChoice:

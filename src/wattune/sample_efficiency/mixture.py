@@ -112,7 +112,7 @@ class Mixture(NamedTuple):
 
 def fit_mixture(runs: Sequence[Observation], sizes: tuple[int, ...], critical: tuple[float, float]) -> Mixture:
     """Fit the model to the runs. ``critical``: prior median of B_c, and the standard deviation of its logarithm."""
-    grid, factors = _Grid(sizes, critical), _Factors(runs, sizes)
+    grid, factors = _ParameterGrid(sizes, critical), _Factors(runs, sizes)
     mixture = grid.mix(factors)
     for _ in range(_ROUNDS if factors.censored.any() else 0):
         if not factors.update(mixture):
@@ -181,7 +181,7 @@ def _seeds(runs: Sequence[Observation]) -> Array:
     return np.eye(len(index))[[index[name] for name in names]] if runs else np.zeros((0, 0))
 
 
-class _Grid:
+class _ParameterGrid:
     """Grid of the hyperparameters: all combinations of B_c and p (c,), and of delta, sigma and rho (h,)."""
 
     def __init__(self, sizes: tuple[int, ...], critical: tuple[float, float]):

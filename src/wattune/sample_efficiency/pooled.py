@@ -42,15 +42,15 @@ def pooled_curve(
     reached = {size: [r.samples for r in runs if r.batch_size == size and r.reached] for size in posterior.batch_sizes}
     points = []
     for place, size in enumerate(posterior.batch_sizes):
-        lost = size in posterior.lost
-        low, high = (None, None) if lost else posterior.band(size)
+        is_lost = size in posterior.lost
+        low, high = (None, None) if is_lost else posterior.band(size)
         points.append(
             EfficiencyPoint(
                 batch_size=size,
-                relative_samples=None if lost else float(np.exp(posterior.mean[place])),
+                relative_samples=None if is_lost else float(np.exp(posterior.mean[place])),
                 low=low,
                 high=high,
-                samples=None if lost or not runs else float(np.exp(posterior.log_samples[place])),
+                samples=None if is_lost or not runs else float(np.exp(posterior.log_samples[place])),
                 samples_std=stdev(reached[size]) if len(reached[size]) > 1 else None,
                 runs=posterior.runs[size],
                 censored=posterior.censored[size],

@@ -80,31 +80,31 @@ def chosen_runs(
     ``target`` is a target_accuracy, or else a target_quantile. Raises: InputError, with the choices, if that leaves no
     run, or runs that do not belong together.
     """
-    left = list(runs)
+    remaining = list(runs)
     for column, value in where.items():
-        if column not in left[0].key:
-            raise InputError("no such column", value=column, allowed=", ".join(left[0].key))
-        selection = [run for run in left if _number_or_text(run.key[column]) == _number_or_text(value)]
+        if column not in remaining[0].key:
+            raise InputError("no such column", value=column, allowed=", ".join(remaining[0].key))
+        selection = [run for run in remaining if _number_or_text(run.key[column]) == _number_or_text(value)]
         if not selection:
-            raise InputError(f"no run with this {column}", value=value, allowed=_values(left, column))
-        left = selection
+            raise InputError(f"no run with this {column}", value=value, allowed=_values(remaining, column))
+        remaining = selection
     if target is not None:
-        targets = [column for column in left[0].key if column.startswith("target_")]
+        targets = [column for column in remaining[0].key if column.startswith("target_")]
         if not targets:
             raise InputError("--target for runs without targets", allowed="a target_accuracy or target_quantile column")
-        selections = ([run for run in left if _equals(run.key[column], target)] for column in targets)
+        selections = ([run for run in remaining if _equals(run.key[column], target)] for column in targets)
         selection = next(filter(None, selections), [])
         if not selection:
-            allowed = "; ".join(f"{column} {_values(left, column)}" for column in targets)
+            allowed = "; ".join(f"{column} {_values(remaining, column)}" for column in targets)
             raise InputError("no run with this target", value=f"{target:g}", allowed=allowed)
-        left = selection
-    if len({_values_of(run, run.key) for run in left}) > 1:
-        columns = _distinguishing(left)
-        choices = dict.fromkeys(" ".join(f"{column}={run.key[column]}" for column in columns) for run in left)
+        remaining = selection
+    if len({_values_of(run, run.key) for run in remaining}) > 1:
+        columns = _distinguishing(remaining)
+        choices = dict.fromkeys(" ".join(f"{column}={run.key[column]}" for column in columns) for run in remaining)
         raise InputError(
             "runs of several workloads or targets: select with --where COLUMN=VALUE", allowed="; ".join(choices)
         )
-    return left
+    return remaining
 
 
 def _distinguishing(runs: Sequence[RecordedRun]) -> list[str]:
@@ -143,21 +143,23 @@ def curve_from_runs(
             allowed=", ".join(map(str, sizes)),
             hint="list only these in --step-times",
         )
-    used = [run.observation for run in runs]
+    observations = [run.observation for run in runs]
     if most is None:
-        posterior, reason = fit(used, sizes), "all runs were used"
+        posterior, reason = fit(observations, sizes), "all runs were used"
     else:
-        used, scheduler = _replay(used, sizes, log_step_times, most)
+        observations, scheduler = _replay(observations, sizes, log_step_times, most)
         posterior, reason = scheduler.posterior, scheduler.reason
-    if used and not set(posterior.batch_sizes if log_step_times is None else log_step_times) - posterior.lost:
+    if observations and not set(posterior.batch_sizes if log_step_times is None else log_step_times) - posterior.lost:
         raise InputError(
-            "no run reached the target at an allowed batch size", value=f"{len(used)} runs", allowed="at least one"
+            "no run reached the target at an allowed batch size",
+            value=f"{len(observations)} runs",
+            allowed="at least one",
         )
     key = runs[0].key
     targets = [float(text) for name in ("target_accuracy", "target_quantile") if _is_number(text := key.get(name, ""))]
     return pooled_curve(
         posterior,
-        used,
+        observations,
         log_step_times=log_step_times,
         workload=key["workload"],
         target=targets[0] if targets else None,
@@ -170,14 +172,16 @@ def _replay(
     runs: Sequence[Observation], sizes: Sequence[int], log_step_times: LogTimes | None, most: int
 ) -> tuple[list[Observation], RunScheduler]:
     """Replay the scheduler over the recorded runs, each batch size's in the order of their seeds."""
-    left = {size: sorted((run for run in runs if run.batch_size == size), key=_seed, reverse=True) for size in sizes}
+    queues = {size: sorted((run for run in runs if run.batch_size == size), key=_seed, reverse=True) for size in sizes}
     scheduler = RunScheduler(sizes, log_step_times=log_step_times, most=min(most, MAX_RUNS))
-    used: list[Observation] = []
-    while (size := scheduler.next(used, without=[size for size in sizes if not left[size]])) is not None:
-        run, budget = left[size].pop(), scheduler.budget(size)
+    observations: list[Observation] = []
+    while (size := scheduler.next(observations, without=[size for size in sizes if not queues[size]])) is not None:
+        run, budget = queues[size].pop(), scheduler.budget(size)
         # A run over its budget would have been stopped there.
-        used.append(run if budget is None or run.samples <= budget else run._replace(samples=budget, reached=False))
-    return used, scheduler
+        observations.append(
+            run if budget is None or run.samples <= budget else run._replace(samples=budget, reached=False)
+        )
+    return observations, scheduler
 
 
 def _seed(run: Observation) -> int:
@@ -211,10 +215,10 @@ def _run(line: int, cells: Mapping[str, str], where: str) -> RecordedRun:
         )
     size = _whole(cells["batch_size"], f"{where}, batch_size", "a whole number, 1 or more", least=1)
     seed = _whole(cells["seed"], f"{where}, seed", "a whole number")
-    needed = samples if samples is not None else budget
-    assert needed is not None
+    count = samples if samples is not None else budget
+    assert count is not None
     return RecordedRun(
-        line, {name: cells[name] for name in KEY if name in cells}, Observation(size, needed, samples is not None, seed)
+        line, {name: cells[name] for name in KEY if name in cells}, Observation(size, count, samples is not None, seed)
     )
 
 

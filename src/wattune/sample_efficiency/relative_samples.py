@@ -18,16 +18,16 @@ BAND = 0.90
 
 @dataclass(frozen=True)
 class _Arm:
-    """All runs of one batch size; ``needed`` holds the budget of a censored run, a lower bound."""
+    """All runs of one batch size; ``samples`` holds the budget of a censored run, a lower bound."""
 
     batch_size: int
-    needed: tuple[int, ...]
+    samples: tuple[int, ...]
     reached: tuple[int, ...]
     grid_variance: float
 
     @property
     def censored(self) -> int:
-        return len(self.needed) - len(self.reached)
+        return len(self.samples) - len(self.reached)
 
 
 def curve(runs: Sequence[LearningCurve], *, workload: str) -> SampleEfficiency:
@@ -53,7 +53,7 @@ def curve(runs: Sequence[LearningCurve], *, workload: str) -> SampleEfficiency:
     spread = _pooled(arms)
     points = []
     for arm in arms:
-        relative = mean(arm.needed) / mean(reference.needed) if arm.reached else None
+        relative = mean(arm.samples) / mean(reference.samples) if arm.reached else None
         low, high = _band(arm, reference, relative, spread)
         points.append(
             EfficiencyPoint(
@@ -61,9 +61,9 @@ def curve(runs: Sequence[LearningCurve], *, workload: str) -> SampleEfficiency:
                 relative_samples=relative,
                 low=low,
                 high=high,
-                samples=mean(arm.needed) if arm.reached else None,
+                samples=mean(arm.samples) if arm.reached else None,
                 samples_std=stdev(arm.reached) if len(arm.reached) > 1 else None,
-                runs=len(arm.needed),
+                runs=len(arm.samples),
                 censored=arm.censored,
             )
         )
@@ -98,7 +98,7 @@ def _arm(batch_size: int, runs: Sequence[LearningCurve]) -> _Arm:
     reached = [run for run in runs if run.reached]
     return _Arm(
         batch_size=batch_size,
-        needed=tuple(run.samples if run.reached else max(run.samples, run.budget_samples) for run in runs),
+        samples=tuple(run.samples if run.reached else max(run.samples, run.budget_samples) for run in runs),
         reached=tuple(run.samples for run in reached),
         grid_variance=mean((last_interval(run) / run.samples) ** 2 / 12 for run in reached) if reached else 0.0,
     )

@@ -114,14 +114,14 @@ class RunScheduler:
             return self._stop(f"{self._most} runs")
         if not self._open:
             return self._stop("no batch size can run")
-        left = [size for size in self._open if size not in without]
+        sizes = [size for size in self._open if size not in without]
         first = self._first(sampled, without)
         is_decided = len(self._open) == 1 and self._open[0] not in self.posterior.lost
         if is_decided and (first is None or not observations):
             return self._stop("only one batch size can be best")
         if observations and not any(run.reached for run in observations):
             # The batch sizes so far may be too large for the target: halfway down, and up again if none is left.
-            new = [size for size in left if not counts[size]]
+            new = [size for size in sizes if not counts[size]]
             below = [size for size in new if size < sampled[0]]
             if not new:
                 return self._stop("no run reached the target")
@@ -132,17 +132,17 @@ class RunScheduler:
             return self._stop(f"the expected regret on the proxy is below {SMALL_REGRET:.0%}")
         if self._is_resolved():
             return self._stop("the proxy is known better than it predicts the target")
-        new = [size for size in left if not counts[size]]
+        new = [size for size in sizes if not counts[size]]
         if len(set(sampled) & set(self._open)) < 4 and new:
-            left = new  # spread beats repetition
-        if not left:
+            sizes = new  # spread beats repetition
+        if not sizes:
             return self._stop("no runs are left")
         gains = dict(zip(self.batch_sizes, self._gains(), strict=True))
-        if max(gains[size] for size in left) < MIN_GAIN:
+        if max(gains[size] for size in sizes) < MIN_GAIN:
             return self._stop(f"another run would gain less than {MIN_GAIN:.1%}")
-        needed = self._seconds * np.exp(self.posterior.log_samples - self.posterior.log_samples.max())
-        cost = dict(zip(self.batch_sizes, np.sqrt(needed), strict=True))
-        return self._go(max(left, key=lambda size: gains[size] / cost[size]), "the largest gain for its time")
+        seconds = self._seconds * np.exp(self.posterior.log_samples - self.posterior.log_samples.max())
+        cost = dict(zip(self.batch_sizes, np.sqrt(seconds), strict=True))
+        return self._go(max(sizes, key=lambda size: gains[size] / cost[size]), "the largest gain for its time")
 
     def budget(self, batch_size: int) -> float | None:
         """Samples after which to stop a run of this batch size: it is far behind the best one, or will not reach the
@@ -175,8 +175,8 @@ class RunScheduler:
     def _contenders(self) -> tuple[int, ...]:
         runs, lost = self.posterior.runs, self.posterior.lost
         # A batch size that missed the target again and again is not going to reach it.
-        left = [size for size in self.batch_sizes if size not in lost or runs[size] < MAX_MISSES]
-        devices = [{size: times[size] for size in left if size in times} for times in self._devices]
+        sizes = [size for size in self.batch_sizes if size not in lost or runs[size] < MAX_MISSES]
+        devices = [{size: times[size] for size in sizes if size in times} for times in self._devices]
         return tuple(sorted({size for times in devices for size in contenders(self.posterior, times)}))
 
     def _first(self, sampled: Sequence[int], without: Collection[int]) -> int | None:
@@ -192,10 +192,10 @@ class RunScheduler:
             [size for size in sizes if size not in sampled and size not in without]
             for sizes in (self._open, self._initial)
         ]
-        if len(sampled) >= MIN_SIZES or not (left := new[0] or new[1]):
+        if len(sampled) >= MIN_SIZES or not (unsampled := new[0] or new[1]):
             return None
         parts = 8 if len(sampled) == 1 else 2
-        return min(left, key=lambda size: abs(math.log(size * parts / largest)))
+        return min(unsampled, key=lambda size: abs(math.log(size * parts / largest)))
 
     def _regret(self) -> float:
         choices = [choose(self.posterior, _exact(times), transfer=False) for times in self._devices]
@@ -231,13 +231,13 @@ class RunScheduler:
         for times in self._devices:
             at = [place for place, size in enumerate(self.batch_sizes) if size in times]
             mean = curve.mean[at] + np.array([times[self.batch_sizes[place]][0] for place in at])
-            lost = np.array([self.batch_sizes[place] in curve.lost for place in at], dtype=bool)
-            now = np.where(lost, np.inf, mean).min()
+            is_lost = np.array([self.batch_sizes[place] in curve.lost for place in at], dtype=bool)
+            now = np.where(is_lost, np.inf, mean).min()
             for place, count in enumerate(counts):
                 # The part of a seed's variance that other batch sizes share is known if they were trained with it.
                 sd = curve.own_sd if count < max(counts) else curve.noise_sd
                 moves = covariance[at, place] / math.sqrt(covariance[place, place] + sd**2)
-                usable = np.where(lost & (np.array(at) != place), np.inf, mean)
+                usable = np.where(is_lost & (np.array(at) != place), np.inf, mean)
                 best = (usable + _NODES[:, None] * moves).min(axis=1)
                 gains[place] += max(0.0, float(now - _WEIGHTS @ best)) / len(self._devices)
         return gains

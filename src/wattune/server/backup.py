@@ -162,8 +162,8 @@ def _write_table(archive: tarfile.TarFile, session: Session, table: Columns) -> 
     """Add a table to the archive; return the SHA-256 of its lines."""
     digest = hashlib.sha256()
     with tempfile.SpooledTemporaryFile(max_size=16 * PART_BYTES) as lines:
-        ordered = select(table).order_by(*table.primary_key.columns)
-        for row in session.execute(ordered.execution_options(yield_per=ROWS)).mappings():
+        query = select(table).order_by(*table.primary_key.columns)
+        for row in session.execute(query.execution_options(yield_per=ROWS)).mappings():
             line = json.dumps(dict(row), allow_nan=False, separators=(",", ":")).encode() + b"\n"
             digest.update(line)
             lines.write(line)

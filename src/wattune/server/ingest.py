@@ -140,12 +140,12 @@ def _data(proxy: Workload, table: dict[str, Any], folder: Path, imported: _Impor
     if source in SOURCES and all(_is_file(table[key], folder, source) for key in file_keys):
         kind: FileKind = "text" if source == "text" else "npz"
         return {**table, **{key: f"sha256:{imported.add(folder / table[key], kind)}" for key in file_keys}}
-    loaded = proxy.loaded
-    if not isinstance(loaded, Data):
+    proxy_data = proxy.loaded
+    if not isinstance(proxy_data, Data):
         raise WorkloadError("a server's proxy cannot use data loaders", allowed="arrays, or a data source")
     data: dict[str, Any] = {"source": "npz"}
     with tempfile.TemporaryDirectory(prefix="wattune-") as temporary:
-        for part, (x, y) in (("train", loaded.train), ("test", loaded.test)):
+        for part, (x, y) in (("train", proxy_data.train), ("test", proxy_data.test)):
             path = Path(temporary, f"{part}.npz")
             np.savez_compressed(path, inputs=x.numpy(), targets=y.numpy())
             data[part] = f"sha256:{imported.add(path, 'npz')}"

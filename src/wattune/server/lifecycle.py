@@ -118,15 +118,15 @@ def check_tls(settings: Settings) -> None:
 class _Server(uvicorn.Server):
     """Uvicorn server that reports readiness, and stops at once if a signal arrived before its own handlers."""
 
-    def __init__(self, config: uvicorn.Config, signals: list[int], started: Callable[[], None]):
+    def __init__(self, config: uvicorn.Config, signals: list[int], on_start: Callable[[], None]):
         super().__init__(config)
-        self._signals, self._started = signals, started
+        self._signals, self._on_start = signals, on_start
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.should_exit = self.should_exit or bool(self._signals)
         if not self.should_exit:
-            self._started()
+            self._on_start()
 
 
 @contextmanager
@@ -206,14 +206,14 @@ def _clean_up(settings: Settings, database: Database) -> None:
 @contextmanager
 def _signals() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM; uvicorn handles them itself, and re-raises them on exit."""
-    received: list[int] = []
+    numbers: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
+        numbers.append(number)
 
     before: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield received
+        yield numbers
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

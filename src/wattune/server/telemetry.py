@@ -40,15 +40,15 @@ class Telemetry:
             return
         client_id = dict(scope["headers"]).get(b"x-request-id", b"")
         request_id = client_id.decode() if _ID.fullmatch(client_id) else f"{self._process}{next(self._count):010x}"
-        begin_s, status, sent = time.perf_counter(), 0, 0
+        begin_s, status, sent_bytes = time.perf_counter(), 0, 0
 
         async def send_observed(message: Message) -> None:
-            nonlocal status, sent
+            nonlocal status, sent_bytes
             if message["type"] == "http.response.start":
                 status = message["status"]
                 _add_headers(scope, message, request_id)
             elif message["type"] == "http.response.body":
-                sent += len(message.get("body", b""))
+                sent_bytes += len(message.get("body", b""))
             await send(message)
 
         failure: BaseException | None = None
@@ -84,7 +84,7 @@ class Telemetry:
                     "route": route,
                     "status": status,
                     "ms": round(seconds * 1000, 1),
-                    "bytes": sent,
+                    "bytes": sent_bytes,
                     "client": (scope.get("client") or (None,))[0],
                     "token": getattr(identity, "name", None),
                 },

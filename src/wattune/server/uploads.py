@@ -83,9 +83,9 @@ def _tensor(name: str, entry: Any) -> tuple[int, int]:
         raise _bad_header(f"shape of {label}", shape, "up to 16 whole numbers, 0 or more")
     if not _are_whole(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _bad_header(f"data_offsets of {label}", offsets, "[begin, end]")
-    needed = math.prod(shape) * TYPE_BYTES[dtype]
-    if offsets[1] - offsets[0] != needed:
-        raise _bad_header(f"data_offsets of {label}", offsets, f"{needed} bytes, to match its shape")
+    size = math.prod(shape) * TYPE_BYTES[dtype]
+    if offsets[1] - offsets[0] != size:
+        raise _bad_header(f"data_offsets of {label}", offsets, f"{size} bytes, to match its shape")
     return offsets[0], offsets[1]
 
 

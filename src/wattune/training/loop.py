@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from wattune.algorithms import Batch, Progressed, TrainingAlgorithm, learn, shortage_said
+from wattune.algorithms import Batch, EvaluationPoint, TrainingAlgorithm, learn, memory_errors
 from wattune.cap import SensorLimit
 from wattune.devices import Device, MeterFigures
 from wattune.errors import SafetyStop
@@ -81,7 +81,7 @@ class Outcome:
 class TrainingLoop:
     """A training run on a device, at the plan's setting.
 
-    ``save`` gets, after each evaluation and at a safety stop, the state that a later loop continues from as ``saved``:
+    ``save`` gets, after each evaluation and at a safety stop, the state that a later loop continues from as ``state``:
     JSON values, everything but the algorithm's state.
     """
 
@@ -91,13 +91,13 @@ class TrainingLoop:
         task: TrainingTask,
         *,
         save: Callable[[dict[str, Any]], None] | None = None,
-        saved: dict[str, Any] | None = None,
+        state: dict[str, Any] | None = None,
         progress: Progress | None = None,
         on_evaluation: Callable[[Evaluation, float | None], None] | None = None,
     ):
         plan = task.plan
         self.task = task
-        self.save, self.saved, self.progress, self.on_evaluation = save, saved, progress, on_evaluation
+        self.save, self.state, self.progress, self.on_evaluation = save, state, progress, on_evaluation
         self.samples = 0
         self.evaluations: list[Evaluation] = []
         self.drift = DriftWatch(device, plan, task.budget_samples)
@@ -114,9 +114,9 @@ class TrainingLoop:
         Raises: DeviceError, InputError.
         """
         with self.capped as capped:
-            capped.start(self.saved)
-            if self.saved:
-                self._load(self.saved)
+            capped.start(self.state)
+            if self.state:
+                self._load(self.state)
             try:
                 if not self._reached():
                     self._train()
@@ -184,7 +184,7 @@ class TrainingLoop:
     def _evaluation(self) -> Iterator[None]:
         device, works = self.capped.device, self.task.evaluation_works
         if device.executes_steps:
-            with shortage_said("an evaluation"), device.step(works[0]):
+            with memory_errors("an evaluation"), device.step(works[0]):
                 yield
             return
         # If nothing runs on the device, the parts of the evaluation pass one after the other.
@@ -193,7 +193,7 @@ class TrainingLoop:
                 pass
         yield
 
-    def _evaluated(self, at: Progressed) -> None:
+    def _evaluated(self, at: EvaluationPoint) -> None:
         capped = self.capped
         # Before the sensor's first reading there are no figures.
         figures = capped.meter.figures() if capped.limiter.has_read else None
@@ -251,12 +251,12 @@ class TrainingLoop:
             }
         )
 
-    def _load(self, saved: dict[str, Any]) -> None:
-        self.samples = saved["samples"]
-        self.evaluations = [Evaluation(**evaluation) for evaluation in saved["evaluations"]]
-        self.drift.load_state_dict(saved["drift"])
-        self.replanned = [PointChange(**change) for change in saved["replanned"]]
-        self._moves = saved["moves"]
+    def _load(self, state: dict[str, Any]) -> None:
+        self.samples = state["samples"]
+        self.evaluations = [Evaluation(**evaluation) for evaluation in state["evaluations"]]
+        self.drift.load_state_dict(state["drift"])
+        self.replanned = [PointChange(**change) for change in state["replanned"]]
+        self._moves = state["moves"]
 
     def _reached(self) -> bool:
         workload = self.task.workload
@@ -275,10 +275,10 @@ def _line(workload: Workload, evaluation: Evaluation) -> str:
 
 
 def _with_settings(
-    trace: Iterable[tuple[float, float]], changes: Sequence[tuple[float, Knobs]], planned: Knobs
+    trace: Iterable[tuple[float, float]], changes: Sequence[tuple[float, Knobs]], plan_setting: Knobs
 ) -> tuple[PowerSample, ...]:
     # A reading is of the setting of the last change before it.
-    samples, knobs, following = [], planned, 0
+    samples, knobs, following = [], plan_setting, 0
     for time_s, power_w in trace:
         while following < len(changes) and changes[following][0] < time_s:
             knobs = changes[following][1]

@@ -36,13 +36,13 @@ class Drift(NamedTuple):
         return max(abs(self.time - 1), abs(self.power - 1)) > STALE
 
     def __str__(self) -> str:
-        said = []
+        parts = []
         if abs(self.power - 1) > STALE:
-            said.append(f"steps draw {100 * abs(self.power - 1):.0f} % {'more' if self.power > 1 else 'less'}")
+            parts.append(f"steps draw {100 * abs(self.power - 1):.0f} % {'more' if self.power > 1 else 'less'}")
         if abs(self.time - 1) > STALE:
-            steps, longer = "" if said else "steps ", "longer" if self.time > 1 else "less"
-            said.append(f"{steps}take {100 * abs(self.time - 1):.0f} % {longer}")
-        return " and ".join(said) + " than the profile says"
+            steps, longer = "" if parts else "steps ", "longer" if self.time > 1 else "less"
+            parts.append(f"{steps}take {100 * abs(self.time - 1):.0f} % {longer}")
+        return " and ".join(parts) + " than the profile says"
 
 
 class DriftWatch:
@@ -54,7 +54,7 @@ class DriftWatch:
     def __init__(self, device: Device, plan: Plan, budget_samples: int):
         self._device = device
         self._plan = plan
-        self._known = _row(plan)
+        self._predictions = _row(plan)
         self._knobs = plan.knobs
         self._off = Drift(1.0, 1.0)
         self._share_samples = SHARE * min(float(budget_samples), _expected_samples(plan) or math.inf)
@@ -92,12 +92,12 @@ class DriftWatch:
 
     def look(self, samples: int) -> Drift | None:
         """Step time and power over those expected, once enough samples have passed; None until then."""
-        expected = self._known.get(self._knobs)
+        expected = self._predictions.get(self._knobs)
         if expected is None or samples - self._since_samples < self._share_samples or self._readings < READINGS:
             return None
-        found = Drift(self._seconds / self._steps / expected.step_s, self._watts / self._readings / expected.power_w)
+        drift = Drift(self._seconds / self._steps / expected.step_s, self._watts / self._readings / expected.power_w)
         self.forget(samples)
-        return Drift(found.time / self._off.time, found.power / self._off.power)
+        return Drift(drift.time / self._off.time, drift.power / self._off.power)
 
     def follow(self, drift: Drift) -> Knobs | None:
         """Scale the expectation at every setting by the drift, and return the setting that is now the best.
@@ -108,12 +108,16 @@ class DriftWatch:
         """
         off = self._off = Drift(self._off.time * drift.time, self._off.power * drift.power)
         cap_w, here = self._plan.cap_w, self._knobs
-        if cap_w is None or not self._known:
+        if cap_w is None or not self._predictions:
             return None
-        kept = [s for s, known in self._known.items() if known.peak_w * off.power + self._plan.margin_w <= cap_w]
+        settings = [
+            s
+            for s, prediction in self._predictions.items()
+            if prediction.peak_w * off.power + self._plan.margin_w <= cap_w
+        ]
         if drift.time > 1 + STALE:
-            kept = [knobs for knobs in kept if all(knobs[name] <= here[name] for name in here)]
-        best = min(kept, key=lambda knobs: (self._known[knobs].step_s, knobs), default=min(self._known))
+            settings = [knobs for knobs in settings if all(knobs[name] <= here[name] for name in here)]
+        best = min(settings, key=lambda knobs: (self._predictions[knobs].step_s, knobs), default=min(self._predictions))
         if best == here:
             return None
         self._knobs = best
@@ -162,7 +166,7 @@ def _row(plan: Plan) -> dict[Knobs, _Known]:
     time = plan.relative_time
     if not plan.knobs or time is None or plan.step_s is None or plan.power_mean_w is None:
         return {}
-    known = {plan.knobs: _Known(plan.step_s, plan.power_mean_w, plan.predicted_peak_w or plan.power_mean_w)}
+    predictions = {plan.knobs: _Known(plan.step_s, plan.power_mean_w, plan.predicted_peak_w or plan.power_mean_w)}
     for one in plan.candidates:
         at = one.knobs
         same = (one.batch_size, one.micro_batch_size) == (plan.batch_size, plan.micro_batch_size)
@@ -170,5 +174,5 @@ def _row(plan: Plan) -> dict[Knobs, _Known]:
             continue
         if one.predicted_s is not None and one.predicted_j is not None:
             step_s = plan.step_s * one.relative_time / time
-            known[at] = _Known(step_s, one.predicted_j / one.predicted_s, one.predicted_peak_w)
-    return known
+            predictions[at] = _Known(step_s, one.predicted_j / one.predicted_s, one.predicted_peak_w)
+    return predictions

@@ -25,10 +25,10 @@ class ReplayedCurve(TrainingAlgorithm):
 
     name = "replayed"
 
-    def __init__(self, curve: LearningCurve, replayed: TrainingAlgorithm):
-        self.module = replayed.module
+    def __init__(self, curve: LearningCurve, algorithm: TrainingAlgorithm):
+        self.module = algorithm.module
         self._curve = curve
-        self._replayed = replayed
+        self._algorithm = algorithm
         self._metrics = iter(curve.evaluations)
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
@@ -38,11 +38,11 @@ class ReplayedCurve(TrainingAlgorithm):
 
     def work(self) -> StepWork:
         """The work of a step of the recorded training."""
-        return self._replayed.work()
+        return self._algorithm.work()
 
     def evaluation_work(self, samples: int) -> StepWork:
         """The work of an evaluation of the recorded training."""
-        return self._replayed.evaluation_work(samples)
+        return self._algorithm.evaluation_work(samples)
 
     def metric(self, module: nn.Module) -> float:
         """The metric that the recorded training had at the next evaluation. Raises: RecordError after the last."""
@@ -90,7 +90,7 @@ def price(
         workload=curve.workload,
         target=curve.target,
     )
-    replayed = ReplayedCurve(
+    curve_replay = ReplayedCurve(
         curve,
         open_algorithm(
             curve.algorithm, workload, point.batch_size, micro_batch_size=point.micro_batch_size, seed=curve.seed
@@ -99,23 +99,23 @@ def price(
     task = TrainingTask(
         workload=workload,
         plan=plan,
-        algorithm=replayed,
-        step_work=replayed.work(),
-        evaluation_works=evaluation_works(replayed, device, point, workload.test_samples),
+        algorithm=curve_replay,
+        step_work=curve_replay.work(),
+        evaluation_works=evaluation_works(curve_replay, device, point, workload.test_samples),
         batches=lambda samples: itertools.repeat((None, None)),
-        evaluate=replayed.metric,
+        evaluate=curve_replay.metric,
         budget_samples=curve.evaluations[-1].samples,
         checkpoint_bytes=lambda: curve.state_bytes if counts_all(device) else None,
     )
     loop = TrainingLoop(device, task)
     loop.run()
     outcome = loop.outcome()
-    passed = [evaluation.samples for evaluation in outcome.evaluations]
-    if passed != [evaluation.samples for evaluation in curve.evaluations[: len(passed)]]:
+    evaluated_samples = [evaluation.samples for evaluation in outcome.evaluations]
+    if evaluated_samples != [evaluation.samples for evaluation in curve.evaluations[: len(evaluated_samples)]]:
         raise _other_grid(curve)
     evaluations = (
-        evaluation.model_copy(update={"loss": recorded.loss})
-        for evaluation, recorded in zip(outcome.evaluations, curve.evaluations, strict=False)
+        evaluation.model_copy(update={"loss": original.loss})
+        for evaluation, original in zip(outcome.evaluations, curve.evaluations, strict=False)
     )
     outcome = dataclasses.replace(outcome, evaluations=tuple(evaluations))
     return training_record(device, workload, plan, outcome, seed=curve.seed, data=curve.provenance.data)

@@ -75,10 +75,10 @@ def train(
         seed=seed,
         on=device.trains_on,
     )
-    saved = None
+    state = None
     if resume and checkpoint is not None and checkpoint.exists():
-        saved = _load(checkpoint, identity, algorithm)
-    counted = checkpoint is not None and counts_all(device)
+        state = _load(checkpoint, identity, algorithm)
+    counts_writes = checkpoint is not None and counts_all(device)
     task = TrainingTask(
         workload=workload,
         plan=plan,
@@ -88,7 +88,7 @@ def train(
         batches=lambda samples: workload.batches(plan.batch_size, seed=seed, start=samples),
         evaluate=_evaluate(device, workload, plan),
         budget_samples=workload.budget_samples,
-        checkpoint_bytes=lambda: state_bytes(algorithm.state_dict()) if counted else None,
+        checkpoint_bytes=lambda: state_bytes(algorithm.state_dict()) if counts_writes else None,
         max_temp_c=max_temp_c,
     )
 
@@ -97,7 +97,7 @@ def train(
             extra = {"training": identity, "so_far": so_far}
             save_checkpoint(checkpoint, algorithm.state_dict(), extra=extra)
 
-    loop = TrainingLoop(device, task, save=save_all, saved=saved, progress=progress, on_evaluation=on_evaluation)
+    loop = TrainingLoop(device, task, save=save_all, state=state, progress=progress, on_evaluation=on_evaluation)
     not_restored: DeviceError | None = None
     try:
         loop.run()
@@ -162,9 +162,11 @@ def _identity(device: Device, workload: Workload, plan: Plan, seed: int) -> dict
 
 def _load(path: Path, identity: dict[str, Any], algorithm: TrainingAlgorithm) -> dict[str, Any]:
     state, extra = load_checkpoint(path)
-    found = extra.get("training", {})
+    saved_identity = extra.get("training", {})
     differences = [
-        f"{name} ({found.get(name)}, not {wanted})" for name, wanted in identity.items() if found.get(name) != wanted
+        f"{name} ({saved_identity.get(name)}, not {value})"
+        for name, value in identity.items()
+        if saved_identity.get(name) != value
     ]
     if differences:
         raise RecordError(

@@ -46,7 +46,7 @@ class Augmentation:
         """Changed copies of float samples (B, ...), the first at position ``start`` of the stream."""
         if not (self.flip or self.shift or self.noise):
             return x
-        changed = torch.empty_like(x)
+        result = torch.empty_like(x)
         for index, sample in enumerate(x):
             # A counter-based generator (Philox) keyed by (seed, position) costs nothing to start anywhere.
             draws = np.random.Generator(np.random.Philox(key=[seed, start + index]))
@@ -58,5 +58,5 @@ class Augmentation:
             if self.noise:
                 normal = draws.standard_normal(tuple(sample.shape), dtype=np.float32)
                 sample = sample + self.noise * torch.from_numpy(normal)
-            changed[index] = sample
-        return changed
+            result[index] = sample
+        return result

@@ -30,7 +30,7 @@ class SourceEntry(NamedTuple):
 
     place: str
     keys: tuple[str, ...]
-    needed: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     fixed: dict[str, str] = {}  # noqa: RUF012 - nothing writes to it
 
 
@@ -74,12 +74,12 @@ def data_source(table: object, folder: Path, input_shape: object) -> DataSource:
 
     Raises: WorkloadError or UnknownName.
     """
-    table = known_keys("[data]", table, None, needed=("source",))
+    table = known_keys("[data]", table, None, required=("source",))
     name = choice("data source", table["source"], (*SOURCES, "factory"))
     if name == "factory":
         return _factory(table)
     source = SOURCES[name]
-    table = known_keys(f"[data] from {name}", table, ("source", *source.keys), needed=source.needed)
+    table = known_keys(f"[data] from {name}", table, ("source", *source.keys), required=source.required)
     values = {key: _value(key, value, folder, name) for key, value in table.items() if key != "source"}
     if name == "cinic10":  # the layout of its archive
         values.setdefault("train_folder", "train")
@@ -95,7 +95,7 @@ def data_source(table: object, folder: Path, input_shape: object) -> DataSource:
 
 
 def _factory(table: dict[str, Any]) -> DataSource:
-    table = known_keys("[data] from a factory", table, ("source", "factory", "options"), needed=("factory",))
+    table = known_keys("[data] from a factory", table, ("source", "factory", "options"), required=("factory",))
     options = table.get("options", {})
     if not isinstance(options, dict):
         raise WorkloadError("options of the data factory", value=options, allowed="a table [data.options]")
@@ -119,7 +119,7 @@ def _value(key: str, value: object, folder: Path, source: str) -> object:
 def _file(what: str, value: object, folder: Path) -> object:
     """Parse a path, or the download ``{ url = "...", checksum = "..." }``. Raises: WorkloadError."""
     if isinstance(value, dict):
-        keys = known_keys(what, value, ("url", "checksum"), needed=("url", "checksum"))
+        keys = known_keys(what, value, ("url", "checksum"), required=("url", "checksum"))
         return find(DOWNLOAD, what)(**keys)
     if isinstance(value, str) and value.startswith(("http://", "https://")):
         raise WorkloadError(

@@ -132,10 +132,10 @@ def _pretrain(progress: Progress | None) -> bytes:
     steps = PRETRAINING.budget_samples // batch_size
     model = PRETRAINING.model(0).train()
     optimizer = PRETRAINING.optimizer(model, batch_size)
-    for done, (x, y) in enumerate(itertools.islice(PRETRAINING.batches(batch_size, seed=0), steps), start=1):
+    for step, (x, y) in enumerate(itertools.islice(PRETRAINING.batches(batch_size, seed=0), steps), start=1):
         optimizer.zero_grad()
         torch.autograd.backward(PRETRAINING.loss(model(x), y))
         optimizer.step()
         if progress is not None:
-            progress(done, steps, "pre-training the example on the digits 0-4 (only once)")
+            progress(step, steps, "pre-training the example on the digits 0-4 (only once)")
     return save(model.state_dict())

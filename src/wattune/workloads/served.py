@@ -199,8 +199,8 @@ def _local(value: object, file: Callable[[str], Path]) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _name(value: object, known: Mapping[str, object], what: str) -> str:
-    for name, thing in known.items():
+def _name(value: object, names: Mapping[str, object], what: str) -> str:
+    for name, thing in names.items():
         if thing == value:
             return name
-    raise WorkloadError(f"a server's model with a custom {what}", allowed=", ".join(known))
+    raise WorkloadError(f"a server's model with a custom {what}", allowed=", ".join(names))

@@ -68,7 +68,7 @@ def load_workload(path: str | Path) -> Workload:
     except WorkloadError as error:
         raise _at_place(error, path.name) from error
     try:
-        known_keys("[proxy]", proxy, (*PLAIN, *TABLES), needed=("data",))
+        known_keys("[proxy]", proxy, (*PLAIN, *TABLES), required=("data",))
         own = _workload({**table, "name": f"{workload.name}-proxy", **proxy}, folder)
     except WorkloadError as error:
         raise _at_place(error, f"{path.name}, [proxy]") from error
@@ -77,7 +77,7 @@ def load_workload(path: str | Path) -> Workload:
 
 def _workload(table: Mapping[str, Any], folder: Path) -> Workload:
     known_keys(
-        "the workload", table, (*PLAIN, *TABLES), needed=("name", "model", "data", "input_shape", "budget_samples")
+        "the workload", table, (*PLAIN, *TABLES), required=("name", "model", "data", "input_shape", "budget_samples")
     )
     values = {key: table[key] for key in PLAIN if key in table}
     if "loss" in table:
@@ -97,7 +97,9 @@ def _workload(table: Mapping[str, Any], folder: Path) -> Workload:
 
 def _model(value: object, folder: Path) -> Model:
     table = {"name": value} if isinstance(value, str) else value
-    table = known_keys("[model]", table, ("name", "options", "weights", "reinitialise", "train_only"), needed=("name",))
+    table = known_keys(
+        "[model]", table, ("name", "options", "weights", "reinitialise", "train_only"), required=("name",)
+    )
     name, options = table["name"], table.get("options", {})
     if not isinstance(options, dict):
         raise WorkloadError("options of the model", value=options, allowed="a table [model.options]")
@@ -124,7 +126,7 @@ def _loss(value: object) -> Any:
 def _metric(value: object) -> str | Metric:
     if not isinstance(value, dict):
         return choice("metric", value, METRICS)
-    table = known_keys("[metric]", value, ("name", "function", "direction"), needed=("function", "direction"))
+    table = known_keys("[metric]", value, ("name", "function", "direction"), required=("function", "direction"))
     name = str(table.get("name", table["function"]))
     return Metric(name, table["direction"], find(table["function"], "the metric"))
 
@@ -132,7 +134,7 @@ def _metric(value: object) -> str | Metric:
 def _optimizer(value: object) -> OptimizerOf:
     if isinstance(value, dict) and "factory" in value:
         return find(known_keys("[optimizer]", value, ("factory",))["factory"], "the optimizer")
-    return OptimizerRule(**known_keys("[optimizer]", value, OPTIMIZER_KEYS, needed=("name", "learning_rate")))
+    return OptimizerRule(**known_keys("[optimizer]", value, OPTIMIZER_KEYS, required=("name", "learning_rate")))
 
 
 def _at_place(error: WorkloadError, place: str) -> WorkloadError:

@@ -10,13 +10,15 @@ from typing import Any
 from wattune.errors import WorkloadError
 
 
-def known_keys(where: str, table: object, keys: Iterable[str] | None, *, needed: Iterable[str] = ()) -> dict[str, Any]:
+def known_keys(
+    where: str, table: object, keys: Iterable[str] | None, *, required: Iterable[str] = ()
+) -> dict[str, Any]:
     """Return ``table`` if it has no keys but these and all that are needed. Raises: WorkloadError."""
     if not isinstance(table, dict):
         raise WorkloadError(where, value=table, allowed="a table")
     if keys is not None and (unknown := [key for key in table if key not in keys]):
         raise WorkloadError(f"unknown key in {where}", value=unknown[0], allowed=", ".join(keys))
-    for key in needed:
+    for key in required:
         if key not in table:
             raise WorkloadError(f"{key} is missing in {where}", hint="see docs/workload-file.md")
     return table

@@ -188,11 +188,11 @@ class Workload:
 
     @cached_property
     def _counts(self) -> tuple[int, int]:
-        loaded = self.loaded
-        if isinstance(loaded, Data):
-            return len(loaded.train[0]), len(loaded.test[0])
-        train = loaded.train(self.batch_sizes[0], 0)
-        return sum(len(x) for x, _ in train), sum(len(x) for x, _ in loaded.test)
+        data = self.loaded
+        if isinstance(data, Data):
+            return len(data.train[0]), len(data.test[0])
+        train = data.train(self.batch_sizes[0], 0)
+        return sum(len(x) for x, _ in train), sum(len(x) for x, _ in data.test)
 
     def batches(self, batch_size: int, *, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield training batches of exactly ``batch_size`` samples without end, from ``start`` samples into the stream.
@@ -202,12 +202,12 @@ class Workload:
         Raises: WorkloadError.
         """
         whole("seed", seed, least=0)
-        loaded = self.loaded
-        if isinstance(loaded, Loaders):
-            stream = _endless(loaded, batch_size, seed)
+        data = self.loaded
+        if isinstance(data, Loaders):
+            stream = _endless(data, batch_size, seed)
             yield from itertools.islice(stream, start // batch_size, None)
             return
-        x, y = loaded.train
+        x, y = data.train
         order = Order(len(x), seed)
         for position in itertools.count(start, batch_size):
             picked = order.take(position, batch_size)
@@ -216,11 +216,11 @@ class Workload:
 
     def test_batches(self, batch_size: int = EVALUATION_BATCH) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the test part in batches, each sample once. Raises: WorkloadError."""
-        loaded = self.loaded
-        if isinstance(loaded, Loaders):
-            yield from loaded.test
+        data = self.loaded
+        if isinstance(data, Loaders):
+            yield from data.test
             return
-        x, y = loaded.test
+        x, y = data.test
         for start in range(0, len(x), batch_size):
             part = slice(start, start + batch_size)
             yield prepare(x[part], y[part], self.task)
@@ -300,13 +300,13 @@ class Workload:
 
     def data_fingerprint(self) -> str:
         """Fingerprint of every value of the data; for ``Loaders``, of the first batches. Raises: WorkloadError."""
-        loaded = self.loaded
-        if isinstance(loaded, Loaders):
+        data = self.loaded
+        if isinstance(data, Loaders):
             train, test = next(self.batches(self.batch_sizes[0], seed=0)), next(self.test_batches())
         else:
-            train, test = loaded.train, loaded.test
-        named = zip(("x", "y", "x test", "y test"), (*train, *test), strict=True)
-        return f"{self.train_samples}+{self.test_samples}-{state_hash(named)}"
+            train, test = data.train, data.test
+        tensors = zip(("x", "y", "x test", "y test"), (*train, *test), strict=True)
+        return f"{self.train_samples}+{self.test_samples}-{state_hash(tensors)}"
 
     def fingerprint(self) -> str:
         """Fingerprint of everything that a learning curve depends on. Reads weights and data. Raises: WorkloadError."""

@@ -36,14 +36,14 @@ def output_shape(workload: Workload) -> tuple[int, ...]:
 
 def check(workload: Workload) -> None:
     """Try the data on the model. Raises: WorkloadError if shapes, types, labels or the loss do not fit."""
-    loaded = workload.loaded
+    data = workload.loaded
     first = attempt("the training data gives no batch", lambda: next(workload.batches(workload.batch_sizes[0], seed=0)))
-    if isinstance(loaded, Loaders):
+    if isinstance(data, Loaders):
         _check_samples(workload, "training", *first)
         _check_samples(workload, "test", *attempt("the test loader fails", lambda: next(workload.test_batches())))
     else:
-        _check_samples(workload, "training", *loaded.train)
-        _check_samples(workload, "test", *loaded.test)
+        _check_samples(workload, "training", *data.train)
+        _check_samples(workload, "test", *data.test)
     if workload.batch_sizes[-1] > workload.train_samples:
         raise WorkloadError(
             "batch_sizes",

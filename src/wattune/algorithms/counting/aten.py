@@ -68,10 +68,10 @@ def moved_bytes(operation: OpOverload, arguments: Arguments, outputs: Any) -> fl
     if name.removesuffix("_") in _SCATTERS:
         return _scattered_bytes(name, arguments)
     read = arguments[1:] if name in _OVERWRITES else arguments
-    written = sum(_bytes(t) for t in tensors(outputs))
+    written_bytes = sum(_bytes(t) for t in tensors(outputs))
     if name in _LOOKUPS:
-        return written + written + sum(_bytes(t) for t in tensors(read[1:]))
-    return written + sum(_bytes(t) for t in tensors(read))
+        return written_bytes + written_bytes + sum(_bytes(t) for t in tensors(read[1:]))
+    return written_bytes + sum(_bytes(t) for t in tensors(read))
 
 
 def tensors(values: Any) -> Iterator[Tensor]:

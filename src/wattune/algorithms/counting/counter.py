@@ -61,10 +61,10 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.phase == "optimizer" and all(t.dim() == 0 for t in aten.tensors([arguments, outputs])):
             return outputs
         kind = "optimizer" if self.phase == "optimizer" else aten.kind(operation, arguments)
-        flops, moved, kernels = self.tally.get((self.phase, kind), (0.0, 0.0, 0.0))
+        flops, moved_bytes, kernels = self.tally.get((self.phase, kind), (0.0, 0.0, 0.0))
         self.tally[self.phase, kind] = (
             flops + aten.flops(operation, arguments, outputs),
-            moved + aten.moved_bytes(operation, arguments, outputs),
+            moved_bytes + aten.moved_bytes(operation, arguments, outputs),
             kernels + 1,
         )
         return outputs
@@ -77,7 +77,7 @@ def total(*parts: tuple[float, Tally]) -> Tally:
         for key, amounts in tally.items():
             for index, amount in enumerate(amounts):
                 result[key][index] += weight * amount
-    return {key: (flops, moved, kernels) for key, (flops, moved, kernels) in result.items()}
+    return {key: (flops, moved_bytes, kernels) for key, (flops, moved_bytes, kernels) in result.items()}
 
 
 def phases(tally: Tally, *, host_s: float = 0.0) -> tuple[PhaseWork, ...]:
@@ -85,8 +85,8 @@ def phases(tally: Tally, *, host_s: float = 0.0) -> tuple[PhaseWork, ...]:
     result = [PhaseWork(phase="host", host_s=host_s)] if host_s else []
     for phase in dict.fromkeys(phase for phase, _ in tally):
         operations = tuple(
-            Operation(kind=kind, flops=flops, bytes=moved, kernels=round(kernels))
-            for (other, kind), (flops, moved, kernels) in sorted(tally.items())
+            Operation(kind=kind, flops=flops, bytes=moved_bytes, kernels=round(kernels))
+            for (other, kind), (flops, moved_bytes, kernels) in sorted(tally.items())
             if other == phase
         )
         result.append(PhaseWork(phase=phase, operations=operations))

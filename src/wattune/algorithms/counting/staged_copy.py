@@ -99,7 +99,7 @@ def _optimizer_of(optimizer: torch.optim.Optimizer, copies: dict[int, Any]) -> t
             raise WorkloadError(
                 "the optimizer trains a parameter that does not belong to the model", hint="build it from the model"
             )
-        changed = {**group, "params": [copies[id(p)] for p in group["params"]]}
-        changed.update({name: False for name in ("foreach", "fused", "capturable") if name in group})
-        result.param_groups.append(changed)
+        copied_group = {**group, "params": [copies[id(p)] for p in group["params"]]}
+        copied_group.update({name: False for name in ("foreach", "fused", "capturable") if name in group})
+        result.param_groups.append(copied_group)
     return result

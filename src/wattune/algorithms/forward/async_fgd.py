@@ -30,7 +30,7 @@ from wattune.algorithms.forward.stage import Passed, Stage
 from wattune.algorithms.forward.tick import ModelWithHeads, Tick, modules_of, perturbed_of
 from wattune.algorithms.forward.tick_backends import BACKENDS, backend
 from wattune.algorithms.model_parts import parts
-from wattune.algorithms.placement import shortage_said
+from wattune.algorithms.placement import memory_errors
 from wattune.algorithms.precision import matrix_precision
 from wattune.algorithms.spec import SpecOption, format_spec, one_of, whole
 from wattune.algorithms.step_setup import build_model, check_sizes, cpu_copy, preserved, state_errors
@@ -123,7 +123,7 @@ class AsyncForwardGradient(TrainingAlgorithm):
             steps = self._pipeline.run(batches, threads)
             while True:
                 with (
-                    shortage_said(f"a step with batches of {self.batch_size}"),
+                    memory_errors(f"a step with batches of {self.batch_size}"),
                     matrix_precision(self._device.type, self._trainable.data_type),
                 ):
                     step = next(steps, None)
@@ -251,10 +251,10 @@ class AsyncForwardGradient(TrainingAlgorithm):
             for k, (p, device) in enumerate(zip(perturbed, devices, strict=True))
         ]
         self._rehearse(stages, heads)
-        trained = [list(stage.module.parameters()) for stage in stages]
-        for parameters, perturbed_head in zip(trained, heads, strict=False):
+        parameter_lists = [list(stage.module.parameters()) for stage in stages]
+        for parameters, perturbed_head in zip(parameter_lists, heads, strict=False):
             parameters += perturbed_head.module.parameters()
-        updates = ModuleUpdates(self._optimizer, trained)
+        updates = ModuleUpdates(self._optimizer, parameter_lists)
         self._pipeline = Pipeline(stages, self._trainable, self._seed, updates, heads if self._local else None)
 
     def _follow(self, modules: Sequence[nn.Module]) -> None:
@@ -270,17 +270,17 @@ class AsyncForwardGradient(TrainingAlgorithm):
     def _rehearse(self, stages: Sequence[Stage], heads: Sequence[Perturbed]) -> None:
         """Run a forward pass without learning, so that one-time detection in the modules precedes the first batch, in a
         resumed run as in a new one."""
-        passed: Passed = self._trainable.example(min(2, self.batch_size))[0], None
+        dual_input: Passed = self._trainable.example(min(2, self.batch_size))[0], None
         modules = [*(stage.module for stage in stages), *(head.module for head in heads)]
-        with preserved(modules), forward_ad.level(), shortage_said("a forward pass with tangents"):
+        with preserved(modules), forward_ad.level(), memory_errors("a forward pass with tangents"):
             for stage in stages:
-                passed = stage.perturbed.dual(*stage.here(passed), RandomKey(self._seed, 0, stage.index))
+                dual_input = stage.perturbed.dual(*stage.here(dual_input), RandomKey(self._seed, 0, stage.index))
                 if stage.index < len(heads):
-                    heads[stage.index].dual(*passed, RandomKey(self._seed, 0, stage.index))
+                    heads[stage.index].dual(*dual_input, RandomKey(self._seed, 0, stage.index))
 
     def _changing(self, module: nn.Module) -> list[Tensor]:
-        trained = [p for p in module.parameters() if p.requires_grad] if self._local else []
-        return [*module.buffers(), *trained]
+        parameters = [p for p in module.parameters() if p.requires_grad] if self._local else []
+        return [*module.buffers(), *parameters]
 
 
 def _to(device: torch.device, _: nn.Module, inputs: Any) -> Any:

@@ -29,7 +29,7 @@ from wattune.algorithms.forward.perturbation_scale import Alpha, Schedule
 from wattune.algorithms.forward.perturbed import Perturb, Perturbed, loss_along
 from wattune.algorithms.forward.random_keys import RandomKey
 from wattune.algorithms.forward.requirements import check_forward_data_type, check_supported
-from wattune.algorithms.placement import shortage_said
+from wattune.algorithms.placement import memory_errors
 from wattune.algorithms.precision import matrix_precision
 from wattune.algorithms.spec import SpecOption, format_spec, number, one_of, whole
 from wattune.algorithms.stepwise import Stepwise
@@ -172,7 +172,7 @@ class ForwardGradient(Stepwise):
         differs slightly from later ones."""
         few = step_setup.part(self._trainable.example(min(2, self.batch_size)), 0, 2, self._device)
         with (
-            shortage_said("a forward pass"),
+            memory_errors("a forward pass"),
             step_setup.preserved([self.module]),
             self._estimate.running(),
         ):

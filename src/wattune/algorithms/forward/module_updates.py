@@ -44,8 +44,8 @@ class ModuleUpdates:
     def separate(self) -> bool:
         """True if each module takes its part of the step."""
         whole = self._optimizer
-        observed = whole._optimizer_step_pre_hooks or whole._optimizer_step_post_hooks or "step" in vars(whole)
-        return bool(self._parts) and not observed
+        has_hooks = whole._optimizer_step_pre_hooks or whole._optimizer_step_post_hooks or "step" in vars(whole)
+        return bool(self._parts) and not has_hooks
 
     def part(self, index: int) -> None:
         """Update the parameters of a module by their gradients, and drop the gradients, if the step is separate."""

@@ -23,7 +23,7 @@ from wattune.algorithms.counting.counter import Counter
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.perturbed import Perturbed
 from wattune.algorithms.forward.random_keys import RandomKey
-from wattune.algorithms.placement import shortage_said
+from wattune.algorithms.placement import memory_errors
 from wattune.algorithms.step_setup import preserved
 from wattune.errors import InputError, WorkloadError
 
@@ -79,14 +79,14 @@ def costs(
     modules = [part.module for part in parts]
     device = next((p.device for module in modules for p in module.parameters()), torch.device("cpu"))
     x: Any = trainable.example(samples)[0]
-    passed: tuple[Any, Tensor | None] = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, x), None
+    dual_input: tuple[Any, Tensor | None] = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, x), None
     result = []
-    with preserved(modules), forward_ad.level(), shortage_said("a forward pass with tangents"):
+    with preserved(modules), forward_ad.level(), memory_errors("a forward pass with tangents"):
         for place, part in enumerate(parts):
-            training_step = partial(_training_step, part, *passed, RandomKey(0, step, place))
+            training_step = partial(_training_step, part, *dual_input, RandomKey(0, step, place))
             try:
-                passed = training_step()  # one-time initialisation happens here
-                result.append(PartCost(cost(training_step), tuple(passed[0].shape[1:])))
+                dual_input = training_step()  # one-time initialisation happens here
+                result.append(PartCost(cost(training_step), tuple(dual_input[0].shape[1:])))
             except InputError:
                 raise
             except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
@@ -102,8 +102,8 @@ def counted(call: Callable[[], object]) -> float:
     with Counter("forward") as counter:
         call()
     return math.fsum(
-        max(flops / FLOPS_PER_S, moved / BYTES_PER_S) + launches * LAUNCH_S
-        for flops, moved, launches in counter.tally.values()
+        max(flops / FLOPS_PER_S, moved_bytes / BYTES_PER_S) + launches * LAUNCH_S
+        for flops, moved_bytes, launches in counter.tally.values()
     )
 
 
@@ -120,9 +120,9 @@ def measured(call: Callable[[], object]) -> float:
 
 
 def _training_step(part: Perturbed, x: Any, tangent: Tensor | None, key: RandomKey) -> tuple[Tensor, Tensor | None]:
-    passed = part.dual(x, tangent, key)
-    derivative = torch.zeros(passed[0].shape[:1] if part.perturb == "activities" else (), device=passed[0].device)
+    output = part.dual(x, tangent, key)
+    derivative = torch.zeros(output[0].shape[:1] if part.perturb == "activities" else (), device=output[0].device)
     part.add_gradient(x, derivative, key)
     for parameter in part.module.parameters():
         parameter.grad = None
-    return passed
+    return output

@@ -97,10 +97,10 @@ class Alpha:
     def __init__(self, model: nn.Module, batch_size: int, schedule: Schedule | None = None):
         self.schedule = schedule or Schedule()
         self.batch_size = batch_size
-        trained = {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-        self._head = _named(trained, self.schedule.head or _last_layer(trained), "head")
-        layers = _named(trained, self.schedule.layers, "layers")
-        self._below = (layers or {id(p) for p in trained.values()}) - self._head
+        parameters = {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+        self._head = _named(parameters, self.schedule.head or _last_layer(parameters), "head")
+        layers = _named(parameters, self.schedule.layers, "layers")
+        self._below = (layers or {id(p) for p in parameters.values()}) - self._head
 
     def scale(self, parameter: nn.Parameter, step: int) -> float:
         """Factor of a parameter's random direction; 0 if it is not perturbed."""
@@ -119,17 +119,17 @@ class Alpha:
         return self.schedule.at(step * self.batch_size) if id(parameter) in self._below else 0.0
 
 
-def _last_layer(trained: Mapping[str, nn.Parameter]) -> str:
-    last = list(trained)[-1] if trained else ""
+def _last_layer(parameters: Mapping[str, nn.Parameter]) -> str:
+    last = list(parameters)[-1] if parameters else ""
     return last.rpartition(".")[0] or last
 
 
-def _named(trained: Mapping[str, nn.Parameter], names: str, option: str) -> set[int]:
+def _named(trainable: Mapping[str, nn.Parameter], names: str, option: str) -> set[int]:
     selection: set[int] = set()
     for layer in names.split("+") if names else ():
-        parameters = {id(p) for name, p in trained.items() if name == layer or name.startswith(layer + ".")}
+        parameters = {id(p) for name, p in trainable.items() if name == layer or name.startswith(layer + ".")}
         if not parameters:
-            layers = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in trained))
+            layers = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in trainable))
             raise InputError(f"{option} of the algorithm", value=layer, allowed=f"trained layers: {layers}")
         selection |= parameters
     return selection

@@ -98,8 +98,8 @@ class Perturbed:
         self._activities = Activities(module, alpha) if perturb == "activities" else None
         self._draws: bool | None = None
         self._keep = keep
-        self._stored: dict[tuple[RandomKey, int], Direction | None] = {}
-        self._named = list(module.named_parameters())
+        self._directions: dict[tuple[RandomKey, int], Direction | None] = {}
+        self._named_parameters = list(module.named_parameters())
         self._overwrites = any(getattr(m, "inplace", False) for m in module.modules())
 
     def perturbs(self, step: int) -> bool:
@@ -124,9 +124,9 @@ class Perturbed:
             else:
                 direction = self._direction(key, x, part)
                 if self._keep:
-                    self._stored[key, part] = direction
-                    if len(self._stored) > self._keep:
-                        del self._stored[next(iter(self._stored))]  # the oldest: its batch was skipped
+                    self._directions[key, part] = direction
+                    if len(self._directions) > self._keep:
+                        del self._directions[next(iter(self._directions))]  # the oldest: its batch was skipped
                 for name, p, u in direction or ():
                     if id(p) in self._linear.exclusive:
                         tangents[id(p)] = u
@@ -145,7 +145,7 @@ class Perturbed:
         each layer's own gradient.
         """
         if self._activities is None:
-            if (direction := self._stored.pop((key, part), None) or self._direction(key, x, part)) is None:
+            if (direction := self._directions.pop((key, part), None) or self._direction(key, x, part)) is None:
                 return
             direction.multiply(derivative * share)  # u becomes s u
             for _, parameter, gradient in direction:
@@ -176,7 +176,7 @@ class Perturbed:
     def _direction(self, key: RandomKey, x: Any, part: int) -> Direction | None:
         parameters = [
             ScaledParameter(name, parameter, scale)
-            for name, parameter in self._named
+            for name, parameter in self._named_parameters
             if (scale := self.alpha.scale(parameter, key.step))
         ]
         return Direction(parameters, key.on(device_of(x), 2 * part)) if parameters else None

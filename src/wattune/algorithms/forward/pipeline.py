@@ -190,32 +190,32 @@ class Pipeline:
 
     def _work(self, stage: Stage, batch: int) -> ModuleResult:
         self.on_forward(stage.index, batch)
-        passed = stage.forward(self._key(stage, batch))
+        output = stage.forward(self._key(stage, batch))
         if self.heads is not None:
-            return self._learn_locally(stage, passed, batch)
+            return self._learn_locally(stage, output, batch)
         if stage is self.stages[-1]:
-            return ModuleResult(passed, *self._loss(passed, batch, stage))
-        return ModuleResult(passed)
+            return ModuleResult(output, *self._loss(output, batch, stage))
+        return ModuleResult(output)
 
-    def _learn_locally(self, stage: Stage, passed: Passed, batch: int) -> ModuleResult:
+    def _learn_locally(self, stage: Stage, output: Passed, batch: int) -> ModuleResult:
         assert self.heads is not None
         key = self._key(stage, batch)
         if stage is self.stages[-1]:
-            loss, derivative = self._loss(passed, batch, stage)
+            loss, derivative = self._loss(output, batch, stage)
         else:
             head, own = self.heads[stage.index], key._replace(module=len(self.stages) + stage.index)
-            loss, derivative = self._loss(head.dual(*passed, own), batch, stage)
+            loss, derivative = self._loss(head.dual(*output, own), batch, stage)
             if _finite(loss, derivative):
-                head.add_gradient(passed[0], derivative, own)
+                head.add_gradient(output[0], derivative, own)
         if _finite(loss, derivative):
             stage.learn(derivative, key)
         stage.forget(batch)
         self._updates.part(stage.index)
-        return ModuleResult((passed[0], None), loss, derivative)
+        return ModuleResult((output[0], None), loss, derivative)
 
-    def _loss(self, passed: Passed, batch: int, stage: Stage) -> tuple[Tensor, Tensor]:
+    def _loss(self, output: Passed, batch: int, stage: Stage) -> tuple[Tensor, Tensor]:
         target = tree_map(lambda v: v.to(stage.device) if isinstance(v, Tensor) else v, self._targets[batch])
-        return loss_along(self._trainable, *passed, target, per_example=self._per_example)
+        return loss_along(self._trainable, *output, target, per_example=self._per_example)
 
     def _pass_on(self, stage: Stage, batch: int, result: ModuleResult) -> None:
         stage.keep(batch)

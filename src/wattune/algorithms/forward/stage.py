@@ -35,9 +35,9 @@ class Stage:
         self.index, self.perturbed, self.lag, self.device = index, perturbed, lag, device
         self.next_batch = 0
         self.inbox: dict[int, Passed] = {}
-        self._trained = [p for p in perturbed.module.parameters() if p.requires_grad]
+        self._trainable = [p for p in perturbed.module.parameters() if p.requires_grad]
         self._keeps = perturbed.perturb == "activities"
-        self._kept: dict[int, tuple[Any, list[Tensor] | None]] = {}
+        self._snapshots: dict[int, tuple[Any, list[Tensor] | None]] = {}
         self._missed: dict[int, list[Tensor]] = {}
         self._changing = list(changing) if lag else []
         self._after: dict[int, list[Tensor]] = {}
@@ -48,13 +48,13 @@ class Stage:
         """The layers."""
         return self.perturbed.module
 
-    def receive(self, batch: int, passed: Passed) -> None:
+    def receive(self, batch: int, dual_input: Passed) -> None:
         """Put the activations of a batch into the inbox, on this module's device."""
-        self.inbox[batch] = self.here(passed)
+        self.inbox[batch] = self.here(dual_input)
 
-    def here(self, passed: Passed) -> Passed:
+    def here(self, dual_input: Passed) -> Passed:
         """Move activations and tangent to this module's device."""
-        x, tangent = passed
+        x, tangent = dual_input
         return self._moved(x), None if tangent is None else self._moved(tangent)
 
     def forward(self, key: RandomKey) -> Passed:
@@ -62,17 +62,17 @@ class Stage:
         x, tangent = self.inbox.pop(key.step)
         self.next_batch = key.step + 1
         if self._keeps:
-            self._kept[key.step] = x, self._parameters() if self.lag else None
+            self._snapshots[key.step] = x, self._parameters() if self.lag else None
         return self.perturbed.dual(x, tangent, key)
 
     def forward_late(self, key: RandomKey) -> Passed:
         """Run the forward pass of a batch that was missing at its turn, with the parameters of that time."""
         missed = self._missed.pop(key.step)
-        with _in_place(self._trained, missed):
+        with _in_place(self._trainable, missed):
             x, tangent = self.inbox.pop(key.step)
             self.next_batch = key.step + 1
             if self._keeps:
-                self._kept[key.step] = x, missed
+                self._snapshots[key.step] = x, missed
             return self.perturbed.dual(x, tangent, key)
 
     def learn(self, derivative: Tensor, key: RandomKey) -> None:
@@ -81,16 +81,16 @@ class Stage:
         if not self._keeps:
             self.perturbed.add_gradient(derivative, derivative, key)  # only the device of the input matters
             return
-        x, parameters = self._kept.pop(key.step)
+        x, parameters = self._snapshots.pop(key.step)
         if parameters is None:
             self.perturbed.add_gradient(x, derivative, key)
             return
-        with _in_place(self._trained, parameters):
+        with _in_place(self._trainable, parameters):
             self.perturbed.add_gradient(x, derivative, key)
 
     def forget(self, batch: int) -> None:
         """Drop a batch that nothing is learnt from."""
-        self._kept.pop(batch, None)
+        self._snapshots.pop(batch, None)
 
     def miss(self, batch: int) -> None:
         """Store the present parameters for a batch missing at its turn, so that a stopped run resumes exactly."""
@@ -117,8 +117,8 @@ class Stage:
         """State of the batches in flight, without the module; the tensors are the stage's own."""
         return {
             "next_batch": self.next_batch,
-            "inbox": {batch: list(passed) for batch, passed in self.inbox.items()},
-            "kept": {batch: list(kept) for batch, kept in self._kept.items()},
+            "inbox": {batch: list(dual_input) for batch, dual_input in self.inbox.items()},
+            "kept": {batch: list(tensors) for batch, tensors in self._snapshots.items()},
             "missed": dict(self._missed),
             "after": dict(self._after),
             "ahead": self._ahead,
@@ -135,11 +135,11 @@ class Stage:
 
         self.next_batch = int(state["next_batch"])
         self.inbox = {batch: passed(*values) for batch, values in state["inbox"].items()}
-        self._kept = {
-            batch: (self._moved(x, copy=True), None if values is None else own(values, self._trained))
+        self._snapshots = {
+            batch: (self._moved(x, copy=True), None if values is None else own(values, self._trainable))
             for batch, (x, values) in state["kept"].items()
         }
-        self._missed = {batch: own(values, self._trained) for batch, values in state["missed"].items()}
+        self._missed = {batch: own(values, self._trainable) for batch, values in state["missed"].items()}
         self._after = {batch: own(values, self._changing) for batch, values in state["after"].items()}
         self._ahead = None if state["ahead"] is None else own(state["ahead"], self._changing)
 
@@ -147,7 +147,7 @@ class Stage:
         return tree_map(lambda v: v.to(self.device, copy=copy) if isinstance(v, Tensor) else v, values)
 
     def _parameters(self) -> list[Tensor]:
-        return [p.detach().clone() for p in self._trained]
+        return [p.detach().clone() for p in self._trainable]
 
 
 @contextmanager

@@ -52,48 +52,48 @@ class Tick:
             # second forward passes, and the tensors that a batch changes before its Step is yielded.
             targets = [_like(target) for _ in range(gaps)]
             waiting = [pair(gap) for gap in range(gaps)]
-            stored = self._stored(perturbed, x, pair) if self.perturb == "activities" and not self.local else []
-            changed = self._changed(perturbed)
-            passed: tuple[Any, Tensor | None] = (x, None)
+            buffers = self._stored(perturbed, x, pair) if self.perturb == "activities" and not self.local else []
+            extra = self._changed(perturbed)
+            output: tuple[Any, Tensor | None] = (x, None)
             inputs = []
             for k, stage in enumerate(perturbed):
                 if k < gaps:
                     waiting[k] = []  # the next module has taken it
-                inputs.append(passed[0] if self.perturb == "activities" else None)
-                before, passed = passed[0], stage.dual(*passed, RandomKey(0, step, k))
+                inputs.append(output[0] if self.perturb == "activities" else None)
+                before, output = output[0], stage.dual(*output, RandomKey(0, step, k))
                 if k < gaps and not self.local:
-                    waiting[k] = [t for t in passed if t is not None]
+                    waiting[k] = [t for t in output if t is not None]
                     continue
                 if k < gaps:
-                    z = heads[k].dual(*passed, RandomKey(0, step, k))
+                    z = heads[k].dual(*output, RandomKey(0, step, k))
                     _, derivative = loss_along(trainable, *z, target, per_example=self.perturb == "activities")
-                    heads[k].add_gradient(passed[0], derivative, RandomKey(0, step, k))
+                    heads[k].add_gradient(output[0], derivative, RandomKey(0, step, k))
                     stage.add_gradient(before, derivative, RandomKey(0, step, k))
-                    passed = passed[0], None
-                    waiting[k] = [passed[0]]
+                    output = output[0], None
+                    waiting[k] = [output[0]]
                     continue
-                _, derivative = loss_along(trainable, *passed, target, per_example=self.perturb == "activities")
+                _, derivative = loss_along(trainable, *output, target, per_example=self.perturb == "activities")
                 learning = [k] if self.local else range(gaps + 1)
                 for j in learning:
                     source = derivative if inputs[j] is None else inputs[j]
                     perturbed[j].add_gradient(source, derivative, RandomKey(0, step, j))
-            del targets, waiting, stored, changed
+            del targets, waiting, buffers, extra
 
     def _changed(self, perturbed: Sequence[Perturbed]) -> list[Tensor]:
-        changed: list[Tensor] = []
+        result: list[Tensor] = []
         for k, stage in enumerate(perturbed):
-            trained = [p for p in stage.module.parameters() if p.requires_grad] if self.local else []
-            changing = [*stage.module.buffers(), *trained]
-            changed += [torch.empty_like(t) for _ in range(len(perturbed) - 1 - k) for t in changing]
-        return changed
+            parameters = [p for p in stage.module.parameters() if p.requires_grad] if self.local else []
+            changing = [*stage.module.buffers(), *parameters]
+            result += [torch.empty_like(t) for _ in range(len(perturbed) - 1 - k) for t in changing]
+        return result
 
     def _stored(self, perturbed: Sequence[Perturbed], x: Any, pair: Callable[[int], list[Tensor]]) -> list[list[Any]]:
-        stored = []
+        buffers = []
         for k, stage in enumerate(perturbed):
             for _ in range(len(perturbed) - 1 - k):
                 inputs = _like(x) if k == 0 else pair(k - 1)[0]
-                stored.append([inputs, *(torch.empty_like(p) for p in stage.module.parameters() if p.requires_grad)])
-        return stored
+                buffers.append([inputs, *(torch.empty_like(p) for p in stage.module.parameters() if p.requires_grad)])
+        return buffers
 
 
 def _like(values: Any) -> Any:

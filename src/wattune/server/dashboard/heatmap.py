@@ -57,13 +57,13 @@ class CapStep:
     """Choice for caps from ``cap_w`` up to the ``cap_w`` of the next step.
 
     ``marked``: per row, the column of the fastest setting that stays under the cap, or None. ``chosen``: row and column
-    of the chosen point; ``says``: texts for the elements of the page that describe it.
+    of the chosen point; ``texts``: for the elements of the page that describe it.
     """
 
     cap_w: float
     marked: tuple[int | None, ...]
     chosen: tuple[int, int] | None
-    says: dict[str, str]
+    texts: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def as_json(steps: Sequence[CapStep]) -> list[dict[str, object]]:
             "cap_w": step.cap_w,
             "marked": list(step.marked),
             "chosen": step.chosen and list(step.chosen),
-            "says": step.says,
+            "texts": step.texts,
         }
         for step in steps
     ]
@@ -220,8 +220,8 @@ def _map(grid: HeatMap, title: str, unit: str, colours: str, values: dict[tuple[
 def _heads(grid: HeatMap) -> tuple[str, ...]:
     """Column heads: the knobs, rounded if there are many and the rounded ones are distinct."""
     exact = tuple(phrases.knob_values(knobs) or "-" for knobs in grid.columns)
-    rounded = tuple(" / ".join(f"{value:.0f}" for value in knobs.values()) for knobs in grid.columns)
-    return rounded if len(exact) > 8 and len(set(rounded)) == len(exact) else exact
+    labels = tuple(" / ".join(f"{value:.0f}" for value in knobs.values()) for knobs in grid.columns)
+    return labels if len(exact) > 8 and len(set(labels)) == len(exact) else exact
 
 
 def _square(grid: HeatMap, row: int, column: int, value: float | None, low: float, high: float) -> Square:

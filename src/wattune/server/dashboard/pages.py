@@ -89,7 +89,7 @@ def job(request: Request, identity: Reader, job_id: Name) -> Response:
     if status is None:
         return _not_found(request, "job", "/jobs")
     curve = None if record is None else SampleEfficiency.parse(record)
-    learning, lost = _learning_chart(request.app.state.files, status)
+    learning, lost_runs = _learning_chart(request.app.state.files, status)
     return respond(
         request,
         "job.html",
@@ -97,7 +97,7 @@ def job(request: Request, identity: Reader, job_id: Name) -> Response:
         job=status,
         curve=curve,
         learning=learning,
-        lost=lost,
+        lost=lost_runs,
         relative=None if curve is None else _relative_chart(curve),
         relative_note="Band: 90 %." if curve is not None and any(p.low is not None for p in curve.points) else "",
         may_change=identity.may("admin" if status.ended else "device"),
@@ -196,8 +196,8 @@ def compare(request: Request, identity: Reader, id: Annotated[list[str] | None, 
 def models(request: Request, identity: Reader) -> Response:
     """List the models."""
     with request.app.state.database.session(reads_only=True) as session:
-        served = views.models(session)
-    return respond(request, "models.html", section="Models", models=served)
+        rows = views.models(session)
+    return respond(request, "models.html", section="Models", models=rows)
 
 
 @router.get("/login")
@@ -267,14 +267,14 @@ def _local_path(path: str) -> str:
 
 def _learning_chart(files: FileStore, status: SweepStatus) -> tuple[Chart, int]:
     """Chart of the learning curves so far, and the number of unreadable ones."""
-    sizes, curves, lost = sorted({run.batch_size for run in status.runs}), [], 0
+    sizes, curves, lost_runs = sorted({run.batch_size for run in status.runs}), [], 0
     for run in status.runs:
         if run.curve is None:
             continue
         try:
             curves.append(LearningCurve.model_validate_json(files.read(run.curve)))
         except OutputError:
-            lost += 1
+            lost_runs += 1
     lines = [
         Line(
             f"batch size {curve.batch_size}",
@@ -286,7 +286,7 @@ def _learning_chart(files: FileStore, status: SweepStatus) -> tuple[Chart, int]:
     ]
     target = next((curve.target for curve in curves), None)
     metric = phrases.metric(curves[0].metric if curves else None)
-    return Chart("Learning curves of the proxy", "samples", metric, lines, target), lost
+    return Chart("Learning curves of the proxy", "samples", metric, lines, target), lost_runs
 
 
 def _relative_chart(curve: SampleEfficiency) -> Chart | None:
@@ -323,7 +323,7 @@ def _choice(table: ProfileTable, curves: list[tuple[str, str, SampleEfficiency]]
         "job_id": job_id,
         "steps": steps,
         "step": step,
-        "none_says": NO_POINT,
+        "no_point_text": NO_POINT,
         "low": f"{low_w:.2f}",
         "high": f"{high_w:.2f}",
         "slider_step": "0.01",

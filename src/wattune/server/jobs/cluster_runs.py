@@ -63,5 +63,5 @@ def _train(model: dict[str, Any], files: dict[str, bytes], target: float | None,
     with tempfile.TemporaryDirectory(prefix="wattune-") as folder:
         for name, content in files.items():
             Path(folder, name).write_bytes(content)
-        served = ServedModel.parse(model, source="the model of a sweep")
-        return run.train(served_proxy(served, Path(folder).joinpath, target))
+        served_model = ServedModel.parse(model, source="the model of a sweep")
+        return run.train(served_proxy(served_model, Path(folder).joinpath, target))

@@ -118,19 +118,19 @@ def claim(session: Session, worker: str, now_s: float) -> Claim | None:
     )
 
 
-def renew(session: Session, held: Claim, now_s: float) -> bool:
+def renew(session: Session, claim: Claim, now_s: float) -> bool:
     """Renew the lease of a unit; False if the worker no longer holds it."""
     update_result = session.execute(
         update(UnitRow)
-        .where(UnitRow.id == held.unit_id, UnitRow.holder == held.holder, UnitRow.state == "running")
+        .where(UnitRow.id == claim.unit_id, UnitRow.holder == claim.holder, UnitRow.state == "running")
         .values(lease_until_s=now_s + LEASE_S)
     )
     return cast("CursorResult[Any]", update_result).rowcount == 1
 
 
-def finish(session: Session, held: Claim, result: RunResult, now_s: float) -> bool:
+def finish(session: Session, claim: Claim, result: RunResult, now_s: float) -> bool:
     """Record the result of a run; False, without recording anything, if the worker no longer holds the unit."""
-    job, unit = _held(session, held)
+    job, unit = _held(session, claim)
     if job is None or unit is None:
         return False
     file = {"sha256": result.curve_sha256, "kind": "curve", "bytes": result.bytes, "created_s": now_s}
@@ -142,9 +142,9 @@ def finish(session: Session, held: Claim, result: RunResult, now_s: float) -> bo
     return True
 
 
-def record_choice(session: Session, held: Claim, outcome: Outcome, now_s: float) -> bool:
+def record_choice(session: Session, claim: Claim, outcome: Outcome, now_s: float) -> bool:
     """Record a choice: the next runs, or the finished curve; False if the worker no longer holds the unit."""
-    job, unit = _held(session, held)
+    job, unit = _held(session, claim)
     if job is None or unit is None or job.state not in OPEN:
         return False
     _done(unit, now_s)
@@ -156,12 +156,12 @@ def record_choice(session: Session, held: Claim, outcome: Outcome, now_s: float)
     return True
 
 
-def fail(session: Session, held: Claim, reason: str, now_s: float, *, is_final: bool = False) -> bool:
+def fail(session: Session, claim: Claim, reason: str, now_s: float, *, is_final: bool = False) -> bool:
     """Record a failed attempt. ``is_final``: a retry is pointless, and the job fails.
 
     Returns False if the worker no longer holds the unit.
     """
-    job, unit = _held(session, held)
+    job, unit = _held(session, claim)
     if job is None or unit is None:
         return False
     if is_final:
@@ -175,9 +175,9 @@ def fail(session: Session, held: Claim, reason: str, now_s: float, *, is_final: 
     return True
 
 
-def release(session: Session, held: Claim, now_s: float) -> None:
+def release(session: Session, claim: Claim, now_s: float) -> None:
     """Requeue a unit whose attempt was interrupted; the attempt does not count."""
-    job, unit = _held(session, held)
+    job, unit = _held(session, claim)
     if job is not None and unit is not None:
         _refund(session, job, unit, now_s)
 
@@ -222,10 +222,10 @@ def _claimable(now_s: float) -> Any:
     return query.order_by(UnitRow.created_s, UnitRow.id)
 
 
-def _held(session: Session, held: Claim) -> tuple[JobRow | None, UnitRow | None]:
-    job = locked(session, held.job_id)
-    unit = session.get(UnitRow, held.unit_id, populate_existing=True)
-    is_held = unit is not None and unit.holder == held.holder and unit.state == "running"
+def _held(session: Session, claim: Claim) -> tuple[JobRow | None, UnitRow | None]:
+    job = locked(session, claim.job_id)
+    unit = session.get(UnitRow, claim.unit_id, populate_existing=True)
+    is_held = unit is not None and unit.holder == claim.holder and unit.state == "running"
     return (job, unit) if is_held else (None, None)
 
 

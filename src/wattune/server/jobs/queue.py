@@ -221,9 +221,9 @@ def _restart(session: Session, job: JobRow, now_s: float) -> None:
 
 
 def _check(model: ServedModel, request: SweepRequest, sizes: tuple[int, ...]) -> None:
-    served = ", ".join(map(str, model.batch_sizes))
+    batch_sizes = ", ".join(map(str, model.batch_sizes))
     if unknown := sorted(set(sizes) - set(model.batch_sizes)):
-        raise InputError(f"batch size for the model {model.model}", value=unknown[0], allowed=served)
+        raise InputError(f"batch size for the model {model.model}", value=unknown[0], allowed=batch_sizes)
     if unknown := sorted(set(request.log_step_times or ()) - set(sizes)):
         raise InputError(
             "step time of a batch size that was not requested", value=unknown[0], allowed=", ".join(map(str, sizes))
@@ -236,7 +236,7 @@ def _check(model: ServedModel, request: SweepRequest, sizes: tuple[int, ...]) ->
         raise InputError(f"the proxy of {model.model} has no target", hint="set one in the request")
 
 
-def _status(job: JobRow, count: int, done: int, runs: Iterable[SweepRun] = ()) -> SweepStatus:
+def _status(job: JobRow, count: int, finished_runs: int, runs: Iterable[SweepRun] = ()) -> SweepStatus:
     request = SweepRequest.model_validate(job.request)
     return SweepStatus.model_validate(
         {
@@ -244,8 +244,10 @@ def _status(job: JobRow, count: int, done: int, runs: Iterable[SweepRun] = ()) -
             "request": request,
             "state": job.state,
             "runs": tuple(runs),
-            "runs_done": done,
-            "runs_most": done if job.state == "done" else max(count, MAX_RUNS if request.strategy == "pooled" else 0),
+            "runs_done": finished_runs,
+            "runs_most": finished_runs
+            if job.state == "done"
+            else max(count, MAX_RUNS if request.strategy == "pooled" else 0),
             "reason": job.reason,
             "warnings": job.warnings,
             "created_s": job.created_s,

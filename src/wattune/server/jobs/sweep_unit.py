@@ -71,8 +71,8 @@ class Sweep:
         """
         runs = [_read(self.files, sha256) for sha256 in claim.curve_hashes]
         if self.request.strategy == "full":
-            ordered = sorted(runs, key=lambda run: (run.batch_size, run.seed))
-            return full_result(ordered, name=self.model.model).dump()
+            runs_by_size = sorted(runs, key=lambda run: (run.batch_size, run.seed))
+            return full_result(runs_by_size, name=self.model.model).dump()
         times = self.request.log_step_times
         allocation = RunScheduler(batch_sizes(self.model, self.request), log_step_times=times)
         if upcoming := next_runs(allocation, runs):

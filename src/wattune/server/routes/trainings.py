@@ -59,8 +59,8 @@ def post_training(
             if response is None:
                 raise Problem(422, "the Idempotency-Key was used for another request", value=idempotency_key)
             status, content, is_replayed = response
-    replayed = {"Idempotency_Replayed": "true"} if is_replayed else {}
-    return answer(content, status, Location=f"/v1/trainings/{content['id']}", **replayed)
+    headers = {"Idempotency_Replayed": "true"} if is_replayed else {}
+    return answer(content, status, Location=f"/v1/trainings/{content['id']}", **headers)
 
 
 @router.get("", **route("read", list[TrainingSummary]))

@@ -129,13 +129,13 @@ def _engine(url: str) -> Engine:
     # Records are tens of kilobytes, and this codec is three times as fast as the standard library's.
     codec: dict[str, Any] = {"json_serializer": lambda value: to_json(value).decode(), "json_deserializer": from_json}
     try:
-        parsed = make_url(url)
-        if parsed.get_backend_name() == "sqlite":
+        address = make_url(url)
+        if address.get_backend_name() == "sqlite":
             engine = create_engine(url, connect_args={"timeout": BUSY_S}, **codec)
             event.listen(engine, "connect", _on_connect)
             event.listen(engine, "begin", _on_begin)
             return engine
-        if parsed.drivername == "postgresql+psycopg":
+        if address.drivername == "postgresql+psycopg":
             return create_engine(
                 url,
                 pool_size=POOL,
@@ -147,7 +147,7 @@ def _engine(url: str) -> Engine:
     except (ArgumentError, NoSuchModuleError, ValueError):
         # Show neither the URL nor the driver's message: both may contain a password.
         raise InputError("--database is not a valid URL", allowed="postgresql+psycopg://USER@HOST/NAME") from None
-    raise InputError("--database", value=parsed.drivername, allowed="postgresql+psycopg://USER@HOST/NAME")
+    raise InputError("--database", value=address.drivername, allowed="postgresql+psycopg://USER@HOST/NAME")
 
 
 def _on_connect(connection: object, record: object) -> None:

@@ -28,7 +28,7 @@
 
   const live = document.getElementById("live");
   if (!live) return;
-  const note = document.getElementById("away");
+  const note = document.getElementById("connection-lost");
   const spoken = document.getElementById("spoken");
   let wait = EVERY_MS;
   let timer = 0;
@@ -63,7 +63,7 @@
     }
   }
 
-  const announcements = (place) => new Map([...place.querySelectorAll("[data-says]")].map((e) => [e.id, e.dataset.says]));
+  const announcements = (place) => new Map([...place.querySelectorAll("[data-announce]")].map((e) => [e.id, e.dataset.announce]));
 
   // Power over the last minutes while this page was open: the server stores only the newest reading.
   const readings = new Map();

@@ -33,7 +33,7 @@
       if (chosen) cell.closest(".scroll").scrollLeft = cell.offsetLeft - cell.closest(".scroll").clientWidth / 2;
     }
     for (const [key, place] of Object.entries(places)) {
-      place.textContent = step ? (step.says[key] ?? "-") : key === "point" || key === "line" ? none : "-";
+      place.textContent = step ? (step.texts[key] ?? "-") : key === "point" || key === "line" ? none : "-";
     }
     const url = new URL(location.href);
     url.searchParams.set("cap", cap);
