@@ -132,13 +132,13 @@ class PowerCap:
         if limit_w is not None and self.side == "supply":
             if supply is None:
                 raise InputError(
-                    "a cap at the supply needs what lies between its terminals and the sensor, which is not known",
+                    "a cap at the supply needs the losses between the supply and the sensor, which are unknown",
                     hint="measure it with `wattune doctor --calibrate METER`, or give the cap at the sensor",
                 )
             left_w = supply.at_module(limit_w)
             if left_w <= 0:
                 raise InputError(
-                    "the cap at the supply leaves nothing to the module",
+                    "the cap at the supply leaves nothing for the module",
                     value=f"{limit_w:g} W",
                     allowed=f"more than {supply.at_supply(0.0):.4g} W",
                 )

@@ -34,7 +34,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser = _parser()
     options = parser.parse_args(words)
     if program is not None and options.act is not _guard:
-        parser.error("only guard runs a program")
+        parser.error("only `guard` runs a program")
     options.program = program
     try:
         code = int(options.act(options))

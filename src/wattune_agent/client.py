@@ -210,7 +210,7 @@ class AgentClient:
             except BadRequest as error:
                 self._hang_up()
                 raise Gone(
-                    "the process that listens at {} is not a wattune-agent: {}".format(self._path, error)
+                    "the process listening at {} is not a wattune-agent: {}".format(self._path, error)
                 ) from error
             self._mhz = reply.get("mhz")
             self._events.extend(reply.get("events") or [])

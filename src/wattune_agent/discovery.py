@@ -34,7 +34,9 @@ def find_board(tree: Tree, family: str) -> Board:
     clock, problems = find_gpu_clock(tree) if family == "jetson" else find_cpu_clock(tree)
     sensor, more = find_rails(tree) if family == "jetson" else _cpu_sensor(tree)
     if clock is None and sensor is None and not _is_there(tree, family):
-        raise NotThere("{}: {}".format(_missing(family, tree), "; ".join([*problems, *more]) or "nothing is here"))
+        raise NotThere(
+            "{}: {}".format(_missing(family, tree), "; ".join([*problems, *more]) or "no clock and no sensor")
+        )
     return Board(
         tree,
         family=family,

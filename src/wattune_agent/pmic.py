@@ -55,7 +55,7 @@ class PmicSensor(PowerSensor):
             raise NoReading("vcgencmd pmic_read_adc gave no rail with current and voltage: {!r}".format(excerpt))
         together_w = sum(rails_w.values())
         if not 0.0 < together_w <= HIGHEST_W:
-            raise NoReading("the rails of vcgencmd pmic_read_adc sum to {:g} W, which cannot be".format(together_w))
+            raise NoReading("the rails of vcgencmd pmic_read_adc sum to {:g} W, which is impossible".format(together_w))
         return Reading(SLOPE * together_w + OFFSET_W, rails_w)
 
 
@@ -63,7 +63,7 @@ def find_pmic(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
     """The regulator chip, and what is wrong; without it, what was looked for and what would help."""
     if not can_be_asked(tree):
         return None, [
-            "no power sensor: looked for vcgencmd, which tells the regulators of a Raspberry Pi 5; install it "
+            "no power sensor: looked for vcgencmd, which reads the regulators of a Raspberry Pi 5; install it "
             "(raspi-utils), give it to the container with /dev/vcio, or use external:... with a meter"
         ]
     sensor = PmicSensor(tree)
@@ -108,7 +108,7 @@ def ask(tree: Tree, question: str) -> str:
 
 def _asked(program: Optional[str], question: str) -> str:
     if program is None:
-        raise NoReading("there is no {} here that tells {}".format(_PROGRAM, question))
+        raise NoReading("there is no {} here to read {}".format(_PROGRAM, question))
     try:
         process = subprocess.run(
             [program, question],

@@ -98,7 +98,7 @@ def test_records_that_cannot_be_weighed(wattune, records, tmp_path):
         (["--also", plan], "allowed: profile, efficiency"),
         (["--also", own[0]], "two profiles are of one training algorithm"),
         (["--also", str(tmp_path / "none.json")], "none.json"),
-        (also[2:], "no efficiency record is of the profile's training algorithm: forward-gradient"),
+        (also[2:], "there is no efficiency record of the profile's training algorithm: forward-gradient"),
     ):
         code, out, err = wattune("plan", *own, *extra, "--cap", "4W")
         assert (code, out, len(err)) == (2, "", 1), said
@@ -117,14 +117,23 @@ def test_records_that_cannot_be_weighed(wattune, records, tmp_path):
         (["profile", *DEVICE, "--algorithm", "backprop:checkpoint=99"], "the number of the model's parts"),
         (
             ["profile", *DEVICE, "--algorithm", "forward-gradient", "--command", "x {batch_size}"],
-            "--command goes without",
+            "--command cannot be combined with",
         ),
-        (["profile", *DEVICE, "--algorithm", "forward-gradient", "--check", "p.json"], "--check goes without"),
-        (["profile", *DEVICE, "--algorithm", "backprop", "--check", "p.json"], "--check goes without"),
+        (
+            ["profile", *DEVICE, "--algorithm", "forward-gradient", "--check", "p.json"],
+            "--check cannot be combined with",
+        ),
+        (["profile", *DEVICE, "--algorithm", "backprop", "--check", "p.json"], "--check cannot be combined with"),
         (["profile", *DEVICE, "--algorithm", "", "-o", "p.json"], "unknown algorithm: ; allowed"),
         (["estimate", "--algorithm", "nonsense"], "unknown algorithm: nonsense"),
-        (["estimate", "--algorithm", "forward-gradient", "--from-runs", "runs.csv"], "--algorithm has no effect here"),
-        (["estimate", "--algorithm", "backprop", "--from-runs", "runs.csv"], "--algorithm has no effect here"),
+        (
+            ["estimate", "--algorithm", "forward-gradient", "--from-runs", "runs.csv"],
+            "--algorithm cannot be combined with --from-runs",
+        ),
+        (
+            ["estimate", "--algorithm", "backprop", "--from-runs", "runs.csv"],
+            "--algorithm cannot be combined with --from-runs",
+        ),
         (["run", *DEVICE, "--cap", "4W", "--algorithm", "nonsense"], "unknown algorithm: nonsense"),
     ],
 )

@@ -115,7 +115,10 @@ def test_one_of_several_workloads(wattune, tmp_path):
         (["--from-runs", "TABLE", "--step-times", "8=nan"], "--step-times"),
         (["--from-runs", "TABLE", "--step-times", "8=0.1,8=0.2"], "twice: 8"),
         (["--from-runs", "TABLE", "--step-times", "16=0.1"], "without runs: 16"),
-        (["--from-runs", "TABLE", "--step-times", "8=0.1", "--profile", "p.json"], "--step-times with --profile"),
+        (
+            ["--from-runs", "TABLE", "--step-times", "8=0.1", "--profile", "p.json"],
+            "--step-times and --profile cannot be combined",
+        ),
         (["--from-runs", "TABLE", "--profile", "p.json"], "p.json"),
         (["--from-runs", "TABLE", "--cap", "4W"], "--cap without --profile"),
         (["--target", "0.8"], "--target has no effect"),

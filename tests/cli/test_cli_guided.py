@@ -47,8 +47,8 @@ def test_it_says_what_it_picked_and_why_it_stopped(wattune, tmp_path, efficiency
         ([*GUIDED, "--cap", "1W"], "at rest"),
         ([*GUIDED, "--cap", "nanW"], "--cap"),
         ([*GUIDED, "--cap", "4W", "--efficiency", "nowhere.json"], "nowhere.json"),
-        ([*GUIDED[:4], "--cap", "4W", "--strict"], "--strict goes with --strategy guided"),
-        ([*GUIDED[:4], "--cap", "4W", "--efficiency", "x.json"], "--efficiency goes with --strategy guided"),
+        ([*GUIDED[:4], "--cap", "4W", "--strict"], "--strict needs --strategy guided"),
+        ([*GUIDED[:4], "--cap", "4W", "--efficiency", "x.json"], "--efficiency needs --strategy guided"),
     ],
 )
 def test_bad_input_is_one_line(wattune, tmp_path, monkeypatch, arguments, expected):

@@ -61,11 +61,14 @@ print(sorted({{"torch", "plotly", "sklearn"}} & set(sys.modules)))
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--batch-sizes", "8"], "--batch-sizes goes with --command"),
-        (["--step-time", "x(.)"], "--step-time goes with --command"),
+        (["--batch-sizes", "8"], "--batch-sizes needs --command"),
+        (["--step-time", "x(.)"], "--step-time needs --command"),
         (["--command", "true {batch_size} {steps}"], "--batch-sizes"),
         (["--command", "true {batch_size} {steps}", "--batch-sizes", "8;16"], "8,16,32"),
-        (["--command", "true {batch_size} {steps}", "--batch-sizes", "8", "w.toml"], "goes without WORKLOAD"),
+        (
+            ["--command", "true {batch_size} {steps}", "--batch-sizes", "8", "w.toml"],
+            "cannot be combined with WORKLOAD",
+        ),
         (["--command", "true {batch_size} {steps}", "--batch-sizes", "8", "--run-limit", "nan"], "limit"),
         (["--command", "true", "--batch-sizes", "8"], "{batch_size}"),
         (["--command", "no-such {batch_size} {steps}", "--batch-sizes", "8"], "no-such"),
@@ -86,7 +89,7 @@ def test_a_simulated_board_runs_no_program(wattune, tmp_path, monkeypatch):
     command = ["--command", "true {batch_size} {steps}", "--batch-sizes", "8"]
     code, _, err = wattune("profile", "--device", "sim:jetson-nano", *command)
     assert (code, len(err)) == (2, 1)
-    assert "no program runs on this device" in err[0]
+    assert "this device cannot run programs" in err[0]
 
 
 def test_the_one_that_auto_opens_is_marked(wattune, tmp_path):

@@ -24,13 +24,16 @@ def alone(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["small.toml", "--server", NOBODY, "--model", "m", "--data", "x.npz"], "a workload and a server: small.toml"),
-        (["--server", NOBODY, "--data", "x.npz"], "--model is missing"),
-        (["--server", NOBODY, "--model", "m"], "--data is missing"),
-        (["--model", "m"], "--model without --server"),
-        (["--data", "x.npz"], "--data without --server"),
-        (["--name", "nano"], "--name without --server"),
-        (["--target", "0.5"], "--target without --server"),
+        (
+            ["small.toml", "--server", NOBODY, "--model", "m", "--data", "x.npz"],
+            "a workload and --server cannot be combined: small.toml",
+        ),
+        (["--server", NOBODY, "--data", "x.npz"], "--server needs --model"),
+        (["--server", NOBODY, "--model", "m"], "--server needs --data"),
+        (["--model", "m"], "--model needs --server"),
+        (["--data", "x.npz"], "--data needs --server"),
+        (["--name", "nano"], "--name needs --server"),
+        (["--target", "0.5"], "--target needs --server"),
         (["--server", "host:8484", "--model", "m", "--data", "x.npz"], "http://host:8484"),
         (["--server", NOBODY, "--model", "../m", "--data", "x.npz"], "model: ../m"),
         (

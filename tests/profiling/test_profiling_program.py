@@ -233,7 +233,7 @@ def test_what_cannot_be_asked_for(tmp_path, command, options, words):
 
 
 def test_no_program_runs_on_a_simulated_board():
-    with pytest.raises(InputError, match="no program runs on this device"):
+    with pytest.raises(InputError, match="this device cannot run programs"):
         profile_command(board(), "true {batch_size} {steps}", batch_sizes=[4])
 
 

@@ -164,4 +164,4 @@ def test_a_workload_that_cannot_be_pickled_is_refused_in_one_line(monkeypatch):
 def test_processes_and_a_cluster_exclude_each_other(tmp_path, capsys):
     options = ["--executor", "ray", "--processes", "2", "-o", str(tmp_path / "e.json")]
     assert main(["estimate", str(written(tmp_path)), *options]) == 2
-    assert "--processes with --executor" in capsys.readouterr().err
+    assert "--processes and --executor cannot be combined" in capsys.readouterr().err

@@ -274,8 +274,8 @@ def test_backup_and_restore_are_one_command_each(sqlite_store, tmp_path):
         return done.returncode, done.stdout.strip() or done.stderr.strip()
 
     folder, target, again = sqlite_store.settings.store, tmp_path / "b.tar", tmp_path / "again"
-    assert said("backup", folder, target) == (0, f"{target}: all rows and 3 files of {folder}")
-    assert said("restore", target, again) == (0, f"{again}: all rows and 3 files of {target}")
+    assert said("backup", folder, target) == (0, f"{target}: backed up all rows and 3 files of {folder}")
+    assert said("restore", target, again) == (0, f"{again}: restored all rows and 3 files of {target}")
     code, line = said("restore", target, again)
     assert (code, line.startswith(f"wattune: the folder is not empty: {again}")) == (2, True)
     assert said("backup", tmp_path / "nowhere", target)[0] == 2

@@ -123,7 +123,7 @@ def test_an_address_that_others_reach_is_served_with_a_token(tmp_path):
     ("options", "said"),
     [
         (["--executor", "dask"], "executor: dask; allowed: ray or ray:ADDRESS"),
-        (["--tls-cert", "/nowhere.pem"], "TLS; allowed: --tls-cert and --tls-key together"),
+        (["--tls-cert", "/nowhere.pem"], "TLS needs both --tls-cert and --tls-key"),
         (["--database", "mysql://x/y"], "--database:"),
         (["--database", "postgresql+psycopg://x@/y?host=/nowhere"], "the database does not respond:"),
         (["--store", "/proc/nowhere"], "cannot write /proc/nowhere"),

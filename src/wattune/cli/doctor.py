@@ -51,11 +51,11 @@ def doctor(
     spec = device_spec(device or default_device(root), sysfs_root)
     if calibrate is not None:
         if submit is not None:
-            raise InputError("--calibrate with --submit", allowed="one of them")
+            raise InputError("--calibrate and --submit cannot be combined")
         _calibrate(spec, calibrate, as_json=as_json)
         return
     if submit is not None and submit.exists():
-        raise OutputError("the output exists already", value=str(submit), hint="give another one")
+        raise OutputError("the output file exists", value=str(submit), hint="choose another")
     result = examine(spec, say=note)
     if submit is not None:
         _submit(spec, result, submit)

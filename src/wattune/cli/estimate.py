@@ -96,27 +96,27 @@ def estimate(
     algorithm_name = ALGORITHM if algorithm is None else algorithm
     asked_cap = power_cap(cap)
     if asked_cap.limit_w is not None and profile is None:
-        raise InputError("--cap without --profile", value=cap, allowed="both, or neither")
+        raise InputError("--cap needs --profile")
     if step_times is not None and profile is not None:
-        raise InputError("--step-times with --profile", allowed="one of them")
+        raise InputError("--step-times and --profile cannot be combined")
     if processes is not None and executor is not None:
-        raise InputError("--processes with --executor", allowed="one of them", hint="the cluster decides how many run")
+        raise InputError("--processes and --executor cannot be combined", hint="the cluster schedules the runs")
     seconds = profile if step_times is None else _step_seconds(step_times)
     if from_runs is None:
-        _refuse({"--target": target, "--where": where, "--allocate": allocate}, "with --from-runs CSV only")
-    else:
-        _refuse(
-            {
-                "WORKLOAD": workload,
-                "--algorithm": algorithm,
-                "--strategy": strategy,
-                "--seeds": seeds,
-                "--processes": processes,
-                "--executor": executor,
-                "--resume": resume or None,
-            },
-            "without --from-runs only",
-        )
+        if misplaced := _given({"--target": target, "--where": where, "--allocate": allocate}):
+            raise InputError(f"{misplaced} needs --from-runs")
+    elif misplaced := _given(
+        {
+            "WORKLOAD": workload,
+            "--algorithm": algorithm,
+            "--strategy": strategy,
+            "--seeds": seeds,
+            "--processes": processes,
+            "--executor": executor,
+            "--resume": resume or None,
+        }
+    ):
+        raise InputError(f"{misplaced} cannot be combined with --from-runs")
 
     times = None if seconds is None else steps.step_times(seconds, cap_w=asked_cap)
     to = claim(output, "efficiency.json", as_json=as_json, resume=resume)
@@ -152,10 +152,9 @@ def estimate(
     to.deliver(record, _text(record))
 
 
-def _refuse(options: dict[str, object], allowed: str) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise InputError(f"{name} has no effect here", allowed=allowed)
+def _given(options: dict[str, object]) -> str | None:
+    """The first option that was given."""
+    return next((name for name, value in options.items() if value is not None), None)
 
 
 def _text(record: SampleEfficiency) -> str:
@@ -171,9 +170,9 @@ def _text(record: SampleEfficiency) -> str:
         best = [] if record.p_best is None else [f"{record.p_best.get(point.batch_size, 0.0):.0%}"]
         rows.append((str(point.batch_size), phrases.count(point.samples), relative, band, *runs, *best, missed))
     more = [*(["runs"] if record.strategy == "pooled" else []), *(["best with"] if record.p_best is not None else [])]
-    head = ("batch", "samples needed", f"relative to {record.reference_batch_size}", "90 % band", *more)
+    head = ("batch", "samples to target", f"relative to {record.reference_batch_size}", "90 % band", *more)
     how = "" if record.algorithm == "backprop" else f", with {record.algorithm}"
-    text = f"{record.workload}: samples needed to the proxy's target{how}\n\n{table(head, rows)}"
+    text = f"{record.workload}: samples to the proxy's target{how}\n\n{table(head, rows)}"
     if record.stopped_because is not None:
         text += f"\n{record.runs_used} runs; {record.stopped_because}"
     if record.misfit:

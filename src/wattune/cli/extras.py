@@ -21,7 +21,9 @@ def server_extra() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "wattune":
             raise
-        raise InputError("a server needs more", value=error.name, hint="pip install 'wattune[server]'") from error
+        raise InputError(
+            "the server's dependencies are not installed", value=error.name, hint="pip install 'wattune[server]'"
+        ) from error
 
 
 def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Database:
@@ -37,7 +39,7 @@ def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Datab
         try:
             folder.mkdir(mode=0o700, parents=True)
         except OSError as error:
-            raise OutputError(f"cannot make {folder}", value=error.strerror) from error
+            raise OutputError(f"cannot create {folder}", value=error.strerror) from error
     elif not folder.is_dir() and url is None:
         raise InputError("--store", value=str(folder), allowed="the store of a server")
     # A server ran here and left no database, so it is elsewhere: a new one here would never be used.

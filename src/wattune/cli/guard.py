@@ -68,7 +68,9 @@ def guard(
     try:
         try:
             if not board.executes_steps:
-                raise InputError("no program runs on this device", value=device, hint="name the board that it runs on")
+                raise InputError(
+                    "this device cannot run programs", value=device, hint="give the board that runs the program"
+                )
             if asked_cap.side == "supply" and board.supply is None:
                 for problem in board.problems:
                     if "supply.json" in problem:  # the supply is known, but its file cannot be read

@@ -101,12 +101,12 @@ def claim(output: Path | None, default: str, *, as_json: bool, resume: bool = Fa
 
     if output is None and as_json:
         if resume:
-            raise OutputError("--resume with --json", hint="name the file to continue with -o FILE")
+            raise OutputError("--resume with --json needs -o FILE, the record to continue")
         return Output(None, as_json)
     path = Path(default) if output is None else output
     # `os.path` and not `Path`: an impossible path is then reported by the attempt to write there.
     if os.path.isdir(path) or (os.path.exists(path) and not resume):
-        raise OutputError("the output exists already", value=str(path), hint="give another one with -o FILE")
+        raise OutputError("the output file exists", value=str(path), hint="choose another with -o FILE")
     check_writable(path.parent)
     return Output(path, as_json, resume)
 

@@ -122,16 +122,16 @@ def profile(
         "--run-limit": run_limit,
     }
     if command is None and (misplaced := [name for name, value in of_program.items() if value is not None]):
-        raise InputError(f"{misplaced[0]} goes with --command")
+        raise InputError(f"{misplaced[0]} needs --command")
     if command is not None and (workload, check, reference, algorithm) != (None,) * 4:
-        raise InputError("--command goes without WORKLOAD, --check, --reference and --algorithm")
+        raise InputError("--command cannot be combined with WORKLOAD, --check, --reference or --algorithm")
     if command is not None and batch_sizes is None:
-        raise InputError("--batch-sizes is missing", allowed="batch sizes to profile the program at, such as 8,16,32")
+        raise InputError("--command needs --batch-sizes, such as 8,16,32")
     if strategy != "guided" and (strict or efficiency is not None):
-        raise InputError(f"{'--strict' if strict else '--efficiency'} goes with --strategy guided")
+        raise InputError(f"{'--strict' if strict else '--efficiency'} needs --strategy guided")
     if check is not None:
         if (cap, strategy, resume, algorithm) != ("none", None, False, None):
-            raise InputError("--check goes without --cap, --strategy, --resume and --algorithm")
+            raise InputError("--check cannot be combined with --cap, --strategy, --resume or --algorithm")
         _check(check, spec, workload, output, seed=seed, as_json=as_json)
         return
 
@@ -203,7 +203,9 @@ def _check(path: Path, device: str, workload: Path | None, output: Path | None, 
 
     table = ProfileTable.load(path)
     if table.program is not None:
-        raise InputError("--check with the profile of a program", value=str(path), hint="profile the program again")
+        raise InputError(
+            "--check cannot be used with the profile of a program", value=str(path), hint="profile the program again"
+        )
     destination = claim(output, f"{path.stem}-checked.json", as_json=as_json)
     with opened(device, seed=seed) as board, shown() as progress:
         record, deviations = profiling.check(board, as_workload(workload).without_weights(), table, progress=progress)

@@ -36,7 +36,7 @@ def report(
     if path is None:
         path = (records[0] if records[0].is_dir() else records[0].parent) / "report.html"
     elif path.exists():
-        raise OutputError("the output exists already", value=str(path), hint="give another one with -o FILE")
+        raise OutputError("the output file exists", value=str(path), hint="choose another with -o FILE")
     write_report(records, path)
     if as_json:
         emit_json({"report": str(path)})

@@ -94,9 +94,9 @@ def run(
     """
     spec = None if device is None else device_spec(device, sysfs_root, mode)
     if spec is None and (sysfs_root is not None or mode is not None):
-        raise InputError("--sysfs-root and --mode go with --device")
+        raise InputError("--sysfs-root and --mode need --device")
     if resume and output is None:
-        raise OutputError("--resume", hint="name the folder of the run to continue with -o DIR")
+        raise OutputError("--resume needs -o DIR, the folder of the run to continue")
 
     from wattune.job.folder import RunFolder, free_folder
 
@@ -117,11 +117,11 @@ def run(
     if url is None:
         others = {**of_server, "--target": target, "--name": name, "--token-file": token_file}
         if option := next((option for option, value in others.items() if value is not None), None):
-            raise InputError(f"{option} without --server", hint="it belongs to a model that comes from a server")
+            raise InputError(f"{option} needs --server")
     elif work is not None:
-        raise InputError("a workload and a server", value=work, allowed="one of them")
+        raise InputError("a workload and --server cannot be combined", value=work)
     elif option := next((option for option, value in of_server.items() if value is None), None):
-        raise InputError(f"{option} is missing", hint="a run with a server needs its model, and data of your own")
+        raise InputError(f"--server needs {option}")
     token = None if token_file is None else _token(token_file)
     seeds, seed = chosen("seeds", seeds), chosen("seed", seed) or 0
     strategy, algorithm = chosen("strategy", strategy), chosen("algorithm", algorithm)

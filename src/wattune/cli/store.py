@@ -66,7 +66,7 @@ def backup(
         count = write(folder, opened, target)
     finally:
         opened.close()
-    emit(f"{target}: all rows and {count} files of {folder}")
+    emit(f"{target}: backed up all rows and {count} files of {folder}")
 
 
 @store.command()
@@ -85,4 +85,4 @@ def restore(
 
     if not source.is_file():
         raise InputError("no such backup", value=str(source))
-    emit(f"{folder}: all rows and {read(source, folder, database)} files of {source}")
+    emit(f"{folder}: restored all rows and {read(source, folder, database)} files of {source}")

@@ -157,4 +157,6 @@ def _pillow() -> None:
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
-        raise WorkloadError("images in files need the package Pillow", hint="pip install 'wattune[data]'") from error
+        raise WorkloadError(
+            "reading image files needs the package Pillow", hint="pip install 'wattune[data]'"
+        ) from error

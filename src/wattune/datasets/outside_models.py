@@ -31,7 +31,7 @@ def outside_model(name: str) -> Callable[..., Any]:
         raise WorkloadError(
             f"no model of {library} has the name",
             value=model,
-            allowed=", ".join(similar) if similar else f"one of {library}'s",
+            allowed=", ".join(similar) if similar else f"a model of {library}",
             hint=f"python -c 'import {MODULES[library]} as m; print(m.list_models())'",
         )
     return partial(build, library, model)

@@ -33,7 +33,7 @@ class LightningBatches(CombinedLoader):
         if isinstance(loader, CombinedLoader) and len(loader.flattened) == 1:
             loader = loader.flattened[0]
         if isinstance(loader, (CombinedLoader, list, tuple, dict)):
-            raise InputError("several training loaders at once", allowed="one loader")
+            raise InputError("several training loaders", allowed="one loader")
         super().__init__(loader, "max_size_cycle")
         self.position = 0
         """Samples of the current pass that were trained on."""

@@ -129,7 +129,7 @@ class RunFolder:
             old, new = getattr(before, field), getattr(now, field)
             if old == new:
                 continue
-            hint = "resume with what the run began with, or give another output folder"
+            hint = "resume with the original arguments, or choose another output folder"
             if field == "fingerprint":
                 raise OutputError(f"cannot resume {self.path}: model, data or target have changed since", hint=hint)
             raise OutputError(f"cannot resume {self.path} with another {field}", value=new, allowed=f"{old}", hint=hint)

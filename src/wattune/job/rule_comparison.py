@@ -108,7 +108,7 @@ def _row(
     rule: str, choice: Candidate | None, trainings: dict[OperatingPoint, list[TrainingRecord]], seeds: int
 ) -> ComparisonRow:
     if choice is None:
-        return ComparisonRow(rule=rule, why_not="profile and runs do not tell what this rule would choose")
+        return ComparisonRow(rule=rule, why_not="the profile and runs do not determine this rule's choice")
     point = choice.point
     if not choice.feasible:
         return ComparisonRow(rule=rule, **point.fields(), why_not=choice.why_not)

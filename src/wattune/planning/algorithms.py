@@ -43,9 +43,9 @@ def plan_algorithms(
     reference = next((curve for curve in curves if learns_as(curve.algorithm) == REFERENCE), None)
     if reference is None:
         raise RecordError(
-            "no efficiency record is of backprop, which samples are counted relative to",
+            "there is no efficiency record of backprop, which samples are counted relative to",
             value=", ".join(curve.algorithm for curve in curves),
-            hint="give that of backprop as well",
+            hint="give the record of backprop as well",
         )
     best = partial(plan, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
     attempts = [_attempt(profile, curve, best) for profile, curve in pairs]
@@ -152,7 +152,7 @@ def _paired(
     for profile in profiles:
         if learns_as(profile.algorithm) not in by_kind:
             raise RecordError(
-                "no efficiency record is of the profile's training algorithm",
+                "there is no efficiency record of the profile's training algorithm",
                 value=profile.algorithm,
                 allowed=", ".join(curve.algorithm for curve in curves),
                 hint=f"wattune estimate --algorithm {learns_as(profile.algorithm)}",

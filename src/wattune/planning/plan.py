@@ -127,7 +127,9 @@ def check_profile(profile: ProfileTable, key: ProfileKey, *, kind: Kind | None =
         differences, hint = [*foreign, *differences], "profile again"
     if differences:
         raise RecordError(
-            "the profile belongs to something else; it differs in", value=", ".join(differences), hint=hint
+            "the profile does not match this device and workload; it differs in",
+            value=", ".join(differences),
+            hint=hint,
         )
 
 

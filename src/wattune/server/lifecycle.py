@@ -105,7 +105,7 @@ def check_address(settings: Settings, database: Database) -> None:
 def check_tls(settings: Settings) -> None:
     """Check the TLS certificate and its key. Raises: InputError if they are unusable or one of them is missing."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise InputError("TLS", allowed="--tls-cert and --tls-key together")
+        raise InputError("TLS needs both --tls-cert and --tls-key")
     if settings.tls_cert is None:
         return
     try:

@@ -74,10 +74,10 @@ def price(
     checkpoints, meter and limiter are the same, only the metric comes from the curve.
 
     Raises: InputError for a device that executes steps itself, or another batch size than the curve's; RecordError
-    for a curve that was evaluated at other samples than the workload says; DeviceError.
+    for a curve that was evaluated at other sample counts than the workload's; DeviceError.
     """
     if device.executes_steps:
-        raise InputError("a recorded training cannot be priced on a real board", value=device.name)
+        raise InputError("a recorded training run cannot be priced on a real board", value=device.name)
     if point.batch_size != curve.batch_size:
         raise InputError("batch size of the point", value=point.batch_size, allowed=f"{curve.batch_size}, the curve's")
     if not curve.evaluations:

@@ -57,9 +57,9 @@ def train(
         stale = key is not None and plan.key is not None and plan.key.is_stale(key)
         check = f"wattune profile --check PROFILE --device {device.spec or 'DEVICE'}"
         raise RecordError(
-            "the plan was made for something else, it differs in",
+            "the plan does not match this device and workload; it differs in",
             value=", ".join(differences),
-            hint=f"see by five cells whether its profile still holds, then plan again: {check}"
+            hint=f"check with five cells if its profile still holds, then plan again: {check}"
             if stale
             else "profile and plan again",
         )
@@ -128,7 +128,7 @@ def _check_knobs(device: Device, plan: Plan) -> None:
             raise InputError(
                 f"{device.name} cannot be set to the plan's {name}",
                 value=value,
-                allowed=", ".join(names) or "nothing, it has no setting",
+                allowed=", ".join(names) or "none, it has no setting",
                 hint="profile this device and plan again",
             )
     if plan.knobs and (missing := [name for name in names if name not in plan.knobs]):
@@ -170,9 +170,9 @@ def _load(path: Path, identity: dict[str, Any], algorithm: TrainingAlgorithm) ->
     ]
     if differences:
         raise RecordError(
-            f"the checkpoint {path} is of another training, it differs in",
+            f"the checkpoint {path} belongs to another training run; it differs in",
             value=", ".join(differences),
-            hint="start a new training in another folder",
+            hint="start a new run in another folder",
         )
     algorithm.load_state_dict(state)
     so_far: dict[str, Any] = extra["so_far"]

@@ -98,7 +98,7 @@ class Database:
             yield
             return
         if not self._writer.acquire(timeout=BUSY_S):
-            raise StoreUnavailable(f"the database does not respond: others have written for {BUSY_S:g} s")
+            raise StoreUnavailable(f"the database does not respond: the tables have been locked for {BUSY_S:g} s")
         try:
             yield
         finally:
