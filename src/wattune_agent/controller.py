@@ -22,10 +22,9 @@ from wattune_agent.limits import bring_back
 from wattune_agent.lock import Lock
 from wattune_agent.mode import mode, mode_files, mode_id, switch_mode
 from wattune_agent.settings import exceeds
-from wattune_agent.settling import now_of, settle
 from wattune_agent.signals import call_before_end, ending, forget, held
 from wattune_agent.snapshot import Snapshot, family_of, snapshots
-from wattune_agent.watch import ANSWERS, ClockWatch, event
+from wattune_agent.watch import ANSWERS, ClockWatch, event, now_of, settle
 
 __all__ = ["Controller", "left_behind", "restore_left_behind"]
 

@@ -17,8 +17,7 @@ from typing import Dict, List, Optional, Tuple
 from wattune_agent.board import Clock
 from wattune_agent.errors import AgentError, BadRequest, NotRestored, NotTaken
 from wattune_agent.limits import FrequencyLimits, bring_back, whole
-from wattune_agent.reads import real, text
-from wattune_agent.tree import Tree
+from wattune_agent.tree import Tree, real, text
 
 __all__ = ["GpuClock", "find_gpu_clock"]
 

@@ -11,8 +11,7 @@ from wattune_agent.ina3221 import find_rails
 from wattune_agent.mode import mode
 from wattune_agent.pmic import find_pmic, is_raspberry
 from wattune_agent.rapl import find_rapl
-from wattune_agent.reads import first_text, text
-from wattune_agent.tree import Tree
+from wattune_agent.tree import Tree, first_text, text
 
 __all__ = ["FAMILIES", "board_name", "families", "find_board", "is_tegra"]
 

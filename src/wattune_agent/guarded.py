@@ -6,12 +6,11 @@ from typing import Any, Callable, Dict, List, Optional
 
 from wattune_agent.cap_guard import CapGuard, is_above, is_too_hot, told
 from wattune_agent.errors import AgentError, BadRequest, NotThere
-from wattune_agent.joules import Joules
 from wattune_agent.outcome import Report, missed
 from wattune_agent.program import DEAD_S, GuardedProgram
-from wattune_agent.pulse import Pulse
+from wattune_agent.readings import Joules, Stuck
 from wattune_agent.settings import RecentClock
-from wattune_agent.stuck import Stuck
+from wattune_agent.time_source import Pulse
 
 __all__ = ["BLIND_S", "SAFETY_EXIT", "guard_program", "run_guarded"]
 

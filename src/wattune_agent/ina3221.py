@@ -12,9 +12,8 @@ from typing import Dict, Iterator, List, Optional, Tuple
 from wattune_agent.board import PowerSensor
 from wattune_agent.errors import AgentError
 from wattune_agent.rails import Rail, RailSensor, is_input, whole_rail
-from wattune_agent.reads import first_text, real, text
-from wattune_agent.reads import number as number_in
-from wattune_agent.tree import Tree
+from wattune_agent.tree import Tree, first_text, real, text
+from wattune_agent.tree import number as number_in
 
 __all__ = ["find_rails"]
 

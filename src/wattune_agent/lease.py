@@ -7,8 +7,7 @@ from typing import Any, Callable, Dict, List, Optional
 from wattune_agent.cap_guard import told
 from wattune_agent.ceiling import Ceiling
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotThere
-from wattune_agent.hold import Hold
-from wattune_agent.party import Party, Teller, say
+from wattune_agent.party import Hold, Party, Teller, say
 from wattune_agent.settings import RecentClock
 
 __all__ = ["BLIND_S", "LEASE_S", "BoardLease"]

@@ -6,13 +6,11 @@ from typing import List, Optional
 from wattune_agent.conditions import conditions
 from wattune_agent.devfreq import find_gpu_clock
 from wattune_agent.errors import AgentError, Busy, FileFailed, Forbidden, NotKept, NotRestored
-from wattune_agent.limits import bring_back
+from wattune_agent.limits import bring_back, is_of_gpu, may_write
 from wattune_agent.lock import Lock, holders
 from wattune_agent.mode import mode_id, switch_mode
-from wattune_agent.reads import real
 from wattune_agent.snapshot import Snapshot, boot_id, family_of, has_ended, is_strangers, snapshots, started_at
-from wattune_agent.tree import Tree
-from wattune_agent.writable import is_of_gpu, may_write
+from wattune_agent.tree import Tree, real
 
 __all__ = ["busy_with", "give_back", "left_behind", "lock_path", "restore_left_behind"]
 

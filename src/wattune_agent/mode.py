@@ -11,8 +11,7 @@ from typing import Dict, List, Optional, Union
 
 from wattune_agent.cpufreq import has_cores
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotTaken, NotThere
-from wattune_agent.reads import first_text, number, real, text
-from wattune_agent.tree import Tree
+from wattune_agent.tree import Tree, first_text, number, real, text
 
 __all__ = ["mode", "mode_files", "mode_id", "modes", "switch_mode"]
 

@@ -3,9 +3,9 @@
 import math
 import sys
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Optional
+from typing import Any, Callable, Deque, Dict, List, Optional
 
-__all__ = ["Party", "Teller", "say"]
+__all__ = ["RETRY_S", "Hold", "Party", "Teller", "say"]
 
 SAY_S = 60.0
 """Time after which a lasting failure is reported again."""
@@ -57,3 +57,66 @@ class Teller:
             self._reported_s.clear()
         self._reported_s[text] = now_s
         return True
+
+
+RETRY_S = 5.0
+"""Time between two attempts to restore a board that could not be restored."""
+
+
+class Hold:
+    """The pinned clock, and a restore that is due. ``controller`` is a Controller or an object with its methods.
+
+    A failed change leaves the clock where it was held, or lower; the next ``put`` tries it again.
+    """
+
+    def __init__(self, controller: Any, now_s: Callable[[], float]) -> None:
+        self.mhz: Optional[float] = None
+        """The clock that is held, as far as is known; None if none is."""
+        self._controller = controller
+        self._now_s = now_s
+        self._is_sure = True
+        self._owed_s: Optional[float] = None  # when a board that is due to be restored was last changed
+
+    @property
+    def settings(self) -> List[float]:
+        """The settings at which the clock can be held."""
+        return list(self._controller.describe()["settings_mhz"])
+
+    def claim(self) -> None:
+        """Take control and check that the clock can be changed when needed. Raises: the controller's errors."""
+        if self.mhz is None:
+            self._controller.claim()
+
+    def put(self, mhz: float, again: bool = False) -> None:
+        """Hold the clock at ``mhz``; ``again`` writes it even if it is there. Raises: the controller's errors."""
+        if mhz == self.mhz and self._is_sure and not again:
+            return
+        if self.mhz is None:
+            self._owed_s = self._now_s()  # after a failure the board has been restored, unless that failed too
+        self._is_sure = False
+        self.mhz = self._controller.pin(mhz)["mhz"]
+        self._is_sure, self._owed_s = True, None
+
+    def give_back(self, always: bool = False) -> List[Dict[str, Any]]:
+        """Restore the board and return the controller's events. ``always``: even if nothing is known to be held.
+
+        Raises: NotRestored; the restore is then still due.
+        """
+        if self.mhz is None and self._owed_s is None and not always:
+            return []
+        self.mhz, self._owed_s = None, self._now_s()
+        self._controller.restore()
+        self._owed_s = None
+        events: List[Dict[str, Any]] = self._controller.check()
+        return events
+
+    def is_due(self) -> bool:
+        """True when it is time to retry a restore that is due."""
+        return self.mhz is None and self._owed_s is not None and self._now_s() - self._owed_s >= RETRY_S
+
+    def look(self) -> List[Dict[str, Any]]:
+        """Check that the clock is still held; returns the controller's events. Raises: the controller's errors."""
+        if self.mhz is None:
+            return []
+        events: List[Dict[str, Any]] = self._controller.check()
+        return events

@@ -13,8 +13,7 @@ from typing import Dict, List, Optional, Tuple
 from wattune_agent.board import PowerSensor, Reading
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
 from wattune_agent.rails import HIGHEST_W
-from wattune_agent.reads import first_text
-from wattune_agent.tree import ANSWERS, Tree
+from wattune_agent.tree import ANSWERS, Tree, first_text
 
 __all__ = ["PmicSensor", "ask", "can_be_asked", "find_pmic", "is_raspberry"]
 

@@ -15,8 +15,7 @@ from typing import Deque, Dict, List, NamedTuple, Optional, Set, Tuple
 from wattune_agent.board import PowerSensor, Reading
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
 from wattune_agent.rails import HIGHEST_W
-from wattune_agent.reads import number, real, text
-from wattune_agent.tree import Tree
+from wattune_agent.tree import Tree, number, real, text
 
 __all__ = ["RaplSensor", "find_rapl"]
 

@@ -14,9 +14,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from wattune_agent.errors import FileFailed, Forbidden, NotKept
 from wattune_agent.folders import folders, state_folder
-from wattune_agent.limits import tolerance_of, whole
+from wattune_agent.limits import fits, is_of_mode, tolerance_of, whole
 from wattune_agent.tree import Tree
-from wattune_agent.writable import fits, is_of_mode
 
 __all__ = [
     "Snapshot",

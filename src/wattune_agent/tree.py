@@ -6,13 +6,14 @@ it is ever touched. Time belongs to the tree so that a simulated board can run o
 
 import errno
 import glob
+import math
 import os
 import time
 from typing import Dict, List, Optional
 
-from wattune_agent.errors import FileFailed, Forbidden
+from wattune_agent.errors import AgentError, FileFailed, Forbidden
 
-__all__ = ["ANSWERS", "PROGRAMS", "Tree"]
+__all__ = ["ANSWERS", "PROGRAMS", "Tree", "first_text", "number", "real", "text"]
 
 PROGRAMS = "WATTUNE_RUN_PROGRAMS_BELOW_ROOT"
 """An environment variable: with "1" in it, programs below a root other than "/" are run if they are this user's own."""
@@ -181,3 +182,37 @@ class Tree:
                 "install the udev rule of wattune and join the group wattune".format(full_path, action)
             )
         return FileFailed("{} cannot be {}: {}".format(full_path, action, error.strerror or error))
+
+
+def text(tree: Tree, path: str) -> str:
+    """The file's text; empty if it cannot be read."""
+    try:
+        return tree.read(path) if tree.exists(path) else ""
+    except AgentError:
+        return ""
+
+
+def number(tree: Tree, path: str) -> Optional[float]:
+    """The number at the beginning of the file; None if there is no number."""
+    try:
+        value = float(text(tree, path).split(None, 1)[0])
+    except (ValueError, IndexError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def first_text(tree: Tree, paths: List[str]) -> str:
+    """The text of the first file that has any."""
+    for path in paths:
+        content = text(tree, path)
+        if content:
+            return content
+    return ""
+
+
+def real(tree: Tree, path: str) -> str:
+    """The path without links; the path itself if the file does not exist, or if it leads out of the tree."""
+    try:
+        return tree.real(path) if tree.exists(path) else path
+    except AgentError:
+        return path

@@ -15,12 +15,12 @@ from tests.support.agent_socket import ENVIRONMENT, state_of, wait_for
 from tests.support.live.tree import LiveTree
 from tests.support.virtual_time import DYING_S, VirtualProgram, VirtualTime
 
-from wattune_agent import program, stuck
+from wattune_agent import program, readings
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, NoReading, NotRestored, NotThere
 from wattune_agent.guarded import BLIND_S, HANG_S, PERIOD_S, guard_program, run_guarded
-from wattune_agent.joules import Joules
+from wattune_agent.readings import Joules
 from wattune_agent.signals import held
 from wattune_agent.time_source import TimeSource
 
@@ -279,12 +279,12 @@ def test_what_the_sensor_still_holds_of_the_time_before_the_pin_is_not_the_progr
 
 def test_a_sensor_that_is_stuck_is_noticed(board, time):
     board.watts = 3.0
-    report = guard_for(board, 3 * stuck.SECONDS, time, clock_mhz=500.0)
+    report = guard_for(board, 3 * readings.STUCK_S, time, clock_mhz=500.0)
     assert kinds(report) == ["stuck sensor"]
     assert "VDD_IN reads 3.000 W" in report.events[0]["text"]
-    assert stuck.SECONDS <= report.events[0]["time_s"] < 2 * stuck.SECONDS
+    assert readings.STUCK_S <= report.events[0]["time_s"] < 2 * readings.STUCK_S
     board.read = lambda: {"power_w": 3.0 + time.now_s() % 1, "temperature_c": None}
-    assert guard_for(board, 3 * stuck.SECONDS, time, clock_mhz=500.0).events == []
+    assert guard_for(board, 3 * readings.STUCK_S, time, clock_mhz=500.0).events == []
 
 
 def test_a_controller_that_guards_by_itself_is_told_the_cap(board):

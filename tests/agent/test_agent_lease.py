@@ -14,9 +14,8 @@ from wattune_agent.errors import (
     NotTaken,
     NotThere,
 )
-from wattune_agent.hold import RETRY_S
 from wattune_agent.lease import BLIND_S, LEASE_S, BoardLease
-from wattune_agent.party import Party
+from wattune_agent.party import RETRY_S, Party
 
 CLOCKS = [100.0, 200.0, 300.0, 400.0, 500.0]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from tests.support.agent_sensors import TimedTree, put
 
+from wattune_agent.conditions import free_bytes, swapped_bytes
 from wattune_agent.errors import FileFailed
-from wattune_agent.memory import free_bytes, swapped_bytes
 from wattune_agent.tree import Tree
 
 MIB = 1 << 20

@@ -10,12 +10,12 @@ from tests.agent.test_agent_guarded import Board, guard_for, kinds
 from tests.support.agent_socket import ENVIRONMENT, state_of, wait_for
 from tests.support.virtual_time import VirtualTime
 
-from wattune_agent import pulse, stuck
+from wattune_agent import readings, time_source
 from wattune_agent.cap_guard import PATIENCE_S
 from wattune_agent.errors import FileFailed, NoReading
 from wattune_agent.guarded import run_guarded
 from wattune_agent.outcome import GuardRequest, as_record, in_words
-from wattune_agent.pulse import Pulse
+from wattune_agent.time_source import Pulse
 
 
 def words(report, **asked):
@@ -117,7 +117,7 @@ def test_what_was_before_the_program_is_at_its_beginning():
 def test_a_sensor_that_was_stuck_is_said_again_at_the_end():
     board = Board()
     board.watts = 3.0
-    report = guard_for(board, 3 * stuck.SECONDS, cap_w=4.5)
+    report = guard_for(board, 3 * readings.STUCK_S, cap_w=4.5)
     assert words(report, cap_w=4.5)[-1].startswith("stuck sensor: VDD_IN reads 3.000 W")
 
 
@@ -165,8 +165,8 @@ def test_a_pulse_tells_a_silence_of_all_once():
     for now_s[0] in (0.5, 1.0, 2.0):
         assert beating.beat() == 0.0
     assert beating.since_s == 0.0
-    now_s[0] = 2.0 + 2 * pulse.STILL_S
-    assert beating.beat() == pytest.approx(2 * pulse.STILL_S)
+    now_s[0] = 2.0 + 2 * time_source.STILL_S
+    assert beating.beat() == pytest.approx(2 * time_source.STILL_S)
     assert beating.beat() == 0.0
     assert beating.since_s == now_s[0]
 

@@ -20,7 +20,7 @@ from wattune.devices.spec_options import with_options
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
 from wattune.point import Knobs
 from wattune.records import Supply
-from wattune_agent.stuck import READINGS, SECONDS, Stuck
+from wattune_agent.readings import READINGS, SECONDS, Stuck
 from wattune_agent.tree import PROGRAMS, Tree
 
 GPU = "/sys/devices/platform/bus@0/17000000.gpu/devfreq/17000000.gpu"

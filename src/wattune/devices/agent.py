@@ -16,10 +16,10 @@ from wattune.point import Knobs
 from wattune.records import Supply
 from wattune_agent.board import Board
 from wattune_agent.client import AgentClient
+from wattune_agent.conditions import free_bytes, swapped_bytes
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board
 from wattune_agent.errors import AgentError
-from wattune_agent.memory import free_bytes, swapped_bytes
 from wattune_agent.mode import mode
 from wattune_agent.protocol import SOCKET
 from wattune_agent.supply import load_supply

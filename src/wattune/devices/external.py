@@ -22,7 +22,7 @@ from wattune.devices.real_time import RealDevice, told
 from wattune.devices.spec_options import split_options
 from wattune.errors import DeviceUnavailable, InputError, SensorError
 from wattune.point import Knobs
-from wattune_agent.memory import free_bytes, swapped_bytes
+from wattune_agent.conditions import free_bytes, swapped_bytes
 from wattune_agent.tree import Tree
 
 UNITS_W = {"uW": 1e-6, "mW": 1e-3, "W": 1.0, "kW": 1e3}

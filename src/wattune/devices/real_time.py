@@ -23,7 +23,7 @@ from wattune_agent.errors import (
     NotKept,
     NotThere,
 )
-from wattune_agent.stuck import Stuck
+from wattune_agent.readings import Stuck
 from wattune_agent.tree import Tree
 
 PAUSE_S = 1.0

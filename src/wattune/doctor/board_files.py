@@ -6,10 +6,10 @@ import os
 
 from wattune.doctor.finding import Finding
 from wattune_agent.board import Board
+from wattune_agent.conditions import free_bytes
 from wattune_agent.errors import AgentError
 from wattune_agent.leftover import busy_with, left_behind, lock_path
 from wattune_agent.lock import Lock
-from wattune_agent.memory import free_bytes
 from wattune_agent.tree import Tree
 
 AGENT_FOLDER = "/run/wattune"
