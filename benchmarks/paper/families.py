@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from benchmarks.paper.models import ADAM, ADAMW, SIZES
 from benchmarks.paper.published import MOBILENET_V2, RESNET18, TRANSFORMER
-from wattune.datasets.mobilenet import MobileNetV2
+from wattune.datasets.mobile_vision import MobileNetV2
 from wattune.datasets.npz import Npz
 from wattune.datasets.recurrent import Gru
 from wattune.datasets.texts import Text

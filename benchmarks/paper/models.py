@@ -10,8 +10,7 @@ from functools import cache, partial
 import wattune
 from benchmarks.paper.published import EFFICIENTVIT, MOBILENET_V2, RESNET18, TRANSFORMER
 from wattune.algorithms import open_algorithm
-from wattune.datasets.efficientvit import efficientvit_b1
-from wattune.datasets.mobilenet import MobileNetV2
+from wattune.datasets.mobile_vision import MobileNetV2, efficientvit_b1
 from wattune.errors import WorkloadError
 from wattune.records import ProfileCell, ProfileTable, StepWork
 from wattune.workloads import Data, Model, OptimizerRule, Workload

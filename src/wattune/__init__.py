@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         WattuneError,
         WorkloadError,
     )
-    from wattune.job.full_run import run
+    from wattune.job.resumable_run import run
     from wattune.job.steps import compare, estimate, plan, profile, profile_command, train
     from wattune.job.with_server import run_with_server
     from wattune.online import capped
@@ -123,7 +123,7 @@ _HOMES = {
         "WattuneError",
         "WorkloadError",
     ),
-    "wattune.job.full_run": ("run",),
+    "wattune.job.resumable_run": ("run",),
     "wattune.job.steps": ("compare", "estimate", "plan", "profile", "profile_command", "train"),
     "wattune.job.with_server": ("run_with_server",),
     "wattune.records": ("Comparison", "SampleEfficiency", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),

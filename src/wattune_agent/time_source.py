@@ -1,4 +1,4 @@
-"""The clock of guards, leases and programs: the machine's, unless a test substitutes its own; and this process's pauses.
+"""The clock of guards, leases and programs: the machine's, or a test's; and pauses of this process.
 
 During a pause a missing reading is not a fault.
 """

@@ -22,7 +22,7 @@ from tests.support.pipeline_examples import (
 from torch import Tensor, nn
 
 from wattune.algorithms import Trainable, TrainingAlgorithm, open_algorithm
-from wattune.algorithms.forward.random_keys import RandomKey
+from wattune.algorithms.forward.masks import RandomKey
 
 
 class AsyncContract(TrainingAlgorithmContract):

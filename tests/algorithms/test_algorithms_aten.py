@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wattune.algorithms import open_algorithm
-from wattune.algorithms.counting.counter import Counter, Tally
-from wattune.algorithms.counting.staged_copy import Place, StagedCopy
+from wattune.algorithms.counting.counter import Counter, Place, StagedCopy, Tally
 from wattune.algorithms.counting.step_counting import count
 
 LENGTH, INPUTS, WIDTH, CHARACTERS = 6, 24, 40, 30

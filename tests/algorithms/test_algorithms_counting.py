@@ -16,8 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from wattune.algorithms import open_algorithm
 from wattune.algorithms.counting import step_counting
-from wattune.algorithms.counting.counter import Counter, Tally
-from wattune.algorithms.counting.staged_copy import Place, StagedCopy
+from wattune.algorithms.counting.counter import Counter, Place, StagedCopy, Tally
 from wattune.algorithms.counting.step_counting import Counts, count
 from wattune.errors import WorkloadError
 from wattune.records import Operation, StepWork

@@ -15,7 +15,7 @@ from torch.func import functional_call, jvp
 from torch.nn import functional as F
 
 from wattune.algorithms import Trainable, TrainingAlgorithm, load_checkpoint, open_algorithm
-from wattune.algorithms.forward.random_keys import RandomKey
+from wattune.algorithms.forward.masks import RandomKey
 from wattune.errors import InputError, WorkloadError
 from wattune.training import train
 from wattune.workloads.models import CharacterTransformer, resnet8

@@ -11,7 +11,7 @@ from tests.algorithms.contract import assert_same
 from tests.support.pipeline_examples import layers, noisy_layers, opened, trained
 from torch import nn
 
-from wattune.algorithms.forward.module_updates import SEPARABLE, ModuleUpdates
+from wattune.algorithms.forward.stage import SEPARABLE, ModuleUpdates
 
 
 def model() -> nn.Sequential:

@@ -16,10 +16,9 @@ from torch.nn import functional as F
 
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.forward_gradient import Estimate
-from wattune.algorithms.forward.masks import Masks
+from wattune.algorithms.forward.masks import Masks, RandomKey
 from wattune.algorithms.forward.perturbation_scale import Alpha, Schedule
 from wattune.algorithms.forward.perturbed import Perturbed, loss_along
-from wattune.algorithms.forward.random_keys import RandomKey
 from wattune.algorithms.model_parts import parts
 from wattune.errors import InputError, WorkloadError
 from wattune.workloads.models import CharacterTransformer, Embedded, resnet8, small_cnn

@@ -13,7 +13,7 @@ from tests.support.algorithm_examples import noisy_points, points
 
 from wattune.algorithms import memory_errors, open_algorithm, place, release
 from wattune.algorithms.backprop import Backprop
-from wattune.algorithms.step_setup import part
+from wattune.algorithms.stepwise import part
 from wattune.errors import DeviceError, InputError, OutOfDeviceMemory
 
 # As libraries and drivers put it; the last two are what a Jetson answers.

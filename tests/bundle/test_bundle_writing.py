@@ -130,7 +130,7 @@ import sys
 sys.path.insert(0, {str(target)!r})
 from importlib.metadata import distribution
 from pathlib import Path
-from wattune.bundle.packing import write_wheel
+from wattune.bundle.writing import write_wheel
 write_wheel(distribution("wattune"), Path({str(tmp_path)!r}))
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

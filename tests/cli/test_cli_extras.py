@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from wattune.cli.extras import opened_store
+from wattune.cli.store import opened_store
 from wattune.errors import InputError
 
 PROGRAM = """

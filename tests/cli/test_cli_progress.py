@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from wattune.cli import progress
-from wattune.cli.progress import QUIET_S, lines
+from wattune.cli import output
+from wattune.cli.output import QUIET_S, lines
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_warnings_always_come_through(told):
 def test_a_terminal_gets_bars(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=screen, force_terminal=True, width=100))
-    with progress.shown() as show:
+    with output.shown() as show:
         show(0, 4, "profile: batch size 8 at [921.6] MHz")
         show(4, 4, "profile: done")
         show(1, 0, "train: accuracy 0.5")

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from wattune.algorithms import open_algorithm
-from wattune.datasets.efficientvit import EfficientViT, LinearAttention, efficientvit_b0
-from wattune.datasets.graph_network import GraphNetwork
+from wattune.datasets.graphs import GraphNetwork
+from wattune.datasets.mobile_vision import EfficientViT, LinearAttention, efficientvit_b0
 from wattune.datasets.recurrent import Gru
 from wattune.errors import WorkloadError
 from wattune.workloads import Data, Model, Workload

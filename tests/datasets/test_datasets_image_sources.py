@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.support.archives import pixels
 
-from wattune.datasets.image_sources import fitted
+from wattune.datasets.image_folders import fitted
 
 
 class TestFitted:

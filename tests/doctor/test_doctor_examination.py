@@ -13,9 +13,18 @@ from tests.support.live.tree import LiveTree
 
 from wattune.devices import Conditions
 from wattune.doctor import default_device, examine
-from wattune.doctor.board_files import check_agent, check_holder, check_left_behind, check_permissions, check_pinned
-from wattune.doctor.device_checks import check_conditions, check_supply
-from wattune.doctor.software import Torch, check_torch, installed_torch
+from wattune.doctor.board_checks import (
+    Torch,
+    check_agent,
+    check_conditions,
+    check_holder,
+    check_left_behind,
+    check_permissions,
+    check_pinned,
+    check_supply,
+    check_torch,
+    installed_torch,
+)
 from wattune.errors import InputError
 from wattune.records import Supply
 from wattune_agent.capture import materialise

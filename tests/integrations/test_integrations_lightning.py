@@ -33,7 +33,7 @@ from wattune.integrations.lightning import PowerCapCallback
 from wattune.online import capped
 from wattune.point import Knobs
 from wattune.records import SessionRecord
-from wattune.sample_efficiency.gradient_noise import GradientNorms
+from wattune.sample_efficiency.prior import GradientNorms
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.support.planning_tables import board, cell, curve
 
-import wattune.planning.selection as selection
+import wattune.planning.candidates as selection
 from wattune.cap import PowerCap, SensorLimit
 from wattune.errors import CapError, InputError, RecordError
 from wattune.planning import pick, plan

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from wattune.sample_efficiency.gradient_noise import MAX_STEPS, MIN_STEPS, GradientNorms
+from wattune.sample_efficiency.prior import MAX_STEPS, MIN_STEPS, GradientNorms
 
 
 def gradients(steps: int, *, scale: float, small: int, parts: int, seed: int = 0, width: int = 400) -> GradientNorms:

@@ -10,7 +10,7 @@ from wattune.errors import InputError, Interrupted, UnknownName, WorkloadError
 from wattune.proxy import CHECKPOINT_EVERY, estimate, given_times
 from wattune.proxy.run import ProxyRun
 from wattune.records import EfficiencyPoint, LearningCurve, SampleEfficiency
-from wattune.sample_efficiency.pooled import observation_of, with_critical_batch_size
+from wattune.sample_efficiency.choice import observation_of, with_critical_batch_size
 from wattune.sample_efficiency.posterior import Observation
 from wattune.sample_efficiency.relative_samples import last_interval
 

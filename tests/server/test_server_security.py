@@ -19,7 +19,7 @@ from tests.support.server import api as made
 from wattune.server import security
 from wattune.server.application import create_app
 from wattune.server.limits import Buckets, Limits
-from wattune.server.sessions import COOKIE, LIFETIME_S
+from wattune.server.security import COOKIE, LIFETIME_S
 from wattune.server.settings import is_loopback
 from wattune.server.store import tokens
 
@@ -236,7 +236,7 @@ def test_session_expires(sqlite_store, monkeypatch):
         text = made.token(sqlite_store, "device")["Authorization"].removeprefix("Bearer ")
         browser.post("/in", data={"token": text})
         now_s = time.time()
-        monkeypatch.setattr("wattune.server.sessions.time.time", lambda: now_s + LIFETIME_S + 1)
+        monkeypatch.setattr("wattune.server.security.time.time", lambda: now_s + LIFETIME_S + 1)
         made.problem(browser.get("/v1/models"), 401)
 
 

@@ -13,9 +13,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from wattune.algorithms.model_parts import parts
-from wattune.datasets.efficientvit import EfficientViT, efficientvit_b0, efficientvit_b1
-from wattune.datasets.graph_network import GraphNetwork
-from wattune.datasets.mobilenet import MobileNetV2
+from wattune.datasets.graphs import GraphNetwork
+from wattune.datasets.mobile_vision import EfficientViT, MobileNetV2, efficientvit_b0, efficientvit_b1
 from wattune.datasets.recurrent import Gru
 from wattune.errors import WorkloadError
 from wattune.workloads import MODELS, Model

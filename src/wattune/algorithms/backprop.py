@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from wattune.algorithms import recomputation, step_setup
+from wattune.algorithms import recomputation, stepwise
 from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
-from wattune.algorithms.precision import autocast, check_data_type, matrix_precision
+from wattune.algorithms.placement import autocast, check_data_type, matrix_precision
 from wattune.algorithms.spec import SpecOption, format_spec
 from wattune.algorithms.stepwise import Stepwise
 
@@ -59,21 +59,21 @@ class Backprop(Stepwise):
     def state_dict(self) -> dict[str, Any]:
         """Copy of the model with its buffers, the optimizer, the loss scale and the random state, on the CPU."""
         return {
-            "module": step_setup.cpu_copy(self.module.state_dict()),
-            "optimizer": step_setup.cpu_copy(self._optimizer.state_dict()),
+            "module": stepwise.cpu_copy(self.module.state_dict()),
+            "optimizer": stepwise.cpu_copy(self._optimizer.state_dict()),
             "scaler": self._scaler.state_dict(),
-            "random": step_setup.cpu_copy(self._random),
+            "random": stepwise.cpu_copy(self._random),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``, without changing it. Raises: InputError if it belongs to another model."""
-        with step_setup.state_errors():
+        with stepwise.state_errors():
             self.module.load_state_dict(state["module"])
-            self._optimizer.load_state_dict(step_setup.cpu_copy(state["optimizer"]))
+            self._optimizer.load_state_dict(stepwise.cpu_copy(state["optimizer"]))
             self._scaler.load_state_dict(state["scaler"])
             if len(state["random"]) != len(self._random):
                 raise ValueError("it comes from another processor, with another random number generator")
-            self._random = step_setup.cpu_copy(state["random"])
+            self._random = stepwise.cpu_copy(state["random"])
 
     def _pass(self) -> step_counting.TrainingPass:
         return (

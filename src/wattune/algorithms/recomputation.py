@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from wattune.algorithms.base import Batch, Trainable
 from wattune.algorithms.model_parts import parts
-from wattune.algorithms.precision import autocast
+from wattune.algorithms.placement import autocast
 from wattune.algorithms.spec import SpecOption, whole
 from wattune.errors import InputError
 

@@ -1,18 +1,89 @@
-"""The frame of algorithms that train on one device, one batch after the other, each in micro-batches."""
+"""Algorithms that train on one device, one batch after the other, each in micro-batches: building blocks and frame."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from wattune.algorithms import step_setup
 from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.placement import memory_errors
+from wattune.errors import InputError, WorkloadError
 from wattune.records import StepWork
+
+
+class PlacedModel(NamedTuple):
+    """A model with its initial weights, and its device."""
+
+    module: nn.Module
+    device: torch.device
+
+
+def build_model(trainable: Trainable, seed: int, on: torch.device | None) -> PlacedModel:
+    """Build the model on its device. Raises: WorkloadError without trainable parameters, OutOfDeviceMemory."""
+    with memory_errors("the model"):
+        module = trainable.model(seed)
+        if on is not None:
+            module = module.to(on)
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if not parameters:
+        raise WorkloadError("the model has no trainable parameter", value=type(module).__name__)
+    return PlacedModel(module, parameters[0].device)
+
+
+def check_sizes(batch_size: int, micro_batch_size: int | None) -> None:
+    """Check the batch sizes. Raises: InputError."""
+    if batch_size < 1:
+        raise InputError("batch size", value=batch_size, allowed="1 or more")
+    if micro_batch_size is not None and not 1 <= micro_batch_size <= batch_size:
+        raise InputError("micro-batch size", value=micro_batch_size, allowed=f"1 to the batch size {batch_size}")
+
+
+def part(batch: Batch, start: int, end: int, device: torch.device) -> Batch:
+    """Move the samples from ``start`` to ``end`` of a batch to the device."""
+    x, y = tree_map(lambda v: v[start:end].to(device) if isinstance(v, Tensor) else v, batch)
+    return x, y
+
+
+def cpu_copy(values: Any) -> Any:
+    """Copy nested tensors to the CPU: a small GPU may not hold a second copy of everything."""
+    return tree_map(lambda v: v.detach().to("cpu", copy=True) if isinstance(v, Tensor) else v, values)
+
+
+@contextmanager
+def state_errors() -> Iterator[None]:
+    """Map errors of loading a state. Raises: InputError if the state belongs to another model."""
+    try:
+        yield
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise InputError(
+            "the training state does not fit the model", value=str(error), hint="use a state of the same workload"
+        ) from error
+
+
+@contextmanager
+def preserved(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Put the modules in training mode, and restore buffers, modes and the random state afterwards."""
+    buffers = [(b, b.clone()) for module in modules for b in module.buffers()]
+    modes = [(inner, inner.training) for module in modules for inner in module.modules()]
+    on_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=None if on_cuda else []):
+        for module in modules:
+            module.train()
+        try:
+            yield
+        finally:
+            for buffer, value in buffers:
+                buffer.copy_(value)
+            for inner, training in modes:
+                inner.training = training
 
 
 class Stepwise(TrainingAlgorithm):
@@ -27,11 +98,11 @@ class Stepwise(TrainingAlgorithm):
     def __init__(
         self, trainable: Trainable, batch_size: int, micro_batch_size: int | None, seed: int, on: torch.device | None
     ) -> None:
-        step_setup.check_sizes(batch_size, micro_batch_size)
+        check_sizes(batch_size, micro_batch_size)
         self.batch_size = batch_size
         self.micro_batch_size = micro_batch_size or batch_size
         self._trainable = trainable
-        self.module, self._device = step_setup.build_model(trainable, seed, on)
+        self.module, self._device = build_model(trainable, seed, on)
         self._optimizer = trainable.optimizer(self.module, batch_size)
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
@@ -70,5 +141,5 @@ class Stepwise(TrainingAlgorithm):
         """Yield the micro-batches of a batch on the device, each with its share of the samples."""
         samples, start = samples_of(batch), 0
         for size in step_counting.split(samples, self.micro_batch_size):
-            yield step_setup.part(batch, start, start + size, self._device), size / samples
+            yield part(batch, start, start + size, self._device), size / samples
             start += size

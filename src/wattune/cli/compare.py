@@ -21,8 +21,7 @@ from wattune.cli.options import (
     device_spec,
     power_cap,
 )
-from wattune.cli.output import claim, resumable
-from wattune.cli.progress import shown
+from wattune.cli.output import claim, resumable, shown
 
 
 def compare(

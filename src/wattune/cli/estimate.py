@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from wattune.cli.options import ALGORITHM, SEEDS, Algorithm, Cap, File, Json, Processes, Resume, WorkloadFile, power_cap
-from wattune.cli.output import claim, resumable
-from wattune.cli.progress import shown
+from wattune.cli.output import claim, resumable, shown
 from wattune.errors import InputError, RecordError
 
 if TYPE_CHECKING:

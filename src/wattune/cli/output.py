@@ -1,4 +1,4 @@
-"""The output of a command: a record in a file, as JSON on stdout, or both. Existing files are never overwritten.
+"""The output of a command: a record in a file, as JSON on stdout, or both; and progress on stderr.
 
 ``-o FILE`` names the file. By default the record goes to a file named after it in the current folder, or with
 ``--json`` only to stdout; a plan is only printed.
@@ -10,11 +10,12 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from wattune.errors import Interrupted, OutputError, SafetyStop, TargetNotReached, WattuneError
 
@@ -143,3 +144,73 @@ def failure(record: TrainingRecord) -> WattuneError | None:
         last = f" ({record.evaluations[-1].metric:.4g}, not {record.target})" if record.evaluations else ""
         return TargetNotReached(f"target not reached{last} after {record.samples:,} samples; the record is saved")
     return None
+
+
+QUIET_S = 10.0
+"""Seconds between two lines of one step, if stderr is not a terminal."""
+
+
+class Progress(Protocol):
+    """(done, total, what): how many of how many, and a few words; "step: words" if there are several steps."""
+
+    def __call__(self, done: int, total: int, what: str) -> None: ...  # noqa: D102
+
+
+@contextmanager
+def shown() -> Iterator[Progress]:
+    """A context that shows progress."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lines(note)
+        return
+
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.fields[step]}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Bars(*columns, console=console) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(done: int, total: int, what: str) -> None:
+            step, text = _split(what)
+            if text.startswith("warning: "):
+                console.print(f"wattune: {text}", markup=False, highlight=False)
+                return
+            if step not in tasks:
+                for earlier in tasks.values():
+                    bars.stop_task(earlier)
+                tasks[step] = bars.add_task(text, step=step, total=total or None)
+            bars.update(tasks[step], completed=done, total=total or None, description=text)
+
+        yield show
+
+
+def lines(write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> Progress:
+    """Progress as lines: the beginning and the end of each step, every warning, and otherwise one in ``QUIET_S``."""
+    due: dict[str, float] = {}
+
+    def show(done: int, total: int, what: str) -> None:
+        step, text = _split(what)
+        warning = text.startswith("warning: ")
+        ended = total > 0 and done >= total
+        if not warning and not ended and clock() < due.get(step, float("-inf")):
+            return
+        if total and not warning:
+            due[step] = clock() + QUIET_S
+        count = "" if warning or not total else f"{done}/{total} "
+        write(f"{step}: {count}{text}" if step else f"{count}{text}")
+
+    return show
+
+
+def _split(what: str) -> tuple[str, str]:
+    step, colon, text = what.partition(": ")
+    return (step, text) if colon and step in ("profile", "estimate", "plan", "train", "compare") else ("", what)

@@ -25,8 +25,7 @@ from wattune.cli.options import (
     power_cap,
     sizes,
 )
-from wattune.cli.output import claim, resumable
-from wattune.cli.progress import shown
+from wattune.cli.output import claim, resumable, shown
 from wattune.errors import InputError, RecordError
 
 if TYPE_CHECKING:

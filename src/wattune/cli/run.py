@@ -26,8 +26,7 @@ from wattune.cli.options import (
     device_spec,
     power_cap,
 )
-from wattune.cli.output import Output, failure, resumable
-from wattune.cli.progress import shown
+from wattune.cli.output import Output, failure, resumable, shown
 from wattune.errors import InputError, OutputError
 
 
@@ -132,8 +131,8 @@ def run(
         again += ["--token-file", str(token_file)]
     with resumable(again, folder.arguments_file), shown() as progress:
         if url is None:
-            from wattune.job.full_run import run as run_job
             from wattune.job.resumable_run import SEEDS
+            from wattune.job.resumable_run import run as run_job
 
             record = run_job(
                 spec,

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from wattune.cli.extras import server_extra
 from wattune.cli.options import STORE, DatabaseUrl, Store
 from wattune.cli.output import emit
+from wattune.cli.store import server_extra
 
 
 def serve(

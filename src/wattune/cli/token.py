@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattune.cli.extras import opened_store, server_extra
 from wattune.cli.options import STORE, DatabaseUrl, Json, Store
 from wattune.cli.output import emit, emit_json, note
+from wattune.cli.store import opened_store, server_extra
 from wattune.errors import InputError
 
 if TYPE_CHECKING:

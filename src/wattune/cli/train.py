@@ -20,8 +20,7 @@ from wattune.cli.options import (
     device_spec,
     max_temp_c,
 )
-from wattune.cli.output import claim, failure, resumable
-from wattune.cli.progress import shown
+from wattune.cli.output import claim, failure, resumable, shown
 
 
 def train(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wattune.datasets.archives import read_members, unzipped
 from wattune.datasets.downloads import File, local
-from wattune.datasets.image_sources import ImagePart, ImageSource, Part
+from wattune.datasets.image_folders import ImagePart, ImageSource, Part
 from wattune.errors import WorkloadError
 from wattune.workloads.values import choice
 

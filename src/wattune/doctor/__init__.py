@@ -5,9 +5,9 @@ Nothing on the board is changed. ``calibrate`` compares the board's sensor with 
 
 from __future__ import annotations
 
+from wattune.doctor.board_checks import Finding
 from wattune.doctor.calibration import Calibration, Pair, calibrate, fit, save_calibration
 from wattune.doctor.examination import Examination, board_tree, default_device, examine
-from wattune.doctor.finding import Finding
 
 __all__ = [
     "Calibration",

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from wattune.devices import Device
 from wattune.devices.real_time import mapped
+from wattune.doctor.board_checks import installed_torch
 from wattune.doctor.load import BusyProcess, cores
 from wattune.doctor.sensor_checks import record_trace
-from wattune.doctor.software import installed_torch
 from wattune.errors import DeviceError, InputError, SensorError
 from wattune_agent.supply import save_supply
 from wattune_agent.tree import Tree

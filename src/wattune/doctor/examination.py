@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 
 from wattune.devices import Device, open_device
 from wattune.devices.spec_options import split_options
-from wattune.doctor import board_files, device_checks
-from wattune.doctor.finding import Finding
+from wattune.doctor import board_checks
+from wattune.doctor.board_checks import Finding, Torch, check_torch, installed_torch
 from wattune.doctor.load import BusyProcess, cores
 from wattune.doctor.sensor_checks import LOAD_S, REST_S, check_sensing
-from wattune.doctor.software import Torch, check_torch, installed_torch
 from wattune.errors import DeviceError, InputError, WattuneError
 from wattune_agent.discovery import families, find_board
 from wattune_agent.errors import AgentError
@@ -97,23 +96,23 @@ def _files(place: tuple[Tree, str] | None) -> list[Finding]:
     except AgentError:
         return []  # opening the device has reported it already
     return [
-        board_files.check_permissions(board),
-        *board_files.check_pinned(board),
-        board_files.check_holder(board),
-        board_files.check_left_behind(tree),
-        board_files.check_memory(tree),
-        board_files.check_agent(tree),
+        board_checks.check_permissions(board),
+        *board_checks.check_pinned(board),
+        board_checks.check_holder(board),
+        board_checks.check_left_behind(tree),
+        board_checks.check_memory(tree),
+        board_checks.check_agent(tree),
     ]
 
 
 def _device(device: Device) -> list[Finding]:
     return [
-        *device_checks.check_device(device),
-        device_checks.check_rails(device),
-        device_checks.check_clock(device),
-        device_checks.check_mode(device),
-        device_checks.check_conditions(device),
-        *([device_checks.check_supply(device)] if device.spec.partition(":")[0] != "external" else []),
+        *board_checks.check_device(device),
+        board_checks.check_rails(device),
+        board_checks.check_clock(device),
+        board_checks.check_mode(device),
+        board_checks.check_conditions(device),
+        *([board_checks.check_supply(device)] if device.spec.partition(":")[0] != "external" else []),
     ]
 
 

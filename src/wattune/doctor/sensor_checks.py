@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from wattune.devices import Device
-from wattune.doctor.finding import Finding
+from wattune.doctor.board_checks import Finding
 from wattune.doctor.load import Load
 from wattune.errors import SensorError
 from wattune.reporting import phrases

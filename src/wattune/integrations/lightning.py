@@ -25,10 +25,9 @@ from wattune.cap import PowerCap
 from wattune.devices import Device
 from wattune.errors import SensorError
 from wattune.integrations.lightning_calendar import Calendar, trainer_state
-from wattune.integrations.lightning_division import division, division_from
 from wattune.integrations.lightning_loader import LightningBatches
 from wattune.integrations.lightning_setup import LoaderSource, check_trainer, set_fit_check
-from wattune.integrations.lightning_step import LightningStep
+from wattune.integrations.lightning_step import LightningStep, division, division_from
 from wattune.online import Session, capped
 from wattune.online.batch_shapes import batch_sizes as sizes_of
 from wattune.online.sample_model import opened_curve

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from wattune.integrations.lightning_division import division_state
+from wattune.integrations.lightning_step import division_state
 
 NEVER = sys.maxsize
 """A number of batches that no run reaches."""

@@ -16,8 +16,7 @@ from torch.optim import Optimizer
 
 from wattune.algorithms import memory_errors
 from wattune.devices import Device
-from wattune.integrations.row_groups import Inputs, masked, tokens
-from wattune.integrations.row_lengths import LongestRow
+from wattune.integrations.row_groups import Inputs, LongestRow, masked, tokens
 from wattune.online.fit_check import FitCheck, unchanged
 from wattune.online.session_run import SessionRun
 from wattune.online.step_counter import StepWorkCounter

@@ -13,8 +13,7 @@ from wattune.devices import Device
 from wattune.errors import DeviceError
 from wattune.integrations.longest_rows import Bursts, LongestRowCheck, LongestRowFigures, TokenSearch, TokenTimes
 from wattune.integrations.micro_batch_passes import MicroBatchPasses
-from wattune.integrations.row_groups import Inputs, rows, width
-from wattune.integrations.row_lengths import LongestRow
+from wattune.integrations.row_groups import Inputs, LongestRow, rows, width
 from wattune.online.micro_batching import shapes
 from wattune.online.optimizer_step import Overflows
 from wattune.online.recipe import Recipe

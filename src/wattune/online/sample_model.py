@@ -10,8 +10,7 @@ from typing import Any
 from wattune.errors import InputError
 from wattune.records import EfficiencyPoint, SampleEfficiency
 from wattune.records.session import EfficiencySource
-from wattune.sample_efficiency.gradient_noise import GradientNorms, NoiseScale
-from wattune.sample_efficiency.prior import relative_samples
+from wattune.sample_efficiency.prior import GradientNorms, NoiseScale, relative_samples
 
 UNKNOWN_SD = 0.1
 """Standard deviation of ln(relative samples) at a point of a curve without a band."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from wattune.planning.algorithms import plan_algorithms, with_algorithm
 from wattune.planning.baselines import BASELINES, RULES, pick
-from wattune.planning.confidence import robustness
+from wattune.planning.confidence import log_step_times, robustness
 from wattune.planning.plan import check_profile, plan
-from wattune.planning.sample_times import log_step_times
-from wattune.planning.shared_curves import learns_as
+from wattune.planning.table import learns_as
 
 __all__ = [
     "BASELINES",

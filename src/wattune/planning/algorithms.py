@@ -15,7 +15,7 @@ from wattune.cap import PowerCap
 from wattune.errors import CapError, NoFeasiblePoint, RecordError
 from wattune.planning.memory_limit import needed, why_too_large
 from wattune.planning.plan import plan
-from wattune.planning.shared_curves import learns_as
+from wattune.planning.table import learns_as
 from wattune.records import AlgorithmChoice, Plan, ProfileTable, SampleEfficiency, flat
 
 REFERENCE = "backprop"

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from wattune.cap import SensorLimit
 from wattune.errors import UnknownName
-from wattune.planning.candidates import CENSORED, figures, why_above, why_stopped
-from wattune.planning.selection import fastest, rank
+from wattune.planning.candidates import CENSORED, fastest, figures, rank, why_above, why_stopped
 from wattune.planning.table import Option, PlanningTable
 from wattune.point import OperatingPoint
 from wattune.records import AbortedProbe, Candidate, CapGain, ProfileTable, SampleEfficiency

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from wattune.errors import RecordError
-from wattune.planning.shared_curves import learns_as
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import (
     ProfileCell,
@@ -120,3 +119,18 @@ def _rows(
         rising = all(low.peak_w <= high.peak_w for low, high in pairwise(options))
         times = [option.relative_time for option in options if option.relative_time is not None]
         yield OptionRow(shape.batch, tuple(options), rising and all(slow > fast for slow, fast in pairwise(times)))
+
+
+NO_MATTER: dict[str, frozenset[str]] = {
+    "backprop": frozenset({"checkpoint"}),
+    "async-fgd": frozenset({"backend"}),
+}
+"""Algorithm -> its options that change the cost of a step, but not its gradient."""
+
+
+def learns_as(algorithm: str) -> str:
+    """The algorithm without the options that do not change the samples: equal results share a curve."""
+    name, _, options = algorithm.partition(":")
+    without = NO_MATTER.get(name, frozenset())
+    remaining = [option for option in options.split(",") if option and option.partition("=")[0] not in without]
+    return name + (":" if remaining else "") + ",".join(remaining)

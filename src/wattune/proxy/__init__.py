@@ -8,9 +8,8 @@ next_runs, pooled_result, full_result, ProxyRun    the parts of an estimate, for
 given_times    the device's seconds per step as the step times of an estimate
 """
 
-from wattune.proxy.estimate import estimate, full_result, resolve_strategy
+from wattune.proxy.estimate import estimate, full_result, next_runs, pooled_result, resolve_strategy
 from wattune.proxy.run import CHECKPOINT_EVERY, ProxyRun
-from wattune.proxy.sequential import next_runs, pooled_result
 from wattune.proxy.sweep import sweep
 from wattune.sample_efficiency.choice import given_times
 from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs

@@ -9,7 +9,6 @@ from __future__ import annotations
 from wattune.cap import CapSide
 from wattune.records.base import Kind, Provenance, Record, Value, provenance
 from wattune.records.board import BoardEvent, Supply
-from wattune.records.comparison import Comparison, ComparisonRow
 from wattune.records.efficiency import EfficiencyPoint, SampleEfficiency
 from wattune.records.plan import AlgorithmChoice, Baseline, Candidate, CapGain, Plan, Robustness
 from wattune.records.profile import (
@@ -26,6 +25,8 @@ from wattune.records.profile import (
 )
 from wattune.records.session import EfficiencySource, SessionEnding, SessionRecipe, SessionRecord
 from wattune.records.training import (
+    Comparison,
+    ComparisonRow,
     Ending,
     Evaluation,
     ExactFigures,

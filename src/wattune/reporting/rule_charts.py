@@ -7,8 +7,8 @@ from collections.abc import Callable
 from wattune.records import Comparison, ComparisonRow, Plan
 from wattune.reporting import phrases
 from wattune.reporting.charts import axis, spec
-from wattune.reporting.comparison_rows import algorithms, compared, predicted, spread
 from wattune.reporting.page import Figure, Spec, Table, plain
+from wattune.reporting.text import algorithms, compared, predicted, spread
 
 
 def bars(comparison: Comparison) -> Figure | None:

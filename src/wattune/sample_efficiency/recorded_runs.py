@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from wattune.errors import InputError, RecordError
 from wattune.records import SampleEfficiency, provenance
-from wattune.sample_efficiency.choice import LogTimes
-from wattune.sample_efficiency.pooled import pooled_curve
+from wattune.sample_efficiency.choice import LogTimes, pooled_curve
 from wattune.sample_efficiency.posterior import Observation, fit
 from wattune.sample_efficiency.scheduler import MAX_RUNS, RunScheduler
 

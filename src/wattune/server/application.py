@@ -1,4 +1,7 @@
-"""The ASGI application: routes, middleware, and the shared objects in ``request.app.state``."""
+"""The ASGI application: routes, middleware, and the shared objects in ``request.app.state``.
+
+The OpenAPI description is FastAPI's own, plus the strictly parsed bodies and the fields of records.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,19 @@ from typing import Any
 from anyio import create_task_group, sleep, to_thread
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
+from wattune.records import LearningCurve, Plan, ProfileTable, Record, SampleEfficiency, TrainingRecord
+from wattune.records.served import DeviceStatus, ServedModel, SweepRequest
 from wattune.server import dashboard, problems
 from wattune.server.limits import Buckets, Limiter
-from wattune.server.openapi import describe
 from wattune.server.prometheus import Metrics
 from wattune.server.routes import ROUTERS
-from wattune.server.security import TokenCache
-from wattune.server.sessions import Sessions
+from wattune.server.routes.endpoint import ProblemDetails
+from wattune.server.routes.plans import PlanRequest
+from wattune.server.security import Sessions, TokenCache
 from wattune.server.settings import Settings
 from wattune.server.store import Database, FileStore, StoreUnavailable, tokens
 from wattune.server.telemetry import Telemetry
@@ -93,3 +101,47 @@ def _write_used(state: Any) -> None:
         for token, moment_s in used_s.items():
             if state.used_s.get(token) == moment_s:
                 del state.used_s[token]
+
+
+RECORDS: tuple[type[Record], ...] = (
+    SampleEfficiency,
+    LearningCurve,
+    Plan,
+    ProfileTable,
+    ServedModel,
+    TrainingRecord,
+)
+BODIES: tuple[type[BaseModel], ...] = (*RECORDS, DeviceStatus, PlanRequest, ProblemDetails, SweepRequest)
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Build the OpenAPI document."""
+    document = get_openapi(
+        title="wattune",
+        version=__version__,
+        summary="Pre-trained models, proxy sweeps, profiles, plans and training records for a small fleet of devices",
+        routes=app.routes,
+        separate_input_output_schemas=False,
+    )
+    _, schemas = models_json_schema(
+        [(kind, "validation") for kind in BODIES], ref_template="#/components/schemas/{model}"
+    )
+    parts = document.setdefault("components", {})
+    parts.setdefault("schemas", {}).update(schemas["$defs"])
+    parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "wt_ID_SECRET"}}
+    for kind in RECORDS:
+        schema = parts["schemas"][kind.__name__]
+        schema["properties"] = {"record": {"const": kind.name}, **schema["properties"]}
+        schema["properties"]["version"] |= {"minimum": 1, "maximum": kind.version_read}
+    described: dict[str, Any] = _standardize(document)
+    return described
+
+
+def _standardize(part: Any) -> Any:
+    # pydantic uses its own names for the limits of a number with a custom validator.
+    if isinstance(part, list):
+        return [_standardize(entry) for entry in part]
+    if not isinstance(part, dict):
+        return part
+    names = {"gt": "exclusiveMinimum", "ge": "minimum", "le": "maximum", "lt": "exclusiveMaximum"}
+    return {names.get(k, k) if isinstance(v, (int, float)) else k: _standardize(v) for k, v in part.items()}

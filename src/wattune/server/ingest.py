@@ -18,8 +18,7 @@ from wattune.files import parts
 from wattune.records.served import FACTORIES, SOURCES, ServedFile, ServedModel
 from wattune.server.jobs.sweep_unit import served_proxy
 from wattune.server.store import Database, FileStore, model_catalog
-from wattune.server.store.queries import insert_new
-from wattune.server.store.schema import FileRow, ModelRow
+from wattune.server.store.schema import FileRow, ModelRow, insert_new
 from wattune.server.uploads import FileKind, check_file
 from wattune.workloads import Data, Workload, load_workload
 from wattune.workloads.example import pretrained

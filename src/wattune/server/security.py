@@ -2,13 +2,19 @@
 
 Scopes: read < device < admin. A program authenticates with a token, a browser with its session cookie. If no token was
 ever created, users of this machine have full access, but pages of other sites in their browsers have none.
+
+A session is a random id in a cookie, whose hash is held in memory: sessions do not survive a restart. Forms carry a
+CSRF token.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,7 +26,6 @@ from starlette.responses import Response
 
 from wattune.server.limits import REMEMBERED, Buckets, too_many
 from wattune.server.problems import Problem
-from wattune.server.sessions import COOKIE, LIFETIME_S, Sessions
 from wattune.server.store import tokens
 from wattune.server.store.tokens import SCOPES, Scope, Token
 
@@ -241,3 +246,46 @@ def _token_cache(request: Request) -> TokenCache:
 def _sessions(request: Request) -> Sessions:
     sessions: Sessions = request.app.state.sessions
     return sessions
+
+
+COOKIE = "wattune_session"
+LIFETIME_S = 12 * 3600
+MOST = 1000
+"""Maximum number of sessions; a new one evicts the oldest."""
+
+
+@dataclass
+class Sessions:
+    """Sessions of one server process."""
+
+    _key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    _sessions: OrderedDict[str, tuple[str, float]] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, token: str) -> str:
+        """Begin a session for the token with this id; return the value of its cookie."""
+        value = secrets.token_urlsafe(32)
+        with self._lock:
+            self._sessions[_hash(value)] = (token, time.time() + LIFETIME_S)
+            if len(self._sessions) > MOST:
+                self._sessions.popitem(last=False)
+        return value
+
+    def token(self, value: str) -> str | None:
+        """Id of the token behind a session cookie; None if the session is unknown or has expired."""
+        with self._lock:
+            token, until_s = self._sessions.get(_hash(value), ("", 0.0))
+            return token if time.time() < until_s else None
+
+    def end(self, value: str) -> None:
+        """End the session of a cookie."""
+        with self._lock:
+            self._sessions.pop(_hash(value), None)
+
+    def csrf(self, value: str | None) -> str:
+        """CSRF token of a session, required in its forms; only a client that can read our pages knows it."""
+        return hmac.new(self._key, (value or "no session").encode(), hashlib.sha256).hexdigest()
+
+
+def _hash(value: str) -> str:
+    return hashlib.sha256(value.encode()).hexdigest()

@@ -14,9 +14,8 @@ from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.point import OperatingPoint
 from wattune.records import LearningCurve, Plan, StepWork, TrainingRecord
-from wattune.training.evaluation_work import counts_all, evaluation_works
 from wattune.training.loop import TrainingLoop, TrainingTask
-from wattune.training.training_record import training_record
+from wattune.training.training_record import counts_all, evaluation_works, training_record
 from wattune.workloads import Workload
 
 

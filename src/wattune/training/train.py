@@ -17,9 +17,8 @@ from wattune.errors import DeviceError, InputError, Interrupted, RecordError
 from wattune.files import write_bytes
 from wattune.power.limiter import check_limit
 from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, TrainingRecord
-from wattune.training.evaluation_work import counts_all, evaluation_works
 from wattune.training.loop import Progress, TrainingLoop, TrainingTask
-from wattune.training.training_record import training_record
+from wattune.training.training_record import counts_all, evaluation_works, training_record
 from wattune.workloads import Workload
 
 

@@ -1,13 +1,11 @@
 """Workloads: models, data, losses, metrics, and the files that describe them."""
 
-from wattune.workloads.augmentation import Augmentation
-from wattune.workloads.data import Data, Loaders
-from wattune.workloads.example import example_workload
+from wattune.workloads.data import Augmentation, Data, Loaders
+from wattune.workloads.example import REFERENCE_VERSION, example_workload, reference_workloads
 from wattune.workloads.metrics import Metric
 from wattune.workloads.model import Model
 from wattune.workloads.models import MODELS
 from wattune.workloads.optimizers import OptimizerRule
-from wattune.workloads.reference_workloads import REFERENCE_VERSION, reference_workloads
 from wattune.workloads.served import device_workload, proxy_workload, served_example, served_model
 from wattune.workloads.toml import load_workload
 from wattune.workloads.workload import DATA_TYPES, Workload

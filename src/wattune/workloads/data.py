@@ -1,4 +1,4 @@
-"""Training and test data: arrays in memory, or the user's own loaders."""
+"""Training and test data: arrays in memory, or the user's own loaders; augmentation of images."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from wattune.errors import WorkloadError
-from wattune.workloads.values import attempt
+from wattune.workloads.values import attempt, flag, number, whole
 
 Pair = tuple[Any, Any]
 """Inputs and targets; the first dimension counts samples."""
@@ -132,3 +133,52 @@ def _tensor(array: Any, what: str) -> Tensor:
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise WorkloadError(f"{what} hold NaN or infinite values", hint="clean the data")
     return tensor
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes of images (C, H, W): mirror, shift by up to ``shift`` pixels (filled with zeros), and add noise of
+    standard deviation ``noise``.
+
+    The draws depend only on the seed and on the sample's position in the stream: neither on its batch (draws shared
+    by a batch would flatter small batches) nor on where a resumed run starts.
+    """
+
+    flip: bool = False
+    shift: int = 0
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        flag("flip of the augmentation", self.flip)
+        whole("shift of the augmentation", self.shift, least=0)
+        number("noise of the augmentation", self.noise, least=0)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Check that it can change samples of this shape. Raises: WorkloadError."""
+        if (self.flip or self.shift) and len(shape) != 3:
+            raise WorkloadError(
+                "augmentation of samples of the shape", value=shape, allowed="images (channels, height, width)"
+            )
+        if self.shift and self.shift >= min(shape[1:]):
+            raise WorkloadError(
+                "shift of the augmentation", value=self.shift, allowed=f"less than the image, {shape[1:]}"
+            )
+
+    def apply(self, x: Tensor, *, seed: int, start: int) -> Tensor:
+        """Changed copies of float samples (B, ...), the first at position ``start`` of the stream."""
+        if not (self.flip or self.shift or self.noise):
+            return x
+        result = torch.empty_like(x)
+        for index, sample in enumerate(x):
+            # A counter-based generator (Philox) keyed by (seed, position) costs nothing to start anywhere.
+            draws = np.random.Generator(np.random.Philox(key=[seed, start + index]))
+            if self.flip and draws.random() < 0.5:
+                sample = sample.flip(-1)
+            if self.shift:
+                down, right = (int(d) for d in draws.integers(-self.shift, self.shift + 1, size=2))
+                sample = F.pad(sample, (right, -right, down, -down))
+            if self.noise:
+                normal = draws.standard_normal(tuple(sample.shape), dtype=np.float32)
+                sample = sample + self.noise * torch.from_numpy(normal)
+            result[index] = sample
+        return result

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from wattune.errors import WorkloadError
 from wattune.workloads.data import DataSource
-from wattune.workloads.toml_tables import find, known_keys, names_value, path_value
-from wattune.workloads.values import choice
+from wattune.workloads.values import choice, find, known_keys, names_value, path_value
 
 DOWNLOAD = "wattune.datasets.downloads:Download"
 """The "module:Class" behind a table { url = "...", checksum = "..." } in place of a path."""

@@ -21,12 +21,12 @@ MODELS: dict[str, str] = {
     "resnet8": "wattune.workloads.models:resnet8",
     "resnet20": "wattune.workloads.models:resnet20",
     "resnet18": "wattune.workloads.models:resnet18",
-    "mobilenet-v2": "wattune.datasets.mobilenet:MobileNetV2",
-    "efficientvit-b0": "wattune.datasets.efficientvit:efficientvit_b0",
-    "efficientvit-b1": "wattune.datasets.efficientvit:efficientvit_b1",
+    "mobilenet-v2": "wattune.datasets.mobile_vision:MobileNetV2",
+    "efficientvit-b0": "wattune.datasets.mobile_vision:efficientvit_b0",
+    "efficientvit-b1": "wattune.datasets.mobile_vision:efficientvit_b1",
     "character-transformer": "wattune.workloads.models:CharacterTransformer",
     "gru": "wattune.datasets.recurrent:Gru",
-    "graph-network": "wattune.datasets.graph_network:GraphNetwork",
+    "graph-network": "wattune.datasets.graphs:GraphNetwork",
 }
 """Name in a workload file -> "module:factory"."""
 

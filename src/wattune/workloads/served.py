@@ -9,15 +9,14 @@ from typing import Any
 
 from wattune.errors import WorkloadError
 from wattune.records.served import FACTORIES, ServedFile, ServedModel
-from wattune.workloads.augmentation import Augmentation
-from wattune.workloads.data import DataSource
+from wattune.workloads.data import Augmentation, DataSource
 from wattune.workloads.data_table import data_source
 from wattune.workloads.example import Digits, example_workload
 from wattune.workloads.metrics import LOSSES, METRICS
 from wattune.workloads.model import Model
 from wattune.workloads.models import MODELS
 from wattune.workloads.optimizers import OptimizerRule
-from wattune.workloads.toml_tables import find
+from wattune.workloads.values import find
 from wattune.workloads.workload import Workload
 
 FILE = "sha256:"

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from wattune.errors import UnknownName, WorkloadError
-from wattune.workloads.augmentation import Augmentation
+from wattune.workloads.data import Augmentation
 from wattune.workloads.data_table import data_source
 from wattune.workloads.metrics import LOSSES, METRICS, Metric
 from wattune.workloads.model import Model
 from wattune.workloads.models import LIBRARIES, MODELS
 from wattune.workloads.optimizers import OptimizerRule
-from wattune.workloads.toml_tables import find, known_keys, names_value, path_value
-from wattune.workloads.values import choice
+from wattune.workloads.values import choice, find, known_keys, names_value, path_value
 from wattune.workloads.workload import OptimizerOf, Workload
 
 if sys.version_info >= (3, 11):

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from wattune.errors import WorkloadError
-from wattune.workloads.augmentation import Augmentation
-from wattune.workloads.data import Data, DataSource, Loaders, Order, load, prepare
+from wattune.workloads.data import Augmentation, Data, DataSource, Loaders, Order, load, prepare
 from wattune.workloads.metrics import LOSSES, METRICS, Metric
 from wattune.workloads.model import Model, state_hash, structure_hash
 from wattune.workloads.optimizers import OptimizerRule

@@ -26,9 +26,8 @@ import torch
 from torch import nn
 
 from wattune.algorithms.base import Batch, Trainable
-from wattune.algorithms.counting.counter import Counter, Tally, phases, total
-from wattune.algorithms.counting.staged_copy import Place, StagedCopy
-from wattune.algorithms.precision import LOW_PRECISION, autocast
+from wattune.algorithms.counting.counter import Counter, Place, StagedCopy, Tally, phases, total
+from wattune.algorithms.placement import LOW_PRECISION, autocast
 from wattune.errors import WorkloadError
 from wattune.records import StepWork
 

@@ -27,9 +27,8 @@ from torch.utils._pytree import tree_map
 from wattune.algorithms.counting.aten import device_of, samples_of, tensors
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.linear_tangents import after, before
-from wattune.algorithms.forward.masks import Masks
+from wattune.algorithms.forward.masks import Masks, RandomKey
 from wattune.algorithms.forward.perturbation_scale import Alpha
-from wattune.algorithms.forward.random_keys import RandomKey
 from wattune.errors import InputError, WorkloadError
 
 

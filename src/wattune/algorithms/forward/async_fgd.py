@@ -19,21 +19,18 @@ from torch.utils.hooks import RemovableHandle
 from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.forward import forward_ad, partition
-from wattune.algorithms.forward.local_heads import local_heads
-from wattune.algorithms.forward.module_updates import ModuleUpdates
+from wattune.algorithms.forward.forward_ad import check_forward_data_type, check_supported
+from wattune.algorithms.forward.masks import RandomKey
+from wattune.algorithms.forward.partition import local_heads
 from wattune.algorithms.forward.perturbation_scale import Alpha, Schedule
 from wattune.algorithms.forward.perturbed import Perturb, Perturbed
 from wattune.algorithms.forward.pipeline import Pipeline
-from wattune.algorithms.forward.random_keys import RandomKey
-from wattune.algorithms.forward.requirements import check_forward_data_type, check_supported
-from wattune.algorithms.forward.stage import Passed, Stage
-from wattune.algorithms.forward.tick import ModelWithHeads, Tick, modules_of, perturbed_of
-from wattune.algorithms.forward.tick_backends import BACKENDS, backend
+from wattune.algorithms.forward.stage import ModuleUpdates, Passed, Stage
+from wattune.algorithms.forward.tick import BACKENDS, ModelWithHeads, Tick, backend, modules_of, perturbed_of
 from wattune.algorithms.model_parts import parts
-from wattune.algorithms.placement import memory_errors
-from wattune.algorithms.precision import matrix_precision
+from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, format_spec, one_of, whole
-from wattune.algorithms.step_setup import build_model, check_sizes, cpu_copy, preserved, state_errors
+from wattune.algorithms.stepwise import build_model, check_sizes, cpu_copy, preserved, state_errors
 from wattune.errors import InputError
 from wattune.records import StepWork
 

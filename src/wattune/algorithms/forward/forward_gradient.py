@@ -20,17 +20,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from wattune.algorithms import step_setup
+from wattune.algorithms import stepwise
 from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.forward import forward_ad
+from wattune.algorithms.forward.forward_ad import check_forward_data_type, check_supported
+from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbation_scale import Alpha, Schedule
 from wattune.algorithms.forward.perturbed import Perturb, Perturbed, loss_along
-from wattune.algorithms.forward.random_keys import RandomKey
-from wattune.algorithms.forward.requirements import check_forward_data_type, check_supported
-from wattune.algorithms.placement import memory_errors
-from wattune.algorithms.precision import matrix_precision
+from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, format_spec, number, one_of, whole
 from wattune.algorithms.stepwise import Stepwise
 
@@ -154,26 +153,26 @@ class ForwardGradient(Stepwise):
     def state_dict(self) -> dict[str, Any]:
         """Copy of the model with its buffers, the optimizer, and the key of the directions, on the CPU."""
         return {
-            "module": step_setup.cpu_copy(self.module.state_dict()),
-            "optimizer": step_setup.cpu_copy(self._optimizer.state_dict()),
+            "module": stepwise.cpu_copy(self.module.state_dict()),
+            "optimizer": stepwise.cpu_copy(self._optimizer.state_dict()),
             "seed": self._seed,
             "step": self._step,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``, without changing it. Raises: InputError if it belongs to another model."""
-        with step_setup.state_errors():
+        with stepwise.state_errors():
             self.module.load_state_dict(state["module"])
-            self._optimizer.load_state_dict(step_setup.cpu_copy(state["optimizer"]))
+            self._optimizer.load_state_dict(stepwise.cpu_copy(state["optimizer"]))
             self._seed, self._step = int(state["seed"]), int(state["step"])
 
     def _rehearse(self) -> None:
         """Run a forward pass without learning: the first pass detects whether the model draws random numbers, so it
         differs slightly from later ones."""
-        few = step_setup.part(self._trainable.example(min(2, self.batch_size)), 0, 2, self._device)
+        few = stepwise.part(self._trainable.example(min(2, self.batch_size)), 0, 2, self._device)
         with (
             memory_errors("a forward pass"),
-            step_setup.preserved([self.module]),
+            stepwise.preserved([self.module]),
             self._estimate.running(),
         ):
             if self._estimate.perturb == "differences":

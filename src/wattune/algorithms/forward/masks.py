@@ -1,4 +1,4 @@
-"""Dropout masks from our own random generator.
+"""Random numbers of a forward pass that can be drawn again: dropout masks, and the keys of random directions.
 
 PyTorch has one random sequence per process: two threads with dropout would disturb each other's numbers, and the second
 of two passes over a batch would get other masks than the first.
@@ -6,8 +6,9 @@ of two passes over a batch would get other masks than the first.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -61,3 +62,21 @@ def _is_random(operation: Any, arguments: tuple[Any, ...]) -> bool:
             place = places[name]
             return bool(place < len(arguments) and arguments[place])
     return True
+
+
+class RandomKey(NamedTuple):
+    """Key of a direction: the run's seed, the step (batch), the module, and the number of the direction in the step."""
+
+    seed: int
+    step: int
+    module: int = 0
+    direction: int = 0
+
+    def generator(self, device: torch.device, purpose: int = 0) -> torch.Generator:
+        """Generator of this key on a device; ``purpose`` separates directions (even) from dropout masks (odd)."""
+        (state,) = np.random.SeedSequence([*self, purpose]).generate_state(1, np.uint64)
+        return torch.Generator(device).manual_seed(int(state) >> 1)
+
+    def on(self, device: torch.device, purpose: int = 0) -> torch.Generator | None:
+        """Like ``generator``, but None on the meta device, where nothing is drawn."""
+        return None if device.type == "meta" else self.generator(device, purpose)

@@ -35,9 +35,8 @@ from wattune.algorithms.counting.aten import device_of
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.activities import Activities
 from wattune.algorithms.forward.linear_tangents import LinearTangents
-from wattune.algorithms.forward.masks import Masks
+from wattune.algorithms.forward.masks import Masks, RandomKey
 from wattune.algorithms.forward.perturbation_scale import Alpha
-from wattune.algorithms.forward.random_keys import RandomKey
 from wattune.errors import WorkloadError
 
 Perturb = Literal["weights", "activities"]

@@ -23,11 +23,10 @@ from torch.utils._pytree import tree_map
 from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting import aten
 from wattune.algorithms.forward import forward_ad
-from wattune.algorithms.forward.module_updates import ModuleUpdates
+from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import Perturbed, loss_along
-from wattune.algorithms.forward.random_keys import RandomKey
-from wattune.algorithms.forward.stage import Passed, Stage
-from wattune.algorithms.forward.tick_backends import Backend
+from wattune.algorithms.forward.stage import ModuleUpdates, Passed, Stage
+from wattune.algorithms.forward.tick import Backend
 
 
 class ModuleResult(NamedTuple):

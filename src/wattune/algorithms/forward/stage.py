@@ -1,8 +1,9 @@
-"""One module of a pipeline: its inbox, its stored inputs until a derivative arrives, and its past parameters."""
+"""One module of a pipeline: its inbox, its stored inputs until a derivative arrives, its past parameters, its updates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import Perturbed
-from wattune.algorithms.forward.random_keys import RandomKey
 
 Passed = tuple[Any, Tensor | None]
 """The value passed from module to module: activations (a batch's inputs before the first), and their tangent if any."""
@@ -164,3 +165,62 @@ def _in_place(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> Iterato
 def _point(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=True):
         tensor.data = value
+
+
+SEPARABLE = (
+    torch.optim.ASGD,
+    torch.optim.Adadelta,
+    torch.optim.Adagrad,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.SGD,
+)
+"""Optimizers that update each parameter by its own gradient and state alone, so that their step can be divided.
+
+Source: the parameter loops of pytorch torch/optim/*.py.
+"""
+
+
+class ModuleUpdates:
+    """The step of ``optimizer``, divided into one part for each of these lists of parameters.
+
+    The optimizer keeps the state and the settings of all; states loaded into it and changes of its groups apply from
+    the next step on. An optimizer that is not ``SEPARABLE``, or whose step is observed (by hooks or a learning rate
+    scheduler), takes its step as a whole, in ``finish``.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Iterable[nn.Parameter]]):
+        self._optimizer = optimizer
+        self._parameters = [{id(p): p for p in own} for own in parameters]
+        self._parts = [copy.copy(optimizer) for _ in parameters] if type(optimizer) in SEPARABLE else []
+
+    @property
+    def separate(self) -> bool:
+        """True if each module takes its part of the step."""
+        whole = self._optimizer
+        has_hooks = whole._optimizer_step_pre_hooks or whole._optimizer_step_post_hooks or "step" in vars(whole)
+        return bool(self._parts) and not has_hooks
+
+    def part(self, index: int) -> None:
+        """Update the parameters of a module by their gradients, and drop the gradients, if the step is separate."""
+        if not self.separate:
+            return
+        part, own = self._parts[index], self._parameters[index]
+        part.state = self._optimizer.state
+        part.param_groups = [
+            {**group, "params": [p for p in group["params"] if id(p) in own]} for group in self._optimizer.param_groups
+        ]
+        part.step()
+        for parameter in own.values():
+            parameter.grad = None
+
+    def finish(self) -> None:
+        """Take the step of an optimizer that is not divided; call it once every module has called ``part``."""
+        if not self.separate:
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)

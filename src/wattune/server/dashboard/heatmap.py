@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from wattune.cap import SensorLimit
 from wattune.errors import InputError, RecordError
-from wattune.planning.selection import fastest
+from wattune.planning.candidates import fastest
 from wattune.planning.table import Option, PlanningTable
 from wattune.records import ProfileTable, SampleEfficiency
 from wattune.reporting import phrases

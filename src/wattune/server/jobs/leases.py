@@ -18,8 +18,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from wattune.errors import RecordError
 from wattune.records.served import ServedModel, SweepRequest
 from wattune.server.jobs.queue import CHOOSE, OPEN, add_runs, advance, end, locked
-from wattune.server.store.queries import insert_new
-from wattune.server.store.schema import FileRow, JobRow, UnitRow
+from wattune.server.store.schema import FileRow, JobRow, UnitRow, insert_new
 
 LEASE_S = 30.0
 """Duration of a lease in seconds after it was last renewed."""

@@ -256,7 +256,7 @@ def _work(config: WorkerConfig, database: Database, store: Path, stopping: threa
         worker.stopping = stopping
         worker.run()
         return
-    from wattune.server.jobs.cluster_runs import on_cluster
+    from wattune.server.jobs.sweep_unit import on_cluster
 
     with on_cluster(config.executor) as train:
         workers = [Worker(config.name, database, store, train=train) for _ in range(config.at_once)]

@@ -15,7 +15,7 @@ from wattune.server.bodies import body
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import Created, DeviceQuery, IdPath, IdQuery, Limit, ModelQuery, answer, route
 from wattune.server.security import Identity
-from wattune.server.store import idempotency, training_records
+from wattune.server.store import training_records
 
 router = APIRouter(prefix="/v1/trainings", tags=["trainings"])
 
@@ -55,7 +55,7 @@ def post_training(
             # Keys are scoped to the token, so that a client learns nothing about the keys of another one.
             key = [identity.token or "", "POST /v1/trainings", idempotency_key]
             fingerprint = f"{device} {model} {record.model_dump_json()}"
-            response = idempotency.once(session, key, fingerprint, store, now_s)
+            response = training_records.once(session, key, fingerprint, store, now_s)
             if response is None:
                 raise Problem(422, "the Idempotency-Key was used for another request", value=idempotency_key)
             status, content, is_replayed = response

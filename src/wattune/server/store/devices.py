@@ -9,8 +9,7 @@ from sqlalchemy.orm import Session
 
 from wattune.records import Plan
 from wattune.records.served import DeviceStatus
-from wattune.server.store.queries import insert_new
-from wattune.server.store.schema import DeviceRow
+from wattune.server.store.schema import DeviceRow, insert_new
 
 
 def listing(session: Session, *, after: str = "", limit: int = 100) -> list[dict[str, Any]]:

@@ -9,8 +9,7 @@ from sqlalchemy.orm import Session
 
 from wattune.errors import InputError
 from wattune.records.served import ServedModel
-from wattune.server.store.queries import insert_new
-from wattune.server.store.schema import FileRow, ModelRow
+from wattune.server.store.schema import FileRow, ModelRow, insert_new
 
 
 def listing(session: Session, *, after: str = "", limit: int = 100) -> list[ServedModel]:

@@ -9,8 +9,7 @@ from sqlalchemy.orm import Session
 
 from wattune.records import ProfileTable
 from wattune.records.served import digest
-from wattune.server.store.queries import insert_new, newest
-from wattune.server.store.schema import ProfileRow
+from wattune.server.store.schema import ProfileRow, insert_new, newest
 
 
 def listing(

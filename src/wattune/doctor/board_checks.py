@@ -1,0 +1,268 @@
+"""Checks of a board that measure nothing: its files, the open device, the installed torch. None of these writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+from wattune.devices import Device
+from wattune.errors import WattuneError
+from wattune.point import knob_text
+from wattune_agent.board import Board
+from wattune_agent.conditions import free_bytes
+from wattune_agent.errors import AgentError
+from wattune_agent.leftover import busy_with, left_behind, lock_path
+from wattune_agent.lock import Lock
+from wattune_agent.tree import Tree
+
+State = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a check found.
+
+    ``state``: "ok"; "warn" if wattune works, with a drawback; "fail" if something cannot be done. ``text`` describes
+    it, ``fix`` is what would help ("" if nothing needs fixing).
+    """
+
+    name: str
+    state: State
+    text: str
+    fix: str = ""
+
+
+AGENT_FOLDER = "/run/wattune"
+AGENT_SOCKET = f"{AGENT_FOLDER}/agent.sock"
+PERMISSION_FIX = (
+    "run the agent as root (wattune-agent serve) and use --device agent, or install deploy/99-wattune.rules and join "
+    "the group wattune; see docs/boards.md"
+)
+MIN_FREE_BYTES = 1 << 30
+
+
+def check_permissions(board: Board) -> Finding:
+    """Check that this user may write the files that pinning a clock writes."""
+    files = [] if board.clock is None else board.clock.files()
+    read_only = [path for path in files if not board.tree.writable(path)]
+    if not read_only:
+        return Finding("permissions", "ok", f"all {len(files)} files that pinning the clock writes are writable")
+    more = f" and {len(read_only) - 1} more" if len(read_only) > 1 else ""
+    text = f"{read_only[0]}{more} cannot be written"
+    if os.geteuid() == 0:
+        return Finding(
+            "permissions",
+            "fail",
+            f"{text}, not even as root: /sys is read-only here, as in a container",
+            # The folder: a socket mounted alone is gone when the agent restarts.
+            f"run the agent outside the container and mount its folder: -v {AGENT_FOLDER}:{AGENT_FOLDER}",
+        )
+    return Finding("permissions", "fail", f"{text} by this user", PERMISSION_FIX)
+
+
+def check_pinned(board: Board) -> list[Finding]:
+    """Check if the clock is already pinned to one frequency, as jetson_clocks does."""
+    if board.clock is None:
+        return []
+    try:
+        pinned_mhz = board.clock.pinned_mhz()
+    except AgentError as error:
+        return [Finding("pinned", "fail", str(error))]
+    if pinned_mhz is None:
+        return []
+    fix = "if that was not intended: sudo jetson_clocks --restore, or set the power mode again (sudo nvpmodel -m ID)"
+    return [Finding("pinned", "warn", f"the {board.clock.unit}'s clock is already pinned to {pinned_mhz:g} MHz", fix)]
+
+
+def check_holder(board: Board) -> Finding:
+    """Check if another process controls the board now."""
+    if board.clock is None:
+        return Finding("holder", "ok", "no clock to control")
+    lock = Lock(board.tree, lock_path(board.clock.files()))
+    try:
+        free = lock.acquire()  # other processes retry, since a check holds the lock only for a moment
+    except AgentError as error:
+        return Finding("holder", "warn", str(error))
+    if free:
+        lock.release()
+        return Finding("holder", "ok", "no other process controls the board")
+    return Finding("holder", "warn", str(busy_with(board.tree, board.family)), "wait for that process, or end it")
+
+
+def check_left_behind(tree: Tree) -> Finding:
+    """Check for the snapshot of a process that ended without restoring the board."""
+    try:
+        snapshot = left_behind(tree)
+    except AgentError as error:
+        return Finding(
+            "left behind", "fail", str(error), "delete that file once the board's clocks are as you want them"
+        )
+    if snapshot is None:
+        return Finding("left behind", "ok", "nothing")
+    return Finding("left behind", "fail", "a process ended without restoring the board's clocks", "wattune restore")
+
+
+def check_memory(tree: Tree) -> Finding:
+    """Check how much of the memory that GPU, CPU and system share is free for training."""
+    try:
+        free = free_bytes(tree)
+    except AgentError as error:
+        return Finding("memory", "warn", str(error))
+    text = f"{free / 2**30:.1f} GiB free for training, after a margin for the system"
+    if free < MIN_FREE_BYTES:
+        return Finding(
+            "memory", "warn", text, "close other programs, the desktop first: sudo systemctl isolate multi-user"
+        )
+    return Finding("memory", "ok", text)
+
+
+def check_agent(tree: Tree) -> Finding:
+    """Check if an agent runs here, and if this user may connect to it."""
+    if not tree.exists(AGENT_SOCKET):
+        return Finding("agent", "ok", "not running; needed only in containers and by users other than root")
+    if tree.writable(AGENT_SOCKET):
+        return Finding("agent", "ok", f"running: --device agent ({AGENT_SOCKET})")
+    fix = "sudo usermod -aG wattune $USER, then log in again"
+    return Finding("agent", "warn", f"running, but this user may not write to {AGENT_SOCKET}", fix)
+
+
+HOT_C = 85.0
+"""A board that is hotter than this at rest will be throttled under load."""
+
+
+def check_device(device: Device) -> list[Finding]:
+    """Name the device, and list the problems that it reports."""
+    origin = "" if device.kind == "measured" else f", {device.kind}"
+    problems = [Finding("device", "warn", problem) for problem in device.problems]
+    return [Finding("device", "ok", f"{device.name}{origin}"), *problems]
+
+
+def check_rails(device: Device) -> Finding:
+    """Read the power sensor once: the rail that counts as the device's power, and every other rail."""
+    sensor = device.sensor
+    try:
+        power_w, rails_w = device.power_w(), device.rails_w()
+    except WattuneError as error:
+        return Finding("rails", "fail", str(error), "check that the sensor can be read")
+    text = f"{sensor.rail} {power_w:.3f} W" + (f", {sensor.covers}" if sensor.covers else "")
+    others = ", ".join(f"{name} {value_w:.3f} W" for name, value_w in rails_w.items() if name != sensor.rail)
+    return Finding("rails", "ok", f"{text}; other rails: {others}" if others else text)
+
+
+def check_clock(device: Device) -> Finding:
+    """Check which clocks or power limits can be set."""
+    if not device.knobs:
+        return Finding("clock", "warn", "no clock can be set: profiling and planning cover batch sizes only")
+    ranges = (
+        f"{len(knob.values)} settings from {knob.values[0]:g} to {knob_text(knob.name, knob.values[-1])}"
+        for knob in device.knobs
+    )
+    return Finding("clock", "ok", "; ".join(ranges))
+
+
+def check_mode(device: Device) -> Finding:
+    """Report the board's power mode, which is part of a profile's key."""
+    return Finding("mode", "ok", device.mode or "the board reports no power mode")
+
+
+def check_conditions(device: Device) -> Finding:
+    """Check temperature, throttling and over-current events."""
+    now = device.conditions()
+    parts = [] if now.temperature_c is None else [f"hottest zone {now.temperature_c:.1f} °C"]
+    if now.over_current:
+        parts.append(f"{now.over_current} over-current events since the board was started")
+    text = ", ".join(parts) or "the board reports no temperature"
+    if now.throttled:
+        by = ", ".join(now.throttled)
+        return Finding("conditions", "fail", f"throttled now by {by}; {text}", "cool the board and try again")
+    if now.over_current:
+        return Finding("conditions", "warn", text, "use a stronger power supply: the board may reset under load")
+    if now.temperature_c is not None and now.temperature_c > HOT_C:
+        return Finding("conditions", "warn", text, "cool the board: it will be throttled under load")
+    return Finding("conditions", "ok", text)
+
+
+def check_supply(device: Device) -> Finding:
+    """Check if a cap at the supply's terminals can be converted to one at the sensor."""
+    if device.supply is None:
+        return Finding(
+            "supply",
+            "ok",
+            "not calibrated against the power supply: caps apply at the sensor (@module)",
+            "to cap the power at the supply's terminals: wattune doctor --calibrate external:...",
+        )
+    return Finding(
+        "supply",
+        "ok",
+        f"{device.supply.other_w:.3g} W beside the module, converter efficiency {device.supply.efficiency:.1%}",
+    )
+
+
+_QUERY = """
+import json
+import torch
+gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "gpu": gpu}))
+"""
+IMPORT_TIMEOUT_S = 180.0
+"""Timeout for importing torch: on a small board with a slow card the first import takes minutes."""
+
+
+@dataclass(frozen=True)
+class Torch:
+    """Installed torch: its version, the CUDA it was built for (None: a CPU build), the GPU it can use (None: no GPU),
+    or why it cannot be loaded."""
+
+    version: str | None = None
+    cuda: str | None = None
+    gpu: str | None = None
+    failure: str = ""
+
+
+def installed_torch(python: str = sys.executable) -> Torch:
+    """The installed torch, imported in a process of its own: one built for another board may crash it."""
+    command = [python, "-c", _QUERY]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Torch(failure=f"importing torch failed: {error}")
+    if result.returncode < 0:
+        return Torch(failure=f"importing torch was ended by signal {-result.returncode}")
+    lines = result.stdout.strip().splitlines()
+    if result.returncode or not lines:
+        return Torch(failure=(result.stderr.strip().splitlines() or ["importing torch failed"])[-1])
+    properties = json.loads(lines[-1])
+    return Torch(properties["torch"], properties["cuda"], properties["gpu"])
+
+
+def check_torch(torch: Torch, *, needs_gpu: bool) -> Finding:
+    """Check that this torch trains on the processor whose power is measured."""
+    if torch.version is None:
+        return Finding(
+            "torch",
+            "fail",
+            f"torch cannot be loaded: {torch.failure}",
+            "install the torch of your board, see docs/boards.md; `wattune guard` works without it",
+        )
+    if torch.gpu is not None:
+        return Finding("torch", "ok", f"torch {torch.version} with CUDA {torch.cuda}, on {torch.gpu}")
+    if not needs_gpu:
+        return Finding("torch", "ok", f"torch {torch.version}, on the CPU")
+    if torch.cuda is None:
+        return Finding(
+            "torch",
+            "fail",
+            f"torch {torch.version} is a CPU build: training would leave the GPU idle, and its clock without effect",
+            "install NVIDIA's torch wheel for your JetPack, see docs/boards.md",
+        )
+    return Finding(
+        "torch",
+        "fail",
+        f"torch {torch.version} is built for CUDA {torch.cuda}, but finds no GPU",
+        "on a Jetson, install NVIDIA's torch wheel for your JetPack; elsewhere, check that nvidia-smi works; start "
+        "containers with --runtime nvidia; see docs/boards.md",
+    )
