@@ -26,7 +26,7 @@ from wattune.devices import open_device
 from wattune.errors import CapError, InputError, NoFeasiblePoint
 from wattune.files import write_json
 from wattune.planning import learns_as, plan, plan_algorithms
-from wattune.planning.memory_limit import size
+from wattune.planning.candidates import size
 from wattune.point import BatchShape
 from wattune.profiling.tolerance import exact_table
 from wattune.records import EfficiencyPoint, Plan, ProfileTable, SampleEfficiency

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
 from wattune.errors import InputError
@@ -151,10 +151,6 @@ class PowerCap:
     def supply_w(self) -> float | None:
         """The cap at the supply as asked for, in watts; None if the cap holds at the sensor, or there is none."""
         return self.limit_w if self.side == "supply" else None
-
-    def without_margin(self) -> PowerCap:
-        """The same cap, all of which may be used."""
-        return replace(self, margin_w=0.0)
 
     def __str__(self) -> str:
         if self.limit_w is None:

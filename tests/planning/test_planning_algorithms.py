@@ -10,7 +10,7 @@ from tests.support.planning_tables import KEY, board, curve
 from wattune.cap import PowerCap
 from wattune.errors import CapError, InputError, NoFeasiblePoint, RecordError
 from wattune.planning import learns_as, plan, plan_algorithms, with_algorithm
-from wattune.planning.memory_limit import size
+from wattune.planning.candidates import size
 from wattune.records import AbortedProbe, AlgorithmChoice, Plan, ProfileTable, SampleEfficiency
 
 MB = 1e6

@@ -12,7 +12,7 @@ from tests.support.fake_server import Answer, faked, problem
 from wattune.errors import OutputError
 from wattune.records import ProfileCell, ProfileTable
 from wattune.remote import Client
-from wattune.remote.outbox import Outbox, upload
+from wattune.remote.cache import Outbox, upload
 
 
 def table(device):
@@ -191,7 +191,7 @@ def test_full_disk_does_not_fail_the_run(tmp_path, said, monkeypatch, there):
     registry = Registry()
     with faked(registry if there else lambda asked: Answer(503)) as fake:
         with Client(fake.url, cache=tmp_path, notify=said.append, backoff_s=()) as server:
-            monkeypatch.setattr("wattune.remote.outbox.write_json", full)
+            monkeypatch.setattr("wattune.remote.cache.write_json", full)
             found = server.publish_profile(table("one"), device="d")
     assert (found is not None) == there
     assert any("No space left" in text for text in said) != there
@@ -204,7 +204,7 @@ def test_unlockable_outbox_is_reported(tmp_path, said, monkeypatch):
         yield
 
     with faked(Registry()) as fake, Client(fake.url, cache=tmp_path, notify=said.append) as server:
-        monkeypatch.setattr("wattune.remote.outbox.file_lock", broken)
+        monkeypatch.setattr("wattune.remote.cache.file_lock", broken)
         assert server.publish_profile(table("one"), device="d") is None
         assert server.pending == 1
     assert any("No space left" in text for text in said)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any, Literal
 
-from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
+from wattune.algorithms.base import Batch, EvaluationPoint, Step, Trainable, TrainingAlgorithm, learn
 from wattune.algorithms.checkpoint import load_checkpoint, save_checkpoint, state_bytes
-from wattune.algorithms.learning import EvaluationPoint, learn
 from wattune.algorithms.placement import memory_errors, place, release
 from wattune.algorithms.spec import format_spec, name_of, parse_options
 from wattune.errors import UnknownName

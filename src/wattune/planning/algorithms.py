@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from wattune.cap import PowerCap
 from wattune.errors import CapError, NoFeasiblePoint, RecordError
-from wattune.planning.memory_limit import needed, why_too_large
+from wattune.planning.candidates import needed, why_too_large
 from wattune.planning.plan import plan
 from wattune.planning.table import learns_as
 from wattune.records import AlgorithmChoice, Plan, ProfileTable, SampleEfficiency, flat

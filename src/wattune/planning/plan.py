@@ -7,9 +7,8 @@ import shlex
 from wattune.cap import PowerCap, SensorLimit
 from wattune.errors import CapError, InputError, NoFeasiblePoint, RecordError
 from wattune.planning.baselines import BASELINES, choose, fields, gain_over_caps
-from wattune.planning.candidates import candidates, fastest, figures, why_slower
+from wattune.planning.candidates import candidates, fastest, figures, needed, why_slower, within
 from wattune.planning.confidence import confidence
-from wattune.planning.memory_limit import needed, within
 from wattune.planning.table import Option, PlanningTable
 from wattune.records import (
     Baseline,

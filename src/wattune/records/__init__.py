@@ -7,8 +7,7 @@ newer one is refused. ``save`` replaces a file atomically.
 from __future__ import annotations
 
 from wattune.cap import CapSide
-from wattune.records.base import Kind, Provenance, Record, Value, provenance
-from wattune.records.board import BoardEvent, Supply
+from wattune.records.base import BoardEvent, Kind, Provenance, Record, Supply, Value, provenance
 from wattune.records.efficiency import EfficiencyPoint, SampleEfficiency
 from wattune.records.plan import AlgorithmChoice, Baseline, Candidate, CapGain, Plan, Robustness
 from wattune.records.profile import (

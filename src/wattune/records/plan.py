@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from wattune.cap import CapSide, SensorLimit
-from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Share, Value
-from wattune.records.board import Supply
+from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Share, Supply, Value
 from wattune.records.profile import ProfileCost, ProfileKey, Program
 from wattune.records.work import AtPoint, AtPointIfAny
 

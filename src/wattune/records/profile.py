@@ -8,8 +8,7 @@ from pydantic import model_validator
 from typing_extensions import Self
 
 from wattune.point import Knobs
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Value
-from wattune.records.board import Supply
+from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Supply, Value
 from wattune.records.work import AtPoint, KnobFields, PointRecord
 
 

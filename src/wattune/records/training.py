@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from wattune.cap import CapSide
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
-from wattune.records.board import BoardEvent
+from wattune.records.base import BatchSize, BoardEvent, NotNegative, Number, Positive, Record, Samples, Value
 from wattune.records.plan import Plan
 from wattune.records.work import AtPointIfAny, AtSetting, PointRecord
 

@@ -17,10 +17,9 @@ from typing_extensions import Self
 from wattune.errors import InputError, RecordError, ServerError, ServerUnavailable, WattuneError
 from wattune.records import Plan, ProfileKey, ProfileTable, Record, SampleEfficiency, TrainingRecord
 from wattune.records.served import MODEL_NAME, DeviceStatus, ServedModel, SweepRequest, SweepStatus, digest
-from wattune.remote.cache import Cache
+from wattune.remote.cache import Cache, Outbox, upload
 from wattune.remote.connection import BACKOFF_S, Connection
 from wattune.remote.download import download, is_whole
-from wattune.remote.outbox import Outbox, upload
 
 R = TypeVar("R", bound=Record)
 Progress = Callable[[int, int, str], None]

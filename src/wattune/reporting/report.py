@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wattune.files import write_bytes
 from wattune.records import ComparisonRow, LearningCurve, Plan, Record, TrainingRecord
-from wattune.reporting import batch_size_charts, cap_charts, heat_maps, phrases, rule_charts, training_charts
+from wattune.reporting import batch_size_charts, heat_maps, phrases, rule_charts, training_charts
 from wattune.reporting.page import Figure, Note, Page, Section, Table, Tile, render
 from wattune.reporting.record_set import RecordSet, Source, gather
 
@@ -170,7 +170,7 @@ def _choice(records: RecordSet) -> Section:
     if plan.gain_over_caps:
         profile = records.profile
         one_cap = profile is not None and (profile.strategy in ("staircase", "guided") or bool(profile.aborted))
-        items += [cap_charts.gain_over_caps(plan, origin, one_cap=one_cap), cap_charts.cap_rows(plan, origin)]
+        items += [rule_charts.gain_over_caps(plan, origin, one_cap=one_cap), rule_charts.cap_rows(plan, origin)]
     else:
         items.append(Note("Speed-up under other caps", "The plan has no results for other caps."))
     return Section(title, intro, items)

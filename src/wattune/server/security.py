@@ -30,7 +30,6 @@ from wattune.server.store import tokens
 from wattune.server.store.tokens import SCOPES, Scope, Token
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-CSRF_FIELD = "csrf"
 CSRF_HEADER = "x-csrf-token"
 TOKEN_CACHE_S = 1.0
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")

@@ -1,4 +1,4 @@
-"""One module of a pipeline: its inbox, its stored inputs until a derivative arrives, its past parameters, its updates."""
+"""One module of a pipeline: its inbox, inputs stored until a derivative arrives, its past parameters and updates."""
 
 from __future__ import annotations
 
