@@ -43,12 +43,12 @@ class Ceiling:
         power_w: float,
         temperature_c: Optional[float],
         at: float,
-        wanted: Optional[float],
+        pin_mhz: Optional[float],
         *,
         is_held: bool,
     ) -> List[Dict[str, Any]]:
-        """Judge one reading, taken with the clock ``at`` a setting, pinned there or not, while the client wanted
-        ``wanted`` (None: it pins no clock).
+        """Judge one reading, taken with the clock ``at`` a setting, pinned there or not, while the client pins
+        ``pin_mhz`` (None: no clock).
 
         Returns the new events of the guard and updates ``value``.
         """
@@ -61,8 +61,8 @@ class Ceiling:
         events = self._guard.events[self._reported_events :]
         self._reported_events += len(events)
         self.value = self._guard.value
-        if wanted is not None:
-            is_over = self.value >= wanted
+        if pin_mhz is not None:
+            is_over = self.value >= pin_mhz
         else:
             is_over = self.value == self._top and any(event["action"] == "up" for event in events)
         if is_over:
