@@ -179,13 +179,13 @@ def _followed(tree: Tree, path: str) -> Tuple[str, Dict[str, str]]:
     links: Dict[str, str] = {}
     resolved, parts = "", path.strip("/").split("/")
     while parts:
-        here = resolved + "/" + parts.pop(0)
-        local = tree.root.rstrip("/") + here
+        place = resolved + "/" + parts.pop(0)
+        local = tree.root.rstrip("/") + place
         if not os.path.islink(local):
-            resolved = here
+            resolved = place
             continue
         target = os.path.normpath(os.path.join(resolved or "/", os.readlink(local)))
-        links[here] = target
+        links[place] = target
         if len(links) > _LINKS_AT_MOST:
             raise FileFailed("{} leads through too many links".format(path))
         resolved, parts = "", target.strip("/").split("/") + parts

@@ -342,10 +342,10 @@ class Controller:
         assert self._snapshot is not None
         if mode_number is not None and self._snapshot.mode_id is not None:
             return
-        noted = self._snapshot.with_files(self._tree, paths, mode_number)
-        if noted is not self._snapshot:
-            noted.save()
-            self._snapshot = noted
+        snapshot = self._snapshot.with_files(self._tree, paths, mode_number)
+        if snapshot is not self._snapshot:
+            snapshot.save()
+            self._snapshot = snapshot
 
     def _look_at_mode(self) -> None:
         """Report, but do not undo, another program's switch of the power mode."""

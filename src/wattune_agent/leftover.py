@@ -20,12 +20,12 @@ def left_behind(tree: Tree) -> Optional[Snapshot]:
 
     Raises: NotKept for an invalid snapshot file, if there are only such files.
     """
-    broken: List[NotKept] = []
+    failures: List[NotKept] = []
     for path in snapshots(tree):
         try:
             snapshot = Snapshot.load(path)
         except NotKept as error:
-            broken.append(error)
+            failures.append(error)
             continue
         lock = _lock(tree, snapshot)
         if lock is not None and not lock.acquire():
@@ -34,8 +34,8 @@ def left_behind(tree: Tree) -> Optional[Snapshot]:
             lock.release()
         if not _is_elsewhere(snapshot):
             return snapshot
-    if broken:
-        raise broken[0]
+    if failures:
+        raise failures[0]
     return None
 
 

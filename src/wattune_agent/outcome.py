@@ -115,8 +115,8 @@ def _clock(report: Report, request: GuardRequest, board: Dict[str, Any]) -> str:
     unit = board.get("setting_unit", "MHz")
     at = "the clock left to the board" if request.clock_mhz is None else "{:g} {}".format(request.clock_mhz, unit)
     # An agent's own guard reports its steps in words alone.
-    guarded = [event for event in report.events if event["kind"] == "guard" and "action" in event]
-    changes = [event for event in guarded if event["action"] != "at lowest"]
+    guard_events = [event for event in report.events if event["kind"] == "guard" and "action" in event]
+    changes = [event for event in guard_events if event["action"] != "at lowest"]
     reached = [event["setting"] for event in changes]
     if reached and reached[-1] != request.clock_mhz:
         at += " at first, {:g} {} at its end".format(reached[-1], unit)

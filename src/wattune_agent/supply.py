@@ -55,8 +55,8 @@ def supply_files(tree: Tree) -> List[str]:
     """The files that may contain figures on this machine, in order of precedence."""
     if tree.root != "/":
         return [tree.inside(SYSTEM_FILE)]
-    configured = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return [os.path.join(configured, "wattune", "supply.json"), SYSTEM_FILE]
+    config_home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return [os.path.join(config_home, "wattune", "supply.json"), SYSTEM_FILE]
 
 
 def _check(other_w: float, efficiency: float) -> None:

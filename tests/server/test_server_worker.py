@@ -119,7 +119,7 @@ def test_interrupted_run_resumes_from_checkpoint_with_same_result(sqlite_store):
                 worker.stopping.set()
             look(evaluation)
 
-        return run.train(sweep.workload, seen=stop)
+        return run.train(sweep.workload, on_evaluation=stop)
 
     worker._train = stopping
     (sqlite_store.settings.store / "work" / job_id).mkdir(parents=True)
@@ -130,7 +130,7 @@ def test_interrupted_run_resumes_from_checkpoint_with_same_result(sqlite_store):
     assert load_checkpoint(checkpoint)[1]["samples"] == seen[CHECKPOINT_EVERY - 1]
     del seen[:]
     worker.stopping.clear()
-    worker._train = lambda sweep, run, look: run.train(sweep.workload, seen=lambda e: seen.append(e.samples))
+    worker._train = lambda sweep, run, look: run.train(sweep.workload, on_evaluation=lambda e: seen.append(e.samples))
     assert worker.step()
     assert seen[0] == (CHECKPOINT_EVERY + 1) * 128
     interrupted = status_of(sqlite_store, job_id).runs[0].curve
@@ -255,7 +255,7 @@ def test_cancelled_run_stops_at_next_evaluation(store, monkeypatch):
             time.sleep(0.1)
             look(evaluation)
 
-        return run.train(sweep.workload, seen=watch)
+        return run.train(sweep.workload, on_evaluation=watch)
 
     worker = worker_of(store)
     worker._train = cancelling

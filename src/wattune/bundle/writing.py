@@ -50,8 +50,8 @@ def bundle(
             "--platform", value=platform, allowed="such as manylinux2014_aarch64 or manylinux_2_31_aarch64"
         )
     # Sources in the path may have metadata beside them that does not belong to an installed wheel.
-    installed = next((one for one in distributions(name="wattune") if one.read_text("WHEEL")), None)
-    if installed is None:
+    distribution = next((one for one in distributions(name="wattune") if one.read_text("WHEEL")), None)
+    if distribution is None:
         raise InputError("wattune is not installed in this Python", hint="run `pip install .` in the clone")
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -62,11 +62,11 @@ def bundle(
         for part in ("wheels", "deploy"):
             (folder / part).mkdir(parents=True, exist_ok=True)
         say("packing wattune and its agent")
-        write_wheel(installed, folder / "wheels")
+        write_wheel(distribution, folder / "wheels")
         agent = write_agent(folder)
         deploy = tuple(Path(shutil.copy(file, folder / "deploy")) for file in deploy_files())
         say(f"fetching wheels for Python {python} on {platform}")
-        fetch(installed, folder / "wheels", python, platform)
+        fetch(distribution, folder / "wheels", python, platform)
         readme = folder / "README.txt"
         readme.write_text(_README.format(python=python, platform=platform), encoding="utf-8")
     except BaseException as error:
@@ -97,20 +97,20 @@ INSTALL_METADATA = frozenset({"INSTALLER", "REQUESTED", "direct_url.json"})
 """Metadata that pip adds to that of the wheel: how and from where it was installed."""
 
 
-def write_wheel(installed: Distribution, folder: Path) -> None:
+def write_wheel(distribution: Distribution, folder: Path) -> None:
     """Repack wattune's wheel from the files installed here, so that neither its sources nor a network are needed.
 
     Raises: OutputError if it cannot be packed.
     """
-    with TemporaryDirectory(prefix="wattune-wheel-") as unpacked:
-        tree = Path(unpacked)
+    with TemporaryDirectory(prefix="wattune-wheel-") as wheel_folder:
+        tree = Path(wheel_folder)
         for package in PACKAGES:
             _copy(package, tree)
-        deploy = tree / f"wattune-{installed.version}.data" / "data" / "share" / "wattune" / "deploy"
+        deploy = tree / f"wattune-{distribution.version}.data" / "data" / "share" / "wattune" / "deploy"
         deploy.mkdir(parents=True)
         for file in deploy_files():
             shutil.copy2(file, deploy)
-        for entry in installed.files or ():
+        for entry in distribution.files or ():
             if entry.parts[0].endswith(".dist-info") and entry.name not in INSTALL_METADATA:
                 (tree / entry).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(str(entry.locate()), tree / entry)
@@ -125,8 +125,8 @@ def write_wheel(installed: Distribution, folder: Path) -> None:
 def write_agent(folder: Path) -> Path:
     """Pack the agent into one file that runs on Python 3.6 and later."""
     path = folder / "wattune-agent.pyz"
-    with TemporaryDirectory(prefix="wattune-agent-") as unpacked:
-        tree = Path(unpacked)
+    with TemporaryDirectory(prefix="wattune-agent-") as temporary:
+        tree = Path(temporary)
         _copy("wattune_agent", tree)
         shutil.copy2(tree / "wattune_agent" / "__main__.py", tree)
         zipapp.create_archive(tree, path, interpreter="/usr/bin/env python3", compressed=True)

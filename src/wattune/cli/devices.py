@@ -33,11 +33,11 @@ def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
         emit(_listed(rows))
     else:
         emit(f"no supported board in {sysfs_root}")
-    concerned: dict[str, list[str]] = {}
+    specs_by_problem: dict[str, list[str]] = {}
     for device in rows:
         for problem in device.problems:
-            concerned.setdefault(problem, []).append(device.spec)
-    for problem, specs in concerned.items():
+            specs_by_problem.setdefault(problem, []).append(device.spec)
+    for problem, specs in specs_by_problem.items():
         note(f"{', '.join(specs)}: {problem}")
 
 

@@ -114,7 +114,7 @@ class PowerCapCallback(Callback):
         self._session_state = self._restore(passes)
         session.__enter__()
         self._open = True
-        self._logged, self._last_batch = (0.0, 0.0), 0
+        self._last_log, self._last_batch = (0.0, 0.0), 0
         self._step = LightningStep(session, trainer, optimizer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -257,10 +257,10 @@ class PowerCapCallback(Callback):
             return
         values = {f"wattune/{name}": float(value) for name, value in session.point.fields().items()}
         values["wattune/energy_j"] = figures.energy_j
-        time_s, energy_j = self._logged
+        time_s, energy_j = self._last_log
         if figures.time_s > time_s:
             values["wattune/power_w"] = (figures.energy_j - energy_j) / (figures.time_s - time_s)
-        self._logged = figures.time_s, figures.energy_j
+        self._last_log = figures.time_s, figures.energy_j
         for logger in self._trainer.loggers:
             # Beside Lightning's own values of the same step, which it numbers from 0.
             logger.log_metrics(values, step=self._trainer.global_step - 1)

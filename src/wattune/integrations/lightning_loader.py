@@ -179,17 +179,17 @@ class LightningBatches(CombinedLoader):
 
     def _pass(self) -> Iterator[Part]:
         steps = self._whole_steps() if self._sampler is not None else self._grouped_batches()
-        for fetched, row, is_end in steps:
-            yield from self._step(fetched, row, is_end)
+        for batches, row, is_end in steps:
+            yield from self._step(batches, row, is_end)
 
     def _whole_steps(self) -> Iterator[tuple[list[Fetched], Row, bool]]:
         # Never fetch more than needed: a sampler may draw random numbers for each further index.
         position, whole = self.position, self.samples
         assert whole is not None
         samples = whole if self._limit is None else min(whole, self._limit)
-        while position < samples and (fetched := self._fetcher.fetch()) is not None:
-            position += fetched.samples
-            yield [fetched], self._fetcher.row(fetched), position >= whole
+        while position < samples and (batches := self._fetcher.fetch()) is not None:
+            position += batches.samples
+            yield [batches], self._fetcher.row(batches), position >= whole
 
     def _grouped_batches(self) -> Iterator[tuple[list[Fetched], Row, bool]]:
         assert self._session is not None
@@ -204,27 +204,27 @@ class LightningBatches(CombinedLoader):
             yield group, self._session.row, not following
             group = following
 
-    def _step(self, fetched: list[Fetched], row: Row, is_end: bool) -> Iterator[Part]:
+    def _step(self, batches: list[Fetched], row: Row, is_end: bool) -> Iterator[Part]:
         session = self._session
         assert session is not None
         run = session.run
-        samples = sum(one.samples for one in fetched)
+        samples = sum(one.samples for one in batches)
         self.wants_norms = session.sample_model.wants(run.steps)
         may_halve = self.wants_norms and run.may_halve and not run.explorer.is_measuring
         pieces: list[tuple[Any, int]] = []
-        for one in fetched:
+        for one in batches:
             sizes = even(one.samples, row.micro_batch_size)
             if len(sizes) > 1 or not run.checked:
                 run.check_parts(one.data, one.samples, row)
-            if may_halve and len(fetched) == len(sizes) == 1 < samples:
+            if may_halve and len(batches) == len(sizes) == 1 < samples:
                 sizes = even(samples, -(-samples // 2))
             parts = split(one.data, one.samples, sizes) if len(sizes) > 1 else [one.data]
             pieces += zip(parts, sizes, strict=True)
         key = None
         if run.counter.counts:
             key = tuple(size for _, size in pieces), tuple(shapes(data) for data, _ in pieces)
-        session.begin_step(samples, row, key=key, data=[one.data for one in fetched])
-        self.step_samples, self._draw_order = samples, fetched[-1].order
+        session.begin_step(samples, row, key=key, data=[one.data for one in batches])
+        self.step_samples, self._draw_order = samples, batches[-1].order
         kind = row, samples, len(pieces)
         self.left = None if kind == self._kind else len(pieces) + self._expected(samples, row)
         self._kind = kind

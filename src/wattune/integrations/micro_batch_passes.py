@@ -137,8 +137,8 @@ class MicroBatchPasses:
             model.train(training)
         for rule in self._rules(whole):
             shares = self._shares(parts, rule)
-            combined = sum(share * part for share, part in zip(shares, losses, strict=True) if share)
-            if abs(combined - loss) <= tolerance * abs(loss):
+            total = sum(share * part for share, part in zip(shares, losses, strict=True) if share)
+            if abs(total - loss) <= tolerance * abs(loss):
                 self.rule = rule
                 break
         return self.rule
@@ -153,10 +153,10 @@ class MicroBatchPasses:
     def _loss(self, model: nn.Module, inputs: Inputs, *others: Any) -> float:
         trainer = self._trainer
         # A copy, since compute_loss may take the labels out.
-        prepared = trainer._prepare_inputs(type(inputs)(dict(inputs)))  # type: ignore[call-arg]
+        own_inputs = trainer._prepare_inputs(type(inputs)(dict(inputs)))  # type: ignore[call-arg]
         options = {"num_items_in_batch": others[0]} if others else {}
         with trainer.compute_loss_context_manager():
-            loss = trainer.compute_loss(model, prepared, **options)
+            loss = trainer.compute_loss(model, own_inputs, **options)
         return float(loss)
 
     def _is_low(self, model: nn.Module) -> bool:

@@ -69,7 +69,7 @@ class TrainerRun:
         self._in_step = False
         self._begun_s = 0.0
         self._overflows = Overflows()
-        self._logged = (0.0, 0.0, 0)
+        self._last_log = (0.0, 0.0, 0)
         if args.fp16 and not getattr(trainer.accelerator, "native_amp", True):
             run.note("fp16 was asked for, and Transformers trains in fp32 on this processor")
 
@@ -204,10 +204,10 @@ class TrainerRun:
             figures = run.capped.meter.figures()
         except DeviceError:  # before the sensor's first reading, or the sensor is lost
             return {}
-        time_s, energy_j, count = (0.0, 0.0, 0) if total else self._logged
+        time_s, energy_j, count = (0.0, 0.0, 0) if total else self._last_log
         now = figures.time_s, figures.energy_j, self.tokens.total
         if not total:
-            self._logged = now
+            self._last_log = now
         point = run.explorer.current
         values = {"micro_batch_size": point.row.micro_batch_size, "energy_j": round(figures.energy_j, 3)}
         if now[0] > time_s:

@@ -58,7 +58,7 @@ class ProxyRun:
         """Samples after which the run ends."""
         return min(workload.budget_samples, self.budget_samples or workload.budget_samples)
 
-    def train(self, workload: Workload, *, seen: Callable[[Evaluation], None] | None = None) -> LearningCurve:
+    def train(self, workload: Workload, *, on_evaluation: Callable[[Evaluation], None] | None = None) -> LearningCurve:
         """Train, resuming from a checkpoint if there is one, and save the curve.
 
         A metric or loss that is not finite ends the run: it has diverged and counts as having used up its budget.
@@ -82,8 +82,8 @@ class ProxyRun:
             if at.loss is None or not math.isfinite(at.metric):
                 break
             evaluations.append(Evaluation(samples=samples, metric=at.metric, loss=at.loss))
-            if seen is not None:
-                seen(evaluations[-1])
+            if on_evaluation is not None:
+                on_evaluation(evaluations[-1])
             reached = workload.target is not None and workload.metric.reached(at.metric, workload.target)
             if reached:
                 break

@@ -51,16 +51,16 @@ def worker_pool(workload: Workload, processes: int) -> Iterator[Callable[[Sequen
         yield partial(_here, workload)
         return
     spawn = multiprocessing.get_context("spawn")
-    watched, writer = spawn.Pipe(duplex=False)
+    reader, writer = spawn.Pipe(duplex=False)
     executor = ProcessPoolExecutor(
-        processes, mp_context=spawn, initializer=_start, initargs=(watched, os.getpid(), workload)
+        processes, mp_context=spawn, initializer=_start, initargs=(reader, os.getpid(), workload)
     )
     try:
         yield partial(_in_processes, executor)
     finally:
         writer.close()
         executor.shutdown(cancel_futures=True)
-        watched.close()
+        reader.close()
 
 
 def _here(workload: Workload, runs: Sequence[ProxyRun]) -> Results:
@@ -86,17 +86,17 @@ def _in_processes(executor: ProcessPoolExecutor, runs: Sequence[ProxyRun]) -> Re
         ) from error
 
 
-def _start(watched: Connection, parent: int, workload: Workload) -> None:
+def _start(reader: Connection, parent: int, workload: Workload) -> None:
     global _workload
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     torch.set_num_threads(1)
     _workload = workload
-    threading.Thread(target=_end_with, args=(watched, parent), name="wattune-parent", daemon=True).start()
+    threading.Thread(target=_end_with, args=(reader, parent), name="wattune-parent", daemon=True).start()
 
 
-def _end_with(watched: Connection, parent: int) -> None:
+def _end_with(reader: Connection, parent: int) -> None:
     # Nothing is ever sent: the pipe becomes readable when its other end closes, also by the parent's death.
-    while not watched.poll(PARENT_CHECK_S):
+    while not reader.poll(PARENT_CHECK_S):
         if os.getppid() != parent:
             break
     os._exit(1)

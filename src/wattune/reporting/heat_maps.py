@@ -164,7 +164,11 @@ def _marks(grid: HeatMap, plan: Plan | None) -> tuple[list[Spec], str]:
     for places, name, symbol in (
         (sorted(grid.full), "out of memory", "x-thin"),
         (sorted(grid.aborted), "stopped above the cap", "triangle-up"),
-        (strained := sorted(p for p, cell in grid.cells.items() if phrases.strain(cell)), "throttled", "circle-open"),
+        (
+            strained_cells := sorted(p for p, cell in grid.cells.items() if phrases.strain(cell)),
+            "throttled",
+            "circle-open",
+        ),
     ):
         if places:
             marks.append(
@@ -182,7 +186,7 @@ def _marks(grid: HeatMap, plan: Plan | None) -> tuple[list[Spec], str]:
         legend.append("Cross: does not fit in memory.")
     if grid.aborted:
         legend.append("Triangle: probe stopped at its first reading above the cap.")
-    if strained:
+    if strained_cells:
         legend.append("Ring: the board was throttled or swapping during the measurement.")
     if blank:
         legend.append(f"Blank: not measured ({blank} of {len(grid.rows) * len(grid.columns)}).")

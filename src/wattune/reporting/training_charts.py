@@ -123,14 +123,14 @@ def timed_curves(
     ``sample_s``: batch size -> seconds per sample; ``step_times``: their origin. None if no batch size of the curves
     has a setting under the cap.
     """
-    timed = [curve for curve in curves if curve.batch_size in sample_s]
-    if not timed:
+    curves_on_device = [curve for curve in curves if curve.batch_size in sample_s]
+    if not curves_on_device:
         return None
     origin = f"predicted, {phrases.origin(step_times=step_times, samples=_kind(curves))}"
     note = "Each batch size at its best setting under the cap; steps only, without evaluations."
     if missing := sorted({curve.batch_size for curve in curves} - sample_s.keys()):
         note += f" No such setting: batch size {', '.join(map(str, missing))}."
-    return Figure(key, title, origin, _curves(timed, sample_s, "time on the device (s)", "s"), note=note)
+    return Figure(key, title, origin, _curves(curves_on_device, sample_s, "time on the device (s)", "s"), note=note)
 
 
 def _curves(curves: Sequence[LearningCurve], scale: Mapping[int, float], label: str, unit: str) -> Spec:
@@ -176,8 +176,8 @@ def _add_target(layout: Spec, target: float | None) -> None:
 def _trace_note(training: TrainingRecord) -> str:
     notes = []
     if training.readings is not None:
-        thinned = f", {len(training.trace)} shown" if training.readings > len(training.trace) else ""
-        notes.append(f"{training.readings:,} readings{thinned}.")
+        note = f", {len(training.trace)} shown" if training.readings > len(training.trace) else ""
+        notes.append(f"{training.readings:,} readings{note}.")
     if training.plan.cap_w is not None:
         above = training.readings_above_cap
         many = f" ({above} readings)" if above is not None else ""

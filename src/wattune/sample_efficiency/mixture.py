@@ -161,8 +161,8 @@ class _Factors:
         share = np.where(precision > _FLAT, 0.5, 1.0)
         self.precision = (1 - share) * precision + share * new
         self.logs = self.logs.copy()
-        weighted = (1 - share) * precision * value + share * new * centre
-        self.logs[self.censored] = weighted / self.precision
+        rhs = (1 - share) * precision * value + share * new * centre
+        self.logs[self.censored] = rhs / self.precision
         shift = np.abs(self.logs[self.censored] - value) * np.minimum(1.0, self.precision * variance)
         return bool((np.abs(self.precision - precision) * variance + shift > 2e-2).any())
 
@@ -215,9 +215,9 @@ class _ParameterGrid:
         gain = inverse @ prior[:, at, :]  # G (h, k, n)
         # The square (m - f_k)^T M^-1 (m - f_k) for all combinations, (h, c), expanded: no array of h times c times k.
         curves_at = curves[:, at]  # f_k (c, k)
-        solved = np.einsum("hkl,hl->hk", inverse, means)  # M^-1 m
+        solution = np.einsum("hkl,hl->hk", inverse, means)  # M^-1 m
         pairs = (curves_at[:, :, None] * curves_at[:, None, :]).reshape(len(curves_at), -1)  # f_k f_k^T (c, k k)
-        square = (solved * means).sum(axis=1)[:, None] - 2 * solved @ curves_at.T
+        square = (solution * means).sum(axis=1)[:, None] - 2 * solution @ curves_at.T
         square = square + inverse.reshape(len(inverse), -1) @ pairs.T
         weights = self._prior + (among - 0.5 * np.linalg.slogdet(matrix)[1])[:, None] - 0.5 * square  # (h, c)
         weights = np.exp(np.maximum(weights - weights.max(), -500.0))
@@ -267,15 +267,15 @@ class _ParameterGrid:
         of_seed = precision @ factors.seeds  # diagonal of S^T W S (h, seeds)
         shared = shared[:, :1] * (factors.seeds.T @ ~factors.censored > 0) if len(logs) else of_seed  # v (h, seeds)
         back = shared / (1 + shared * of_seed)  # (1 / v + S^T W S)^-1 (h, seeds)
-        crossed = np.einsum("hr,rs,rk->hsk", precision, factors.seeds, member)  # S^T W A
-        weighted = precision * logs  # W y (h, runs)
-        by_seed = weighted @ factors.seeds  # S^T W y
-        total = _diagonal(precision @ member) - np.einsum("hsk,hs,hsl->hkl", crossed, back, crossed)  # A^T V A
+        cross = np.einsum("hr,rs,rk->hsk", precision, factors.seeds, member)  # S^T W A
+        rhs = precision * logs  # W y (h, runs)
+        by_seed = rhs @ factors.seeds  # S^T W y
+        total = _diagonal(precision @ member) - np.einsum("hsk,hs,hsl->hkl", cross, back, cross)  # A^T V A
         noise = np.linalg.inv(total)  # R
-        sums = weighted @ member - np.einsum("hsk,hs->hk", crossed, back * by_seed)  # A^T V y (h, k)
+        sums = rhs @ member - np.einsum("hsk,hs->hk", cross, back * by_seed)  # A^T V y (h, k)
         means = np.einsum("hkl,hl->hk", noise, sums)  # m
         # y^T V y - m^T A^T V y: the square that the means leave.
-        square = (weighted * logs).sum(axis=1) - (back * by_seed**2).sum(axis=1) - (means * sums).sum(axis=1)
+        square = (rhs * logs).sum(axis=1) - (back * by_seed**2).sum(axis=1) - (means * sums).sum(axis=1)
         # ln |V| + ln |R|. A censored run's factor does not inform its variance.
         own = np.where(factors.censored, 0.0, np.log(precision)).sum(axis=1)
         own = own - np.log1p(shared * of_seed).sum(axis=1) + np.linalg.slogdet(noise)[1]

@@ -109,20 +109,20 @@ class RunScheduler:
             observations = [*observations, *(Observation(size, expected[size]) for size in pending)]
             self.posterior = self._fit(observations)
         counts = self.posterior.runs
-        sampled = [size for size in self.batch_sizes if counts[size]]
+        sampled_sizes = [size for size in self.batch_sizes if counts[size]]
         if len(observations) >= self._most:
             return self._stop(f"{self._most} runs")
         if not self._open:
             return self._stop("no batch size can run")
         sizes = [size for size in self._open if size not in without]
-        first = self._first(sampled, without)
+        first = self._first(sampled_sizes, without)
         is_decided = len(self._open) == 1 and self._open[0] not in self.posterior.lost
         if is_decided and (first is None or not observations):
             return self._stop("only one batch size can be best")
         if observations and not any(run.reached for run in observations):
             # The batch sizes so far may be too large for the target: halfway down, and up again if none is left.
             new = [size for size in sizes if not counts[size]]
-            below = [size for size in new if size < sampled[0]]
+            below = [size for size in new if size < sampled_sizes[0]]
             if not new:
                 return self._stop("no run reached the target")
             return self._go((below or new)[len(below or new) // 2], "no run has reached the target yet")
@@ -133,7 +133,7 @@ class RunScheduler:
         if self._is_resolved():
             return self._stop("the proxy is known better than it predicts the target")
         new = [size for size in sizes if not counts[size]]
-        if len(set(sampled) & set(self._open)) < 4 and new:
+        if len(set(sampled_sizes) & set(self._open)) < 4 and new:
             sizes = new  # spread beats repetition
         if not sizes:
             return self._stop("no runs are left")
@@ -179,22 +179,22 @@ class RunScheduler:
         devices = [{size: times[size] for size in sizes if size in times} for times in self._devices]
         return tuple(sorted({size for times in devices for size in contenders(self.posterior, times)}))
 
-    def _first(self, sampled: Sequence[int], without: Collection[int]) -> int | None:
+    def _first(self, sampled_sizes: Sequence[int], without: Collection[int]) -> int | None:
         """The next of the first three batch sizes: the largest, and those near an eighth and a half of it.
 
         If too few contenders remain, batch sizes that were contenders at the beginning: only a third one shows whether
         the curve fits.
         """
         largest = self._open[-1]
-        if not sampled and largest not in without:
+        if not sampled_sizes and largest not in without:
             return largest
         new = [
-            [size for size in sizes if size not in sampled and size not in without]
+            [size for size in sizes if size not in sampled_sizes and size not in without]
             for sizes in (self._open, self._initial)
         ]
-        if len(sampled) >= MIN_SIZES or not (unsampled := new[0] or new[1]):
+        if len(sampled_sizes) >= MIN_SIZES or not (unsampled := new[0] or new[1]):
             return None
-        parts = 8 if len(sampled) == 1 else 2
+        parts = 8 if len(sampled_sizes) == 1 else 2
         return min(unsampled, key=lambda size: abs(math.log(size * parts / largest)))
 
     def _regret(self) -> float:
@@ -224,8 +224,8 @@ class RunScheduler:
         curve = self.posterior
         counts = [curve.runs[size] for size in self.batch_sizes]
         # A change common to all batch sizes changes no choice, so their mean level is projected out.
-        sampled = np.array(counts) > 0
-        centred = np.eye(len(counts)) - sampled[None, :] / sampled.sum()
+        sampled_sizes = np.array(counts) > 0
+        centred = np.eye(len(counts)) - sampled_sizes[None, :] / sampled_sizes.sum()
         covariance = centred @ curve.log_samples_covariance @ centred.T
         gains = np.zeros(len(counts))
         for times in self._devices:

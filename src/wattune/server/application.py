@@ -133,8 +133,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schema = parts["schemas"][kind.__name__]
         schema["properties"] = {"record": {"const": kind.name}, **schema["properties"]}
         schema["properties"]["version"] |= {"minimum": 1, "maximum": kind.version_read}
-    described: dict[str, Any] = _standardize(document)
-    return described
+    description: dict[str, Any] = _standardize(document)
+    return description
 
 
 def _standardize(part: Any) -> Any:

@@ -93,7 +93,7 @@ def restore(source: Path, store: Path, database_url: str | None = None) -> int:
     """
     if store.exists() and (not store.is_dir() or any(store.iterdir())):
         raise OutputError("the folder is not empty", value=str(store), hint="choose another one")
-    existed = store.exists()
+    had_folder = store.exists()
     try:
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
         database = Database(database_url or sqlite_url(store.absolute()))
@@ -104,7 +104,7 @@ def restore(source: Path, store: Path, database_url: str | None = None) -> int:
             database.close()
     except BaseException as error:
         shutil.rmtree(store, ignore_errors=True)
-        if existed:
+        if had_folder:
             with suppress(OSError):
                 store.mkdir(mode=0o700)
         if isinstance(error, DAMAGED) or (isinstance(error, OSError) and error.errno is None):

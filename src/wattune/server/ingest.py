@@ -68,16 +68,16 @@ def add_model(local: LocalModel, database: Database, files: FileStore) -> tuple[
 
     Raises: WorkloadError, RecordError, InputError if the model cannot be served; OutputError, StoreUnavailable.
     """
-    imported = _Import(files)
-    data = _data(local.proxy, local.data, local.path.resolve().parent, imported)
-    model = served_model(local.workload, factory=local.factory, data=data, weights=_weights(local.workload, imported))
+    importer = _Import(files)
+    data = _data(local.proxy, local.data, local.path.resolve().parent, importer)
+    model = served_model(local.workload, factory=local.factory, data=data, weights=_weights(local.workload, importer))
     proxy = served_proxy(model, files.path, local.proxy.target)
     if proxy.fingerprint() != local.proxy.fingerprint():
         raise WorkloadError(
             f"{local.path.name} uses proxy settings that a server does not support", hint="see docs/server.md"
         )
     with database.session() as session:
-        for sha256, (kind, size) in imported.rows.items():
+        for sha256, (kind, size) in importer.rows.items():
             model_catalog.add_file(session, sha256, kind, size, time.time())
         return model, model_catalog.put(session, model, time.time())
 
@@ -124,21 +124,21 @@ class _Import:
         return sha256
 
 
-def _weights(workload: Workload, imported: _Import) -> ServedFile | None:
+def _weights(workload: Workload, importer: _Import) -> ServedFile | None:
     weights = workload.model.weights
     if weights is None:
         return None
     path = Path(weights() if callable(weights) else weights)
-    sha256 = imported.add(path, "safetensors")
-    return ServedFile(sha256=sha256, bytes=imported.rows[sha256][1])
+    sha256 = importer.add(path, "safetensors")
+    return ServedFile(sha256=sha256, bytes=importer.rows[sha256][1])
 
 
-def _data(proxy: Workload, table: dict[str, Any], folder: Path, imported: _Import) -> dict[str, Any]:
+def _data(proxy: Workload, table: dict[str, Any], folder: Path, importer: _Import) -> dict[str, Any]:
     source = table["source"]
     file_keys = [key for key in SOURCES.get(source, ()) if key in table]
     if source in SOURCES and all(_is_file(table[key], folder, source) for key in file_keys):
         kind: FileKind = "text" if source == "text" else "npz"
-        return {**table, **{key: f"sha256:{imported.add(folder / table[key], kind)}" for key in file_keys}}
+        return {**table, **{key: f"sha256:{importer.add(folder / table[key], kind)}" for key in file_keys}}
     proxy_data = proxy.loaded
     if not isinstance(proxy_data, Data):
         raise WorkloadError("a server's proxy cannot use data loaders", allowed="arrays, or a data source")
@@ -147,7 +147,7 @@ def _data(proxy: Workload, table: dict[str, Any], folder: Path, imported: _Impor
         for part, (x, y) in (("train", proxy_data.train), ("test", proxy_data.test)):
             path = Path(temporary, f"{part}.npz")
             np.savez_compressed(path, inputs=x.numpy(), targets=y.numpy())
-            data[part] = f"sha256:{imported.add(path, 'npz')}"
+            data[part] = f"sha256:{importer.add(path, 'npz')}"
     return data
 
 

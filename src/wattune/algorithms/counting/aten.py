@@ -67,11 +67,11 @@ def moved_bytes(operation: OpOverload, arguments: Arguments, outputs: Any) -> fl
     name = operation.overloadpacket.__name__
     if name.removesuffix("_") in _SCATTERS:
         return _scattered_bytes(name, arguments)
-    read = arguments[1:] if name in _OVERWRITES else arguments
+    inputs = arguments[1:] if name in _OVERWRITES else arguments
     written_bytes = sum(_bytes(t) for t in tensors(outputs))
     if name in _LOOKUPS:
-        return written_bytes + written_bytes + sum(_bytes(t) for t in tensors(read[1:]))
-    return written_bytes + sum(_bytes(t) for t in tensors(read))
+        return written_bytes + written_bytes + sum(_bytes(t) for t in tensors(inputs[1:]))
+    return written_bytes + sum(_bytes(t) for t in tensors(inputs))
 
 
 def tensors(values: Any) -> Iterator[Tensor]:
@@ -126,9 +126,9 @@ def _adds(name: str, arguments: Arguments) -> bool:
 def _scattered_bytes(name: str, arguments: Arguments) -> float:
     # Indices and new values are read, the elements are written, and read before if something is added to them. Unless
     # the operation is in place, the first argument is copied beforehand.
-    copied = 0 if name.endswith("_") else 2 * _bytes(arguments[0])
-    touched = (1 + _adds(name, arguments)) * _places(name, arguments) * arguments[0].element_size()
-    return float(copied + touched + sum(_bytes(t) for t in tensors(arguments[1:])))
+    copied_bytes = 0 if name.endswith("_") else 2 * _bytes(arguments[0])
+    touched_bytes = (1 + _adds(name, arguments)) * _places(name, arguments) * arguments[0].element_size()
+    return float(copied_bytes + touched_bytes + sum(_bytes(t) for t in tensors(arguments[1:])))
 
 
 # ------------------------------------------------------------------------------------------ kinds and their formulas

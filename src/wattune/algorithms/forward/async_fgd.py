@@ -25,7 +25,7 @@ from wattune.algorithms.forward.partition import local_heads
 from wattune.algorithms.forward.perturbation_scale import Alpha, Schedule
 from wattune.algorithms.forward.perturbed import Perturb, Perturbed
 from wattune.algorithms.forward.pipeline import Pipeline
-from wattune.algorithms.forward.stage import ModuleUpdates, Passed, Stage
+from wattune.algorithms.forward.stage import DualValue, ModuleUpdates, Stage
 from wattune.algorithms.forward.tick import BACKENDS, ModelWithHeads, Tick, backend, modules_of, perturbed_of
 from wattune.algorithms.model_parts import parts
 from wattune.algorithms.placement import matrix_precision, memory_errors
@@ -267,7 +267,7 @@ class AsyncForwardGradient(TrainingAlgorithm):
     def _rehearse(self, stages: Sequence[Stage], heads: Sequence[Perturbed]) -> None:
         """Run a forward pass without learning, so that one-time detection in the modules precedes the first batch, in a
         resumed run as in a new one."""
-        dual_input: Passed = self._trainable.example(min(2, self.batch_size))[0], None
+        dual_input: DualValue = self._trainable.example(min(2, self.batch_size))[0], None
         modules = [*(stage.module for stage in stages), *(head.module for head in heads)]
         with preserved(modules), forward_ad.level(), memory_errors("a forward pass with tangents"):
             for stage in stages:

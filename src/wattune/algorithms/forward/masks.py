@@ -18,13 +18,13 @@ from wattune.errors import WorkloadError
 class Masks(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode in which every dropout of this thread draws from ``generator``; None on the meta device.
 
-    ``drawn``: True once anything was drawn. Raises: WorkloadError for a random operation that takes no generator.
+    ``are_drawn``: True once anything was drawn. Raises: WorkloadError for a random operation that takes no generator.
     """
 
     def __init__(self, generator: torch.Generator | None):
         super().__init__()  # type: ignore[no-untyped-call]
         self.generator = generator
-        self.drawn = False
+        self.are_drawn = False
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
@@ -38,11 +38,11 @@ class Masks(TorchDispatchMode):  # type: ignore[no-untyped-call]
             x, p, train = arguments
             if train is False or p == 0:
                 return operation(*arguments, **options)
-            self.drawn = True
+            self.are_drawn = True
             mask = torch.empty_like(x).bernoulli_(1 - p, generator=self.generator)
             return x * mask * (1 / (1 - p) if p < 1 else 0.0), mask.bool()
         if any(argument.name == "generator" for argument in operation._schema.arguments):
-            self.drawn = True
+            self.are_drawn = True
             return operation(*arguments, **{**options, "generator": self.generator})
         if not _is_random(operation, arguments):
             return operation(*arguments, **options)

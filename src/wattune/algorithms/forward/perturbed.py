@@ -196,7 +196,7 @@ class Perturbed:
         with Masks(key._replace(direction=0).on(device_of(x), 2 * part + 1)) as masks:
             yield
         if self.module.training:
-            self._draws = self._draws or masks.drawn
+            self._draws = self._draws or masks.are_drawn
 
 
 def loss_along(

@@ -25,14 +25,14 @@ from wattune.algorithms.counting import aten
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import Perturbed, loss_along
-from wattune.algorithms.forward.stage import ModuleUpdates, Passed, Stage
+from wattune.algorithms.forward.stage import DualValue, ModuleUpdates, Stage
 from wattune.algorithms.forward.tick import Backend
 
 
 class ModuleResult(NamedTuple):
     """Result of a module for a batch in one tick: its output, and the loss and derivative if it has any."""
 
-    passed: Passed
+    output: DualValue
     loss: Tensor | None = None
     derivative: Tensor | None = None
 
@@ -80,7 +80,7 @@ class Pipeline:
         self._trainable, self._updates = trainable, updates
         self._per_example = stages[0].perturbed.perturb == "activities"
         self._tick = 0
-        self._fed = 0
+        self._fed_batches = 0
         self._targets: dict[int, Any] = {}
         self._samples: dict[int, int] = {}
 
@@ -101,13 +101,13 @@ class Pipeline:
             stage.proceed()
         for batch in batches:
             end += 1
-            if end <= self._fed:
+            if end <= self._fed_batches:
                 continue
             self._feed(batch)
-            if self._fed > self._tick:
+            if self._fed_batches > self._tick:
                 yield from self._advance(backend)
             else:
-                self._catch_up(self._fed - 1)
+                self._catch_up(self._fed_batches - 1)
         while self.done < end:
             yield from self._advance(backend)
 
@@ -115,7 +115,7 @@ class Pipeline:
         """State of the batches in flight; the tensors are the pipeline's own."""
         return {
             "tick": self._tick,
-            "fed": self._fed,
+            "fed": self._fed_batches,
             "targets": {batch: _listed(target) for batch, target in self._targets.items()},
             "samples": dict(self._samples),
             "stages": [stage.state_dict() for stage in self.stages],
@@ -123,7 +123,7 @@ class Pipeline:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from copies. Raises: KeyError, ValueError, RuntimeError if the state is of another pipeline."""
-        self._tick, self._fed = int(state["tick"]), int(state["fed"])
+        self._tick, self._fed_batches = int(state["tick"]), int(state["fed"])
         self._targets = {
             b: tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, _unlisted(target))
             for b, target in state["targets"].items()
@@ -136,9 +136,9 @@ class Pipeline:
 
     def _feed(self, batch: Batch) -> None:
         x, target = batch
-        self._targets[self._fed], self._samples[self._fed] = target, aten.samples_of(x)
-        self.stages[0].receive(self._fed, (x, None))
-        self._fed += 1
+        self._targets[self._fed_batches], self._samples[self._fed_batches] = target, aten.samples_of(x)
+        self.stages[0].receive(self._fed_batches, (x, None))
+        self._fed_batches += 1
 
     def _advance(self, backend: Backend) -> Iterator[Step]:
         with forward_ad.level():
@@ -172,7 +172,7 @@ class Pipeline:
     def _turn(self, stage: Stage, batch: int, out: int, shared: SharedDerivative) -> ModuleResult | None:
         """Run one module in one tick: the forward pass of ``batch``, then learning from ``out``, the last module's."""
         result = None
-        if batch >= self._fed:
+        if batch >= self._fed_batches:
             stage.miss(batch)
         elif batch >= 0:
             result = self._work(stage, batch)
@@ -185,7 +185,7 @@ class Pipeline:
         return result
 
     def _local_turn(self, stage: Stage, batch: int, _: int, __: SharedDerivative) -> ModuleResult | None:
-        return self._work(stage, batch) if 0 <= batch < self._fed else None
+        return self._work(stage, batch) if 0 <= batch < self._fed_batches else None
 
     def _work(self, stage: Stage, batch: int) -> ModuleResult:
         self.on_forward(stage.index, batch)
@@ -196,7 +196,7 @@ class Pipeline:
             return ModuleResult(output, *self._loss(output, batch, stage))
         return ModuleResult(output)
 
-    def _learn_locally(self, stage: Stage, output: Passed, batch: int) -> ModuleResult:
+    def _learn_locally(self, stage: Stage, output: DualValue, batch: int) -> ModuleResult:
         assert self.heads is not None
         key = self._key(stage, batch)
         if stage is self.stages[-1]:
@@ -212,14 +212,14 @@ class Pipeline:
         self._updates.part(stage.index)
         return ModuleResult((output[0], None), loss, derivative)
 
-    def _loss(self, output: Passed, batch: int, stage: Stage) -> tuple[Tensor, Tensor]:
+    def _loss(self, output: DualValue, batch: int, stage: Stage) -> tuple[Tensor, Tensor]:
         target = tree_map(lambda v: v.to(stage.device) if isinstance(v, Tensor) else v, self._targets[batch])
         return loss_along(self._trainable, *output, target, per_example=self._per_example)
 
     def _pass_on(self, stage: Stage, batch: int, result: ModuleResult) -> None:
         stage.keep(batch)
         if stage is not self.stages[-1]:
-            self.stages[stage.index + 1].receive(batch, result.passed)
+            self.stages[stage.index + 1].receive(batch, result.output)
 
     def _catch_up(self, batch: int) -> None:
         """Run the modules whose turn for this batch came while it was missing, one after the other."""

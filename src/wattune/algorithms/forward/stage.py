@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import Perturbed
 
-Passed = tuple[Any, Tensor | None]
+DualValue = tuple[Any, Tensor | None]
 """The value passed from module to module: activations (a batch's inputs before the first), and their tangent if any."""
 
 
@@ -35,11 +35,11 @@ class Stage:
     ):
         self.index, self.perturbed, self.lag, self.device = index, perturbed, lag, device
         self.next_batch = 0
-        self.inbox: dict[int, Passed] = {}
+        self.inbox: dict[int, DualValue] = {}
         self._trainable = [p for p in perturbed.module.parameters() if p.requires_grad]
         self._keeps = perturbed.perturb == "activities"
         self._snapshots: dict[int, tuple[Any, list[Tensor] | None]] = {}
-        self._missed: dict[int, list[Tensor]] = {}
+        self._missed_updates: dict[int, list[Tensor]] = {}
         self._changing = list(changing) if lag else []
         self._after: dict[int, list[Tensor]] = {}
         self._ahead: list[Tensor] | None = None
@@ -49,16 +49,16 @@ class Stage:
         """The layers."""
         return self.perturbed.module
 
-    def receive(self, batch: int, dual_input: Passed) -> None:
+    def receive(self, batch: int, dual_input: DualValue) -> None:
         """Put the activations of a batch into the inbox, on this module's device."""
         self.inbox[batch] = self.here(dual_input)
 
-    def here(self, dual_input: Passed) -> Passed:
+    def here(self, dual_input: DualValue) -> DualValue:
         """Move activations and tangent to this module's device."""
         x, tangent = dual_input
         return self._moved(x), None if tangent is None else self._moved(tangent)
 
-    def forward(self, key: RandomKey) -> Passed:
+    def forward(self, key: RandomKey) -> DualValue:
         """Run the forward pass of batch ``key.step`` along ``key``'s direction, inside ``forward_ad.level``."""
         x, tangent = self.inbox.pop(key.step)
         self.next_batch = key.step + 1
@@ -66,9 +66,9 @@ class Stage:
             self._snapshots[key.step] = x, self._parameters() if self.lag else None
         return self.perturbed.dual(x, tangent, key)
 
-    def forward_late(self, key: RandomKey) -> Passed:
+    def forward_late(self, key: RandomKey) -> DualValue:
         """Run the forward pass of a batch that was missing at its turn, with the parameters of that time."""
-        missed = self._missed.pop(key.step)
+        missed = self._missed_updates.pop(key.step)
         with _in_place(self._trainable, missed):
             x, tangent = self.inbox.pop(key.step)
             self.next_batch = key.step + 1
@@ -95,7 +95,7 @@ class Stage:
 
     def miss(self, batch: int) -> None:
         """Store the present parameters for a batch missing at its turn, so that a stopped run resumes exactly."""
-        self._missed[batch] = self._parameters()
+        self._missed_updates[batch] = self._parameters()
 
     def keep(self, batch: int) -> None:
         """Store the tensors that this batch changed, to be shown once its Step is yielded."""
@@ -120,7 +120,7 @@ class Stage:
             "next_batch": self.next_batch,
             "inbox": {batch: list(dual_input) for batch, dual_input in self.inbox.items()},
             "kept": {batch: list(tensors) for batch, tensors in self._snapshots.items()},
-            "missed": dict(self._missed),
+            "missed": dict(self._missed_updates),
             "after": dict(self._after),
             "ahead": self._ahead,
         }
@@ -131,7 +131,7 @@ class Stage:
         def own(values: Any, like: Sequence[Tensor]) -> list[Tensor]:
             return [v.detach().to(t.device, copy=True).view(t.shape) for v, t in zip(values, like, strict=True)]
 
-        def passed(x: Any, tangent: Tensor | None) -> Passed:
+        def passed(x: Any, tangent: Tensor | None) -> DualValue:
             return self._moved(x, copy=True), None if tangent is None else self._moved(tangent, copy=True)
 
         self.next_batch = int(state["next_batch"])
@@ -140,7 +140,7 @@ class Stage:
             batch: (self._moved(x, copy=True), None if values is None else own(values, self._trainable))
             for batch, (x, values) in state["kept"].items()
         }
-        self._missed = {batch: own(values, self._trainable) for batch, values in state["missed"].items()}
+        self._missed_updates = {batch: own(values, self._trainable) for batch, values in state["missed"].items()}
         self._after = {batch: own(values, self._changing) for batch, values in state["after"].items()}
         self._ahead = None if state["ahead"] is None else own(state["ahead"], self._changing)
 

@@ -138,10 +138,10 @@ def profiles(request: Request, identity: Reader) -> Response:
 def profile(request: Request, identity: Reader, profile_id: Name, cap: Key = "", job: Key = "") -> Response:
     """Show a profile as two maps, and the operating point chosen under a cap."""
     with request.app.state.database.session(reads_only=True) as session:
-        published = views.profile(session, profile_id)
-        if published is None:
+        row = views.profile(session, profile_id)
+        if row is None:
             return _not_found(request, "profile", "/profiles")
-        table, publisher, created_s = published
+        table, publisher, created_s = row
         curves = views.curves(session, table, job or None)
     if not fits_page(table):
         text = f"It has {len(table.cells)} cells, too many to draw. GET /v1/profiles/{profile_id} returns the record."

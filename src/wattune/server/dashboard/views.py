@@ -161,8 +161,8 @@ def curves(session: Session, table: ProfileTable, job_id: str | None) -> list[tu
     """
     columns = (JobRow.id, JobRow.model_name, JobRow.curve)
     matches = (JobRow.state == "done") & JobRow.curve.is_not(None) & (JobRow.model_name == table.workload)
-    requested = (JobRow.id == job_id) & JobRow.curve.is_not(None)
-    query = select(*columns).where(matches | requested).order_by(JobRow.finished_s.desc()).limit(PAGE_ROWS)
+    condition = (JobRow.id == job_id) & JobRow.curve.is_not(None)
+    query = select(*columns).where(matches | condition).order_by(JobRow.finished_s.desc()).limit(PAGE_ROWS)
     usable = []
     for own_id, model_name, record in session.execute(query).all():
         curve = SampleEfficiency.parse(record)

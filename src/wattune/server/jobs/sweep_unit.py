@@ -109,7 +109,7 @@ def served_proxy(model: ServedModel, file: Callable[[str], Path], target: float 
 def train_here(sweep: Sweep, run: ProxyRun, on_evaluation: OnEvaluation) -> LearningCurve:
     """Train in this process, with checkpoints in the folder of the job."""
     sweep.folder.mkdir(parents=True, exist_ok=True)
-    return run.train(sweep.workload, seen=on_evaluation)
+    return run.train(sweep.workload, on_evaluation=on_evaluation)
 
 
 def content(curve: LearningCurve) -> bytes:

@@ -132,8 +132,8 @@ class Worker:
                 raise ShutdownRequested
 
         curve = sweep.train(claim, look, self._train)
-        serialized = content(curve)
-        result = RunResult(self._files.write(serialized), len(serialized), curve.samples, curve.reached)
+        curve_bytes = content(curve)
+        result = RunResult(self._files.write(curve_bytes), len(curve_bytes), curve.samples, curve.reached)
         self._write_with_retries(lambda: self._finish(claim, result))
         sweep.forget(claim)
 
