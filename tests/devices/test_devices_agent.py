@@ -20,7 +20,7 @@ from wattune.devices.spec_options import with_options
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
 from wattune.point import Knobs
 from wattune.records import Supply
-from wattune_agent.readings import READINGS, SECONDS, Stuck
+from wattune_agent.readings import STUCK_READINGS, STUCK_S, Stuck
 from wattune_agent.tree import PROGRAMS, Tree
 
 GPU = "/sys/devices/platform/bus@0/17000000.gpu/devfreq/17000000.gpu"
@@ -227,10 +227,10 @@ def test_what_counts_as_stuck():
     stuck = Stuck()
     stuck.notice(0.0, 5.0)
     stuck.change()
-    assert not any(stuck.notice(0.01 * i, 5.0) for i in range(10 * READINGS))  # too short
-    assert stuck.notice(SECONDS, 5.0)
-    assert not stuck.notice(SECONDS + 1, 5.0)  # told
-    assert not stuck.notice(SECONDS + 2, 5.1)
+    assert not any(stuck.notice(0.01 * i, 5.0) for i in range(10 * STUCK_READINGS))  # too short
+    assert stuck.notice(STUCK_S, 5.0)
+    assert not stuck.notice(STUCK_S + 1, 5.0)  # told
+    assert not stuck.notice(STUCK_S + 2, 5.1)
     assert not any(stuck.notice(20 + i, 5.1) for i in range(100))  # nothing changed
     slow = Stuck(period_s=10)
     slow.notice(0.0, 5.0)
