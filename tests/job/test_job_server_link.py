@@ -12,7 +12,7 @@ from wattune.cap import PowerCap, SensorLimit
 from wattune.devices import open_device
 from wattune.errors import InputError, ServerRefused
 from wattune.job import offered_profiles
-from wattune.job.checks import opened
+from wattune.job.coercion import opened
 from wattune.job.folder import RunArguments, RunFolder
 from wattune.job.offered_profiles import covers, offered_profile
 from wattune.job.resumable_run import ResumableRun

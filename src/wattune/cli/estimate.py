@@ -89,7 +89,7 @@ def estimate(
               wattune estimate --from-runs runs.csv --step-times 8=0.021,16=0.034,32=0.062
     """
     from wattune.job import steps
-    from wattune.job.checks import as_workload
+    from wattune.job.coercion import as_workload
     from wattune.records import SampleEfficiency
 
     algorithm_name = ALGORITHM if algorithm is None else algorithm

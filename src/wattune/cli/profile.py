@@ -185,7 +185,8 @@ def profile(
 
 def _check_finished(record: ProfileTable, device: str, workload: Path | None, algorithm: str) -> None:
     """Refuse a finished profile of something else. Raises: RecordError, InputError."""
-    from wattune.job.checks import as_workload, check_algorithm, check_command, check_profile, opened
+    from wattune.job.checks import check_algorithm, check_command, check_profile
+    from wattune.job.coercion import as_workload, opened
 
     check_algorithm("profile", record.algorithm, algorithm)
     with opened(device) as board:
@@ -196,7 +197,7 @@ def _check_finished(record: ProfileTable, device: str, workload: Path | None, al
 def _check(path: Path, device: str, workload: Path | None, output: Path | None, *, seed: int, as_json: bool) -> None:
     """Measure five cells again, to see if a profile holds in another mode or with other software."""
     from wattune import profiling
-    from wattune.job.checks import as_workload, opened
+    from wattune.job.coercion import as_workload, opened
     from wattune.records import ProfileTable
 
     table = ProfileTable.load(path)

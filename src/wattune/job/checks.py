@@ -1,32 +1,20 @@
-"""Arguments of a run: coercion to the objects that steps work with, checks before anything is spent, the fingerprint.
-
-A device is a spec such as ``"sim:jetson-nano"`` or an open device. A workload is an object, the path of a workload
-file, or None for the built-in example. A record is the record or the path of its file.
-"""
+"""Checks of a run before it has cost anything, and the fingerprint of what it depends on."""
 
 from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from wattune import planning, profiling
 from wattune.algorithms import canonical
 from wattune.cap import PowerCap
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
-from wattune.files import read_json
 from wattune.job.folder import RunArguments
 from wattune.power.limiter import check_limit
-from wattune.records import EfficiencyPoint, ProfileTable, Record, SampleEfficiency
+from wattune.records import EfficiencyPoint, ProfileTable, SampleEfficiency
 from wattune.workloads import Workload
-
-if TYPE_CHECKING:
-    from wattune.devices import Device
-    from wattune.workloads import Workload
 
 
 def check_workload(work: Workload, board: Device, *, needs_proxy: bool = True) -> None:
@@ -127,55 +115,3 @@ def fingerprint(work: Workload) -> str:
     proxy = "" if work.proxy is None else work.proxy.fingerprint()
     sizes = f"{work.batch_sizes} {work.micro_batch_sizes} {work.host_s_per_sample}"
     return hashlib.sha256(f"{work.fingerprint()} {proxy} {sizes}".encode()).hexdigest()[:16]
-
-
-Progress = Callable[[int, int, str], None]
-R = TypeVar("R", bound=Record)
-
-
-@contextmanager
-def opened(device: str | Device, *, seed: int = 0) -> Iterator[Device]:
-    """The device; one that is opened here, from a spec, is closed again. Raises: InputError, DeviceError."""
-    from wattune.devices import open_device
-
-    if not isinstance(device, str):
-        yield device
-        return
-    board = open_device(device, seed=seed)
-    try:
-        yield board
-    finally:
-        board.close()
-
-
-def as_workload(workload: str | Path | Workload | None, progress: Progress | None = None) -> Workload:
-    """The workload; with ``progress`` the built-in example trains its initial weights now, if it lacks them.
-
-    Raises: WorkloadError, UnknownName.
-    """
-    from wattune.workloads import example_workload, load_workload
-
-    if workload is None:
-        return example_workload(progress)
-    return load_workload(workload) if isinstance(workload, (str, Path)) else workload
-
-
-def as_record(kind: type[R], record: str | Path | R) -> R:
-    """The record. Raises: RecordError."""
-    return kind.load(record) if isinstance(record, (str, Path)) else record
-
-
-def as_one_of(kinds: Sequence[type[Record]], record: str | Path | Record) -> Record:
-    """The record, which may be of any of these kinds. Raises: RecordError."""
-    if not isinstance(record, (str, Path)):
-        return record
-    data = read_json(record)
-    name = data.get("record") if isinstance(data, dict) else None
-    kind = next((kind for kind in kinds if kind.name == name), None)
-    if kind is None:
-        raise RecordError(
-            f"{record} is not a record of the required kind",
-            value=name if isinstance(name, str) else None,
-            allowed=", ".join(kind.name for kind in kinds),
-        )
-    return kind.parse(data, source=str(record))

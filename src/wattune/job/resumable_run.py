@@ -19,16 +19,14 @@ from wattune.errors import DeviceError, WorkloadError
 from wattune.job import steps
 from wattune.job.checks import (
     algorithm_of,
-    as_record,
-    as_workload,
     check_cap,
     check_command,
     check_profile,
     check_run,
     check_workload,
     fingerprint,
-    opened,
 )
+from wattune.job.coercion import as_record, as_workload, opened
 from wattune.job.folder import RunArguments, RunFolder, free_folder
 from wattune.job.steps import Progress
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord

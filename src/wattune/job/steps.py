@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from wattune.cap import PowerCap
 from wattune.errors import CapError, InputError
-from wattune.job.checks import as_one_of, as_record, as_workload, opened
+from wattune.job.coercion import as_one_of, as_record, as_workload, opened
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.efficiency import EfficiencyStrategy
 

@@ -16,16 +16,8 @@ from wattune import planning, reporting
 from wattune.cap import PowerCap
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, ServerUnavailable, WorkloadError
-from wattune.job.checks import (
-    algorithm_of,
-    as_record,
-    check_cap,
-    check_command,
-    check_run,
-    check_workload,
-    fingerprint,
-    opened,
-)
+from wattune.job.checks import algorithm_of, check_cap, check_command, check_run, check_workload, fingerprint
+from wattune.job.coercion import as_record, opened
 from wattune.job.folder import RunArguments, RunFolder, free_folder
 from wattune.job.offered_profiles import offered_profile
 from wattune.job.resumable_run import ResumableRun

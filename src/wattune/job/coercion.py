@@ -1,0 +1,73 @@
+"""Coercion: from what a caller may give to the object that a step works with.
+
+A device is a spec such as ``"sim:jetson-nano"`` or an open device. A workload is an object, the path of a workload
+file, or None for the built-in example. A record is the record or the path of its file.
+"""
+
+# Each function imports what it opens: planning from records must not wait for torch.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from wattune.errors import RecordError
+from wattune.files import read_json
+from wattune.records import Record
+
+if TYPE_CHECKING:
+    from wattune.devices import Device
+    from wattune.workloads import Workload
+
+Progress = Callable[[int, int, str], None]
+R = TypeVar("R", bound=Record)
+
+
+@contextmanager
+def opened(device: str | Device, *, seed: int = 0) -> Iterator[Device]:
+    """The device; one that is opened here, from a spec, is closed again. Raises: InputError, DeviceError."""
+    from wattune.devices import open_device
+
+    if not isinstance(device, str):
+        yield device
+        return
+    board = open_device(device, seed=seed)
+    try:
+        yield board
+    finally:
+        board.close()
+
+
+def as_workload(workload: str | Path | Workload | None, progress: Progress | None = None) -> Workload:
+    """The workload; with ``progress`` the built-in example trains its initial weights now, if it lacks them.
+
+    Raises: WorkloadError, UnknownName.
+    """
+    from wattune.workloads import example_workload, load_workload
+
+    if workload is None:
+        return example_workload(progress)
+    return load_workload(workload) if isinstance(workload, (str, Path)) else workload
+
+
+def as_record(kind: type[R], record: str | Path | R) -> R:
+    """The record. Raises: RecordError."""
+    return kind.load(record) if isinstance(record, (str, Path)) else record
+
+
+def as_one_of(kinds: Sequence[type[Record]], record: str | Path | Record) -> Record:
+    """The record, which may be of any of these kinds. Raises: RecordError."""
+    if not isinstance(record, (str, Path)):
+        return record
+    data = read_json(record)
+    name = data.get("record") if isinstance(data, dict) else None
+    kind = next((kind for kind in kinds if kind.name == name), None)
+    if kind is None:
+        raise RecordError(
+            f"{record} is not a record of the required kind",
+            value=name if isinstance(name, str) else None,
+            allowed=", ".join(kind.name for kind in kinds),
+        )
+    return kind.parse(data, source=str(record))
