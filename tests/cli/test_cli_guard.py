@@ -129,7 +129,7 @@ def test_a_clock_may_be_given_rounded(wattune, tmp_path):
     [
         (["--cap", "10W@supply", "--", "true"], "--calibrate"),
         (["--", "/no/such/program"], "program not found"),
-        (["-o", "taken", "--", "true"], "exists already"),
+        (["-o", "taken", "--", "true"], "the output file exists"),
         (["-o", "taken/report.json", "--", "touch", "ran"], "cannot write to taken"),
     ],
 )

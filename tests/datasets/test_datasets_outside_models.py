@@ -131,7 +131,7 @@ def test_initial_weights_and_a_new_head_are_as_for_any_model(libraries, tmp_path
     [
         ("timm:tinny_net", "", "no model of timm has the name: tinny_net; allowed: tiny_net"),
         ("torchvision:tinynet", "", "no model of torchvision has the name: tinynet; allowed: tiny_net"),
-        ("timm:zzz", "", "no model of timm has the name: zzz; allowed: one of timm's"),
+        ("timm:zzz", "", "no model of timm has the name: zzz; allowed: a model of timm"),
         ("timm:", "", "no model of timm has the name"),
         ("timm:tiny_net", "pretrained = true", "option pretrained of the model timm:tiny_net"),
         ("torchvision:tiny_net", 'weights = "DEFAULT"', "give a safetensors file as weights of [model]"),

@@ -168,7 +168,7 @@ def test_limits_that_are_none(limit):
     ("profiles", "curves", "said"),
     [
         (PROFILES, [CURVES[0]], "there is no efficiency record of the profile's training algorithm: forward-gradient"),
-        (PROFILES[2:], [CURVES[1]], "no efficiency record is of backprop"),
+        (PROFILES[2:], [CURVES[1]], "there is no efficiency record of backprop"),
         (PROFILES, [CURVES[0], curve(samples=None).model_copy(update={"algorithm": FGD})], "without absolute samples"),
         ([PROFILES[0], PROFILES[0]], CURVES, "two profiles are of one training algorithm: backprop"),
         (PROFILES, [*CURVES, samples(CHECKPOINTED)], "same gradients: backprop, backprop:checkpoint=auto"),

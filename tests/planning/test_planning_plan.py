@@ -190,7 +190,7 @@ def test_a_cap_at_the_supply_is_one_of_the_module():
 @pytest.mark.parametrize(
     ("changes", "arguments", "said"),
     [
-        ({}, {"limit_w": 5.0, "side": "supply"}, "not known; measure it with `wattune doctor --calibrate"),
+        ({}, {"limit_w": 5.0, "side": "supply"}, "unknown; measure it with `wattune doctor --calibrate"),
         ({"supply": Supply(other_w=5.0)}, {"limit_w": 5.0, "side": "supply"}, "more than 5 W"),
         ({}, {"limit_w": 5.0, "side": "wall"}, "module, supply"),
         ({"supply": Supply()}, {"limit_w": -5.0, "side": "supply"}, "positive number"),

@@ -81,7 +81,7 @@ def profile_command(
             allowed="{steps} in the command, or step times that it prints or writes",
         )
     if not device.executes_steps:
-        raise InputError("no program runs on this device", value=device.name, hint="name the board that it runs on")
+        raise InputError("this device cannot run programs", value=device.name, hint="give the board that runs it")
     run_limit_s = LIMIT_S if run_limit_s is None else run_limit_s
     if not 0 < run_limit_s < math.inf:
         raise InputError("the limit of a run", value=run_limit_s, allowed="seconds above 0")
