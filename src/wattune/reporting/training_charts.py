@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wattune.point import knob_text
 from wattune.records import LearningCurve, TrainingRecord
 from wattune.reporting import phrases
 from wattune.reporting.charts import axis, batch_colour, dots, line, rule, spec
@@ -23,7 +22,8 @@ def power_trace(training: TrainingRecord) -> Figure | None:
         return None
     times = [sample.time_s for sample in training.trace]
     settings = [sample.setting for sample in training.trace]
-    name = next(iter(training.plan.knobs), "clock_mhz")
+    names = tuple(training.plan.knobs) or ("clock_mhz",)
+    name = names[0]
     knob = "limit" if name == "power_limit_w" else "clock"
     power = line(times, [s.power_w for s in training.trace], "power", "var(--second)", line={"width": 1.5})
     data = [{**power, "hovertemplate": "%{y:.2f} W<extra></extra>"}]
@@ -37,7 +37,7 @@ def power_trace(training: TrainingRecord) -> Figure | None:
                 f"guard: {label}",
                 colour,
                 marker={"symbol": symbol, "size": 10, "line": {"color": "var(--card)", "width": 1}},
-                text=["" if event.setting is None else f" to {knob_text(name, event.setting)}" for event in events],
+                text=[f" to {knobs}" if (knobs := event.setting_of(names)) else "" for event in events],
                 hovertemplate="%{y:.2f} W at %{x:.4~g} s: " + label + "%{text}<extra></extra>",
             )
             data.append(marks)
