@@ -11,7 +11,18 @@ import sys
 
 from wattune.errors import WattuneError
 
-NAMES = ("startup", "planning", "profiling", "metering", "boards", "session", "session_overhead", "example", "readme")
+NAMES = (
+    "startup",
+    "planning",
+    "profiling",
+    "metering",
+    "boards",
+    "agent_cost",
+    "session",
+    "session_overhead",
+    "example",
+    "readme",
+)
 
 
 ALONE = {  # these take arguments of their own

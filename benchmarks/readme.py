@@ -177,6 +177,24 @@ def boards() -> str:
     )
 
 
+def agent_cost() -> str:
+    """The agent's own cost with files that take as long to read as a real board's."""
+    data = read("agent_cost")
+    lines = [
+        f"Ten readings a second, with {data['read_s'] * 1e3:g} ms for each file: what one register of an INA3221 takes "
+        "on an AGX Orin, and more than a temperature does.",
+        "",
+        "| board | files read per second | share of one core | longest reading |",
+        "|---|---|---|---|",
+    ]
+    for board in data["boards"]:
+        lines.append(
+            f"| {board['board']} | {board['reads_per_s']:.0f} | {board['share']:.1%} "
+            f"| {board['longest_s'] * 1e3:.0f} ms |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def rows(comparison_rows: list[dict[str, Any]]) -> list[str]:
     """Rows of a comparison as a table."""
     lines = [
@@ -409,6 +427,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "asyncfgd_verdict": asyncfgd_verdict,
     "beginning": beginning,
     "boards": boards,
+    "agent_cost": agent_cost,
     **{f"calibration_{part}": calibration(f"calibration_{part}") for part in CALIBRATION},
     "comparison": comparison,
     "decisions": decisions,
