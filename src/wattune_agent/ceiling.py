@@ -3,6 +3,7 @@
 from typing import Any, Dict, List, Optional, Sequence
 
 from wattune_agent.cap_guard import HEAT_WAIT_S, CapGuard, is_above, is_too_hot
+from wattune_agent.settings import at_most
 
 __all__ = ["GRACE_S", "Ceiling"]
 
@@ -26,7 +27,7 @@ class Ceiling:
         self.max_temp_c = max_temp_c
         self.value: Optional[float] = None
         """The highest clock that may be held now; None means any."""
-        self._top = settings[-1]
+        self._settings = tuple(settings)
         self._guard = CapGuard(settings, _leave, cap_w, settle_s, max_temp_c)
         self._grace_s = max(GRACE_S, settle_s + 1.0)
         self._above_since_s: Optional[float] = None
@@ -56,7 +57,8 @@ class Ceiling:
             if self.value is None:
                 return []
         elif self.value is None or at < self.value:
-            self._guard.follow(at, is_held=is_held)
+            # The board's limit, and with it the settings that it offers, may have changed since.
+            self._guard.follow(at_most(self._settings, at), is_held=is_held)
         self._guard(time_s, power_w, temperature_c)
         events = self._guard.events[self._reported_events :]
         self._reported_events += len(events)
@@ -64,7 +66,7 @@ class Ceiling:
         if pin_mhz is not None:
             is_over = self.value >= pin_mhz
         else:
-            is_over = self.value == self._top and any(event["action"] == "up" for event in events)
+            is_over = self.value == self._settings[-1] and any(event["action"] == "up" for event in events)
         if is_over:
             self.value = None
         return events

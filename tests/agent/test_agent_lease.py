@@ -272,6 +272,16 @@ def test_a_board_that_idles_when_its_power_shows_is_pinned_all_the_same(room):
     assert "failed" not in room.kinds()
 
 
+def test_a_clock_above_those_that_the_guard_began_with_is_lowered_all_the_same(room):
+    room.board.settings = CLOCKS[:3]
+    room.keeper.guard(room.trainer, 3.5, None)
+    room.board.settings = list(CLOCKS)  # another program switched the power mode
+    room.keeper.pin(room.trainer, 500.0)
+    room.pass_s(4.0, room.trainer)
+    assert room.board.mhz <= 300.0
+    assert "guard" in room.kinds()
+
+
 def test_too_hot_is_answered_later_than_too_much_power(room):
     guarded(room, 500.0, None, 80.0)
     room.board.temperature_c = 85.0

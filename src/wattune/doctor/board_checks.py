@@ -180,7 +180,12 @@ def check_conditions(device: Device) -> Finding:
         by = ", ".join(now.throttled)
         return Finding("conditions", "fail", f"throttled now by {by}; {text}", "cool the board and try again")
     if now.over_current:
-        return Finding("conditions", "warn", text, "use a stronger power supply: the board may reset under load")
+        return Finding(
+            "conditions",
+            "warn",
+            text,
+            "if the count rises under load, use a stronger power supply: the board may reset",
+        )
     if now.temperature_c is not None and now.temperature_c > HOT_C:
         return Finding("conditions", "warn", text, "cool the board: it will be throttled under load")
     return Finding("conditions", "ok", text)
