@@ -162,7 +162,7 @@ class CellProbe:
     def _run(
         self, work: StepWork, run: CappedRun, steps: int, seconds: float, health: BoardHealth | None = None
     ) -> list[float]:
-        """Times of steps: at least so many (or ``ENOUGH_S``) and so many seconds, or until the probe is over."""
+        """Times of at least ``steps`` steps (or ``ENOUGH_S``) over ``seconds``, or until the probe is over."""
         begun_s = self._device.now_s()
         times_s: list[float] = []
         while run.limiter.crossed_w is None and run.meter.lost is None:

@@ -1,4 +1,4 @@
-"""A profile of few cells: each probe is the one that tells most about the fastest point that keeps the cap."""
+"""A profile of few cells: each probe is the one that tells most about the fastest point under the cap."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLIMB: Final = 1 / 6
 """A voltage that was flat so far may begin to rise anywhere: two settings up of twelve at a time."""
 
 FREE: Final = SearchPolicy(daring=1.0, noise=1.64, highest=(1.54, 0.6), price=0.002, least=0.005, climb=CLIMB)
-"""1.0: five in six keep the cap of the steps that are dared rather than giving up far below it. 1.64: one reading in
+"""1.0: of the steps up that are risked, five in six stay under the cap. 1.64: one reading in
 twenty of those at the pick may be above the cap. 1.54 and 0.6: mean and standard deviation of the highest of ten normal
 numbers, which a probe's readings are."""
 
@@ -47,7 +47,7 @@ Samples = Mapping[int, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Guided:
-    """What came of it: the cells of the table, the probes that were stopped, and how it ended."""
+    """Result: the cells of the table, the probes that were stopped, and how it ended."""
 
     cells: tuple[ProfileCell, ...]
     aborted: tuple[AbortedProbe, ...]
@@ -56,10 +56,10 @@ class Guided:
 
 
 def samples_of(curve: SampleEfficiency | None, rows: Sequence[BatchShape]) -> Samples:
-    """How many samples each batch size needs, relative to that of the first probe: by the curve, or by what is usual.
+    """Samples that each batch size needs, relative to that of the first probe: by the curve, or by what is usual.
 
     Batch sizes that the curve does not have, or that did not reach its target, are left out.
-    Raises: InputError where none is left.
+    Raises: InputError if none is left.
     """
     sizes = sorted({batch_size for batch_size, _ in rows})
     if curve is None:
@@ -93,7 +93,7 @@ def guided(
     """Probe until nothing is left to gain, ``MOST`` times at most: ``measure`` writes into the notebook, and what it
     holds already counts.
 
-    Raises: CapError where the board at rest, or every probe at the lowest setting, is above the cap; DeviceError.
+    Raises: CapError if the board at rest, or every probe at the lowest setting, is above the cap; DeviceError.
     """
     chosen_from = [row for row in rows if row[0] in samples]
     if not notebook.notes:
@@ -139,7 +139,7 @@ def guided(
 
 
 def _start(rows: Sequence[BatchShape]) -> Row:
-    """Where to begin: in the middle, from where every other row is near."""
+    """Row of the first probe: the middle one, which is near every other row."""
     ordered = sorted(Row(*row) for row in rows)
     return ordered[len(ordered) // 2]
 
@@ -177,7 +177,7 @@ def _tell(search: Search, result: ProfileCell | AbortedProbe) -> None:
 
 
 def _to_check(own: Sequence[JournalEntry]) -> Point | None:
-    """The first cell, where it is time to look at it again."""
+    """The first cell if it is time to measure it again, else None."""
     measured = [_point(note.cell) if note.cell and not note.cell.out_of_memory else None for note in own]
     first = next((point for point in measured if point is not None), None)
     if first is None:

@@ -1,4 +1,4 @@
-"""What a profile depends on: its key."""
+"""Key of a profile: all that the profile depends on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from wattune.workloads import Workload
 def profile_key(device: Device, workload: Workload, algorithm: str) -> ProfileKey:
     """The key of a table of this workload on this device. Neither weights nor data are read for it.
 
-    ``software`` is torch's version without its patch level, such as "torch 2.6": which operations a step consists of,
-    and the kernels that they run in, change with it; where a board's GPU is to be trained on and this torch cannot, it
-    says so. The version of wattune stands in the table's provenance.
+    ``software`` is torch's version without its patch level, such as "torch 2.6": the operations of a step and their
+    kernels change with it. It also tells if a board's GPU should train but this torch uses the CPU. The version of
+    wattune is in the table's provenance.
     """
     major, minor = torch.__version__.split(".")[:2]
     misplaced = device.executes_steps and device.trains_on == "gpu" and place("gpu").type == "cpu"

@@ -1,4 +1,4 @@
-"""Which micro-batches fit in memory that training shares with the system, tried where the kernel may kill.
+"""Trials of which micro-batches fit in memory that training shares with the system, in a process that may be killed.
 
 On a board whose GPU and system share the memory, or on the CPU, a step that is too large is not refused: the kernel
 ends some process. So it is tried in a process of its own, which asks the kernel to be the first to end.
@@ -39,12 +39,12 @@ KILLED = frozenset({signal.SIGKILL, signal.SIGBUS})
 
 
 def is_needed(device: Device) -> bool:
-    """Whether a step that does not fit endangers this process and others."""
+    """Return True if a step that does not fit endangers this process and others."""
     return device.executes_steps and device.shares_memory
 
 
 def can_travel(workload: Workload) -> bool:
-    """Whether the workload can be sent to another process, and so be tried there."""
+    """Return True if the workload can be sent to another process, and so be tried there."""
     try:
         pickle.dumps(workload)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -61,18 +61,18 @@ class MemoryFit(NamedTuple):
     sample_bytes: float
 
     def memory_bytes(self, shape: BatchShape) -> float | None:
-        """The most memory that a step of this shape takes; None where nobody knows."""
+        """The most memory that a step of this shape takes; None if that is unknown."""
         taken = self.taken_bytes.get(shape.micro)
         return None if taken is None else taken + self.sample_bytes * shape.batch
 
 
 def fit(device: Device, workload: Workload, algorithm: str, rows: Sequence[BatchShape]) -> MemoryFit:
-    """Which micro-batch sizes of the shapes fit in memory: from the first ascending one that does not, none does.
+    """Find the micro-batch sizes of the shapes that do not fit in memory: the first ascending one, and all above it.
 
     Each is trained for ``STEPS`` steps in a process of its own, which measures what that takes. That it runs out of
     memory, is killed by the kernel or does not end within ``WITHIN_S`` seconds all mean that the size does not fit.
 
-    Raises: WorkloadError where a step fails for another reason.
+    Raises: WorkloadError if a step fails for another reason.
     """
     tried = _tried(rows)
     left = [micro for _, micro in tried]
@@ -137,7 +137,7 @@ def _try(
     with suppress(OSError):  # only Linux has it; to raise it is everybody's right
         Path("/proc/self/oom_score_adj").write_text("1000")
     peak = PeakMemory(on, alone=True)
-    # The smallest once before: what the libraries load and set up is no part of what a step takes.
+    # The smallest once before: a step's memory does not include what the libraries load and set up.
     for again, (batch_size, micro) in enumerate([*tried[:1], *tried]):
         peak.begin()
         try:

@@ -12,7 +12,10 @@ import torch
 from wattune.algorithms import place, release
 
 M_MMAP_THRESHOLD = -3
-"""From how many bytes on memory is mapped by itself, and unmapped when it is freed. Source: glibc, malloc.h."""
+"""Option for the size from which an allocation is mapped separately, and unmapped when it is freed.
+
+Source: glibc, malloc.h.
+"""
 
 
 class PeakMemory:
@@ -41,7 +44,7 @@ class PeakMemory:
         return peak
 
     def settle(self) -> None:
-        """What is taken now does not count."""
+        """Exclude the memory that is taken now."""
         release()
         if self._device.type == "cuda":
             self._before = float(torch.cuda.memory_allocated(self._device))
@@ -50,7 +53,7 @@ class PeakMemory:
         self._before = _status("VmRSS") or 0.0
 
     def begin(self) -> None:
-        """The peak is from now on."""
+        """Measure the peak from now on."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             return
@@ -59,7 +62,7 @@ class PeakMemory:
             Path("/proc/self/clear_refs").write_text("5")
 
     def read(self) -> float | None:
-        """Bytes; None where the system does not tell."""
+        """The peak in bytes; None if the system does not report it."""
         if self._device.type == "cuda":
             return float(torch.cuda.max_memory_allocated(self._device)) - self._before or None
         peak = _status("VmHWM")
@@ -73,7 +76,7 @@ def _glibc(function: str, *arguments: int) -> None:
 
 
 def _status(field: str) -> float | None:
-    """Bytes; None where there is no such field, as on systems other than Linux."""
+    """The field in bytes; None if there is no such field, as on systems other than Linux."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether a table still holds after the board's mode or the software has changed: five cells, measured again."""
+"""Check of a table after the board's mode or the software has changed: five cells, measured again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check(
 ) -> tuple[ProfileTable, Deviations]:
     """Measure the corners and the middle of the table again, under the device's present mode and software.
 
-    The table that comes back has the present key, those five cells anew, and a note that says so; with what was found.
+    The result is the table with the present key, these five cells as measured now and a note, and the deviations.
 
     Raises: RecordError where the table is of something else, and where a time or a power differs by more than
     ``WITHIN``, which says by how much; InputError for a recorded device; DeviceError.

@@ -14,8 +14,8 @@ HELD = ("model", "input_shape", "data_type", "optimizer", "algorithm")
 def replayed(table: ProfileTable, workload: Workload, key: ProfileKey) -> ProfileTable:
     """The recorded table, cut down to the batch sizes of this workload.
 
-    What measuring it cost was paid then; it stands in the table as it was recorded.
-    Raises: RecordError where it was recorded of something else, or holds none of the workload's batch sizes.
+    Its cost is that of the recording.
+    Raises: RecordError if it was recorded of something else, or holds none of the workload's batch sizes.
     """
     recorded = table.key or key.model_copy(update={"algorithm": table.algorithm})
     differences = recorded.differences(key.model_copy(update={f: getattr(recorded, f) for f in _free()}))

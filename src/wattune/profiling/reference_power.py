@@ -14,8 +14,7 @@ from wattune.records import AbortedProbe, ReferencePower, ReferenceSet
 from wattune.workloads import REFERENCE_VERSION, Workload, reference_workloads
 
 ALGORITHM = "backprop"
-"""What the reference workloads are trained with, whatever the profile is of."""
-
+"""Algorithm that trains the reference workloads in every profile."""
 
 STEPS = 1
 """Steps that a reference probe has to measure: its power counts and not its time, so the sensor's windows decide."""
@@ -59,7 +58,7 @@ def climb(
 
 
 def reference_set(notes: Sequence[JournalEntry]) -> ReferenceSet | None:
-    """The peak powers among these notes, and what they cost; None where there are none."""
+    """The peak powers among these notes, and their cost; None if there are none."""
     of_references = [note for note in notes if note.reference is not None]
     powers = tuple(power for note in of_references if (power := _power(note)) is not None)
     cost = total_cost(of_references)

@@ -27,7 +27,7 @@ class CommandTemplate:
 
     @property
     def has_steps(self) -> bool:
-        """Whether it can be told how many steps to take."""
+        """True if the command takes a number of steps."""
         return STEPS in self.text
 
     @property
@@ -41,12 +41,12 @@ class CommandTemplate:
         return " ".join(words) or self.text
 
     def words(self, batch_size: int, steps: object) -> list[str]:
-        """The words of the command for this batch size and so many steps."""
+        """The words of the command for this batch size and number of steps."""
         return [w.replace(BATCH_SIZE, str(batch_size)).replace(STEPS, str(steps)) for w in shlex.split(self.text)]
 
 
 def ascending(batch_sizes: Iterable[int]) -> tuple[int, ...]:
-    """The batch sizes in order. Raises: InputError where there is none, one twice, or one that is none."""
+    """The batch sizes in order. Raises: InputError if there is none, a duplicate, or one below 1."""
     sizes = tuple(sorted(batch_sizes))
     if not sizes or len(set(sizes)) < len(sizes) or sizes[0] < 1:
         shown = ",".join(map(str, sizes)) or "none"

@@ -20,7 +20,7 @@ from typing_extensions import Self
 from wattune.errors import DeviceError, InputError
 
 KILL_S = 2.0
-"""Time that a program has to end by itself once it is told to: a probe has nothing to save."""
+"""Time that a program has to end after it was asked to: a probe has nothing to save."""
 
 GONE_S = 5.0
 """Time after SIGKILL in which a process is gone, unless it hangs in the kernel."""
@@ -66,7 +66,7 @@ class Process:
         self._mark = uuid.uuid4().hex
         self.begun_s = self.ended_s = 0.0
         self.was_paused = False
-        """Whether this process, and with it the program, stood still for a while (Ctrl-Z)."""
+        """True if this process, and with it the program, was paused for a while (Ctrl-Z)."""
 
     def __enter__(self) -> Self:
         self.begun_s = self._now_s()
@@ -113,7 +113,7 @@ class Process:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """True once the program has ended."""
         return self._over.is_set()
 
     @property
@@ -147,7 +147,7 @@ class Process:
         return True
 
     def _others(self) -> list[int]:
-        """Those of the program's processes that are no part of its group; only Linux tells."""
+        """The program's processes outside of its process group; empty on systems other than Linux."""
         wanted, found = f"{MARK}={self._mark}".encode(), []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):

@@ -31,11 +31,11 @@ and cuDNN's start). Source: dusty-nv/jetson-inference."""
 
 WIDE = 4
 ALIKE = 0.15
-"""Where a batch is so many times as large, and a step takes as long within this share, the program may ignore its size.
-"""
+"""If a batch is ``WIDE`` times as large, and a step takes as long within the share ``ALIKE``, the program may ignore
+its batch size."""
 
 OWN = "the program's own"
-"""What of a key is not known of a program."""
+"""Value of the fields of a key that are not known of a program."""
 
 
 def profile_command(
@@ -64,8 +64,8 @@ def profile_command(
     A program that is killed, or says that memory was not enough, does not fit at this and larger batch sizes.
     ``strategy``, ``partial`` and ``progress`` are as in ``profile``.
 
-    Raises: InputError for what cannot be measured as asked; WorkloadError where the program fails, takes longer than
-    ``run_limit_s`` or says nothing of its steps; OutOfDeviceMemory where no batch size fits; DeviceError; RecordError.
+    Raises: InputError for what cannot be measured as asked; WorkloadError if the program fails, takes longer than
+    ``run_limit_s`` or says nothing of its steps; OutOfDeviceMemory if no batch size fits; DeviceError; RecordError.
     """
     limit_w = limit.strict_w
     strategy = checked(strategy, limit_w, steps)

@@ -1,4 +1,4 @@
-"""Where the step times of a program come from: lines that it prints, lines of a file, or the length of its runs."""
+"""Sources of a program's step times: lines that it prints, lines of a file, or the length of its runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ BARE = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)\s*s?\
 """A line of a file that is nothing but a time."""
 
 FACTOR = 5.0
-"""Step times that add up to so many times the run are none, or not in seconds. (Each of four GPUs may print one.)"""
+"""Step times that add up to more than this multiple of the run are wrong, or not in seconds. (Each of four GPUs may
+print one.)"""
 
 
 class StepTime(NamedTuple):
@@ -39,7 +40,7 @@ class StepStretch(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Its duration."""
         return self.end_s - self.begin_s
 
 
@@ -52,7 +53,7 @@ class StepTimes:
         self._pattern = pattern
         self._file = file
         self._found: list[StepTime] = []
-        # The program may write the file anew or add to it: what was there before is not of this run.
+        # The program may replace the file or add to it: what was there before is not of this run.
         self._before = _content(file)
 
     def hear(self, time_s: float, line: str) -> None:
@@ -75,7 +76,7 @@ class StepTimes:
                 self._add(written_s, line)
 
     def stretch(self, begun_s: float) -> StepStretch | None:
-        """The part of the run behind the first few steps; None where there are no more. ``begun_s``: when it began."""
+        """The part of the run behind the first few steps; None if there are no more. ``begun_s``: when it began."""
         found = list(self._found)
         if len(found) <= SKIPPED:
             return None
@@ -86,7 +87,7 @@ class StepTimes:
         return StepStretch(begin_s, end_s, times_s)
 
     def check(self, run_s: float) -> None:
-        """Whether they can be times of steps. Raises: WorkloadError."""
+        """Check that these can be times of steps. Raises: WorkloadError."""
         total_s = sum(step_s for _, step_s in self._found)
         if total_s > FACTOR * run_s:
             raise WorkloadError(
@@ -122,7 +123,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def by_lengths(short: tuple[int, float], long: tuple[int, float], begun_s: float) -> StepStretch | None:
-    """From the steps and the seconds of two runs; None where the longer one did not take longer.
+    """From the steps and the seconds of two runs; None if the longer one did not take longer.
 
     What does not grow with the steps is spent before or after them, nobody knows how much of it: as much is left out at
     both ends. ``begun_s``: when the longer one began.
