@@ -99,7 +99,7 @@ def passed(session, model):
         ({"micro_batch_size": 64}, "micro_batch_size: 64; allowed: 1 to the batch size 32"),
         ({"resume": True}, "resume=True needs: checkpoint=PATH"),
         ({"cap_w": -1}, "cap_w: -1"),
-        ({"cap_w": "9W@supply"}, "cap at the supply needs what lies between"),
+        ({"cap_w": "9W@supply"}, "cap at the supply needs the losses between"),
         ({"model": lambda x: x, "optimizer": 1}, "model: function"),
         ({"optimizer": "sgd"}, "optimizer: str"),
         ({"cap_w": PowerCap(9, max_temp_c=70), "device": "real"}, "does not report its temperature"),
