@@ -21,6 +21,7 @@ from tests.support.agent_trees import Ending
 from tests.support.live_devices import virtual
 
 from wattune.devices import open_device
+from wattune.point import Knobs
 from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller, left_behind, restore_left_behind
 from wattune_agent.discovery import find_board
@@ -65,7 +66,7 @@ def _(bench):
 def _(bench):
     device = virtual(bench.tree)
     try:
-        with device.at(bench.mhz):
+        with device.at(Knobs(clock_mhz=bench.mhz)):
             assert bench.is_at(bench.mhz)
             raise ZeroDivisionError
     except ZeroDivisionError as error:

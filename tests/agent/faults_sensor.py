@@ -12,6 +12,7 @@ from tests.support.live_devices import virtual
 from tests.support.virtual_time import VirtualProgram, VirtualTime
 
 from wattune.errors import SensorError
+from wattune.point import Knobs
 from wattune_agent.controller import Controller
 from wattune_agent.errors import AgentError
 from wattune_agent.guarded import SAFETY_EXIT, guard_program, run_guarded
@@ -181,10 +182,10 @@ def _(bench):
 def _(bench):
     device = virtual(bench.tree)
     try:
-        with device.at(bench.other_mhz) as setting:
+        with device.at(Knobs(clock_mhz=bench.other_mhz)) as setting:
             bench.tree.fault(bench.sensor.replace("curr1", "*"), "stuck")
             device.power_w()
-            setting.change(bench.mhz)
+            setting.change(Knobs(clock_mhz=bench.mhz))
             for _ in range(30):
                 device.wait(0.5)
                 try:
