@@ -27,10 +27,10 @@ def is_alive(pid):
     return state != "Z"
 
 
-def wait_until(condition, process=None):
-    """Wait for as long as the test may take; ``process``: what has to live meanwhile."""
+def wait_until(condition, check=lambda: None):
+    """Wait for as long as the test may take; ``check`` fails if it would wait in vain."""
     while not condition():
-        assert process is None or process.poll() is None
+        check()
         time.sleep(1.0)
 
 
@@ -76,10 +76,15 @@ def test_demo_fills_the_pages(tmp_path):
                 with urllib.request.urlopen(f"{url}/v1/{path}", timeout=30) as answer:
                     return json.load(answer)
 
+            def check():
+                assert server.poll() is None
+                statuses = [device["status"] for device in get("devices")]
+                assert not [status for status in statuses if status["step"] == "failed"]
+
             names = {board.name for board in demo.BOARDS}
-            wait_until(lambda: {d["status"]["device"] for d in get("devices")} == names, server)
-            wait_until(lambda: get("profiles") and get("jobs"), server)
-            wait_until(lambda: get("trainings"), server)
+            wait_until(lambda: {d["status"]["device"] for d in get("devices")} == names, check)
+            wait_until(lambda: get("profiles") and get("jobs"), check)
+            wait_until(lambda: get("trainings"), check)
             assert {d["status"]["kind"] for d in get("devices")} == {"simulated"}
             assert {profile["kind"] for profile in get("profiles")} == {"simulated"}
             record = get(f"trainings/{get('trainings')[0]['id']}")
