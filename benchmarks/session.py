@@ -23,10 +23,10 @@ from wattune.cap import SensorLimit
 from wattune.devices import Meter
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import OutOfDeviceMemory
-from wattune.point import Knobs
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.limiter import PowerLimiter
 from wattune.sample_efficiency.prior import relative_samples
-from wattune.search.search import Point, Row, Search
+from wattune.search.search import Search
 
 TUNING = range(0, 20)
 """Seeds of the boards that the search was tuned on."""
@@ -69,8 +69,8 @@ class Trainer:
         self.run = Run()
         self.is_probing = False
         self.above: list[float] = []
-        self.point: Point | None = None
-        self.force: Point | None = None
+        self.point: OperatingPoint | None = None
+        self.force: OperatingPoint | None = None
         self.moments = dict(MOMENTS_S)
         self.best_cost = math.inf
         best = place.best(cap_w - place.allowance_w())
@@ -101,7 +101,7 @@ class Trainer:
         """True once the last moment has passed."""
         return not self.moments
 
-    def go(self, point: Point) -> None:
+    def go(self, point: OperatingPoint) -> None:
         """Set the board to a point; the limiter restarts at its clock."""
         if point.knobs != self._setting.knobs:
             self._setting.change(point.knobs)
@@ -112,11 +112,11 @@ class Trainer:
     def step(self) -> float:
         """Run one optimizer step; return its time."""
         assert self.point is not None
-        row = self.point.row
+        row = self.point.shape
         before_s = self.device.now_s()
         with self.device.step(work_of(self.place.task, row)):
             pass
-        self.progress += row.batch_size / self.place.relative[row.batch_size]
+        self.progress += row.batch / self.place.relative[row.batch]
         while self.moments and self.time_s >= next(iter(self.moments.values())):
             name = next(iter(self.moments))
             del self.moments[name]
@@ -125,7 +125,7 @@ class Trainer:
             self.run.so_far[name] = self.time_s / (self.progress * self.best_cost) - 1
         return self.device.now_s() - before_s
 
-    def probe(self, point: Point, *, brief: bool = False) -> tuple[float, float, float, float] | float | None:
+    def probe(self, point: OperatingPoint, *, brief: bool = False) -> tuple[float, float, float, float] | float | None:
         """Probe a point: step time, mean and peak power, seconds; or the reading above the cap; or None if it does not
         fit in memory."""
         sensor = self.device.sensor
@@ -159,14 +159,14 @@ class Trainer:
         """Train at the lowest clock until the sensor's average no longer includes the probe."""
         assert self.point is not None
         power_w = self.above
-        self.go(Point(self.point.row, self.device.safest))
+        self.go(OperatingPoint(self.point.shape, self.device.safest))
         self.is_probing = True
         while self.device.now_s() - self.changed_s < self.device.sensor.settle_s:
             self.step()
         self.is_probing, self.above = False, power_w
         self.probed_s = self.device.now_s()
 
-    def train(self, point: Point, seconds: float) -> tuple[float, float, float, float] | float:
+    def train(self, point: OperatingPoint, seconds: float) -> tuple[float, float, float, float] | float:
         """Train at a point for ``seconds``; the result is that of ``probe``."""
         self.go(point)
         self.force, self.above = point, []
@@ -208,7 +208,7 @@ def guided(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> Non
         place.rows,
         device.combinations(),
         cap_w=trainer.cap_w,
-        start=Row(user, user),
+        start=BatchShape(user, user),
         samples_left=TRAINING_S / trainer.best_cost,
         noise_w=device.sensor.noise_w,
         resolution_w=device.sensor.resolution_w,
@@ -228,9 +228,9 @@ def guided(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> Non
             _tell(search, best, trainer.train(best, ASK_EVERY_S))
 
 
-def _tell(search: Search, point: Point, figures: tuple[float, float, float, float] | float | None) -> None:
+def _tell(search: Search, point: OperatingPoint, figures: tuple[float, float, float, float] | float | None) -> None:
     if figures is None:
-        search.unfit(point.row)
+        search.unfit(point.shape)
     elif isinstance(figures, float):
         search.above(point, figures)
     else:
@@ -240,14 +240,14 @@ def _tell(search: Search, point: Point, figures: tuple[float, float, float, floa
 def staircase(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
     """Probe every row from the lowest setting up until a reading is above the cap, then train at the best point."""
     settings = trainer.device.combinations()
-    costs: dict[Point, float] = {}
+    costs: dict[OperatingPoint, float] = {}
     for row in trainer.place.rows:
         for knobs in settings:
-            figures = trainer.probe(Point(row, knobs))
+            figures = trainer.probe(OperatingPoint(row, knobs))
             if not isinstance(figures, tuple):
                 break
             if figures[2] <= trainer.cap_w:
-                costs[Point(row, knobs)] = figures[0] / row.batch_size * relative[row.batch_size][0]
+                costs[OperatingPoint(row, knobs)] = figures[0] / row.batch * relative[row.batch][0]
             trainer.force = min(costs, key=costs.__getitem__, default=None)
             if trainer.over:
                 return
@@ -256,20 +256,20 @@ def staircase(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> 
 
 def bisection(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
     """Train the user's own row at the highest setting without a reading above the cap, found by bisection."""
-    row = Row(trainer.place.task.user, trainer.place.task.user)
+    row = BatchShape(trainer.place.task.user, trainer.place.task.user)
     settings = trainer.device.combinations()
     low, high = 0, len(settings)
     while high - low > 1:
         middle = (low + high) // 2
-        trainer.force = Point(row, settings[low])
-        figures = trainer.probe(Point(row, settings[middle]))
+        trainer.force = OperatingPoint(row, settings[low])
+        figures = trainer.probe(OperatingPoint(row, settings[middle]))
         if figures is None:
             break
         low, high = (middle, high) if isinstance(figures, tuple) else (low, middle)
-    _train_to_end(trainer, [Point(row, settings[level]) for level in range(low, -1, -1)])
+    _train_to_end(trainer, [OperatingPoint(row, settings[level]) for level in range(low, -1, -1)])
 
 
-def _train_to_end(trainer: Trainer, points: Sequence[Point]) -> None:
+def _train_to_end(trainer: Trainer, points: Sequence[OperatingPoint]) -> None:
     left = list(points)
     while not trainer.over:
         if isinstance(trainer.train(left[0], math.inf), float) and len(left) > 1:
@@ -303,7 +303,7 @@ def cases(seed: int) -> list[dict[str, Any]]:
             for share in CAPS:
                 cap_w = lowest_w + place.allowance_w() + share * (highest_w - lowest_w)
                 least = place.peak_w.get(
-                    Point(Row(task.user, task.user), Knobs(clock_mhz=place.board.gpu.clocks_mhz[0]))
+                    OperatingPoint(BatchShape(task.user, task.user), Knobs(clock_mhz=place.board.gpu.clocks_mhz[0]))
                 )
                 if least is None or least + place.allowance_w() > cap_w:
                     continue  # the user's own row cannot be trained at all

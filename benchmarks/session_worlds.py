@@ -17,9 +17,8 @@ from wattune.algorithms import open_algorithm
 from wattune.devices.simulator.board_file import BOARDS, SimulatedBoard, tomllib
 from wattune.devices.simulator.roofline import Segment, segments
 from wattune.devices.simulator.simulated import NOISE_LIMIT, SimulatedDevice
-from wattune.point import Knobs
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import StepWork
-from wattune.search.search import Point, Row
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet18, resnet20, small_cnn
 from wattune.workloads.optimizers import OptimizerRule
 
@@ -71,14 +70,14 @@ TASKS = (
 )
 
 
-def rows_of(task: Task, *, keep_recipe: bool) -> tuple[Row, ...]:
+def rows_of(task: Task, *, keep_recipe: bool) -> tuple[BatchShape, ...]:
     """Powers of two around the user's batch size, each in up to five micro-batch sizes."""
     sizes = [task.user] if keep_recipe else [b for k in range(-3, 4) if 4 <= (b := int(task.user * 2.0**k)) <= 512]
-    return tuple(Row(b, b >> k) for b in sizes for k in range(5) if b >> k >= 1)
+    return tuple(BatchShape(b, b >> k) for b in sizes for k in range(5) if b >> k >= 1)
 
 
 @cache
-def work_of(task: Task, row: Row) -> StepWork:
+def work_of(task: Task, row: BatchShape) -> StepWork:
     """The counted work of one step."""
     return _algorithm(task, *row).work()
 
@@ -181,21 +180,21 @@ class World:
 
     board: SimulatedBoard
     task: Task
-    rows: tuple[Row, ...]
+    rows: tuple[BatchShape, ...]
     relative: Mapping[int, float]
     critical: float
-    step_s: Mapping[Point, float]
-    peak_w: Mapping[Point, float]
+    step_s: Mapping[OperatingPoint, float]
+    peak_w: Mapping[OperatingPoint, float]
 
-    def cost(self, point: Point) -> float:
+    def cost(self, point: OperatingPoint) -> float:
         """Seconds for the progress that one sample of the user's batch size makes."""
-        return self.step_s[point] / point.row.batch_size * self.relative[point.row.batch_size]
+        return self.step_s[point] / point.batch_size * self.relative[point.batch_size]
 
     def allowance_w(self) -> float:
         """Most that the sensor's noise and rounding add to a reading."""
         return NOISE_LIMIT * self.board.sensor.noise_w + self.board.sensor.resolution_w / 2
 
-    def best(self, limit_w: float) -> Point | None:
+    def best(self, limit_w: float) -> OperatingPoint | None:
         """The fastest point under ``limit_w``; None if there is none."""
         return min((p for p in self.step_s if self.peak_w[p] <= limit_w), key=self.cost, default=None)
 
@@ -206,9 +205,9 @@ def world(seed: int, task: Task, *, keep_recipe: bool) -> World:
     device = SimulatedDevice(board)
     rows = tuple(r for r in rows_of(task, keep_recipe=keep_recipe))
     fitting = [r for r in rows if work_of(task, r).peak_memory_bytes <= (device.memory_bytes or math.inf)]
-    points = [Point(row, knobs) for row in fitting for knobs in device.combinations()]
+    points = [OperatingPoint(row, knobs) for row in fitting for knobs in device.combinations()]
     critical = min(8000.0, max(20.0, math.exp(math.log(200) + 1.3 * draw.gauss(0, 1))))
-    sizes = sorted({r.batch_size for r in rows})
+    sizes = sorted({r.batch for r in rows})
     bend, tilt = 0.04 * draw.gauss(0, 1), 0.03 * draw.gauss(0, 1)  # real curves are not the formula
     raw = {
         b: (1 + b / critical) * math.exp(tilt * math.log2(b / task.user) + bend * math.sin(math.log2(b))) for b in sizes
@@ -219,6 +218,6 @@ def world(seed: int, task: Task, *, keep_recipe: bool) -> World:
         rows,
         {b: raw[b] / raw[task.user] for b in sizes},
         critical,
-        {p: exact_step_s(board, work_of(task, p.row), p.knobs) for p in points},
-        {p: exact_peak_w(board, work_of(task, p.row), p.knobs) for p in points},
+        {p: exact_step_s(board, work_of(task, p.shape), p.knobs) for p in points},
+        {p: exact_peak_w(board, work_of(task, p.shape), p.knobs) for p in points},
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.decisions.boards import Array, Board
 from benchmarks.session_worlds import TASKS, exact_peak_w, exact_step_s, random_board, work_of
-from wattune.search.search import Row
+from wattune.point import BatchShape
 
 BATCH_SIZES = (4, 8, 16, 32, 64, 128)
 CLOCKS = 12
@@ -36,7 +36,7 @@ def roofline(seed: int) -> Board:
     task = draw.choice([task for task in TASKS if task.name != "resnet18"])  # which does not fit at 128
     clocks = plain.gpu.clocks_mhz
     clocks = tuple(clocks[round(i * (len(clocks) - 1) / (CLOCKS - 1))] for i in range(CLOCKS))
-    works = [work_of(task, Row(size, size)) for size in BATCH_SIZES]
+    works = [work_of(task, BatchShape(size, size)) for size in BATCH_SIZES]
     step_s = np.array([[exact_step_s(plain, work, clock) for clock in clocks] for work in works])
     power_w = np.array([[exact_peak_w(plain, work, clock) for clock in clocks] for work in works])
     volts = [plain.gpu.voltage_v[plain.gpu.clocks_mhz.index(clock)] for clock in clocks]

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader
 from wattune.algorithms.counting.step_counting import step_work
 from wattune.devices import Fault, Sensor, SimulatedDevice, builtin_board
 from wattune.errors import OutOfDeviceMemory, SafetyStop
-from wattune.online import Point, Row, capped
-from wattune.point import Knobs
+from wattune.online import capped
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import SampleEfficiency, SessionRecord, Supply
 
 
@@ -162,7 +162,7 @@ def test_a_probe_above_the_cap_ends_at_the_lowest_clock_and_its_step_counts(monk
         def __init__(self, rows, settings, **options):
             super().__init__(rows, settings, **options)
             first, *_ = self.places
-            self.places = [first, Point(first.row, max(settings)), first]
+            self.places = [first, OperatingPoint(first.shape, max(settings)), first]
 
     monkeypatch.setattr(sys.modules["wattune.online.capped"], "Search", Rash)
     seen = []
@@ -324,11 +324,11 @@ def test_steps_of_somebody_elses_loop():
     ) as session:
         for _ in range(300):
             row = session.row
-            assert isinstance(row, Row)
+            assert isinstance(row, BatchShape)
             optimizer.zero_grad()
             session.begin_step(key="all alike")
-            for start in range(0, 32, row.micro_batch_size):
-                x, y = (t[start : start + row.micro_batch_size] for t in data.tensors)
+            for start in range(0, 32, row.micro):
+                x, y = (t[start : start + row.micro] for t in data.tensors)
                 (torch.nn.functional.cross_entropy(model(x), y) * len(x) / 32).backward()
             optimizer.step()
             session.end_step()

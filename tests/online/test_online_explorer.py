@@ -6,13 +6,14 @@ from wattune.cap import SensorLimit
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.online.explorer import Explorer
 from wattune.online.measurement_window import SensorReadings
+from wattune.point import BatchShape
 from wattune.power.capped_run import CappedRun
-from wattune.search.search import Row, Search
+from wattune.search.search import Search
 
 
 def test_evaluations_that_become_a_part_of_a_probe_do_not_end_it():
     """One a second, and no reading in between until they count as a part of what is measured."""
-    device, row, readings = SimulatedDevice(builtin_board("jetson-nano")), Row(32, 32), SensorReadings()
+    device, row, readings = SimulatedDevice(builtin_board("jetson-nano")), BatchShape(32, 32), SensorReadings()
     with CappedRun(device, SensorLimit(5.0), device.safest) as run:
         limiter = run.limiter
         explorer = Explorer(

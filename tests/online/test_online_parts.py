@@ -14,13 +14,14 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from wattune.errors import DeviceError, InputError
-from wattune.online import Row, capped
+from wattune.online import capped
 from wattune.online.batch_shapes import batch_sizes, rows
 from wattune.online.fit_check import FitCheck
 from wattune.online.micro_batching import can_split, even, moved, samples_of, shapes, split
 from wattune.online.sample_model import SampleModel
 from wattune.online.step_counter import StepCounter
 from wattune.online.step_timing import StepTimes
+from wattune.point import BatchShape
 from wattune.records import SampleEfficiency
 
 Pair = namedtuple("Pair", "x y")
@@ -77,10 +78,10 @@ def test_batch_sizes_are_octaves_around_the_users_own():
 
 
 def test_rows_are_batches_cut_in_parts():
-    found = rows((8, 32), Row(32, 12))
-    assert Row(32, 12) in found
-    assert {row.micro_batch_size for row in found if row.batch_size == 32} == {2, 4, 8, 12, 16, 32}
-    assert {row.micro_batch_size for row in found if row.batch_size == 8} == {1, 2, 4, 8}
+    found = rows((8, 32), BatchShape(32, 12))
+    assert BatchShape(32, 12) in found
+    assert {row.micro for row in found if row.batch == 32} == {2, 4, 8, 12, 16, 32}
+    assert {row.micro for row in found if row.batch == 8} == {1, 2, 4, 8}
 
 
 def test_a_curve_is_read_between_its_points():

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from wattune.point import Knobs
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.search.acquisition import scenarios
-from wattune.search.search import Point, Row, Search, SearchPolicy
+from wattune.search.search import Search, SearchPolicy
 
-ROWS = tuple(Row(b, m) for b in (16, 32, 64, 128) for m in (8, 16, 32, 64, 128) if m <= b)
+ROWS = tuple(BatchShape(b, m) for b in (16, 32, 64, 128) for m in (8, 16, 32, 64, 128) if m <= b)
 TOP_MHZ = 1000.0
 CLOCKS = tuple(Knobs(clock_mhz=mhz) for mhz in (100, 200, 300, 400, 500, 600, 700, 800, 900, TOP_MHZ))
-START = Row(64, 64)
+START = BatchShape(64, 64)
 FLAT = {16: (1.0, 0.02), 32: (1.0, 0.02), 64: (1.0, 0.0), 128: (1.0, 0.02)}
 
 
@@ -33,38 +33,38 @@ class Board:
     noise_w: float = 0.03
     draw: random.Random = field(default_factory=lambda: random.Random(7))
 
-    def step_s(self, point: Point) -> float:
+    def step_s(self, point: OperatingPoint) -> float:
         slower = TOP_MHZ / point.knobs.get("clock_mhz", TOP_MHZ)
-        passes = point.row.batch_size / point.row.micro_batch_size
-        return self.pass_s * passes + self.optimizer_s + self.sample_s * point.row.batch_size * slower
+        passes = point.batch_size / point.micro_batch_size
+        return self.pass_s * passes + self.optimizer_s + self.sample_s * point.batch_size * slower
 
-    def power_w(self, point: Point) -> float:
+    def power_w(self, point: OperatingPoint) -> float:
         share = point.knobs.get("clock_mhz", TOP_MHZ) / TOP_MHZ
-        idle_s = self.pass_s * point.row.batch_size / point.row.micro_batch_size + self.optimizer_s
+        idle_s = self.pass_s * point.batch_size / point.micro_batch_size + self.optimizer_s
         busy = 1 - idle_s / self.step_s(point)
         return self.rest_w + self.busy_w * share * (0.3 + 0.7 * busy) * (0.6 + 0.4 * max(0.6, share) ** 2)
 
-    def probe(self, point: Point, seconds: float = 2.0) -> tuple[float, float, float, float]:
+    def probe(self, point: OperatingPoint, seconds: float = 2.0) -> tuple[float, float, float, float]:
         count = max(2, int(seconds / 0.4))
         noise = [max(-3.0, min(3.0, self.draw.gauss(0, 1))) * self.noise_w for _ in range(count)]
         power_w = self.power_w(point)
         return self.step_s(point), power_w + sum(noise) / count, power_w + max(noise), seconds
 
-    def search(self, cap_w: float | None, rows: tuple[Row, ...] = ROWS, **options: float) -> Search:
+    def search(self, cap_w: float | None, rows: tuple[BatchShape, ...] = ROWS, **options: float) -> Search:
         known = {"noise_w": self.noise_w, "window_s": 0.4, "period_s": 0.4, "settle_s": 0.8, **options}
         search = Search(rows, CLOCKS, cap_w=cap_w, start=START, **known)
         search.relative(FLAT)
         return search
 
-    def cost(self, point: Point) -> float:
-        return self.step_s(point) / point.row.batch_size * FLAT[point.row.batch_size][0]
+    def cost(self, point: OperatingPoint) -> float:
+        return self.step_s(point) / point.batch_size * FLAT[point.batch_size][0]
 
-    def ideal(self, cap_w: float) -> Point:
-        points = [Point(row, clock) for row in ROWS for clock in CLOCKS]
+    def ideal(self, cap_w: float) -> OperatingPoint:
+        points = [OperatingPoint(row, clock) for row in ROWS for clock in CLOCKS]
         return min((p for p in points if self.power_w(p) + 3 * self.noise_w <= cap_w), key=self.cost)
 
 
-def finish(search: Search, board: Board, cap_w: float = math.inf, most: int = 80) -> list[Point]:
+def finish(search: Search, board: Board, cap_w: float = math.inf, most: int = 80) -> list[OperatingPoint]:
     """Probe until the search has enough; the points probed."""
     points = []
     while (point := search.next()) is not None:
@@ -100,22 +100,22 @@ def test_finds_a_point_near_the_best_under_the_cap(cap_w: float, seed: int) -> N
     # One setting less than the best is what a point so near the cap may cost.
     ideal = board.ideal(cap_w)
     below = CLOCKS[max(0, CLOCKS.index(ideal.knobs) - 1)]
-    assert board.cost(best) <= 1.02 * board.cost(Point(ideal.row, below))
+    assert board.cost(best) <= 1.02 * board.cost(OperatingPoint(ideal.shape, below))
     assert len(points) <= 40
 
 
 def test_begins_at_the_users_row_at_the_lowest_setting() -> None:
-    assert Board().search(5.0).next() == Point(START, CLOCKS[0])
+    assert Board().search(5.0).next() == OperatingPoint(START, CLOCKS[0])
 
 
 def test_begins_at_the_highest_setting_without_a_cap() -> None:
     board = Board()
     search = board.search(None)
-    assert search.next() == Point(START, CLOCKS[-1])
+    assert search.next() == OperatingPoint(START, CLOCKS[-1])
     points = finish(search, board)
     best = search.best()
     assert best is not None
-    assert board.cost(best) <= 1.01 * min(board.cost(Point(row, CLOCKS[-1])) for row in ROWS)
+    assert board.cost(best) <= 1.01 * min(board.cost(OperatingPoint(row, CLOCKS[-1])) for row in ROWS)
     assert len(points) < len(ROWS) + 5
 
 
@@ -123,7 +123,7 @@ def test_chooses_among_rows_where_there_is_no_clock() -> None:
     board = Board()
     search = Search(ROWS, (Knobs(),), cap_w=6.9, start=START, noise_w=board.noise_w)
     search.relative(FLAT)
-    assert search.next() == Point(START, Knobs())
+    assert search.next() == OperatingPoint(START, Knobs())
     finish(search, board, 6.9)
     best = search.best()
     assert best is not None
@@ -134,20 +134,20 @@ def test_chooses_among_rows_where_there_is_no_clock() -> None:
 def test_steps_up_in_clock_are_bounded() -> None:
     board = Board()
     search = board.search(100.0)  # far from any power: nothing but the bound holds it back
-    highest: dict[Row, float] = {}
+    highest: dict[BatchShape, float] = {}
     for point in finish(search, board):
         clock_mhz = point.knobs["clock_mhz"]
         others = max(highest.values(), default=CLOCKS[0]["clock_mhz"])
-        assert clock_mhz <= max(others, 2.5 * highest.get(point.row, CLOCKS[0]["clock_mhz"]))
-        highest[point.row] = max(highest.get(point.row, 0.0), clock_mhz)
+        assert clock_mhz <= max(others, 2.5 * highest.get(point.shape, CLOCKS[0]["clock_mhz"]))
+        highest[point.shape] = max(highest.get(point.shape, 0.0), clock_mhz)
 
 
 def test_what_was_above_the_cap_is_not_used_again() -> None:
     board = Board()
     search = board.search(5.0)
     for clock in CLOCKS[:5]:
-        search.tell(Point(START, clock), *board.probe(Point(START, clock)))
-    search.above(Point(START, CLOCKS[3]), 5.1)
+        search.tell(OperatingPoint(START, clock), *board.probe(OperatingPoint(START, clock)))
+    search.above(OperatingPoint(START, CLOCKS[3]), 5.1)
     best = search.best()
     assert best is not None
     assert best.knobs < CLOCKS[3]
@@ -155,7 +155,7 @@ def test_what_was_above_the_cap_is_not_used_again() -> None:
         point = search.next()
         if point is None:
             break
-        assert point.row != START or point.knobs < CLOCKS[3]
+        assert point.shape != START or point.knobs < CLOCKS[3]
         search.tell(point, *board.probe(point))
 
 
@@ -170,12 +170,12 @@ def test_a_cap_that_the_lowest_setting_does_not_keep_leaves_no_point() -> None:
 def test_a_row_that_does_not_fit_is_left_out_with_all_larger_ones() -> None:
     board = Board()
     search = board.search(6.0)
-    search.unfit(Row(64, 32))
+    search.unfit(BatchShape(64, 32))
     first = search.next()
     assert first is not None
-    assert first.row != START
+    assert first.shape != START
     points = finish(search, board, 6.0)
-    assert not [p for p in points if p.row.micro_batch_size >= 32 and p.row.batch_size >= 64]
+    assert not [p for p in points if p.micro_batch_size >= 32 and p.batch_size >= 64]
 
 
 def test_a_slower_row_is_chosen_where_it_needs_fewer_samples() -> None:
@@ -186,9 +186,9 @@ def test_a_slower_row_is_chosen_where_it_needs_fewer_samples() -> None:
     points = finish(search, board, 6.0)
     best = search.best()
     assert best is not None
-    assert best.row.batch_size == 16
+    assert best.batch_size == 16
     # No plausible number of samples rescues the largest.
-    assert sum(point.row.batch_size == 128 for point in points) <= 1
+    assert sum(point.batch_size == 128 for point in points) <= 1
 
 
 def test_looks_again_when_it_learns_that_another_batch_needs_fewer_samples() -> None:
@@ -196,12 +196,12 @@ def test_looks_again_when_it_learns_that_another_batch_needs_fewer_samples() -> 
     search = board.search(5.5)
     search.relative({64: (1.0, 0.0)})
     points = finish(search, board, 5.5)
-    assert {point.row.batch_size for point in points} == {64}
+    assert {point.batch_size for point in points} == {64}
     search.relative({**FLAT, 16: (0.2, 0.02)})
-    assert {point.row.batch_size for point in finish(search, board, 5.5)} >= {16}
+    assert {point.batch_size for point in finish(search, board, 5.5)} >= {16}
     best = search.best()
     assert best is not None
-    assert best.row.batch_size == 16
+    assert best.batch_size == 16
 
 
 def test_relative_samples_may_be_relative_to_any_batch_size() -> None:
@@ -261,9 +261,9 @@ def test_a_margin_is_kept_like_a_lower_cap() -> None:
 def test_of_many_settings_some_are_taken() -> None:
     clocks = [Knobs(clock_mhz=15.0 * k) for k in range(1, 138)]
     search = Search(ROWS, clocks, cap_w=None, start=START)
-    assert search.next() == Point(START, clocks[-1])
+    assert search.next() == OperatingPoint(START, clocks[-1])
     with pytest.raises(KeyError):
-        search.tell(Point(START, clocks[1]), 0.1, 5.0, 5.0, 1.0)
+        search.tell(OperatingPoint(START, clocks[1]), 0.1, 5.0, 5.0, 1.0)
 
 
 def test_resumes_from_its_state_as_if_uninterrupted() -> None:
@@ -273,8 +273,8 @@ def test_resumes_from_its_state_as_if_uninterrupted() -> None:
         point = search.next()
         assert point is not None
         search.tell(point, *board.probe(point))
-    search.above(Point(Row(128, 128), CLOCKS[8]), 5.6)
-    search.unfit(Row(128, 64))
+    search.above(OperatingPoint(BatchShape(128, 128), CLOCKS[8]), 5.6)
+    search.unfit(BatchShape(128, 64))
     other = board.search(5.5)
     other.load_state_dict(json.loads(json.dumps(search.state_dict())))
     assert other.best() == search.best()
@@ -293,10 +293,10 @@ def test_a_state_of_other_rows_is_passed_over() -> None:
     board = Board()
     search = board.search(5.5)
     finish(search, board, 5.5)
-    fewer = Search(ROWS[:3], CLOCKS[:4], cap_w=5.5, start=Row(16, 16))
+    fewer = Search(ROWS[:3], CLOCKS[:4], cap_w=5.5, start=BatchShape(16, 16))
     fewer.load_state_dict(search.state_dict())
     point = fewer.next()
-    assert point is None or (point.row in ROWS[:3] and point.knobs in CLOCKS[:4])
+    assert point is None or (point.shape in ROWS[:3] and point.knobs in CLOCKS[:4])
 
 
 # ------------------------------------------------------------------------------------------------------- of a profile
@@ -305,7 +305,7 @@ PROFILE = SearchPolicy(noise=1.64, highest=(1.54, 0.6), price=0.001, least=0.003
 STRICT = SearchPolicy(
     deviations=3.0, daring=None, steep=True, noise=1.64, highest=(1.54, 0.6), price=0.001, least=0.003
 )  # fmt: skip
-SQUARES = tuple(Row(b, b) for b in (16, 32, 64, 128))
+SQUARES = tuple(BatchShape(b, b) for b in (16, 32, 64, 128))
 
 
 def volts(board: Board) -> dict[Knobs, float]:
@@ -322,11 +322,12 @@ def test_a_profile_takes_few_probes_and_ends_near_the_best(cap_w: float, seed: i
     best = search.best()
     assert best in points
     ideal = min(
-        (p for row in SQUARES for c in CLOCKS if board.power_w(p := Point(row, c)) <= 0.97 * cap_w), key=board.cost
+        (p for row in SQUARES for c in CLOCKS if board.power_w(p := OperatingPoint(row, c)) <= 0.97 * cap_w),
+        key=board.cost,
     )
     assert board.cost(best) <= 1.06 * board.cost(ideal)
     assert board.power_w(best) <= cap_w
-    assert 0 <= search.risk(best) < 0.01 < search.risk(Point(Row(128, 128), CLOCKS[-1]))
+    assert 0 <= search.risk(best) < 0.01 < search.risk(OperatingPoint(BatchShape(128, 128), CLOCKS[-1]))
     assert search.reason
 
 
@@ -347,11 +348,11 @@ def test_what_voltages_say_is_not_left_open() -> None:
     for known in (None, volts(board)):
         search = board.search(9.0, SQUARES, manner=PROFILE, volts=known)
         for clock in CLOCKS[:3]:
-            point = Point(Row(64, 64), clock)
+            point = OperatingPoint(BatchShape(64, 64), clock)
             search.tell(point, *board.probe(point))
-        found = {cap_w: search.risk(Point(Row(64, 64), CLOCKS[-1])) for cap_w in (9.0,)}
+        found = {cap_w: search.risk(OperatingPoint(BatchShape(64, 64), CLOCKS[-1])) for cap_w in (9.0,)}
         assert found[9.0] < 0.5
-        sds.append(search._forecasts().power.sd[search._grid.index(Point(Row(64, 64), CLOCKS[-1]))])
+        sds.append(search._forecasts().power.sd[search._grid.index(OperatingPoint(BatchShape(64, 64), CLOCKS[-1]))])
     assert sds[1] < sds[0] / 2
 
 
@@ -360,10 +361,10 @@ def test_unknown_samples_keep_more_rows_in_question() -> None:
     for sd in (0.0, 0.5):
         board = Board()
         search = board.search(5.0, SQUARES, manner=PROFILE, volts=volts(board))
-        search.relative({row.batch_size: (2.0 ** (k / 2), sd if k else 0.0) for k, row in enumerate(SQUARES)})
+        search.relative({row.batch: (2.0 ** (k / 2), sd if k else 0.0) for k, row in enumerate(SQUARES)})
         probed.append(finish(search, board, 5.0, most=40))
-    assert Row(128, 128) not in {point.row for point in probed[0]}  # it needs 2.8 times the samples
-    assert Row(128, 128) in {point.row for point in probed[1]}
+    assert BatchShape(128, 128) not in {point.shape for point in probed[0]}  # it needs 2.8 times the samples
+    assert BatchShape(128, 128) in {point.shape for point in probed[1]}
 
 
 def test_sure_of_the_samples_there_is_one_scenario() -> None:

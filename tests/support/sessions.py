@@ -14,9 +14,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from wattune.devices import Device, Knob, Sensor, SimulatedDevice, builtin_board
 from wattune.devices.virtual_time import Piece, VirtualDevice
-from wattune.point import Knobs
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import StepWork
-from wattune.search.search import Point, Row
 
 SAMPLES = 640
 
@@ -210,31 +209,33 @@ class Tour:
 
     reason = "the tour is over"
 
-    def __init__(self, rows: Any, settings: Any, *, cap_w: float | None, start: Row, **_: Any):
-        self.places = [Point(row, min(settings)) for row in sorted(rows, key=lambda row: row != start)]
+    def __init__(self, rows: Any, settings: Any, *, cap_w: float | None, start: BatchShape, **_: Any):
+        self.places = [OperatingPoint(row, min(settings)) for row in sorted(rows, key=lambda row: row != start)]
         self.cap_w = cap_w
-        self.seen: dict[Point, tuple[float, float]] = {}
-        self.closed: set[Point] = set()
+        self.seen: dict[OperatingPoint, tuple[float, float]] = {}
+        self.closed: set[OperatingPoint] = set()
         self.known: list[dict[int, tuple[float, float]]] = []
 
     def relative(self, known: dict[int, tuple[float, float]]) -> None:
         self.known.append(dict(known))
 
-    def next(self) -> Point | None:
+    def next(self) -> OperatingPoint | None:
         return next((p for p in self.places if p not in self.seen and p not in self.closed), None)
 
-    def tell(self, point: Point, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float) -> None:
+    def tell(
+        self, point: OperatingPoint, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float
+    ) -> None:
         self.seen[point] = step_s, power_peak_w
 
-    def above(self, point: Point, power_w: float) -> None:
+    def above(self, point: OperatingPoint, power_w: float) -> None:
         self.closed.add(point)
         self.seen.pop(point, None)
 
-    def unfit(self, row: Row) -> None:
-        self.closed |= {point for point in self.places if point.row == row}
+    def unfit(self, row: BatchShape) -> None:
+        self.closed |= {point for point in self.places if point.shape == row}
 
-    def best(self) -> Point | None:
-        return min(self.seen, key=lambda point: self.seen[point][0] / point.row.batch_size, default=None)
+    def best(self) -> OperatingPoint | None:
+        return min(self.seen, key=lambda point: self.seen[point][0] / point.batch_size, default=None)
 
     def worth(self) -> float:
         return 0.0
@@ -244,10 +245,12 @@ class Tour:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "seen": [[list(p.row), dict(p.knobs), *figures] for p, figures in self.seen.items()],
-            "closed": [[list(p.row), dict(p.knobs)] for p in self.closed],
+            "seen": [[list(p.shape), dict(p.knobs), *figures] for p, figures in self.seen.items()],
+            "closed": [[list(p.shape), dict(p.knobs)] for p in self.closed],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seen = {Point(Row(*row), Knobs(at)): (step_s, peak_w) for row, at, step_s, peak_w in state["seen"]}
-        self.closed = {Point(Row(*row), Knobs(at)) for row, at in state["closed"]}
+        self.seen = {
+            OperatingPoint(BatchShape(*row), Knobs(at)): (step_s, peak_w) for row, at, step_s, peak_w in state["seen"]
+        }
+        self.closed = {OperatingPoint(BatchShape(*row), Knobs(at)) for row, at in state["closed"]}

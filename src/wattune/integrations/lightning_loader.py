@@ -19,7 +19,7 @@ from wattune.online.batch_source import BatchSource, Fetched, remade
 from wattune.online.micro_batching import even, shapes, split
 from wattune.online.prefetch import Prefetcher
 from wattune.online.session import Session
-from wattune.search.search import Row
+from wattune.point import BatchShape
 
 
 class LightningBatches(CombinedLoader):
@@ -182,7 +182,7 @@ class LightningBatches(CombinedLoader):
         for batches, row, is_end in steps:
             yield from self._step(batches, row, is_end)
 
-    def _whole_steps(self) -> Iterator[tuple[list[Fetched], Row, bool]]:
+    def _whole_steps(self) -> Iterator[tuple[list[Fetched], BatchShape, bool]]:
         # Never fetch more than needed: a sampler may draw random numbers for each further index.
         position, whole = self.position, self.samples
         assert whole is not None
@@ -191,7 +191,7 @@ class LightningBatches(CombinedLoader):
             position += batches.samples
             yield [batches], self._fetcher.row(batches), position >= whole
 
-    def _grouped_batches(self) -> Iterator[tuple[list[Fetched], Row, bool]]:
+    def _grouped_batches(self) -> Iterator[tuple[list[Fetched], BatchShape, bool]]:
         assert self._session is not None
         batches: Iterator[Any] = iter(self._fetcher.fetch, None)
         if self.batches != math.inf:
@@ -204,7 +204,7 @@ class LightningBatches(CombinedLoader):
             yield group, self._session.row, not following
             group = following
 
-    def _step(self, batches: list[Fetched], row: Row, is_end: bool) -> Iterator[Part]:
+    def _step(self, batches: list[Fetched], row: BatchShape, is_end: bool) -> Iterator[Part]:
         session = self._session
         assert session is not None
         run = session.run
@@ -213,7 +213,7 @@ class LightningBatches(CombinedLoader):
         may_halve = self.wants_norms and run.may_halve and not run.explorer.is_measuring
         pieces: list[tuple[Any, int]] = []
         for one in batches:
-            sizes = even(one.samples, row.micro_batch_size)
+            sizes = even(one.samples, row.micro)
             if len(sizes) > 1 or not run.checked:
                 run.check_parts(one.data, one.samples, row)
             if may_halve and len(batches) == len(sizes) == 1 < samples:
@@ -232,16 +232,16 @@ class LightningBatches(CombinedLoader):
         for index, (data, size) in enumerate(pieces):
             yield Part(data, size, size / samples, index == 0, index == last, is_end and index == last)
 
-    def _expected(self, samples: int, row: Row) -> int:
+    def _expected(self, samples: int, row: BatchShape) -> int:
         """Expected number of micro-batches after the current step."""
         total = self.samples
         if total is None:
             return 1
         full, rest = divmod(
-            (total if self._limit is None else min(total, self._limit)) - self.position - samples, row.batch_size
+            (total if self._limit is None else min(total, self._limit)) - self.position - samples, row.batch
         )
         parts = full * len(even(*row))
-        return parts + (len(even(rest, row.micro_batch_size)) if rest else 0)
+        return parts + (len(even(rest, row.micro)) if rest else 0)
 
 
 class LimitedSampler(Sampler[int]):

@@ -21,8 +21,9 @@ from wattune.online.fit_check import FitCheck, unchanged
 from wattune.online.session_run import SessionRun
 from wattune.online.step_counter import StepWorkCounter
 from wattune.online.step_timing import WORTH_SAYING
+from wattune.point import BatchShape, OperatingPoint
 from wattune.records import StepWork
-from wattune.search.search import Point, Row, Search
+from wattune.search.search import Search
 
 MAX_STEPS = 4096
 """Steps whose shapes are stored, for the mean over the steps of one probe."""
@@ -145,12 +146,14 @@ class TokenSearch(Search):
     """Search over the times of usual steps, whatever the steps of a probe held, and the power at the longest row."""
 
     tokens: TokenTimes
-    bursts: dict[Point, tuple[float, float]]
-    figures: dict[Point, LongestRowFigures]
+    bursts: dict[OperatingPoint, tuple[float, float]]
+    figures: dict[OperatingPoint, LongestRowFigures]
 
-    def tell(self, point: Point, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float) -> None:
+    def tell(
+        self, point: OperatingPoint, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float
+    ) -> None:
         """Add the figures of ``seconds`` of training at this point."""
-        expected_s, tokens_per_s = self.tokens.usual(point.row.micro_batch_size, step_s, seconds)
+        expected_s, tokens_per_s = self.tokens.usual(point.micro_batch_size, step_s, seconds)
         mean_w, peak_w = self.bursts.get(point, (0.0, 0.0))
         figures = LongestRowFigures(tokens_per_s, max(power_mean_w, mean_w), max(power_peak_w, peak_w))
         self.figures[point] = figures
@@ -160,8 +163,8 @@ class TokenSearch(Search):
 class LongestRowCheck(FitCheck):
     """Check that a micro-batch of the longest rows fits in memory, by one pass at the lowest setting."""
 
-    def __init__(self, run: SessionRun, start: Row, run_pass: Callable[[int], None]):
-        super().__init__(run.device, run.model, start.micro_batch_size)
+    def __init__(self, run: SessionRun, start: BatchShape, run_pass: Callable[[int], None]):
+        super().__init__(run.device, run.model, start.micro)
         self.is_ready = False
         """True once there is a batch to run."""
         self._run, self._run_pass = run, run_pass
@@ -169,9 +172,9 @@ class LongestRowCheck(FitCheck):
     def open(self) -> None:
         """Do nothing: this check does not need to observe how the model is called."""
 
-    def fits(self, row: Row, counter: StepWorkCounter) -> bool:
+    def fits(self, row: BatchShape, counter: StepWorkCounter) -> bool:
         """Check that steps of this row fit in memory; ``failures`` has the reason if not. Raises: DeviceError."""
-        size = row.micro_batch_size
+        size = row.micro
         if size in self.failures:
             return False
         if size in self.known or not self.is_ready:
@@ -190,7 +193,7 @@ class Bursts:
     def __init__(
         self, run: SessionRun, optimizer: Optimizer, longest: LongestRow, run_pass: Callable[[Inputs], Tensor]
     ):
-        self.peaks: dict[Point, tuple[float, float]] = {}
+        self.peaks: dict[OperatingPoint, tuple[float, float]] = {}
         self.time_s = 0.0
         self._run = run
         self._optimizer = optimizer
@@ -209,7 +212,7 @@ class Bursts:
         if not explorer.probing or explorer.wanted != explorer.current or probe == self._probe or not self._needed:
             return
         self._probe = probe
-        device, readings, size = run.device, explorer.readings, explorer.current.row.micro_batch_size
+        device, readings, size = run.device, explorer.readings, explorer.current.micro_batch_size
         begun_s = device.now_s()
         batch = self._longest.batch(size)
         for seconds in (device.sensor.settle_s, explorer.window_s):

@@ -20,8 +20,9 @@ from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
 from wattune.online.session import Session, SessionOptions
 from wattune.online.session_run import SessionRun, run_state
+from wattune.point import BatchShape, OperatingPoint
 from wattune.records import ProfileTable, SessionRecord
-from wattune.search.search import Point, Row, Search
+from wattune.search.search import Search
 
 
 class TrainerRun:
@@ -41,13 +42,13 @@ class TrainerRun:
         args, state = trainer.args, trainer.state
         self.device = device
         self.passes = MicroBatchPasses(trainer)
-        self.start = Row(self.passes.batch * args.gradient_accumulation_steps, self.passes.batch)
-        self.figures: dict[Point, LongestRowFigures] = {}
+        self.start = BatchShape(self.passes.batch * args.gradient_accumulation_steps, self.passes.batch)
+        self.figures: dict[OperatingPoint, LongestRowFigures] = {}
         self.tokens = TokenTimes(device, self.passes.batch, self.passes.main)
         self._trainer = trainer
         self._limit = limit
         self._rows = [self.start]
-        self._samples_left = float(max(1, state.max_steps - state.global_step) * self.start.batch_size)
+        self._samples_left = float(max(1, state.max_steps - state.global_step) * self.start.batch)
         self._longest = LongestRow(self.passes.main, getattr(loader, "collate_fn", None))
         self._longest.scan(getattr(loader, "dataset", None), args.length_column_name)
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
@@ -56,8 +57,8 @@ class TrainerRun:
         run.fit_check = self._fit_check = LongestRowCheck(run, self.start, self._bursts.once)
         self.session = Session(
             run,
-            Recipe(optimizer, self.start.batch_size, [], interval="step", keep=True),
-            SampleModel(self.start.batch_size, [self.start.batch_size], keep=True, curve=None),
+            Recipe(optimizer, self.start.batch, [], interval="step", keep=True),
+            SampleModel(self.start.batch, [self.start.batch], keep=True, curve=None),
             optimizer,
             None,
             options,
@@ -106,7 +107,7 @@ class TrainerRun:
         elif any(longer):
             run.note(f"a longer row came after {run.samples} samples, so everything is measured again")
             self._restart()
-        self.passes.size = run.row.micro_batch_size
+        self.passes.size = run.row.micro
         samples = round(sum(count for count, _ in self._shapes) * self._samples_per_row)
         key = tuple(shapes(batch) for batch in batches) if run.counter.counts else None
         self.session.begin_step(samples, key=key, data=list(batches))
@@ -132,7 +133,7 @@ class TrainerRun:
         run, passes, start = self.run, self.passes, self.start
         count = rows(batches[0])
         self._samples_per_row = passes.batch / count if count else float(passes.batch)
-        if start.batch_size > 1 and passes.rule is None:
+        if start.batch > 1 and passes.rule is None:
             if count == passes.batch:
                 with run.evaluation():
                     passes.find_rule(model, batches, *others)
@@ -140,13 +141,13 @@ class TrainerRun:
                 why = "its loss is not the sum or mean of its parts'" if count == passes.batch else "it cannot be cut"
                 run.note(f"the micro-batch size stays at {passes.batch}: {why}")
         if passes.rule is not None:
-            self._rows = [Row(start.batch_size, size) for size in self._sizes()]
+            self._rows = [BatchShape(start.batch, size) for size in self._sizes()]
         self._is_ready = self._fit_check.is_ready = True
         if not self._is_known:
             self._restart()
 
     def _sizes(self) -> list[int]:
-        own, total = self.passes.batch, self.start.batch_size
+        own, total = self.passes.batch, self.start.batch
         smaller = [own >> k for k in range(own.bit_length()) if own >> k]
         if self.device.shares_memory:
             # A larger one may take the memory that the system needs, and crash the board.
@@ -155,14 +156,14 @@ class TrainerRun:
         larger = [own << k for k in range(1, total.bit_length()) if own << k < total]
         return sorted({*smaller, *larger, total})
 
-    def _search(self, without: set[Row]) -> Search:
+    def _search(self, without: set[BatchShape]) -> Search:
         rows = [row for row in self._rows if row not in without] or [self.start]
         device, sensor = self.device, self.device.sensor
         search = TokenSearch(
             rows,
             device.combinations(),
             cap_w=self._limit.limit_w,
-            start=min(rows, key=lambda row: abs(row.micro_batch_size - self.start.micro_batch_size)),
+            start=min(rows, key=lambda row: abs(row.micro - self.start.micro)),
             margin_w=self._limit.margin_w,
             samples_left=max(1.0, self._samples_left - self.run.samples),
             noise_w=sensor.noise_w,
@@ -209,7 +210,7 @@ class TrainerRun:
         if not total:
             self._last_log = now
         point = run.explorer.current
-        values = {"micro_batch_size": point.row.micro_batch_size, "energy_j": round(figures.energy_j, 3)}
+        values = {"micro_batch_size": point.micro_batch_size, "energy_j": round(figures.energy_j, 3)}
         if now[0] > time_s:
             values["power_mean_w"] = round((now[1] - energy_j) / (now[0] - time_s), 3)
             values["tokens_per_s"] = round((now[2] - count) / (now[0] - time_s), 1)
@@ -230,7 +231,7 @@ class TrainerRun:
         best = self.run.explorer.search.best()
         more = {
             "table": table,
-            "point": record.point if best is None else self.run.explorer.place(best),
+            "point": record.point if best is None else best,
             "notes": (*record.notes, self.row_note),
             "tokens": self.tokens.total,
             "tokens_per_s": self.tokens.total / record.time_s if record.time_s else None,
@@ -238,7 +239,7 @@ class TrainerRun:
         }
         return SessionRecord(**{**dict(record), **more})
 
-    def _cell(self, point: Point) -> Any:
+    def _cell(self, point: OperatingPoint) -> Any:
         cell, figures = self.run.explorer.cells[point], self.figures.get(point)
         if figures is None:
             return cell
@@ -255,8 +256,8 @@ class TrainerRun:
             "rule": self.passes.rule,
             "longest": [self._longest.width, self._longest.how],
             "tokens": self.tokens.state_dict(),
-            "bursts": [[list(p.row), dict(p.knobs), *powers] for p, powers in self._bursts.peaks.items()],
-            "figures": [[list(p.row), dict(p.knobs), *figures] for p, figures in self.figures.items()],
+            "bursts": [[list(p.shape), dict(p.knobs), *powers] for p, powers in self._bursts.peaks.items()],
+            "figures": [[list(p.shape), dict(p.knobs), *figures] for p, figures in self.figures.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -269,11 +270,16 @@ class TrainerRun:
         same_rows = same_rows and self._longest.how == "in the data set"
         if same_rows and list(self.start) == state["recipe"] and state["rule"] is not None:
             self.passes.rule = state["rule"]
-            self._rows = [Row(self.start.batch_size, size) for size in self._sizes()]
+            self._rows = [BatchShape(self.start.batch, size) for size in self._sizes()]
             knobs_from = self.device.knobs_from
-            self._bursts.peaks.update({Point(Row(*row), knobs_from(at)): (m, p) for row, at, m, p in state["bursts"]})
+            self._bursts.peaks.update(
+                {OperatingPoint(BatchShape(*row), knobs_from(at)): (m, p) for row, at, m, p in state["bursts"]}
+            )
             self.figures.update(
-                {Point(Row(*row), knobs_from(at)): LongestRowFigures(*f) for row, at, *f in state["figures"]}
+                {
+                    OperatingPoint(BatchShape(*row), knobs_from(at)): LongestRowFigures(*f)
+                    for row, at, *f in state["figures"]
+                }
             )
             self.tokens.load_state_dict(state["tokens"])
             self._is_known = True

@@ -5,6 +5,5 @@ from __future__ import annotations
 from wattune.online.capped import capped
 from wattune.online.micro_batching import Batch
 from wattune.online.session import Session
-from wattune.search.search import Point, Row
 
-__all__ = ["Batch", "Point", "Row", "Session", "capped"]
+__all__ = ["Batch", "Session", "capped"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wattune.errors import InputError
+from wattune.point import BatchShape
 from wattune.records import SampleEfficiency
-from wattune.search.search import Row
 
 OCTAVES = 3
 """Number of times that the user's own batch size is halved, and doubled."""
@@ -44,11 +44,11 @@ def batch_sizes(
     return tuple(sorted({own} | {size for size in sizes if 1 <= size <= most}))
 
 
-def rows(sizes: Sequence[int], start: Row) -> list[Row]:
+def rows(sizes: Sequence[int], start: BatchShape) -> list[BatchShape]:
     """Each batch size with its micro-batch sizes, including ``start``."""
     shapes = {start}
     for size in sizes:
-        shapes |= {Row(size, -(-size // parts)) for parts in PARTS if size >= parts}
-        if start.micro_batch_size <= size:
-            shapes.add(Row(size, start.micro_batch_size))
+        shapes |= {BatchShape(size, -(-size // parts)) for parts in PARTS if size >= parts}
+        if start.micro <= size:
+            shapes.add(BatchShape(size, start.micro))
     return sorted(shapes)

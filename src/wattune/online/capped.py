@@ -22,8 +22,9 @@ from wattune.online.sample_model import SampleModel, opened_curve
 from wattune.online.session import Session, SessionOptions
 from wattune.online.session_checkpoint import SessionCheckpoint
 from wattune.online.session_run import SessionRun
+from wattune.point import BatchShape
 from wattune.records import SampleEfficiency
-from wattune.search.search import Row, Search
+from wattune.search.search import Search
 
 
 def capped(
@@ -79,8 +80,8 @@ def capped(
     own = batch_source.batch_size if batch_source is not None else batch_size
     if not _is_whole(own) or own < 1:
         raise InputError("batch_size", value=own, allowed="the samples of an optimizer step, if there is no loader")
-    start = Row(own, own if micro_batch_size is None else micro_batch_size)
-    if not _is_whole(start.micro_batch_size) or not 1 <= start.micro_batch_size <= own:
+    start = BatchShape(own, own if micro_batch_size is None else micro_batch_size)
+    if not _is_whole(start.micro) or not 1 <= start.micro <= own:
         raise InputError("micro_batch_size", value=micro_batch_size, allowed=f"1 to the batch size {own}")
     curve = opened_curve(efficiency)
     samples = None if batch_source is None else batch_source.samples_per_pass
@@ -95,7 +96,7 @@ def capped(
         limit = cap.at_sensor(opened.supply)
         sensor, all_rows = opened.sensor, rows_of(sizes, start)
 
-        def new_search(without: set[Row]) -> Search:
+        def new_search(without: set[BatchShape]) -> Search:
             search = Search(
                 [row for row in all_rows if row not in without],
                 opened.combinations(),

@@ -12,7 +12,7 @@ from wattune.online.measurement_window import MeasurementWindow, SensorReadings,
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.limiter import PowerLimiter
 from wattune.records import AbortedProbe, ProfileCell
-from wattune.search.search import Point, Row, Search
+from wattune.search.search import Search
 
 STEPS = 3
 """Least number of steps that a point is measured for, after a first one that does not count."""
@@ -52,17 +52,17 @@ class Explorer:
         device: Device,
         limiter: PowerLimiter,
         readings: SensorReadings,
-        search: Callable[[set[Row]], Search],
-        start: Row,
+        search: Callable[[set[BatchShape]], Search],
+        start: BatchShape,
         *,
-        fits: Callable[[Row], bool],
-        changed: Callable[[Point, str], None],
+        fits: Callable[[BatchShape], bool],
+        changed: Callable[[OperatingPoint, str], None],
     ):
         self.search = search(set())
         self.readings = readings
-        self.cells: dict[Point, ProfileCell] = {}
+        self.cells: dict[OperatingPoint, ProfileCell] = {}
         self.aborted: list[AbortedProbe] = []
-        self.wanted = self.current = Point(start, device.safest)
+        self.wanted = self.current = OperatingPoint(start, device.safest)
         self.probing = False
         """True if the wanted point is to be measured."""
         self._device = device
@@ -71,11 +71,11 @@ class Explorer:
         self._fits = fits
         self._changed = changed
         self._search_without = search
-        self._excluded: set[Row] = set()
+        self._excluded: set[BatchShape] = set()
         self._is_reached = False  # the wanted point is the current one
         self._has_begun = False
         self._has_evaluated = False  # since the last step began
-        self._before: Point | None = None
+        self._before: OperatingPoint | None = None
         self._window = MeasurementWindow(device.now_s())
         self._restarts = self._often = 0
         self._evaluated_s = -math.inf
@@ -90,12 +90,12 @@ class Explorer:
         """Choose the next point to measure, or the best measured point if no probe is worth its time."""
         while (point := self.search.next()) is not None:
             # The user's own row is never excluded: the user's own loop trains with it anyway.
-            if point.row in self._excluded or self._fits(point.row):
+            if point.shape in self._excluded or self._fits(point.shape):
                 self._want(point, probing=True)
                 return
-            self._exclude(point.row)
+            self._exclude(point.shape)
         best = self.search.best()
-        self._want(best if best is not None else Point(self._start, self._device.safest), probing=False)
+        self._want(best if best is not None else OperatingPoint(self._start, self._device.safest), probing=False)
 
     def choose_again(self) -> None:
         """Choose again if no probe is under way, since another one may have become worth its time."""
@@ -105,7 +105,7 @@ class Explorer:
             if not self.probing and self.wanted == before:
                 self._is_reached = before == self.current and self._limiter.knobs == before.knobs
 
-    def leave_out(self, row: Row) -> None:
+    def leave_out(self, row: BatchShape) -> None:
         """Exclude a row that turned out not to fit, and choose another one."""
         self._exclude(row)
         self.choose()
@@ -117,10 +117,10 @@ class Explorer:
         self.search = search
         self.choose()
 
-    def _want(self, point: Point, *, probing: bool) -> None:
-        self.wanted, self.probing, self._is_reached = Point(Row(*point.row), point.knobs), probing, False
+    def _want(self, point: OperatingPoint, *, probing: bool) -> None:
+        self.wanted, self.probing, self._is_reached = point, probing, False
 
-    def _exclude(self, row: Row) -> None:
+    def _exclude(self, row: BatchShape) -> None:
         # One row only: if a model fails at one size, smaller and larger ones may still work.
         self._excluded.add(row)
         state = self.search.state_dict()
@@ -158,13 +158,13 @@ class Explorer:
         if not self.mixes_evaluations:
             self.readings.pause()
 
-    def begin(self, row: Row, idle_s: float) -> None:
+    def begin(self, row: BatchShape, idle_s: float) -> None:
         """Begin a step of this row, ``idle_s`` after the end of the one before. Raises: DeviceError."""
         if self._has_evaluated:
             self._end_evaluations()
         elif idle_s > PAUSE * self.window_s:
             self._pause()
-        if not self._is_reached and row == self.wanted.row:
+        if not self._is_reached and row == self.wanted.shape:
             is_same = self.wanted == self.current and self._limiter.knobs == self.wanted.knobs
             self._before, self.current = self.current, self.wanted
             self._move(self.wanted.knobs, probe=self.probing)
@@ -173,12 +173,12 @@ class Explorer:
                 self._window.begun_s = -math.inf  # the sensor has settled at this point before
             self._is_reached = self._has_begun = True
             self._changed(self.wanted, self._reason())
-        elif row != self.current.row and any(a > b for a, b in zip(row, self.current.row, strict=True)):
+        elif row != self.current.shape and any(a > b for a, b in zip(row, self.current.shape, strict=True)):
             self.to_safest()  # fetched for a point that was abandoned: its power is unknown
 
-    def end(self, row: Row, seconds: float | None, now_s: float) -> None:
+    def end(self, row: BatchShape, seconds: float | None, now_s: float) -> None:
         """End a step of this row; ``seconds`` is None if its time is not representative. Raises: DeviceError."""
-        if not self._is_reached or row != self.current.row:
+        if not self._is_reached or row != self.current.shape:
             return
         limiter, window = self._limiter, self._window
         if self.probing and limiter.crossed_w is not None:
@@ -228,7 +228,7 @@ class Explorer:
 
     def _finish(self, readings_w: list[float]) -> None:
         point, window = self.current, self._window
-        self.cells[point] = cell(self.place(point), window.times_s, readings_w)
+        self.cells[point] = cell(point, window.times_s, readings_w)
         self.search.tell(point, mean(window.times_s), mean(readings_w), max(readings_w), window.elapsed_s)
         self.choose()
 
@@ -246,8 +246,8 @@ class Explorer:
         assert blamed is not None
         self.search.above(blamed, power_w)
         if blamed == at and limiter.limit.limit_w is not None:
-            self.aborted.append(AbortedProbe(**self.place(at).fields(), cap_w=limiter.limit.limit_w, power_w=power_w))
-        self.current = Point(at.row, limiter.knobs)
+            self.aborted.append(AbortedProbe(**at.fields(), cap_w=limiter.limit.limit_w, power_w=power_w))
+        self.current = OperatingPoint(at.shape, limiter.knobs)
         self._changed(self.current, f"{power_w:.4g} W, above the cap")
         self.choose()
 
@@ -257,10 +257,6 @@ class Explorer:
 
     # -------------------------------------------------------------------------------------------------------- records
 
-    def place(self, point: Point) -> OperatingPoint:
-        """The operating point as records have it."""
-        return OperatingPoint(BatchShape(*point.row), point.knobs)
-
     def _reason(self) -> str:
         if self.probing:
             return "probe"
@@ -268,10 +264,9 @@ class Explorer:
 
     def _expected_s(self) -> float | None:
         # From the latest cell: time is proportional to the samples, and at worst to 1 / clock.
-        row, knobs = self.wanted
         for point, measured in reversed(self.cells.items()):
-            faster = (knobs.first or 1.0) / (point.knobs.first or 1.0)
-            return (measured.step_s or 0.0) * row.batch_size / point.row.batch_size / max(1.0, faster)
+            faster = (self.wanted.knobs.first or 1.0) / (point.knobs.first or 1.0)
+            return (measured.step_s or 0.0) * self.wanted.batch_size / point.batch_size / max(1.0, faster)
         return None
 
     # ---------------------------------------------------------------------------------------------------------- state
@@ -280,7 +275,7 @@ class Explorer:
         """State to resume from, as JSON values; a probe under way is repeated."""
         return {
             "search": self.search.state_dict(),
-            "cells": [[list(p.row), dict(p.knobs), cell.model_dump(mode="json")] for p, cell in self.cells.items()],
+            "cells": [[list(p.shape), dict(p.knobs), cell.model_dump(mode="json")] for p, cell in self.cells.items()],
             "aborted": [probe.model_dump(mode="json") for probe in self.aborted],
         }
 
@@ -288,5 +283,7 @@ class Explorer:
         """Resume from ``state_dict``."""
         self.search.load_state_dict(state["search"])
         knobs_from = self._device.knobs_from
-        self.cells = {Point(Row(*row), knobs_from(at)): ProfileCell(**cell) for row, at, cell in state["cells"]}
+        self.cells = {
+            OperatingPoint(BatchShape(*row), knobs_from(at)): ProfileCell(**cell) for row, at, cell in state["cells"]
+        }
         self.aborted = [AbortedProbe(**probe) for probe in state["aborted"]]

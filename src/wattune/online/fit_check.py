@@ -18,7 +18,7 @@ from wattune.errors import DeviceError, InputError, OutOfDeviceMemory
 from wattune.online.micro_batching import even
 from wattune.online.rng_state import undisturbed
 from wattune.online.step_counter import StepWorkCounter
-from wattune.search.search import Row
+from wattune.point import BatchShape
 
 
 class FitCheck:
@@ -33,7 +33,7 @@ class FitCheck:
         self.known: set[int] = set()
         """Micro-batch sizes that training has used or that were tried successfully."""
         self.failures: dict[int, str] = {}
-        self.too_large: dict[Row, str] = {}
+        self.too_large: dict[BatchShape, str] = {}
         """Rows whose batch does not fit although the micro-batch does, on a device that does not execute the steps."""
         self._peaks: dict[int, float] = {}
         self._device = device
@@ -50,12 +50,12 @@ class FitCheck:
         if not isinstance(self._model, nn.parallel.DistributedDataParallel):
             self._hook = self._model.register_forward_pre_hook(self._record, with_kwargs=True)
 
-    def is_known(self, row: Row) -> bool:
+    def is_known(self, row: BatchShape) -> bool:
         """True if ``fits`` can answer for this row without a trial."""
         size = max(even(*row))
         return size in self.known or size in self.failures or self._call is None
 
-    def fits(self, row: Row, counter: StepWorkCounter) -> bool:
+    def fits(self, row: BatchShape, counter: StepWorkCounter) -> bool:
         """Check that steps of this row can be trained; ``failures`` has the reason if not. Raises: DeviceError."""
         size = max(even(*row))
         if size in self.failures or row in self.too_large:
@@ -83,12 +83,12 @@ class FitCheck:
         release()
         return False
 
-    def _has_room(self, row: Row, size: int) -> bool:
+    def _has_room(self, row: BatchShape, size: int) -> bool:
         available = self._device.memory_bytes
         if size not in self._peaks or available is None or self._call is None:
             return True
         one = sum(part.nbytes for part in tree_leaves(self._call[:2]) if isinstance(part, _One))
-        needed = self._peaks[size] + one * (row.batch_size - size)
+        needed = self._peaks[size] + one * (row.batch - size)
         if needed > available:
             self.too_large[row] = f"{needed / 2**20:.0f} MiB needed, {available / 2**20:.0f} MiB available"
         return needed <= available

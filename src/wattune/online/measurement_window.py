@@ -10,7 +10,6 @@ from statistics import mean, stdev
 
 from wattune.point import Knobs, OperatingPoint
 from wattune.records import ProfileCell
-from wattune.search.search import Point
 
 
 class MeasurementWindow:
@@ -106,11 +105,11 @@ def cell(place: OperatingPoint, times_s: Sequence[float], readings_w: Sequence[f
     )
 
 
-def ratio(cells: Mapping[Point, ProfileCell], low: Knobs, high: Knobs) -> float | None:
+def ratio(cells: Mapping[OperatingPoint, ProfileCell], low: Knobs, high: Knobs) -> float | None:
     """Power at ``high`` over power at ``low``, the largest of all rows; None if that was not measured."""
     ratios = []
-    for row in {point.row for point in cells}:
-        peaks = [(p.knobs.first, c.power_peak_w) for p, c in cells.items() if p.row == row]
+    for row in {point.shape for point in cells}:
+        peaks = [(p.knobs.first, c.power_peak_w) for p, c in cells.items() if p.shape == row]
         measured = [(setting, peak_w) for setting, peak_w in peaks if setting is not None and peak_w is not None]
         low_w, high_w = _interpolated(measured, low.first or 1.0), _interpolated(measured, high.first or 1.0)
         if low_w is not None and high_w is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from wattune.algorithms.counting import aten
 from wattune.online.batch_source import BatchSource, Fetched
 from wattune.online.session_run import SessionRun
-from wattune.search.search import Row
+from wattune.point import BatchShape
 
 BURST_BYTES = 256 * 2**20
 """Largest size of a burst in memory."""
@@ -35,7 +35,7 @@ class Prefetcher:
     def fetch(self) -> Fetched | None:
         """The next batch; None at the end of the pass."""
         explorer = self._run.explorer
-        wanted = explorer.wanted.row.batch_size
+        wanted = explorer.wanted.batch_size
         self._batch_source.size = wanted
         queue, times = self._queue, self._run.times
         if not queue:
@@ -54,15 +54,15 @@ class Prefetcher:
                 self._fill(explorer.steps_left(), wanted)
         return queue.popleft()
 
-    def row(self, fetched: Fetched) -> Row:
+    def row(self, fetched: Fetched) -> BatchShape:
         """The row to train a batch with: the wanted one if it has its size, else the last one of its size."""
         explorer, size = self._run.explorer, fetched.batch_size
-        for row in (explorer.wanted.row, explorer.current.row):
-            if row.batch_size == size:
-                self._micro[size] = row.micro_batch_size
+        for row in (explorer.wanted.shape, explorer.current.shape):
+            if row.batch == size:
+                self._micro[size] = row.micro
                 return row
         largest = max(self._run.fit_check.known, default=size)
-        return Row(size, min(size, self._micro.get(size, largest)))
+        return BatchShape(size, min(size, self._micro.get(size, largest)))
 
     def clear(self) -> None:
         """End the pass, and drop the batches that were not trained on."""

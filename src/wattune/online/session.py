@@ -26,10 +26,9 @@ from wattune.online.session_checkpoint import SessionCheckpoint, save_session
 from wattune.online.session_record import explanation, session_record
 from wattune.online.session_run import SessionRun
 from wattune.online.user_loop import UserLoop
-from wattune.point import OperatingPoint
+from wattune.point import BatchShape, OperatingPoint
 from wattune.records import SessionRecord
 from wattune.records.session import SessionEnding
-from wattune.search.search import Row
 
 
 @dataclass
@@ -92,7 +91,7 @@ class Session:
     # -------------------------------------------------------------------------------------------------------- context
 
     def __enter__(self) -> Self:
-        self.run.on_row = lambda row: self.recipe.use(row.batch_size)
+        self.run.on_row = lambda row: self.recipe.use(row.batch)
         try:
             if self._resumed is not None:
                 self._resumed.load(self)
@@ -192,12 +191,12 @@ class Session:
     # --------------------------------------------------------------------------------------- loops that step themselves
 
     @property
-    def row(self) -> Row:
+    def row(self) -> BatchShape:
         """Batch size of the next optimizer step, and micro-batch size of its forward passes."""
         return self.run.row
 
     def begin_step(
-        self, samples: int | None = None, row: Row | None = None, *, key: Hashable = None, data: Any = None
+        self, samples: int | None = None, row: BatchShape | None = None, *, key: Hashable = None, data: Any = None
     ) -> None:
         """Begin an optimizer step, before its first forward pass; see ``SessionRun.begin``.
 
@@ -205,7 +204,7 @@ class Session:
         """
         self._check_open()
         row = self.run.row if row is None else row
-        self.run.begin(row, row.batch_size if samples is None else samples, key, data)
+        self.run.begin(row, row.batch if samples is None else samples, key, data)
 
     def end_step(self, *, stepped: bool = True) -> None:
         """End the step; ``stepped`` is False if gradient scaling skipped it. Raises: SafetyStop, DeviceError."""
@@ -220,8 +219,7 @@ class Session:
     @property
     def point(self) -> OperatingPoint:
         """The operating point of training at present."""
-        explorer = self.run.explorer
-        return explorer.place(explorer.current._replace(knobs=self.run.capped.limiter.knobs))
+        return OperatingPoint(self.run.explorer.current.shape, self.run.capped.limiter.knobs)
 
     @property
     def samples(self) -> int:

@@ -45,7 +45,7 @@ def session_record(session: Session) -> SessionRecord:
         noise_scale=None if sample_model.scale is None else sample_model.scale.samples,
         worth_of_curve=explorer.search.worth_of_curve() if sample_model.source.startswith("prior") else None,
         worth_of_probing=explorer.search.worth() if explorer.cells else None,
-        point=explorer.place(explorer.wanted) if not explorer.probing else None,
+        point=explorer.wanted if not explorer.probing else None,
         changes=tuple(PointChange(**change) for change in run.changes),
         samples=run.samples,
         steps=run.steps,
@@ -99,7 +99,7 @@ def explanation(session: Session) -> str:
     if figures is not None and figures.readings_above_cap:
         above = f"{figures.readings_above_cap} of {figures.readings} readings exceeded it"
         lines.append(f"{above}, the highest was {figures.power_peak_w:.4g} W.")
-    wanted = explorer.place(explorer.wanted)
+    wanted = explorer.wanted
     if explorer.probing:
         lines.append(f"Measuring {wanted} by training there; {len(explorer.cells)} points are measured.")
     else:

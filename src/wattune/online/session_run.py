@@ -20,10 +20,11 @@ from wattune.online.measurement_window import SensorReadings
 from wattune.online.micro_batching import can_split
 from wattune.online.step_counter import StepWorkCounter
 from wattune.online.step_timing import StepTimes, Sync
+from wattune.point import BatchShape, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.power.monitor import LOOK_EVERY_S
 from wattune.records import PointRecord
-from wattune.search.search import Point, Row, Search
+from wattune.search.search import Search
 
 CHECK_EVERY_S = 0.1
 """Shortest time between two checks, at the begin of steps, that the run is below its limit and the sensor responds."""
@@ -45,8 +46,8 @@ class SessionRun:
         device: Device,
         model: nn.Module,
         optimizer: Optimizer | None,
-        search: Callable[[set[Row]], Search],
-        start: Row,
+        search: Callable[[set[BatchShape]], Search],
+        start: BatchShape,
         limit: SensorLimit,
     ):
         device.only_knob("a session", hint="profile with --strategy full and train at the plan")
@@ -59,11 +60,11 @@ class SessionRun:
         self.checked = False
         """True once ``check_parts`` has seen a batch."""
         self.can_split = True
-        self.on_row: Callable[[Row], None] = lambda row: None
+        self.on_row: Callable[[BatchShape], None] = lambda row: None
         """Called with the row of the next steps whenever the row or the setting has changed."""
         self.times = StepTimes()
         self.counter = StepWorkCounter(model, optimizer, counts=not device.executes_steps)
-        self.fit_check = FitCheck(device, model, start.micro_batch_size, optimizer)
+        self.fit_check = FitCheck(device, model, start.micro, optimizer)
         self.on_cuda = next(model.parameters()).device.type == "cuda"
         self._readings = SensorReadings()
         self.capped = CappedRun(device, limit, device.safest, on_reading=self._readings.add)
@@ -111,11 +112,11 @@ class SessionRun:
     # ---------------------------------------------------------------------------------------------------------- steps
 
     @property
-    def row(self) -> Row:
+    def row(self) -> BatchShape:
         """The row that the next step should have."""
-        return self.explorer.wanted.row
+        return self.explorer.wanted.shape
 
-    def begin(self, row: Row, samples: int, key: Hashable = None, data: Any = None) -> None:
+    def begin(self, row: BatchShape, samples: int, key: Hashable = None, data: Any = None) -> None:
         """Begin a step of ``samples`` samples in micro-batches of ``row``, before its first forward pass.
 
         ``key``: steps with equal keys, rows and samples do the same operations. ``data``: the inputs in the device's
@@ -148,7 +149,7 @@ class SessionRun:
             step, self._step = self._step, None
             step.__exit__(None, None, None)
         else:
-            work = self.counter.end(samples, min(samples, row.micro_batch_size), keep=stepped)
+            work = self.counter.end(samples, min(samples, row.micro), keep=stepped)
             try:
                 with device.step(work):
                     pass
@@ -165,7 +166,7 @@ class SessionRun:
         if now_s >= self._look_s:
             self._look_s = now_s + LOOK_EVERY_S
             self.capped.monitor.look(self.capped.meter.elapsed_s)
-        counts = stepped and usual and is_timed and self._is_whole and samples == row.batch_size
+        counts = stepped and usual and is_timed and self._is_whole and samples == row.batch
         self.explorer.end(row, seconds if counts else None, now_s)
         if self.counter.counts:  # on real time the next step begins at once, and with the same check
             self.capped.check()
@@ -214,7 +215,7 @@ class SessionRun:
         """True if a batch may run in two halves to compare their gradients: BatchNorm would change its statistics."""
         return self.can_split and not self._has_norm
 
-    def check_parts(self, data: Any, samples: int, row: Row) -> None:
+    def check_parts(self, data: Any, samples: int, row: BatchShape) -> None:
         """Check that a batch can be split as this row needs it. Raises: InputError if it has to be, but cannot."""
         kind = type(data).__name__
         if not self.checked:
@@ -222,19 +223,19 @@ class SessionRun:
             self.can_split = can_split(data, samples)
             if not self.can_split:
                 self.note(f"batches of type {kind} cannot be split, so they are trained on whole")
-        if not self.can_split and samples > row.micro_batch_size:
+        if not self.can_split and samples > row.micro:
             raise InputError(
                 "batches of this type cannot be split into micro-batches",
                 value=kind,
                 hint="let collate_fn return tensors or lists with one entry per sample, in tuples or dictionaries",
             )
 
-    def fits(self, row: Row) -> bool:
+    def fits(self, row: BatchShape) -> bool:
         """Check whether steps of this row can be trained, by a trial at the safest setting if that is not known.
 
         Raises: DeviceError.
         """
-        if not self.can_split and row.micro_batch_size < row.batch_size:
+        if not self.can_split and row.micro < row.batch:
             return False
         if self.limit.limit_w is not None and not self.fit_check.is_known(row):
             self.explorer.to_safest()
@@ -254,15 +255,15 @@ class SessionRun:
         """Add a note for the user."""
         self.notes[text] = None
 
-    def _use(self, row: Row, samples: int, changes: int) -> None:
+    def _use(self, row: BatchShape, samples: int, changes: int) -> None:
         """Prepare for steps of a new kind; steps of the same kind skip this unless a point is being probed."""
         self._kind = row, samples, changes
         self.on_row(row)
-        self.fit_check.known.add(row.micro_batch_size)
-        self._work = self.counter.placeholder(samples, row.micro_batch_size)
+        self.fit_check.known.add(row.micro)
+        self._work = self.counter.placeholder(samples, row.micro)
 
-    def _changed(self, point: Point, reason: str) -> None:
-        place = PointRecord.model_validate(self.explorer.place(point)).model_dump()
+    def _changed(self, point: OperatingPoint, reason: str) -> None:
+        place = PointRecord.model_validate(point).model_dump()
         time_s = max(0.0, self.capped.meter.elapsed_s)
         self.changes.append({"samples": self.samples, "time_s": time_s, "point": place, "why": reason})
 

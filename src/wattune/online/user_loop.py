@@ -17,7 +17,7 @@ from wattune.online.prefetch import Prefetcher
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
 from wattune.online.session_run import SessionRun
-from wattune.search.search import Row
+from wattune.point import BatchShape
 
 
 class UserLoop:
@@ -86,7 +86,7 @@ class UserLoop:
         self._run.end(stepped=stepped, usual=self._is_usual)
         if self._run.steps == 1 and self._sample_model.wants(1) and self._run.may_halve:
             # The gradients of two halves give the gradient noise, if the model runs with them.
-            self._run.fits(Row(self._samples, -(-self._samples // 2)))
+            self._run.fits(BatchShape(self._samples, -(-self._samples // 2)))
         if self._stepper.is_new:
             self._run.relative(self._sample_model.relative)
 
@@ -94,20 +94,20 @@ class UserLoop:
         data, samples, _, self._drawn = fetched
         run, row = self._run, self._fetcher.row(fetched)
         self._recipe.check()
-        sizes = even(samples, row.micro_batch_size)
+        sizes = even(samples, row.micro)
         if len(sizes) > 1 or not run.checked:
             run.check_parts(data, samples, row)
         self._norms = self._sample_model.wants(run.steps) and not run.explorer.is_measuring
         half = -(-samples // 2)
         if self._norms and len(sizes) == 1 < samples and half in run.fit_check.known and run.may_halve:
             sizes = even(samples, half)
-        self._is_usual = not self._norms or len(sizes) == len(even(samples, row.micro_batch_size))
+        self._is_usual = not self._norms or len(sizes) == len(even(samples, row.micro))
         parts = split(data, samples, sizes) if len(sizes) > 1 else (data,)
         self._stepper.begin()
         self._samples = samples
         run.begin(row, samples, (tuple(sizes), shapes(data)) if run.counter.counts else None, data)
-        if samples < row.batch_size:  # the rest of a pass: no smaller than in the user's own loop
-            self._recipe.use(max(samples, min(row.batch_size, self._recipe.batch_size)))
+        if samples < row.batch:  # the rest of a pass: no smaller than in the user's own loop
+            self._recipe.use(max(samples, min(row.batch, self._recipe.batch_size)))
         last = len(parts) - 1
         for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
             batch = Batch(self._placed(part), size, last=index == last, share=size / samples)

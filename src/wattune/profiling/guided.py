@@ -14,7 +14,7 @@ from wattune.profiling.journal import Journal, JournalEntry
 from wattune.profiling.repeats import corrected, merged
 from wattune.records import AbortedProbe, Guidance, ProfileCell, SampleEfficiency
 from wattune.sample_efficiency.prior import relative_samples
-from wattune.search.search import Point, Row, Search, SearchPolicy
+from wattune.search.search import Search, SearchPolicy
 
 MOST: Final = 16
 """Probes at most, those that look for drift among them."""
@@ -61,9 +61,9 @@ def samples_of(curve: SampleEfficiency | None, rows: Sequence[BatchShape]) -> Sa
     Batch sizes that the curve does not have, or that did not reach its target, are left out.
     Raises: InputError if none is left.
     """
-    sizes = sorted({batch_size for batch_size, _ in rows})
+    sizes = sorted({row.batch for row in rows})
     if curve is None:
-        return relative_samples(sizes, reference=_start(rows).batch_size)
+        return relative_samples(sizes, reference=_start(rows).batch)
     known: dict[int, tuple[float, float]] = {}
     for point in curve.points:
         if point.relative_samples is not None and point.batch_size in sizes:
@@ -75,7 +75,7 @@ def samples_of(curve: SampleEfficiency | None, rows: Sequence[BatchShape]) -> Sa
             allowed=", ".join(str(p.batch_size) for p in curve.points if p.relative_samples is not None) or "none",
             hint="estimate it with this workload",
         )
-    own_sd = known[_start([row for row in rows if row[0] in known]).batch_size][1]
+    own_sd = known[_start([row for row in rows if row.batch in known]).batch][1]
     return {size: (mean, math.hypot(sd, own_sd)) for size, (mean, sd) in known.items()}
 
 
@@ -95,7 +95,7 @@ def guided(
 
     Raises: CapError if the board at rest, or every probe at the lowest setting, is above the cap; DeviceError.
     """
-    chosen_from = [row for row in rows if row[0] in samples]
+    chosen_from = [row for row in rows if row.batch in samples]
     if not notebook.notes:
         _check_rest(device, cap_w)
     while True:
@@ -109,7 +109,7 @@ def guided(
             break
         if (first := _to_check(own)) is not None:
             point = first
-        measure(OperatingPoint(BatchShape(*point.row), point.knobs))
+        measure(point)
     reason = search.reason if point is None else f"{MOST} probes, the most that a guided profile takes"
     aborted = tuple(result for result in results if isinstance(result, AbortedProbe))
     cells = merged([result for result in results if isinstance(result, ProfileCell)])
@@ -127,20 +127,20 @@ def guided(
         samples_from="efficiency" if by_curve else "prior",
         stopped_because=reason,
         may_save=search.worth(),
-        pick=None if best is None else next(c.point for c in cells if _point(c) == best),
+        pick=best,
         p_above_cap=None if best is None else search.risk(best),
     )
     cells = tuple(
-        cell if cell.out_of_memory or _point(cell).row[0] not in samples
-        else cell.model_copy(update={"p_above_cap": search.risk(_point(cell))})
+        cell if cell.out_of_memory or cell.batch_size not in samples
+        else cell.model_copy(update={"p_above_cap": search.risk(cell.point)})
         for cell in cells
     )  # fmt: skip
     return Guided(cells, aborted, guidance, notes)
 
 
-def _start(rows: Sequence[BatchShape]) -> Row:
-    """Row of the first probe: the middle one, which is near every other row."""
-    ordered = sorted(Row(*row) for row in rows)
+def _start(rows: Sequence[BatchShape]) -> BatchShape:
+    """The row of the first probe: the middle one, which is near every other row."""
+    ordered = sorted(rows)
     return ordered[len(ordered) // 2]
 
 
@@ -148,7 +148,7 @@ def _search(device: Device, rows: Sequence[BatchShape], *, cap_w: float, samples
     sensor, settings = device.sensor, device.combinations()
     volts = device.knobs[0].volts if device.knobs else ()
     search = Search(
-        [Row(*row) for row in rows],
+        rows,
         settings,
         cap_w=cap_w,
         start=_start(rows),
@@ -166,19 +166,19 @@ def _search(device: Device, rows: Sequence[BatchShape], *, cap_w: float, samples
 
 
 def _tell(search: Search, result: ProfileCell | AbortedProbe) -> None:
-    point = _point(result)
+    point = result.point
     if isinstance(result, AbortedProbe):
         search.above(point, result.power_w)
     elif result.step_s is None or result.power_mean_w is None or result.power_peak_w is None:
-        search.unfit(point.row)
+        search.unfit(point.shape)
     else:
         seconds = result.step_s * (result.steps or 1)
         search.tell(point, result.step_s, result.power_mean_w, result.power_peak_w, seconds)
 
 
-def _to_check(own: Sequence[JournalEntry]) -> Point | None:
+def _to_check(own: Sequence[JournalEntry]) -> OperatingPoint | None:
     """The first cell if it is time to measure it again, else None."""
-    measured = [_point(note.cell) if note.cell and not note.cell.out_of_memory else None for note in own]
+    measured = [note.cell.point if note.cell and not note.cell.out_of_memory else None for note in own]
     first = next((point for point in measured if point is not None), None)
     if first is None:
         return None
@@ -197,7 +197,3 @@ def _check_rest(device: Device, cap_w: float) -> None:
             allowed=f"above {power_w:.4g} W",
             hint="raise the cap",
         )
-
-
-def _point(result: ProfileCell | AbortedProbe) -> Point:
-    return Point(Row(*result.shape), result.knobs)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattune.point import Knobs
+from wattune.point import BatchShape, Knobs, OperatingPoint
 
 Mask = NDArray[np.bool_]
 Key = tuple[int, int, "float | None"]
@@ -21,20 +21,6 @@ REACH: Final = 2.5
 """Bound on a step up: the new setting over the highest one measured on the row. The next setting up is always near."""
 
 
-class Row(NamedTuple):
-    """Samples of one optimizer step, and of one forward pass."""
-
-    batch_size: int
-    micro_batch_size: int
-
-
-class Point(NamedTuple):
-    """A row at a setting of the device, which sets nothing on a device without knobs."""
-
-    row: Row
-    knobs: Knobs
-
-
 class Grid:
     """All points in a fixed order; ``row``, ``level``, ``batch``, ``micro`` and ``setting`` (points,) locate each one.
 
@@ -42,26 +28,26 @@ class Grid:
     the device has none.
     """
 
-    def __init__(self, rows: Iterable[Row], settings: Iterable[Knobs]):
-        self.rows = tuple(sorted({Row(*row) for row in rows}))
+    def __init__(self, rows: Iterable[BatchShape], settings: Iterable[Knobs]):
+        self.rows = tuple(sorted(set(rows)))
         self.settings = _thinned(sorted(settings))
-        self.points = tuple(Point(row, knobs) for row in self.rows for knobs in self.settings)
+        self.points = tuple(OperatingPoint(row, knobs) for row in self.rows for knobs in self.settings)
         self.row = np.repeat(np.arange(len(self.rows)), len(self.settings))
         self.level = np.tile(np.arange(len(self.settings)), len(self.rows))
-        self.batch = np.array([float(point.row.batch_size) for point in self.points])
-        self.micro = np.array([float(point.row.micro_batch_size) for point in self.points])
+        self.batch = np.array([float(point.batch_size) for point in self.points])
+        self.micro = np.array([float(point.micro_batch_size) for point in self.points])
         self.setting = np.array([point.knobs.first or 1.0 for point in self.points])
         self._indices = {point: index for index, point in enumerate(self.points)}
         self._by_key = {self.key(index): index for index in range(len(self.points))}
 
-    def index(self, point: Point) -> int:
+    def index(self, point: OperatingPoint) -> int:
         """Index of the point in the order. Raises: KeyError for a point that is not on the grid."""
-        return self._indices[Point(Row(*point[0]), point[1])]
+        return self._indices[point]
 
     def key(self, index: int) -> Key:
         """The point with this index, as plain values."""
-        row, knobs = self.points[index]
-        return row.batch_size, row.micro_batch_size, knobs.first
+        point = self.points[index]
+        return point.batch_size, point.micro_batch_size, point.knobs.first
 
     def of(self, key: Sequence[int | float | None]) -> int | None:
         """The index of the point with this key; None if it is not on the grid."""
@@ -71,9 +57,9 @@ class Grid:
         """This point and those above it on its row."""
         return np.asarray((self.row == self.row[index]) & (self.level >= self.level[index]))
 
-    def at_least(self, row: Row) -> Mask:
+    def at_least(self, row: BatchShape) -> Mask:
         """All points of rows whose batch and micro-batch are both at least as large."""
-        return np.asarray((self.batch >= row[0]) & (self.micro >= row[1]))
+        return np.asarray((self.batch >= row.batch) & (self.micro >= row.micro))
 
     def next_up(self, measured: Sequence[int]) -> Mask:
         """The next setting above the highest one measured on each row."""
@@ -97,11 +83,11 @@ class Grid:
         return list(tops.values())
 
 
-def distance(row: Row, start: Row) -> tuple[float, float]:
+def distance(row: BatchShape, start: BatchShape) -> tuple[float, float]:
     """Distance in doublings of the batch size, then in doublings of the micro-batch size."""
     return (
-        abs(math.log2(row.batch_size / start.batch_size)),
-        abs(math.log2(row.micro_batch_size / start.micro_batch_size)),
+        abs(math.log2(row.batch / start.batch)),
+        abs(math.log2(row.micro / start.micro)),
     )
 
 

@@ -17,16 +17,16 @@ from typing import Any, Final
 import numpy as np
 from scipy.special import ndtr
 
-from wattune.point import Knobs
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.sample_efficiency.prior import relative_samples
 from wattune.search.acquisition import Alternatives, saving_if_known, scenarios, values
 from wattune.search.forecast import Forecast
-from wattune.search.grid import Grid, Mask, Point, Row, distance
+from wattune.search.grid import Grid, Mask, distance
 from wattune.search.observation import PointStats, SensorModel
 from wattune.search.policy import SESSION, SearchPolicy
 from wattune.search.surrogate import Array
 
-__all__ = ["Point", "Row", "Search", "SearchPolicy"]
+__all__ = ["Search", "SearchPolicy"]
 
 PASSES: Final = 4
 """Least number of steps of a probe, including those before the sensor settles."""
@@ -56,11 +56,11 @@ class Search:
 
     def __init__(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[BatchShape],
         settings: Sequence[Knobs],
         *,
         cap_w: float | None,
-        start: Row,
+        start: BatchShape,
         margin_w: float = 0.0,
         samples_left: float | None = None,
         noise_w: float = 0.0,
@@ -71,7 +71,7 @@ class Search:
         manner: SearchPolicy = SESSION,
         volts: Mapping[Knobs, float] | None = None,
     ):
-        self.start = Row(*start)
+        self.start = start
         self.samples_left = samples_left
         self.reason = ""
         self._grid = grid = Grid([*rows, self.start], settings)
@@ -89,7 +89,7 @@ class Search:
         self._worth = 0.0
         self._is_fitted = False
         self._relative: dict[int, tuple[float, float]] = {}
-        self.relative(relative_samples(sorted({r.batch_size for r in grid.rows}), reference=self.start.batch_size))
+        self.relative(relative_samples(sorted({r.batch for r in grid.rows}), reference=self.start.batch))
 
     # --------------------------------------------------------------------------------------------------- measurements
 
@@ -98,15 +98,17 @@ class Search:
 
         Rows of a batch size that is not in the mapping are left out of the search.
         """
-        own = known.get(self.start.batch_size, (1.0, 0.0))[0]
+        own = known.get(self.start.batch, (1.0, 0.0))[0]
         self._relative = {int(size): (mean / own, sd) for size, (mean, sd) in known.items()}
-        means = [self._relative.get(point.row.batch_size, (math.nan, 0.0))[0] for point in self._grid.points]
-        sd = [self._relative.get(point.row.batch_size, (1.0, 0.0))[1] for point in self._grid.points]
-        self._samples_sd = np.sign(self._grid.batch - self.start.batch_size) * sd
+        means = [self._relative.get(point.batch_size, (math.nan, 0.0))[0] for point in self._grid.points]
+        sd = [self._relative.get(point.batch_size, (1.0, 0.0))[1] for point in self._grid.points]
+        self._samples_sd = np.sign(self._grid.batch - self.start.batch) * sd
         self._samples = np.log(means) - np.log(self._grid.batch)
         self._known = np.isfinite(self._samples)
 
-    def tell(self, point: Point, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float) -> None:
+    def tell(
+        self, point: OperatingPoint, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float
+    ) -> None:
         """Add the measurements of ``seconds`` of a probe at this point, or of training there after it."""
         index = self._grid.index(point)
         stretch = PointStats.of(self._readings, step_s, power_mean_w, power_peak_w, seconds)
@@ -119,20 +121,20 @@ class Search:
             self.samples_left = max(0.0, self.samples_left - done)
         self._is_fitted = False
 
-    def above(self, point: Point, power_w: float) -> None:
+    def above(self, point: OperatingPoint, power_w: float) -> None:
         """Exclude a point, with those above it on its row, after a reading of ``power_w`` above the cap there."""
         index = self._grid.index(point)
         self._above[index] = power_w
         self._open &= ~self._grid.from_here_up(index)
         self._is_fitted = False
 
-    def unfit(self, row: Row) -> None:
+    def unfit(self, row: BatchShape) -> None:
         """Exclude a row that does not fit the memory or whose forward pass fails, and all that are larger in both."""
-        self._open &= ~self._grid.at_least(Row(*row))
+        self._open &= ~self._grid.at_least(row)
 
     # -------------------------------------------------------------------------------------------------------- choices
 
-    def next(self) -> Point | None:
+    def next(self) -> OperatingPoint | None:
         """The point to probe now; None if nothing is left that is worth it (``reason`` says why)."""
         self._worth = 0.0
         if not self._seen:
@@ -145,7 +147,7 @@ class Search:
         self.reason = ""
         return self._grid.points[found.point]
 
-    def is_brief(self, point: Point) -> bool:
+    def is_brief(self, point: OperatingPoint) -> bool:
         """True if this probe only leads to others, so that one step and one window of the sensor are enough.
 
         That is so if the next setting up surely stays under the cap too, and for the very first point below a cap.
@@ -155,7 +157,7 @@ class Search:
             return False
         return not self._seen or bool(self._sure()[index + 1])
 
-    def best(self) -> Point | None:
+    def best(self) -> OperatingPoint | None:
         """The fastest point to the target of those measured that surely stay under the cap; None before the first.
 
         If none surely does, the one that draws least of those without a reading above the cap.
@@ -163,7 +165,7 @@ class Search:
         found = self._best()
         return None if found is None else self._grid.points[found]
 
-    def risk(self, point: Point) -> float:
+    def risk(self, point: OperatingPoint) -> float:
         """The probability that the power there, without the sensor's noise, is above the cap."""
         if math.isinf(self._cap_w):
             return 0.0
@@ -210,12 +212,12 @@ class Search:
 
     # ------------------------------------------------------------------------------------------------------- deciding
 
-    def _beginning(self) -> Point | None:
+    def _beginning(self) -> OperatingPoint | None:
         """The user's row, or else the nearest one left; at the lowest setting if there is a cap."""
         level = len(self._grid.settings) - 1 if math.isinf(self._cap_w) else 0
         left = [self._grid.points[i] for i in np.flatnonzero(self._open & (self._grid.level == level))]
         self.reason = "" if left else "nothing fits" if not self._above else "the cap is not kept at the lowest setting"
-        return min(left, key=lambda point: distance(point.row, self.start), default=None)
+        return min(left, key=lambda point: distance(point.shape, self.start), default=None)
 
     def _forecasts(self) -> Forecast:
         if not self._is_fitted:
