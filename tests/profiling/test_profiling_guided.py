@@ -86,7 +86,7 @@ def test_batch_sizes_without_samples_are_left_out():
 
 
 def test_without_a_curve_the_usual_samples_are_taken():
-    rows = [(b, b) for b in SIZES]
+    rows = [BatchShape(b, b) for b in SIZES]
     usual = samples_of(None, rows)
     assert list(usual) == list(SIZES)
     assert usual[32] == (1.0, 0.0)  # where the search begins
