@@ -552,7 +552,7 @@ def test_every_dropout_draws_from_the_generator(drop):
     for seed in (1, 1, 2):
         with forward_ad.level(), Masks(torch.Generator().manual_seed(seed)) as masks:
             output, tangent = forward_ad.unpacked(drop(forward_ad.dual(x, torch.ones_like(x))))
-        assert masks.drawn
+        assert masks.are_drawn
         assert tangent is not None
         outputs.append(output)
     assert torch.equal(outputs[0], outputs[1])

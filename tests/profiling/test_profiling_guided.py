@@ -11,7 +11,7 @@ from tests.support.profiles import Computer, board, workload
 from wattune.cap import SensorLimit
 from wattune.devices import Knob, SimulatedDevice, builtin_board
 from wattune.errors import CapError, DeviceUnavailable, InputError
-from wattune.point import Knobs
+from wattune.point import BatchShape, Knobs
 from wattune.profiling import profile
 from wattune.profiling.guided import MOST, samples_of
 from wattune.records import EfficiencyPoint, SampleEfficiency
