@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattune.errors import InputError, OutputError, RecordError
-from wattune.point import Knobs
 from wattune.records import (
     BoardEvent,
     Plan,
@@ -145,7 +144,7 @@ def test_an_efficiency_curve_does_not_contradict_itself(change, said):
 
 def test_a_missing_batch_size_is_named_with_those_that_are_there():
     with pytest.raises(RecordError, match=r"batch size: 4; allowed: 8"):
-        SampleEfficiency.parse(EFFICIENCY).at(Knobs(clock_mhz=4))
+        SampleEfficiency.parse(EFFICIENCY).at(4)
 
 
 @pytest.mark.parametrize(
