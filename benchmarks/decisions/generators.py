@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.decisions.boards import Array, Board
 from benchmarks.session_worlds import TASKS, exact_peak_w, exact_step_s, random_board, work_of
-from wattune.point import BatchShape
+from wattune.point import BatchShape, Knobs
 
 BATCH_SIZES = (4, 8, 16, 32, 64, 128)
 CLOCKS = 12
@@ -37,8 +37,8 @@ def roofline(seed: int) -> Board:
     clocks = plain.gpu.clocks_mhz
     clocks = tuple(clocks[round(i * (len(clocks) - 1) / (CLOCKS - 1))] for i in range(CLOCKS))
     works = [work_of(task, BatchShape(size, size)) for size in BATCH_SIZES]
-    step_s = np.array([[exact_step_s(plain, work, clock) for clock in clocks] for work in works])
-    power_w = np.array([[exact_peak_w(plain, work, clock) for clock in clocks] for work in works])
+    step_s = np.array([[exact_step_s(plain, work, Knobs(clock_mhz=clock)) for clock in clocks] for work in works])
+    power_w = np.array([[exact_peak_w(plain, work, Knobs(clock_mhz=clock)) for clock in clocks] for work in works])
     volts = [plain.gpu.voltage_v[plain.gpu.clocks_mhz.index(clock)] for clock in clocks]
     name = f"roofline {seed}: {plain.name}, {task.name}"
     return _board(name, "roofline", clocks, step_s, power_w, volts, draw, cold=0.0)
