@@ -19,7 +19,7 @@ from wattune.profiling.board_health import BoardHealth, undisturbed
 from wattune.profiling.journal import Measured, probe_cost
 from wattune.profiling.program.command_template import CommandTemplate
 from wattune.profiling.program.process import Process
-from wattune.profiling.program.step_times import SKIPPED, StepStretch, StepTimes, by_lengths, readings_between
+from wattune.profiling.program.step_times import SKIPPED, PrintedStepTimes, StepStretch, by_lengths, readings_between
 from wattune.records import AbortedProbe, ProfileCell
 
 TICK_S = 0.1
@@ -61,7 +61,7 @@ class ProgramRun(NamedTuple):
     begun_s: float
     ended_s: float
     readings: tuple[tuple[float, float], ...]
-    times: StepTimes
+    times: PrintedStepTimes
     health: dict[str, Any]
     last: str
 
@@ -69,9 +69,9 @@ class ProgramRun(NamedTuple):
 class ProgramProbe:
     """Measures cells of a program on a device that it runs on.
 
-    ``pattern`` and ``file`` as in ``StepTimes``; without both, the time of a step comes from two runs of different
-    length. ``limit_s``: a run that takes longer has failed. ``say`` is called before each run, with its point and its
-    number of steps.
+    ``pattern`` and ``file`` as in ``PrintedStepTimes``; without both, the time of a step comes from two runs of
+    different length. ``limit_s``: a run that takes longer has failed. ``say`` is called before each run, with its point
+    and its number of steps.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class ProgramProbe:
         while True:  # again if both were paused for a while
             news, stopped = threading.Event(), False
             self._readings = []
-            health, times = BoardHealth(self._device), StepTimes(self._pattern, self._file)
+            health, times = BoardHealth(self._device), PrintedStepTimes(self._pattern, self._file)
             words = self._template.words(batch_size, steps)
             try:
                 with (

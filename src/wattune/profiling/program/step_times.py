@@ -44,10 +44,13 @@ class StepStretch(NamedTuple):
         return self.end_s - self.begin_s
 
 
-class StepTimes:
-    """Those of one run. ``pattern``: a regular expression with one group, which is the time of a step in seconds, or in
-    milliseconds where the group is named ``ms``. ``file``: it is looked for there and not in the output; without a
-    pattern, each line is a time."""
+class PrintedStepTimes:
+    """The step times that one run of a program prints.
+
+    ``pattern``: a regular expression with one group, which is the time of a step in seconds, or in milliseconds if the
+    group is named ``ms``. ``file``: the file that has them, instead of the output; without a pattern, each of its lines
+    is a time.
+    """
 
     def __init__(self, pattern: re.Pattern[str] | None, file: Path | None):
         self._pattern = pattern
