@@ -115,6 +115,7 @@ def test_every_known_device_opens():
         device.close()
 
 
+@pytest.mark.slow
 def test_every_algorithm_opens():
     from wattune.algorithms import ALGORITHMS, open_algorithm
     from wattune.workloads import example_workload

@@ -156,6 +156,7 @@ def test_a_guard_event_has_both_knobs(spec):
     assert TrainingRecord.parse(record.dump()) == record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reference", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_comparing_rules(reference, spec, tmp_path):
     workload = made.workload(budget_samples=512)

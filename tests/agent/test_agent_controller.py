@@ -798,6 +798,7 @@ def test_nothing_is_left_at_the_end(tree, controller):
     assert len(os.listdir("/proc/self/fd")) == files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_board_comes_back_whenever_the_process_is_ended(tmp_path, number):
     """The signal just before every single call that touches a file."""

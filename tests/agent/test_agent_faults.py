@@ -22,6 +22,7 @@ AT_ONCE = [
 IN_SECONDS = [pytest.param(fault, id=fault.name) for fault in FAULTS if fault.slow]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "family"), AT_ONCE)
 def test_a_fault_ends_as_the_page_says(fault, family, tmp_path):
     """Regenerate the page with ``python -m tests.agent.faults_made docs/faults.md``."""

@@ -562,6 +562,7 @@ def test_guard_under_a_cap_at_the_supply_with_a_report_on_stdout(board, tmp_path
     assert said == "mine\n"
 
 
+@pytest.mark.slow
 def test_guard_says_that_a_cap_was_not_kept(board):
     board.load(1.0)
     code, _, said = run("guard", *on(board), "--clock", "306", "--cap", "1W", "--max-temp", "99C", "--", "sleep", "1")

@@ -729,6 +729,7 @@ def test_something_else_at_the_socket_is_no_agent(path):
         thread.join()
 
 
+@pytest.mark.slow
 def test_an_agent_that_does_not_answer_is_gone(path):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))

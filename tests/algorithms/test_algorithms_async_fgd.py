@@ -34,6 +34,7 @@ class AsyncContract(TrainingAlgorithmContract):
     def noisy(self) -> Example:
         return separate_layers() if "activities" in self.spec else noisy_points()
 
+    @pytest.mark.slow
     def test_the_loss_falls(self) -> None:
         # Without a backward pass it takes many more steps.
         _, steps = self.steps(points(), 450, batch_size=16)
@@ -184,6 +185,7 @@ def delayed(trainable: Example, ends: list[int], count: int) -> tuple[dict[str, 
     return versions[-1], losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modules", [1, 2, 3, 4])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_each_module_learns_with_its_delay(modules: int, optimizer: str) -> None:
@@ -226,6 +228,7 @@ def test_each_module_works_with_parameters_as_old_as_its_delay(modules: int, bac
         assert equal == [max(0, batch - (modules - 1 - module))], (module, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modules", [*FEWER_MODULES, 4])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("example", [pytest.param(noisy_layers, marks=pytest.mark.slow), noisy_images])
@@ -237,6 +240,7 @@ def test_threads_equal_one_thread(example: Any, optimizer: str, modules: int) ->
     assert_same({**many.state_dict()}, {**one.state_dict()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modules", [*FEWER_MODULES, 4])
 @pytest.mark.parametrize("options", [*ONE_OPTION, "loss=local,perturb=activities"])
 def test_threads_equal_one_thread_with_every_option(options: str, modules: int) -> None:

@@ -58,6 +58,7 @@ def test_a_run_stopped_anywhere_resumes_exactly(runs: list[tuple[int, int, bool]
     assert_same(algorithm.state_dict(), whole.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -109,6 +109,7 @@ def test_the_cells_by_hand_are_pytorchs(kind: Callable[..., nn.Module], hand: Ca
         assert torch.allclose(mine(x), fused(x)[0], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "hand"), [(nn.GRU, HandGru), (nn.LSTM, HandLstm)])
 @pytest.mark.parametrize(
     ("place", "data_type"), [("meta", "fp32"), ("cpu", "fp32"), ("fake", "bf16"), ("fake", "fp16")]
@@ -127,6 +128,7 @@ def test_a_recurrent_layer_is_counted_as_its_cell_written_out(
         assert moved == pytest.approx(wanted_moved, rel=0.12 if place == "meta" else 0.25), phase
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
 def test_a_data_type_changes_bytes_and_not_what_is_done(kind: Callable[..., nn.Module]) -> None:
     full, lower = (

@@ -48,6 +48,7 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(state=st.dictionaries(keys, nested, max_size=5), extra=st.dictionaries(st.text(), nested, max_size=3))
 def test_a_state_survives_the_round_trip(tmp_path: Path, state: dict[Any, Any], extra: dict[str, Any]) -> None:

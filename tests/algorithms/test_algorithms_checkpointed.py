@@ -124,6 +124,7 @@ def test_buffers_are_put_back_after_a_recomputation_that_fails():
     assert norm.num_batches_tracked == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["meta", "fake", "cpu"])
 def test_its_work_counts_what_is_computed_again(place):
     trainable = deep(16)
@@ -145,6 +146,7 @@ def test_its_work_counts_what_is_computed_again(place):
     assert again.peak_memory_bytes < (0.65 if place != "fake" else 0.8) * plain.peak_memory_bytes
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_root_of_the_depth():
     def peak(spec: str, layers: int) -> float:
         return open_algorithm(spec, deep(layers), 8).work().peak_memory_bytes

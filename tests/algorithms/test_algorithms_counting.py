@@ -170,6 +170,7 @@ def test_resnet20_has_the_published_multiply_adds() -> None:
     assert matrix_flops(work, "forward") / 2 / 4 == pytest.approx(40.8e6, rel=0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trainable",
     [
@@ -195,6 +196,7 @@ def test_ungrouped_counts_agree_with_pytorchs(trainable: Example) -> None:
 # --------------------------------------------------------------------------------------- against steps that are run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["first", "next", "forward", "optimizer"])
 @pytest.mark.parametrize("data_type", ["fp32", "bf16", "fp16"])
 def test_counts_agree_with_and_without_values(kind: str, data_type: str) -> None:
@@ -282,6 +284,7 @@ def test_frozen_layers_cost_no_gradients_and_no_updates() -> None:
 # -------------------------------------------------------------------------------------------------- lower precision
 
 
+@pytest.mark.slow
 def test_autocast_halves_the_bytes_of_products_and_adds_casts() -> None:
     full, lower = (step(Example(resnet8, images(), data_type=t), 8) for t in ("fp32", "bf16"))
     for phase in ("forward", "backward"):

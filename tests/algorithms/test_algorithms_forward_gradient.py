@@ -28,6 +28,7 @@ class ForwardGradientContract(TrainingAlgorithmContract):
     def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
         return open_algorithm(self.spec, trainable, batch_size, seed=seed)
 
+    @pytest.mark.slow
     def test_the_loss_falls(self) -> None:
         _, steps = self.steps(points(), self.learning_steps, batch_size=16)
         losses = [s.loss for s in steps]
@@ -228,6 +229,7 @@ def test_a_frozen_beginning_costs_one_plain_forward_pass():
     assert matmul(risen) == 2 * first + 3 * last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trainable",
     [
@@ -251,6 +253,7 @@ def test_several_directions_cost_as_many_passes():
     assert three.peak_memory_bytes < 1.3 * one.peak_memory_bytes
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_batch_and_not_with_the_depth():
     def deep(depth: int, batch: int) -> float:
         def build() -> nn.Module:

@@ -219,6 +219,7 @@ def assert_unbiased(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: i
     assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(count) <= 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("perturb", ["weights", "activities"])
 @pytest.mark.parametrize("name", ALONE)
 def test_estimates_are_unbiased(name, perturb):
@@ -249,6 +250,7 @@ def test_perturbed_activities_vary_less():
     assert activities < weights / 4
 
 
+@pytest.mark.slow
 def test_activities_of_a_batch_as_long_as_a_text():
     """The embedding of places is (length, width): no row of it is an example, though there are as many."""
     model = nn.Sequential(Embedded(nn.Embedding(5, 4), nn.Embedding(6, 4)), nn.Linear(4, 5)).double()

@@ -80,6 +80,7 @@ def names(result):
     return {wheel.name.partition("-")[0] for wheel in result.wheels}
 
 
+@pytest.mark.slow
 def test_it_has_the_dependencies_of_the_board_without_torch(result):
     assert {"wattune", "numpy", "httpx", "pydantic", "typer", "tomli"} <= names(result)
     assert "old_python" in names(result), "a dependency of the board's Python only"

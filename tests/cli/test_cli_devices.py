@@ -76,6 +76,7 @@ def test_on_a_machine_with_nothing_real_the_simulated_boards_are_listed(wattune)
     assert all(set(entry) >= FIELDS for entry in listed)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_costs_no_traceback(tmp_path):
     root = unpack("orin-nano-jp6", tmp_path / "tree")
     for arguments in (["devices", "--sysfs-root", root], ["restore", "--sysfs-root", root]):

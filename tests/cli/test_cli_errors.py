@@ -129,6 +129,7 @@ def call(arguments, **options):
     return subprocess.run([sys.executable, "-m", "wattune", *arguments], stderr=subprocess.PIPE, text=True, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_stdout(tmp_path):
     records = plan_files(tmp_path)

@@ -18,6 +18,7 @@ sys.exit(main({arguments!r}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "arguments"),
     [

@@ -96,6 +96,7 @@ def answered(code: int, out: str, err: list[str]) -> None:
     assert all(line.startswith("wattune: ") and len(line) < 1000 for line in err), err
 
 
+@pytest.mark.slow
 @reproducible
 @given(chances)
 def test_records(wattune, tmp_path, chance):

@@ -153,6 +153,7 @@ def test_the_options_of_the_program_are_its_own(wattune, tmp_path):
     assert code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_goes_to_the_program_and_the_board_comes_back(tmp_path, number):
     with live_board(tmp_path / "board") as root:
@@ -180,6 +181,7 @@ def test_a_folder_that_is_not_there_has_nothing_that_could_be_restored(wattune, 
         assert "a folder with sys/... in it" in err[0]
 
 
+@pytest.mark.slow
 def test_after_a_kill_restore_brings_the_board_back(wattune, tmp_path):
     with live_board(tmp_path / "board") as root:
         before = limits(root)

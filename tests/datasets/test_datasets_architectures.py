@@ -88,6 +88,7 @@ class TestEfficientViT:
         assert lower.bytes < full.bytes
         assert lower.flops == pytest.approx(full.flops, rel=0.02)
 
+    @pytest.mark.slow
     def test_it_learns_from_forward_gradients(self):
         workload = vision()
         algorithm = open_algorithm("forward-gradient", workload, 4)

@@ -77,6 +77,7 @@ def test_a_sensor_that_never_answers_is_a_failure():
     assert figures == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "clock"), [("orin-nano", "jetson"), ("nano", "jetson"), ("cpu-laptop", "cpu")])
 def test_on_a_live_board(tmp_path, family, clock):
     tree = LiveTree(tmp_path / family, family)

@@ -115,6 +115,7 @@ def test_an_earlier_profile_is_used_and_not_measured_again(tmp_path):
     assert record.plan.gain_over_caps[-1].cap_w > 4.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -45,6 +45,7 @@ def trained(device, *, passes=8, model=None, loader=None, evaluates=False, on_ba
     return session
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cap_w", "keep"),
     [
@@ -137,6 +138,7 @@ def test_a_spike_is_answered_by_the_guard_and_the_point_comes_back():
     assert record.ended == "finished"
 
 
+@pytest.mark.slow
 def test_a_cap_that_cannot_be_kept_stops_for_safety(tmp_path):
     with pytest.raises(SafetyStop, match="at the lowest setting, above the cap of 2 W"):
         trained(board(), cap_w=2.0, passes=100, record=tmp_path / "s.json", checkpoint=tmp_path / "s.safetensors")
@@ -146,6 +148,7 @@ def test_a_cap_that_cannot_be_kept_stops_for_safety(tmp_path):
     assert (tmp_path / "s.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_cap_at_the_supply_is_held_at_the_module():
     device = board()
     device.supply = Supply(other_w=1.0, efficiency=0.9)
@@ -155,6 +158,7 @@ def test_a_cap_at_the_supply_is_held_at_the_module():
     assert record.readings_above_cap == 0
 
 
+@pytest.mark.slow
 def test_a_probe_above_the_cap_ends_at_the_lowest_clock_and_its_step_counts(monkeypatch):
     """A search that asks for the highest clock at once, whatever the board draws there."""
 
@@ -315,6 +319,7 @@ def test_on_real_time_a_reading_above_the_cap_ends_the_probe():
     assert device.clock_mhz == 150.0
 
 
+@pytest.mark.slow
 def test_steps_of_somebody_elses_loop():
     """Loops that fetch and step themselves bracket their steps."""
     model, data = convolutional(), pictures()

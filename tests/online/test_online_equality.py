@@ -41,6 +41,7 @@ def test_with_the_recipe_kept_200_steps_end_where_those_of_the_plain_loop_do(mic
         assert any(change.point.micro_batch_size for change in session.record.changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -77,6 +78,7 @@ def test_without_a_generator_it_follows_from_the_seed():
     assert distance(mine, other) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, pytest.param({"num_workers": 2}, marks=pytest.mark.slow), {"drop_last": True, "batch_size": 48}],

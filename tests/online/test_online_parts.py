@@ -186,6 +186,7 @@ class Recomputed(nn.Module):
         return checkpoint(self.rest, self.first(x), use_reentrant=True)
 
 
+@pytest.mark.slow
 def test_a_model_that_computes_activations_again_is_tried_at_other_sizes(touring):
     model = Recomputed()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

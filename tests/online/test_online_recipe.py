@@ -60,6 +60,7 @@ def test_a_scheduler_is_ticked_as_in_the_plain_loop(name):
     assert distance(mine, other) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [640, 650])
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_the_schedule_is_one_of_samples_where_the_batch_size_changes(name, samples, touring):
@@ -90,6 +91,7 @@ def test_reduce_on_plateau_is_stepped_by_the_user_between_passes():
     assert optimizer.param_groups[0]["lr"] < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "power", "rule"),
     [
@@ -200,6 +202,7 @@ def test_the_noise_scale_does_not_see_what_the_gradients_are_scaled_by(before_st
         assert scaled == pytest.approx(plainly, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_pass_is_not_trained_on_with_a_larger_batchs_learning_rate(touring):
     """660 samples leave 20 behind batches of 128: they are a step of the user's own recipe, not of four times that."""
     model, rates, steps = perceptron(), [], []

@@ -63,6 +63,7 @@ class Run:
                         parts = []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "micro", "stop_after"),
     [
@@ -95,6 +96,7 @@ def test_a_resumed_training_is_the_one_that_was_never_interrupted(tmp_path, work
     assert rest.session.record.time_s >= first.time_s
 
 
+@pytest.mark.slow
 def test_what_was_probed_is_not_probed_again(tmp_path, touring):
     path = tmp_path / "checkpoint.safetensors"
     first = Run(path, passes=12)

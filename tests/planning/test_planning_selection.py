@@ -73,6 +73,7 @@ def check(problem: tuple[ProfileTable, SampleEfficiency, float, float]) -> None:
     assert len(found.candidates) == len(profile.cells)
 
 
+@pytest.mark.slow
 @settings(max_examples=10 * settings().max_examples, derandomize=True)
 @given(problems(monotone=True))
 def test_plan_equals_brute_force_on_monotone_tables(problem):

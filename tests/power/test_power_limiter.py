@@ -194,6 +194,7 @@ def changes_allowed(time_s, levels):
     return levels * (2 * (math.log2(time_s / UP_AFTER_S + 1) + 1) + 1)
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32),
     headroom_sd=st.floats(-1.0, 3.0),

@@ -159,6 +159,7 @@ def test_other_samples_begin_anew(tmp_path):
     assert device.now_s() > 1
 
 
+@pytest.mark.slow
 def test_a_board_that_changes_is_seen_and_said():
     made = builtin_board("jetson-nano")
     fault = {"kind": "slowdown", "time_s": 6.0, "duration_s": 1e6, "gain": 1.2}

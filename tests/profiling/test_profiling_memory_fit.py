@@ -20,6 +20,7 @@ class Shared(Computer):
     shares_memory = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ending", ["killed", pytest.param("NVML_SUCCESS == r INTERNAL ASSERT FAILED", marks=pytest.mark.slow)]
 )

@@ -34,6 +34,7 @@ def deep() -> nn.Sequential:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     ["backprop", "backprop:checkpoint=auto", "forward-gradient", "async-fgd:modules=2"],
@@ -60,6 +61,7 @@ def test_on_a_simulated_board_it_is_that_of_the_counted_step(algorithm):
     assert ProfileTable.parse(found.dump()) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["staircase", "guided"])
 @pytest.mark.parametrize("algorithm", ["backprop:checkpoint=2", "forward-gradient", "async-fgd:modules=2"])
 def test_other_strategies_profile_any_algorithm(strategy, algorithm):

@@ -144,6 +144,7 @@ def test_under_a_cap_the_board_guards_every_probe_as_well():
         assert {cap_w for _, cap_w in handed} <= {guarded_w}
 
 
+@pytest.mark.slow
 def test_what_the_sensor_still_shows_of_the_cell_before_stops_nothing():
     slow = {"window_s": 3.0, "period_s": 1.0, "lag_s": 1.0}
     found, free = table(board(**slow), limit=SensorLimit(4.5), strategy="full"), table(board(**slow))
@@ -155,6 +156,7 @@ def test_what_the_sensor_still_shows_of_the_cell_before_stops_nothing():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_with_noise_the_highest_clock_is_within_one_step(seed):
     cap_w, clocks = 4.7, board().knobs[0].values

@@ -94,6 +94,7 @@ def test_references_stop_climbing_at_the_cap():
         assert len(own) == 1 + sum(p.power_peak_w <= 4.5 for p in every)
 
 
+@pytest.mark.slow
 def test_a_reference_that_does_not_fit_is_halved():
     made = board().board.memory
     size_mib = made.system_mib + made.context_mib + 150

@@ -118,6 +118,7 @@ def test_a_broken_curve_is_refused(tmp_path):
         sweep(made.workload(), batch_sizes=[8], seeds=[0], folder=tmp_path, processes=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 5, 6, 11])
 def test_a_run_resumes_from_its_checkpoint(tmp_path, monkeypatch, stop):
     workload = made.workload(target=1.01, metric=made.Metric("accuracy", "max", accuracy))

@@ -74,6 +74,7 @@ def test_upload_returns_server_id(tmp_path):
         assert fake.asked[0].json == table("one").dump()
 
 
+@pytest.mark.slow
 @given(faults=st.lists(st.sampled_from(["before", "after", None]), max_size=12), count=st.integers(1, 4))
 @settings(max_examples=15)
 def test_uploads_are_delivered_exactly_once_despite_failures(tmp_path_factory, faults, count):

@@ -87,6 +87,7 @@ def test_runs_outweigh_a_wrong_noise_scale() -> None:
     assert ratio(wrong, 16) == pytest.approx(ratio(right, 16), rel=0.03)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(-0.4, 0.4), min_size=6, max_size=6), st.integers(0, 100))
 def test_many_runs_reduce_the_curve_to_their_means(bumps: list[float], draw: int) -> None:

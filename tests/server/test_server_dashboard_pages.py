@@ -334,6 +334,7 @@ def test_extreme_numbers_do_not_break_a_page(client, store, number):
         shown(client, path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [*PAGES, "/login", "/runs/compare"])
 def test_page_sends_and_follows_its_policy(client, store, path):
     ids = made.fill(store)

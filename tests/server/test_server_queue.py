@@ -268,6 +268,7 @@ def test_jobs_are_listed_newest_first_in_pages(store):
         call(store, queue.listing, before="nothing")
 
 
+@pytest.mark.slow
 @given(moves=st.lists(st.tuples(st.sampled_from("cccddflxrk"), st.integers(0, 3)), max_size=40))
 def test_units_are_done_exactly_once(tmp_path_factory, moves):
     """Claims, results, failures, lost leases, cancels and retries in any order; the set of units stays the same."""

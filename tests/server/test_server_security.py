@@ -346,6 +346,7 @@ print(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 
 
+@pytest.mark.slow
 def test_api_process_does_not_import_torch(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SERVE, str(tmp_path)], capture_output=True, text=True, check=True, timeout=100

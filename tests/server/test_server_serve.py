@@ -68,6 +68,7 @@ def test_server_prints_its_url_and_exits_0_on_sigterm_and_130_on_ctrl_c(tmp_path
         assert server.end(how) == code
 
 
+@pytest.mark.slow
 def test_api_process_stays_small_without_torch(tmp_path):
     folder = tmp_path / "store"
     offered(folder)

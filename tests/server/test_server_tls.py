@@ -27,6 +27,7 @@ def certificate(folder):
     return folder / "cert.pem", folder / "key.pem"
 
 
+@pytest.mark.slow
 def test_device_trusts_only_the_given_certificate(tmp_path, monkeypatch):
     cert, key = certificate(tmp_path)
     store = tmp_path / "store"

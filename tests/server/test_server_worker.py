@@ -69,6 +69,7 @@ def same(one, other):
     return [{**r, "provenance": {**r["provenance"], "created_at": None}} for r in (one, other)]
 
 
+@pytest.mark.slow
 def test_full_sweep_equals_local_estimate(store):
     asked = request(batch_sizes=[16, 64])
     job_id = submitted(store, asked)
@@ -107,6 +108,7 @@ def test_curve_bytes_depend_on_the_run_alone(sqlite_store, tmp_path):
     assert status_of(sqlite_store, job_id).runs[0].curve == run.curve
 
 
+@pytest.mark.slow
 def test_interrupted_run_resumes_from_checkpoint_with_same_result(sqlite_store):
     asked = request(seeds=1, batch_sizes=[16], target=0.999)
     job_id = submitted(sqlite_store, asked)
@@ -266,6 +268,7 @@ def test_cancelled_run_stops_at_next_evaluation(store, monkeypatch):
     assert (found.state, [run.state for run in found.runs]) == ("cancelled", ["cancelled"])
 
 
+@pytest.mark.slow
 def test_example_is_added_to_an_empty_store_once(sqlite_store):
     assert add_example(sqlite_store.database, sqlite_store.files)
     assert not add_example(sqlite_store.database, sqlite_store.files)
@@ -276,6 +279,7 @@ def test_example_is_added_to_an_empty_store_once(sqlite_store):
     assert proxy_workload(served, path, None).fingerprint() == example_workload().proxy.fingerprint()
 
 
+@pytest.mark.slow
 def test_finished_record_can_be_planned_with(sqlite_store):
     job_id = submitted(sqlite_store, request(batch_sizes=[16, 64]))
     worked(sqlite_store)

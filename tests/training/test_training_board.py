@@ -47,6 +47,7 @@ def long(**changes):
     return made.workload(target=None, budget_samples=30_000, evaluate_every=3000, **changes)
 
 
+@pytest.mark.slow
 def test_too_hot_is_answered_like_too_much_power():
     device = Telling()
     record = train(device, long(), made.plan(batch_size=32), max_temp_c=80.0)
@@ -62,6 +63,7 @@ def test_too_hot_is_answered_like_too_much_power():
     assert (free.max_temp_c, free.temperature_max_c > 80) == (None, True)
 
 
+@pytest.mark.slow
 def test_a_board_that_stays_too_hot_is_stopped_for_safety():
     device = Telling(hot_above_mhz=0.0)
     workload = made.workload(target=None, budget_samples=10**6, evaluate_every=10**5)
@@ -102,6 +104,7 @@ def test_a_board_that_does_not_tell_its_temperature_any_more_is_stopped_for_safe
     assert device.current() == device.combinations()[-1]
 
 
+@pytest.mark.slow
 def test_a_board_that_cannot_be_brought_back_after_a_stop_has_its_record_all_the_same():
     class Gone(Telling):
         def _restore(self, snapshot):
@@ -149,6 +152,7 @@ def test_the_board_guards_the_limits_as_well():
     assert refusing.current() == refusing.combinations()[-1]
 
 
+@pytest.mark.slow
 def test_what_happens_to_the_board_is_in_the_record_in_the_trainings_time():
     device = Telling()
     device.wait(10.0)

@@ -37,6 +37,7 @@ def trained(plan, *faults, **arguments) -> TrainingRecord:
     return train(made.nano(faults=faults), workload(), plan, **arguments)
 
 
+@pytest.mark.slow
 def test_on_the_board_that_was_profiled_nothing_is_changed(plan):
     record = trained(plan)
     assert record.replanned == ()
@@ -69,6 +70,7 @@ def test_a_board_that_draws_more_is_brought_down_before_the_cap_is_broken_for_lo
     assert record.readings_above_cap == 0
 
 
+@pytest.mark.slow
 def test_a_board_that_is_slower_is_named_and_left_where_it_is(plan):
     record = trained(plan, Fault(kind="slowdown", time_s=0, duration_s=FOR_EVER, gain=1.2))
     assert record.replanned == ()
@@ -76,6 +78,7 @@ def test_a_board_that_is_slower_is_named_and_left_where_it_is(plan):
     assert record.board_events[0].text == "steps take 20 % longer than the profile says"
 
 
+@pytest.mark.slow
 def test_what_the_guard_answers_is_not_taken_for_another_board(plan):
     """A spike above the cap moves the clock down for a while: what was measured meanwhile says nothing of the plan."""
     tight = plan.model_copy(update={"cap_w": 1.001 * plan.predicted_peak_w})
@@ -90,6 +93,7 @@ def whole(plan, tmp_path_factory):
     return trained(plan, DRAWS_LESS, checkpoint=tmp_path_factory.mktemp("whole") / "checkpoint")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [(2, 2), *(pytest.param(stops, marks=pytest.mark.slow) for stops in ((1,), (3,)))])
 def test_a_resumed_training_run_follows_its_new_plan(plan, whole, tmp_path, stops):
     for stop in stops:

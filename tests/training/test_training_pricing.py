@@ -10,6 +10,7 @@ from wattune.proxy import sweep
 from wattune.training import price, train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap_w", [None, 4.25])
 @pytest.mark.parametrize("batch_size", [8, 32])
 def test_the_price_of_a_run_is_what_its_training_takes(tmp_path, batch_size, cap_w):

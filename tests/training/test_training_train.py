@@ -157,6 +157,7 @@ def test_a_cap_that_no_setting_keeps_ends_the_training_for_safety(tmp_path):
 FAULTY = {"noise_w": 0.03, "resolution_w": 0.0405, "faults": [made.spike(1.0, 0.5)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stops", [(1,), (3, 1, 4), *(pytest.param(stops, marks=pytest.mark.slow) for stops in ((2,), (7,), (10, 10)))]
 )

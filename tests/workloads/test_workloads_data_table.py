@@ -77,6 +77,7 @@ def files(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_documented_table_reads_its_files(files):
     sources = set()
     for table in blocks():
@@ -183,6 +184,7 @@ def test_errors_are_one_line(table, words):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_workload_is_trained_on_an_archive(files):
     (files / "workload.toml").write_text(
         """
