@@ -427,7 +427,7 @@ def test_on_a_board_that_trains_itself(tmp_path):
     fit(modules[0], max_epochs=3)
     cap = PowerCapCallback(9.0, device=device, keep_recipe=True)
     fit(modules[1], cap, Look(), max_epochs=3)
-    assert seen[0] == 100.0  # the sanity check, with nothing known yet
+    assert seen[0] == Knobs(clock_mhz=100.0)  # the sanity check, with nothing known yet
     assert device.current() == Knobs(clock_mhz=200.0)
     assert distance(*modules) < 1e-5
     assert cap.record.compute_s > 0
@@ -449,7 +449,7 @@ def test_gradient_scaling_that_overflows_again_and_again():
             return super().training_step(batch, batch_idx) * float("inf")
 
     scaler = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
-    with pytest.raises(InputError, match="25 steps in a row were skipped"):
+    with pytest.raises(InputError, match="25 consecutive steps were skipped"):
         fit(Infinite(), PowerCapCallback(CAP_W, device=slow()), plugins=[scaler])
 
 

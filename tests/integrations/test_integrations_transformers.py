@@ -340,7 +340,7 @@ def test_scaling_that_never_finds_a_scale_is_an_error(tmp_path, monkeypatch):
     skipped = property(lambda self: True)
     monkeypatch.setattr(type(made.accelerator), "optimizer_step_was_skipped", skipped)
     attach(made, device=NANO, cap_w=CAP_W)
-    with pytest.raises(InputError, match="25 steps in a row were skipped"):
+    with pytest.raises(InputError, match="25 consecutive steps were skipped"):
         made.train()
 
 
