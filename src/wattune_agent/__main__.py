@@ -13,10 +13,11 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller, restore_left_behind
-from wattune_agent.discovery import families, find_board
+from wattune_agent.discovery import families, find_board, is_tegra
 from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, Gone, NotKept, NotThere
 from wattune_agent.guard_command import add_options, guard
 from wattune_agent.lease import LEASE_S
+from wattune_agent.nvidia import card_names
 from wattune_agent.protocol import SOCKET
 from wattune_agent.quantities import SECONDS, quantity
 from wattune_agent.server import serve
@@ -75,7 +76,11 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     serving = add("serve", _serve, "Control the board for other processes, over a Unix socket, until SIGTERM.")
-    serving.add_argument("--device", choices=["jetson", "cpu"], help="the board; default: the one that is found")
+    serving.add_argument(
+        "--device",
+        metavar="NAME",
+        help="jetson, cpu, amd, intel, or nvidia[:CARD], which is never the default; default: the first one found",
+    )
     serving.add_argument("--socket", metavar="PATH", default=SOCKET)
     serving.add_argument(
         "--group",
@@ -104,7 +109,7 @@ def _serve(options: Any) -> int:
             options.socket,
             options.group or _usual_group(),
             options.lease,
-            lambda: restore_left_behind(tree, family=family),
+            lambda: restore_left_behind(tree, family=board.family),
         )
     finally:
         controller.close()
@@ -130,7 +135,9 @@ def _restore(options: Any) -> int:
 
 def _devices(options: Any) -> int:
     tree = _tree(options)
-    devices = [_device(tree, family) for family in families(tree)]
+    # A Jetson's GPU is not a card, although its driver has the same library.
+    cards = card_names(tree) if not is_tegra(tree) else []
+    devices = [_device(tree, family) for family in [*families(tree), *cards]]
     if options.json:
         _print(json.dumps(devices, indent=1))
         return 0
@@ -168,7 +175,7 @@ def _device(tree: Tree, family: str) -> Dict[str, Any]:
             reading = controller.read()
             power_w, rails_w = reading["power_w"], reading["rails_w"]
         except AgentError as error:
-            problems.append(str(error))
+            problems += [] if str(error) in problems else [str(error)]
     return {
         "backend": family,
         "name": description["name"],

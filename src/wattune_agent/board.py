@@ -1,32 +1,39 @@
 """The parts of a board that this package uses: a clock, a power sensor, and the board's conditions."""
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from wattune_agent.tree import Tree
 
-__all__ = ["Board", "Clock", "Conditions", "PowerSensor", "Reading"]
+__all__ = ["Board", "CardFacts", "Clock", "Conditions", "PowerSensor", "Reading"]
 
 Reading = NamedTuple("Reading", [("power_w", float), ("rails_w", Dict[str, float])])
 Reading.__doc__ = (
     """One reading: the whole board (or the rail that represents it, see ``PowerSensor.rail``), and each rail."""
 )
 
-Conditions = NamedTuple(
-    "Conditions",
-    [("temperature_c", Optional[float]), ("throttled", Tuple[str, ...]), ("over_current", Optional[int])],
-)
-Conditions.__doc__ = """The board's state: its hottest zone, what throttles it now (empty: nothing), over-current events
-since it booted. None if the board does not report it."""
+
+class Conditions(NamedTuple):
+    """The board's state: its hottest zone, what throttles it now (empty: nothing), over-current events since it booted;
+    None if the board does not report it. ``notices``: what holds its clock in its ordinary state."""
+
+    temperature_c: Optional[float]
+    throttled: Tuple[str, ...]
+    over_current: Optional[int]
+    notices: Tuple[str, ...] = ()
 
 
 class Clock:
-    """A clock that can be pinned to one of its frequencies. Implementations: devfreq's (GPU), cpufreq's (CPU)."""
+    """A clock that can be pinned to one of its frequencies. Implementations: devfreq's (GPU), cpufreq's (CPU), the
+    memory's (EMC), NVML's (a card)."""
 
     unit = ""
-    """The unit that the clock drives: "gpu" or "cpu"."""
+    """The unit that the clock drives: "gpu", "cpu" or "memory"."""
 
     settings_mhz: Tuple[float, ...] = ()
     """The frequencies that can be pinned, ascending, as listed by the kernel."""
+
+    reports_pin = True
+    """False if the files of the clock do not show that another program changed it."""
 
     def files(self) -> List[str]:
         """Every file that ``pin`` may write, in the order in which a snapshot is restored."""
@@ -76,9 +83,26 @@ class PowerSensor:
         raise NotImplementedError
 
 
+class CardFacts:
+    """The parts of a board that is a card: its own conditions and mode, not those of the machine that it is in."""
+
+    def conditions(self) -> Conditions:
+        """The card's state; raises nothing."""
+        raise NotImplementedError
+
+    def mode(self) -> Dict[str, str]:
+        """The parts of the card's mode, in words; raises nothing."""
+        raise NotImplementedError
+
+    def facts(self) -> Dict[str, Any]:
+        """Facts about the card that a client needs to train on it, as JSON values; raises nothing."""
+        raise NotImplementedError
+
+
 class Board:
     """A board found in a tree. ``clock`` is None if no clock can be set, ``sensor`` is None if no sensor was found;
-    ``problems`` then give the reason and a remedy."""
+    ``problems`` then give the reason and a remedy. ``others``: further clocks that this user may set beside ``clock``,
+    by their names in a request: "memory_clock_mhz", "cpu_clock_mhz"."""
 
     def __init__(
         self,
@@ -90,6 +114,8 @@ class Board:
         sensor: Optional[PowerSensor],
         mode: Dict[str, str],
         problems: List[str],
+        card: Optional[CardFacts] = None,
+        others: Optional[Dict[str, Clock]] = None,
     ) -> None:
         self.tree = tree
         self.family = family
@@ -98,3 +124,5 @@ class Board:
         self.sensor = sensor
         self.mode = mode
         self.problems = problems
+        self.card = card
+        self.others: Dict[str, Clock] = dict(others or {})

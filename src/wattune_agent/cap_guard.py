@@ -7,6 +7,8 @@ changes settings as ``CapGuard`` decides.
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from wattune_agent.cap_window import CapWindow
+
 __all__ = [
     "COOL_BY_C",
     "HEAT_PATIENCE_S",
@@ -115,8 +117,10 @@ class CapGuard:
         after: Optional["CapGuard"] = None,
         free_at: Any = None,
         scale: Callable[[Any], float] = float,
+        window: Optional[CapWindow] = None,
     ) -> None:
         self.cap_w = cap_w
+        self._window = window
         self.max_temp_c = max_temp_c
         self.settle_s = settle_s
         self.failure: Optional[Exception] = None
@@ -172,10 +176,12 @@ class CapGuard:
             elapsed_s = self._patience.elapsed_s(time_s, max(GAP_S, self.settle_s))
             if self.cap_w is None and self.max_temp_c is None:
                 return
+            too_much, too_hot = is_above(power_w, self.cap_w), is_too_hot(temperature_c, self.max_temp_c)
+            if self._window is not None:
+                too_much, power_w = self._window.is_above, self._window.mean_w
             event = {"time_s": time_s, "power_w": power_w}
             if self.max_temp_c is not None and temperature_c is not None:
                 event["temperature_c"] = temperature_c
-            too_much, too_hot = is_above(power_w, self.cap_w), is_too_hot(temperature_c, self.max_temp_c)
             if too_much or too_hot:
                 self._below_since_s = None
                 over_s = elapsed_s if too_much else elapsed_s * PATIENCE_S / HEAT_PATIENCE_S
@@ -275,6 +281,8 @@ class CapGuard:
         self._value, self._is_held = value, True
         self._changed_s, self._went_down, self._is_lasting = event["time_s"], down, False
         self._below_since_s, self._told_lowest = None, False
+        if self._window is not None:
+            self._window.restart(self.settle_s)
         self._events.append(dict(event, action="down" if down else "up", setting=value))
 
     def state_dict(self) -> Dict[str, Any]:

@@ -16,8 +16,9 @@ from typing import Any, Dict, Optional, Tuple
 
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden
 from wattune_agent.tree import ANSWERS, Tree
+from wattune_agent.tree import text as text_of
 
-__all__ = ["capture", "materialise"]
+__all__ = ["capture", "materialise", "versions"]
 
 _SENSOR = "{name,in?_label,in?_input,in?_enable,curr?_input,curr?_max,curr?_crit,curr?_*alarm,shunt?_resistor,samples,"
 _SENSOR += "update_interval,oc?_event_cnt,oc?_throt_en,pwm?,pwm?_enable}"
@@ -32,6 +33,10 @@ _POLICY += (
     "scaling_min_freq,scaling_max_freq,scaling_cur_freq,scaling_driver,scaling_governor,scaling_available_governors,"
 )
 _POLICY += "scaling_setspeed,boost,energy_performance_preference,amd_pstate_max_freq,amd_pstate_lowest_nonlinear_freq}"
+_CARD = "{uevent,product_name,power_dpm_force_performance_level,pp_dpm_sclk,mem_info_vram_total,mem_info_vram_used,"
+_CARD += "power/runtime_status,hwmon/hwmon*/power1_average,hwmon/hwmon*/power1_input,hwmon/hwmon*/power1_cap,"
+_CARD += "hwmon/hwmon*/power1_max,hwmon/hwmon*/freq1_input,hwmon/hwmon*/energy?_input,hwmon/hwmon*/energy?_label,"
+_CARD += "hwmon/hwmon*/temp?_input,hwmon/hwmon*/name}"
 
 PATTERNS = (
     "/sys/firmware/devicetree/base/{model,compatible}",
@@ -61,12 +66,16 @@ PATTERNS = (
     "/sys/bus/iio/devices/*/" + _IIO,
     "/sys/class/hwmon/hwmon*/" + _SENSOR,
     "/sys/class/powercap/intel-rapl*/{name,enabled,energy_uj,max_energy_range_uj}",
-    "/sys/class/thermal/thermal_zone*/{type,temp}",
+    "/sys/class/thermal/thermal_zone*/{type,temp,trip_point_*_temp,trip_point_*_type,cdev*_trip_point,cdev*/type}",
+    "/sys/class/drm/card?/device/" + _CARD,
+    "/sys/class/drm/card??/device/" + _CARD,
+    "/sys/class/drm/card?/device/tile?/gt?/freq0/{act_freq,cur_freq,min_freq,max_freq,rpn_freq,rpe_freq,rp0_freq}",
     "/sys/class/thermal/cooling_device*/{type,cur_state,max_state}",
     "/sys/devices/pwm-fan/{target_pwm,cur_pwm,temp_control}",
     "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap",
     "/sys/kernel/nvpmodel_clk_cap/emc",
     "/sys/kernel/debug/bpmp/debug/clk/emc/{rate,min_rate,max_rate,mrq_rate_locked}",
+    "/sys/kernel/debug/bpmp/debug/emc/possible_rates",
     "/sys/kernel/debug/tegra_bwmgr/emc_{min,max}_rate",
     "/sys/kernel/debug/clk/override.emc/{clk_rate,clk_state}",
 )
@@ -109,11 +118,26 @@ def capture(tree: Tree, source: str = "", note: str = "") -> Dict[str, Any]:
         "name": _name(files),
         "source": [source] if source else [],
     }
-    release = re.match(r"# R(\d+) \(release\), REVISION: ([\d.]+)", files.get("/etc/nv_tegra_release", ""))
-    record["l4t"] = "{}.{}".format(*release.groups()) if release else None
+    record["l4t"] = _l4t(files.get("/etc/nv_tegra_release", ""))
     record["kernel"] = files.get("/proc/sys/kernel/osrelease", "").strip() or None
     record.update(files=files, links=links, modes=modes, outputs=_outputs(tree), unread=unread, note=note)
     return record
+
+
+def versions(tree: Tree) -> Dict[str, str]:
+    """The board's ``l4t`` and the number of its ``kernel``, as far as they are known.
+
+    A kernel's local version is left out: it may contain a name.
+    """
+    release = _l4t(text_of(tree, "/etc/nv_tegra_release"))
+    kernel = re.match(r"\d+(\.\d+){1,2}", text_of(tree, "/proc/sys/kernel/osrelease"))
+    known = {"l4t": release, "kernel": kernel.group() if kernel else None}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _l4t(text_of_release: str) -> Optional[str]:
+    release = re.match(r"# R(\d+) \(release\), REVISION: ([\d.]+)", text_of_release)
+    return "{}.{}".format(*release.groups()) if release else None
 
 
 def materialise(record: Dict[str, Any], folder: str) -> str:

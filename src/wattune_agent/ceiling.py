@@ -2,7 +2,8 @@
 
 from typing import Any, Dict, List, Optional, Sequence
 
-from wattune_agent.cap_guard import HEAT_WAIT_S, CapGuard, is_above, is_too_hot
+from wattune_agent.cap_guard import HEAT_WAIT_S, CapGuard, is_too_hot
+from wattune_agent.cap_window import CapWindow
 from wattune_agent.settings import at_most
 
 __all__ = ["GRACE_S", "Ceiling"]
@@ -21,14 +22,14 @@ class Ceiling:
     """
 
     def __init__(
-        self, settings: Sequence[float], cap_w: Optional[float], max_temp_c: Optional[float], settle_s: float
+        self, settings: Sequence[float], window: CapWindow, max_temp_c: Optional[float], settle_s: float
     ) -> None:
-        self.cap_w = cap_w
+        self.window = window
         self.max_temp_c = max_temp_c
         self.value: Optional[float] = None
         """The highest clock that may be held now; None means any."""
         self._settings = tuple(settings)
-        self._guard = CapGuard(settings, _leave, cap_w, settle_s, max_temp_c)
+        self._guard = CapGuard(settings, _leave, window.cap_w, settle_s, max_temp_c, window=window)
         self._grace_s = max(GRACE_S, settle_s + 1.0)
         self._above_since_s: Optional[float] = None
         self._hot_since_s: Optional[float] = None
@@ -37,6 +38,7 @@ class Ceiling:
     def lowered(self) -> None:
         """Note that the client lowered its clock, and wait for the effect."""
         self._above_since_s = self._hot_since_s = None
+        self.window.restart(0.0)
 
     def __call__(
         self,
@@ -53,7 +55,8 @@ class Ceiling:
 
         Returns the new events of the guard and updates ``value``.
         """
-        if not self._is_unanswered(time_s, power_w, temperature_c):
+        self.window.add(time_s, power_w)
+        if not self._is_unanswered(time_s, temperature_c):
             if self.value is None:
                 return []
         elif self.value is None or at < self.value:
@@ -71,8 +74,8 @@ class Ceiling:
             self.value = None
         return events
 
-    def _is_unanswered(self, time_s: float, power_w: float, temperature_c: Optional[float]) -> bool:
-        if not is_above(power_w, self.cap_w):
+    def _is_unanswered(self, time_s: float, temperature_c: Optional[float]) -> bool:
+        if not self.window.is_above:
             self._above_since_s = None
         elif self._above_since_s is None:
             self._above_since_s = time_s

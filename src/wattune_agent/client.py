@@ -74,21 +74,27 @@ class AgentClient:
         """A reading, as Controller.read. Raises: NoReading, NotThere, Forbidden, FileFailed, Gone."""
         return self._ask("read")
 
-    def pin(self, mhz: float) -> Dict[str, Any]:
-        """Hold the clock at ``mhz``. The ``mhz`` in the answer is lower if the agent's guard does not allow more.
+    def pin(self, mhz: float, others: Optional[Dict[str, float]] = None) -> Dict[str, Any]:
+        """Hold the clock at ``mhz``, and the ``others`` that the board has beside it. The ``mhz`` in the answer is
+        lower if the agent's guard does not allow more.
 
         Raises: Busy, BadRequest, Gone, and the board's errors.
         """
-        state = self._ask("pin", mhz=mhz)
+        state = self._ask("pin", **dict(others or {}, mhz=mhz))
         self._keep_renewing()
         return state
 
-    def guard(self, cap_w: Optional[float], max_temp_c: Optional[float] = None) -> None:
+    def guard(
+        self, cap_w: Optional[float], max_temp_c: Optional[float] = None, window_s: Optional[float] = None
+    ) -> None:
         """Have the agent enforce the limits too, in case this process does not; two None end that.
 
         Raises: Busy, NotThere, NoReading, Gone.
         """
-        self._ask("guard", cap_w=cap_w, max_temp_c=max_temp_c)
+        fields = {"cap_w": cap_w, "max_temp_c": max_temp_c}
+        if window_s is not None:
+            fields["window_s"] = window_s
+        self._ask("guard", **fields)
         self._keep_renewing()
 
     def check(self) -> List[Dict[str, Any]]:

@@ -9,14 +9,21 @@ import os
 import re
 import threading
 import weakref
-from typing import Dict, List, Optional, Tuple
+from typing import AbstractSet, Dict, List, Optional, Tuple
 
 from wattune_agent.board import Conditions
+from wattune_agent.drm import DRIVERS
 from wattune_agent.errors import AgentError, FileFailed
 from wattune_agent.pmic import ask, can_be_asked, is_raspberry
 from wattune_agent.tree import Tree, number, real, text
 
-__all__ = ["conditions", "free_bytes", "swapped_bytes"]
+__all__ = ["conditions", "free_bytes", "swapped_bytes", "throttling_margin"]
+
+_THROTTLES = ("passive", "hot")
+"""Types of a trip point at which something is throttled: "active" turns a fan on, "critical" turns the board off."""
+
+LOWEST_TRIP_C = 50.0
+"""A lower trip throttles nothing: a T210 follows such trips to choose a voltage, and 0 is one that is not set."""
 
 COLDEST_C = -40.0
 HOTTEST_C = 130.0
@@ -41,9 +48,9 @@ _PI_FILE = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 class _Watch:
     """The files of one tree, found once, and what they showed at first."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, monitor: str) -> None:
         self.lock = threading.Lock()
-        self.temperatures = _temperatures(tree)
+        self.temperatures = _temperatures(tree, {monitor}) if monitor else _zones(tree)
         self.cooling = _cooling(tree)
         self.alarms = _alarms(tree)
         self.counters = _event_counters(tree)
@@ -61,27 +68,67 @@ class _Watch:
         self.alarms_seen = 0
 
 
-_WATCHES: "weakref.WeakKeyDictionary[Tree, _Watch]" = weakref.WeakKeyDictionary()
+_WATCHES: "weakref.WeakKeyDictionary[Tree, Dict[str, _Watch]]" = weakref.WeakKeyDictionary()
+"""The watches of a tree, by the monitor of the card if temperatures are those of a card."""
+
 _WATCHES_LOCK = threading.Lock()
 
 
-def conditions(tree: Tree) -> Conditions:
+def conditions(tree: Tree, family: str = "") -> Conditions:
     """The board's current state. A value that it does not report is None or empty; nothing here raises.
 
     ``throttled`` names each cause of throttling: a cooling device above its resting state, a processor's counter that
     rose since the previous call, a Raspberry Pi's firmware. ``over_current``: the supply's events since the board
-    booted, and alarms of the power monitors since the first call.
+    booted, and alarms of the power monitors since the first call. ``family``: temperatures of a graphics card are those
+    of its own monitor, which other families leave out.
     """
+    monitor = DRIVERS.get(family, "")
     with _WATCHES_LOCK:
-        watch = _WATCHES.get(tree)
-        if watch is None:
-            watch = _WATCHES[tree] = _Watch(tree)
+        watches = _WATCHES.setdefault(tree, {})
+        if monitor not in watches:
+            watches[monitor] = _Watch(tree, monitor)
+        watch = watches[monitor]
     with watch.lock:
         throttled = _clamped(tree, watch) + _counted(tree, watch) + _pi_throttled(tree, watch)
         hottest_c = _hottest_c(tree, watch)
         if hottest_c is None and watch.temperatures:
-            _WATCHES.pop(tree, None)  # a driver was reloaded and its files have other numbers: look again
+            watches.pop(monitor, None)  # a driver was reloaded and its files have other numbers: look again
         return Conditions(hottest_c, tuple(throttled), _over_current(tree, watch))
+
+
+def throttling_margin(tree: Tree) -> Optional[Tuple[float, float]]:
+    """The temperature and the lowest throttling trip, in degrees Celsius, of the zone that is closest to its own trip;
+    None if no zone of the chip has such a trip."""
+    margins: List[Tuple[float, float, float]] = []
+    for kind, folder in _thermal(tree, "thermal_zone"):
+        value = number(tree, folder + "/temp")
+        trips_c = _throttling_trips_c(tree, folder)
+        if _NOT_THE_CHIP.search(kind) or value is None or not trips_c:
+            continue
+        celsius = value * 1e-3
+        if COLDEST_C < celsius < HOTTEST_C:
+            margins.append((min(trips_c) - celsius, celsius, min(trips_c)))
+    return min(margins)[1:] if margins else None
+
+
+def _throttling_trips_c(tree: Tree, zone: str) -> List[float]:
+    throttling: Dict[str, bool] = {}  # number of a trip -> True if a cooling device that it is bound to throttles
+    for path in tree.glob(zone + "/cdev[0-9]*_trip_point"):
+        trip, kind = text(tree, path), text(tree, path[: -len("_trip_point")] + "/type")
+        throttling[trip] = throttling.get(trip, False) or _is_throttle(kind)
+    trips_c: List[float] = []
+    for path in tree.glob(zone + "/trip_point_[0-9]*_temp"):
+        name = path[: -len("_temp")]
+        value = number(tree, path)
+        if value is None or text(tree, name + "_type") not in _THROTTLES:
+            continue
+        if LOWEST_TRIP_C <= value * 1e-3 < HOTTEST_C and throttling.get(name.rpartition("_")[2], True):
+            trips_c.append(value * 1e-3)
+    return trips_c
+
+
+def _is_throttle(kind: str) -> bool:
+    return not _NOTICE.search(kind) and bool(_ALERT.search(kind) or _CLAMP.search(kind))
 
 
 def _hottest_c(tree: Tree, watch: _Watch) -> Optional[float]:
@@ -147,21 +194,23 @@ def _over_current(tree: Tree, watch: _Watch) -> Optional[int]:
     return sum(numbers) + watch.alarms_seen
 
 
-def _temperatures(tree: Tree) -> List[str]:
+def _zones(tree: Tree) -> List[str]:
+    """The temperatures of board and processor: an AMD processor has no zone, but a monitor."""
+    zones = [folder + "/temp" for kind, folder in _thermal(tree, "thermal_zone") if not _NOT_THE_CHIP.search(kind)]
+    return zones + _temperatures(tree, _CHIP_MONITORS)
+
+
+def _temperatures(tree: Tree, monitors: AbstractSet[str]) -> List[str]:
     paths: List[str] = []
-    for kind, folder in _thermal(tree, "thermal_zone"):
-        if not _NOT_THE_CHIP.search(kind):
-            paths.append(folder + "/temp")
-    for name in tree.glob("/sys/class/hwmon/*/name"):  # an AMD processor has no zone of its own
-        if text(tree, name) in _CHIP_MONITORS:
+    for name in tree.glob("/sys/class/hwmon/*/name"):
+        if text(tree, name) in monitors:
             paths += tree.glob(os.path.dirname(name) + "/temp*_input")
     return paths
 
 
 def _cooling(tree: Tree) -> List[Tuple[str, str]]:
     zones = _thermal(tree, "cooling_device")
-    zones = [(kind, folder) for kind, folder in zones if not _NOTICE.search(kind)]
-    return [(kind, folder + "/cur_state") for kind, folder in zones if _ALERT.search(kind) or _CLAMP.search(kind)]
+    return [(kind, folder + "/cur_state") for kind, folder in zones if _is_throttle(kind)]
 
 
 def _thermal(tree: Tree, name: str) -> List[Tuple[str, str]]:

@@ -1,9 +1,10 @@
-"""The controller of one board in this process: it pins the clock, reads, and leaves the board as it was found.
+"""The controller of one board in this process: it pins its clocks, reads, and leaves the board as it was found.
 
 The order of the steps guarantees that. Before the first write: take the lock, restore what a killed process left
 behind, write the snapshot to disk, install the signal handlers. After the last: compare every file with the snapshot,
 only then delete the snapshot, and only then release the lock. So a process can be killed at any moment: either nothing
-has changed yet, or the snapshot exists.
+has changed yet, or the snapshot exists. A clock that is pinned beside the first one enters the same snapshot before
+its own first write.
 """
 
 import os
@@ -17,14 +18,15 @@ from wattune_agent.board import Board, Clock, Conditions
 from wattune_agent.conditions import conditions
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, NotKept, NotRestored, NotTaken, NotThere
+from wattune_agent.held_clock import HeldClock
 from wattune_agent.leftover import busy_with, give_back, left_behind, lock_path, restore_left_behind
-from wattune_agent.limits import bring_back
 from wattune_agent.lock import Lock
 from wattune_agent.mode import mode, mode_files, mode_id, switch_mode
 from wattune_agent.settings import exceeds
-from wattune_agent.signals import call_before_end, ending, forget, held
-from wattune_agent.snapshot import Snapshot, family_of, snapshots
-from wattune_agent.watch import ANSWERS, ClockWatch, event, now_of, settle
+from wattune_agent.signals import call_before_end, ending, forget
+from wattune_agent.signals import held as signals_held
+from wattune_agent.snapshot import Snapshot, family_of, found_texts, snapshots
+from wattune_agent.watch import event
 
 __all__ = ["Controller", "left_behind", "restore_left_behind"]
 
@@ -53,14 +55,12 @@ class Controller:
         self._turn = threading.RLock()
         self._lock: Optional[Lock] = None
         self._snapshot: Optional[Snapshot] = None
-        self._watch: Optional[ClockWatch] = None
-        self._mhz: Optional[float] = None
-        self._answers = ANSWERS
         self._pid = os.getpid()
         self._looked_s = self._tree.now_s()
-        self._limit_mhz: Optional[float] = None
         self._mode_id: Optional[int] = None
         self._events: List[Dict[str, Any]] = []
+        self._first: Optional[HeldClock] = None
+        self._others = {name: HeldClock(board.tree, clock, self._events) for name, clock in board.others.items()}
         self._conditions: Optional[Tuple[float, Conditions]] = None
         self._mode: Optional[Tuple[float, Dict[str, str]]] = None
 
@@ -90,7 +90,8 @@ class Controller:
             "name": board.name,
             "mode": dict(board.mode),
             "unit": clock.unit if clock is not None else "",
-            "settings_mhz": self._settings_mhz(clock) if clock is not None else [],
+            "settings_mhz": self._settings_mhz(self._main()) if clock is not None else [],
+            "others_mhz": {name: self._settings_mhz(held) for name, held in self._others.items()},
             "rail": sensor.rail if sensor is not None else "",
             "covers": sensor.covers if sensor is not None else "",
             "resolution_w": sensor.resolution_w if sensor is not None else 0.0,
@@ -99,6 +100,7 @@ class Controller:
             "lag_s": sensor.lag_s if sensor is not None else 0.0,
             "problems": list(board.problems),
             "real": self._tree.is_real,
+            "card": board.card.facts() if board.card is not None else None,
         }
 
     def read(self) -> Dict[str, Any]:
@@ -120,6 +122,7 @@ class Controller:
             "temperature_c": now.temperature_c,
             "throttled": list(now.throttled),
             "over_current": now.over_current,
+            "notices": list(now.notices),
             "clock_mhz": clock_mhz,
         }
 
@@ -129,11 +132,12 @@ class Controller:
         Limits that another program changed are written again, up to a few times.
         """
         with self._alone():
-            if self._watch is not None and self._is_ours():
-                self._events += self._watch.look()
-                self._answers = self._watch.answers
+            if self._is_ours() and any(held.mhz is not None for held in self._all()):
+                for held in self._all():
+                    self._events += held.look()
                 self._look_at_mode()
-            events, self._events = self._events, []
+            events = list(self._events)
+            del self._events[:]
         return events
 
     # --------------------------------------------------------------------------------------------------------- changes
@@ -159,8 +163,9 @@ class Controller:
                 self._let_go()
                 raise
 
-    def pin(self, mhz: float) -> Dict[str, Any]:
-        """Set the clock to one of its settings and verify it.
+    def pin(self, mhz: float, others: Optional[Dict[str, float]] = None) -> Dict[str, Any]:
+        """Set the clock to one of its settings and verify it; the same for the ``others`` by their names. Of the clocks
+        beside the first, those that are not named are as they were found.
 
         A clock above the limit that the board had is refused: its power mode sets that limit, in the same file.
 
@@ -168,16 +173,31 @@ class Controller:
         fails, the board is restored first; NotRestored if that fails too. If a change of a pinned clock fails, the
         clock stays pinned where it was, or lower.
         """
-        clock = self._clock()
-        if mhz not in clock.settings_mhz:
-            clocks = ", ".join("{:g}".format(setting) for setting in clock.settings_mhz)
-            raise BadRequest("{} has no {:g} MHz; it has {} MHz".format(self.board.name, mhz, clocks))
+        self._clock()
+        wanted = [(self._main(), mhz)]
+        for name, other_mhz in sorted((others or {}).items()):
+            if name not in self._others:
+                allowed = ", ".join(self._others) or "none"
+                raise BadRequest("{} cannot set {}; allowed: {}".format(self.board.name, name, allowed))
+            wanted.append((self._others[name], other_mhz))
+        for held, held_mhz in wanted:
+            if held_mhz not in held.clock.settings_mhz:
+                clocks = ", ".join("{:g}".format(setting) for setting in held.clock.settings_mhz)
+                raise BadRequest("{} has no {:g} MHz; it has {} MHz".format(self._name_of(held), held_mhz, clocks))
         with self._alone():
             self._take()
-            with self._or_back() if self._mhz is None else self._or_kept(clock, self._mhz):
-                self._check_limit(clock, mhz)
-                self._put(clock, mhz)
-        return {"mhz": mhz}
+            with self._or_back() if self._main().mhz is None else self._or_kept():
+                for held, held_mhz in wanted:
+                    self._check_limit(held, held_mhz)
+                for held, _ in wanted:
+                    self._note(held.clock.files())
+                # What is lowered comes first: no setting on the way draws more than both ends.
+                for held, held_mhz in sorted(wanted, key=lambda pair: not pair[0].lowers(pair[1])):
+                    held.put(held_mhz)
+                for held in self._all():
+                    if held.mhz is not None and held not in dict(wanted):
+                        held.release(self._found(held))
+        return dict(others or {}, mhz=mhz)
 
     def switch_mode(self, number: int) -> None:
         """Switch to another power mode until ``restore``. The switch ends a pin: pin again.
@@ -193,10 +213,12 @@ class Controller:
             self._take()
             with self._or_back():
                 self._note(mode_files(self._tree), before)
-                self._watch = self._mhz = self._mode = None
+                self._forget_pins()
                 switch_mode(self._tree, number)
                 self._mode_id = number
-                self._limit_mhz = self._limit_now(self._clock())
+                for held in self._all():
+                    held.limit_mhz = self._limit_now(held.clock)
+                    held.found = self._texts_now(held.clock)
 
     def restore(self) -> None:
         """Restore the board to its original state; do nothing if nothing has changed.
@@ -209,7 +231,7 @@ class Controller:
             if self._snapshot is None:
                 self._let_go()
                 return
-            self._watch = self._mhz = self._mode = None
+            self._forget_pins()
             try:
                 messages = give_back(self._tree, self._snapshot)
             except NotKept:
@@ -243,6 +265,46 @@ class Controller:
             raise NotThere("no clock that can be set: " + ("; ".join(self.board.problems) or "none was found"))
         return self.board.clock
 
+    def _main(self) -> HeldClock:
+        """The first clock; call it where there is one."""
+        clock = self._clock()
+        if self._first is None or self._first.clock is not clock:
+            self._first = HeldClock(self._tree, clock, self._events)
+        return self._first
+
+    def _all(self) -> List[HeldClock]:
+        return ([] if self._first is None else [self._first]) + list(self._others.values())
+
+    def _name_of(self, held: HeldClock) -> str:
+        return self.board.name if held is self._first else "the {} of {}".format(held.clock.unit, self.board.name)
+
+    def _forget_pins(self) -> None:
+        self._mode = None
+        for held in self._all():
+            held.forget()
+
+    def _found(self, held: HeldClock) -> Dict[str, str]:
+        """The texts of this clock's files before it was pinned; empty if it never was."""
+        assert self._snapshot is not None
+        files = self._snapshot.files if held.found is None else held.found
+        return {path: files[path] for path in held.clock.files() if path in files}
+
+    def _texts_now(self, clock: Clock) -> Optional[Dict[str, str]]:
+        try:
+            return found_texts(self._tree, clock.files())
+        except AgentError:
+            return None
+
+    def _let_loose(self, held: HeldClock) -> None:
+        """Restore a clock whose first pin failed beside others that stay pinned. Raises nothing: the snapshot remains
+        until the board is restored."""
+        found = self._found(held)
+        if found:
+            try:
+                held.release(found)
+            except AgentError:
+                held.forget()
+
     def _take(self) -> None:
         """Prepare the first write: lock, snapshot, signals. A failure here leaves nothing behind."""
         if self._snapshot is not None:
@@ -256,13 +318,15 @@ class Controller:
         try:
             snapshot = self._of_now(clock)
             snapshot.save()
-            for clamp in conditions(self._tree).throttled:
+            for clamp in conditions(self._tree, self.board.family).throttled if self.board.card is None else ():
                 self._events.append(event(self._tree, "clamped", AS_FOUND.format(clamp)))
         except BaseException:
             self._let_go()
             raise
-        self._snapshot, self._answers = snapshot, ANSWERS
-        self._limit_mhz = self._limit_now(clock)
+        self._snapshot = snapshot
+        self._main()
+        for held in self._all():
+            held.begin(self._limit_now(held.clock))
         self._mode_id = mode_id(self._tree)
         call_before_end(self._end)
 
@@ -282,7 +346,7 @@ class Controller:
 
     def _of_now(self, clock: Clock) -> Snapshot:
         family = self.board.family
-        return Snapshot.of_now(self._tree, family, clock.files(), mode(self._tree, family))
+        return Snapshot.of_now(self._tree, family, clock.files(), self._mode_of_board())
 
     def _let_go(self) -> None:
         forget(self._end)
@@ -290,49 +354,6 @@ class Controller:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-    def _put(self, clock: Clock, mhz: float) -> None:
-        """Write the limits, wait for the clock to settle, and watch both from now on."""
-        self._note(clock.files())
-        was_mhz = now_of(clock)
-        clamped = clock.pin(mhz)
-        settle(self._tree, clock, mhz, was_mhz)
-        self._watch = ClockWatch(self._tree, clock, mhz, self._answers, clamped)
-        self._mhz = mhz
-        if clamped:
-            text = "{}: heat, or another limit of the board, throttles the clock below the pin"
-            self._events.append(event(self._tree, "clamped", text.format(self._watch.told)))
-
-    def _keep(self, clock: Clock, before_mhz: float) -> float:
-        """After a failed change, leave the limits if they pin the clock no higher than before; otherwise move them back
-        there, or lower. Returns the pinned clock; raises nothing."""
-        try:
-            now_mhz = clock.pinned_mhz()
-        except AgentError:
-            now_mhz = None
-        if now_mhz is not None and now_mhz < before_mhz and self._watched(clock, now_mhz, {}):
-            return now_mhz
-        watch = self._watch
-        if watch is None or all(failure.clamped for failure in bring_back(self._tree, watch.pinned)):
-            return before_mhz
-        lower = [mhz for mhz in clock.settings_mhz if mhz < before_mhz]
-        for mhz in [*lower[-1:], *lower[:1]]:
-            try:
-                clamped = clock.pin(mhz)
-            except AgentError:
-                continue
-            if self._watched(clock, mhz, clamped):
-                return mhz
-        return before_mhz  # everything that can be written was; the watch retries the rest
-
-    def _watched(self, clock: Clock, mhz: float, clamped: Dict[str, str]) -> bool:
-        try:
-            self._watch = ClockWatch(self._tree, clock, mhz, self._answers, clamped)
-        except AgentError:
-            return False
-        text = "a change of the clock failed; it is held at {:g} MHz, lower than before".format(mhz)
-        self._events.append(event(self._tree, "kept", text))
-        return True
 
     def _note(self, paths: List[str], mode_number: Optional[int] = None) -> None:
         """Add these files, and the mode to return to, to the snapshot before any of them is changed.
@@ -359,24 +380,33 @@ class Controller:
         self._events.append(event(self._tree, "mode switched", text))
         self._mode_id = now
 
-    def _settings_mhz(self, clock: Clock) -> List[float]:
+    def _settings_mhz(self, held: HeldClock) -> List[float]:
         """The settings that the power mode allows: the lowest at least."""
+        clock = held.clock
         if self._snapshot is None:
-            self._limit_mhz = self._limit_before_pin(clock)
-        limit_mhz = self._limit_mhz
+            held.limit_mhz = self._limit_before_pin(clock)
+        limit_mhz = held.limit_mhz
         return [mhz for mhz in clock.settings_mhz if limit_mhz is None or not exceeds(mhz, limit_mhz)] or [
             clock.settings_mhz[0]
         ]
 
     def _limit_before_pin(self, clock: Clock) -> Optional[float]:
         """The upper limit of a clock that this controller has not pinned, or the one before a process pinned it."""
+        for snapshot in self._snapshots():
+            if any(path in snapshot.files for path in clock.files()):
+                return clock.limit_mhz(snapshot.files)
+        return self._limit_now(clock)
+
+    def _snapshots(self) -> List[Snapshot]:
+        """The valid snapshots of this family of boards on disk."""
+        found = []
         for path in snapshots(self._tree):
             if family_of(path) == self.board.family:
                 try:
-                    return clock.limit_mhz(Snapshot.load(path).files)
+                    found.append(Snapshot.load(path))
                 except NotKept:
                     pass
-        return self._limit_now(clock)
+        return found
 
     def _limit_now(self, clock: Clock) -> Optional[float]:
         """The upper limit; None if it cannot be read, or if it may be that of heat."""
@@ -387,13 +417,14 @@ class Controller:
         except AgentError:
             return None
 
-    def _check_limit(self, clock: Clock, mhz: float) -> None:
-        if self._limit_mhz is not None and mhz not in self._settings_mhz(clock):
+    def _check_limit(self, held: HeldClock, mhz: float) -> None:
+        if held.limit_mhz is not None and mhz not in self._settings_mhz(held):
+            limit = "{:g} MHz is above {:g} MHz, the limit of {}".format(mhz, held.limit_mhz, self._name_of(held))
+            if self._mode_id is None:
+                raise BadRequest(limit + " before; raise it first, or choose a lower clock")
             raise BadRequest(
-                "{:g} MHz is above {:g} MHz, the limit of {} in its present power mode; switch to a mode that allows "
-                "it (--mode ID, or sudo nvpmodel -m ID), or choose a lower clock".format(
-                    mhz, self._limit_mhz, self.board.name
-                )
+                limit + " in its present power mode; switch to a mode that allows it (--mode ID, or sudo nvpmodel -m "
+                "ID), or choose a lower clock"
             )
 
     def _look_for_missing(self) -> None:
@@ -406,21 +437,45 @@ class Controller:
         except AgentError:
             return
         if (board.clock is None and found.clock is not None) or (board.sensor is None and found.sensor is not None):
-            board.clock = board.clock or found.clock
+            if board.clock is None:
+                board.clock, board.others = found.clock, found.others
+                self._others = {
+                    name: HeldClock(self._tree, clock, self._events) for name, clock in board.others.items()
+                }
             board.sensor = board.sensor or found.sensor
             board.problems = found.problems
 
     def _now_conditions(self) -> Conditions:
         now_s, cached = self._tree.now_s(), self._conditions
         if cached is None or now_s - cached[0] >= CONDITIONS_S:
-            cached = self._conditions = (now_s, conditions(self._tree))
+            card = self.board.card
+            now = conditions(self._tree, self.board.family) if card is None else card.conditions()
+            cached = self._conditions = (now_s, now)
         return cached[1]
 
     def _now_mode(self) -> Dict[str, str]:
         now_s, cached = self._tree.now_s(), self._mode
         if cached is None or now_s - cached[0] >= CONDITIONS_S:
-            cached = self._mode = (now_s, mode(self._tree, self.board.family))
+            cached = self._mode = (now_s, self._mode_of_board())
         return cached[1]
+
+    def _mode_of_board(self) -> Dict[str, str]:
+        card = self.board.card
+        if card is not None:
+            return card.mode()
+        before = self._mode_before_pin()
+        return mode(self._tree, self.board.family) if before is None else before
+
+    def _mode_before_pin(self) -> Optional[Dict[str, str]]:
+        """The mode before the clocks of CPU or memory were pinned, whose limits are parts of it; None if they are not,
+        or if the power mode was switched since."""
+        if not self.board.others:
+            return None
+        pinned = {path for clock in self.board.others.values() for path in clock.files()}
+        for snapshot in [self._snapshot] if self._snapshot is not None else self._snapshots():
+            if snapshot.mode_id is None and not pinned.isdisjoint(snapshot.files):
+                return dict(snapshot.mode)
+        return None
 
     def _is_ours(self) -> bool:
         return self._pid == os.getpid()
@@ -442,7 +497,7 @@ class Controller:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Admit one thread at a time, and hold back signals."""
-        with held():
+        with signals_held():
             with self._turn:
                 yield
 
@@ -459,10 +514,15 @@ class Controller:
             raise
 
     @contextmanager
-    def _or_kept(self, clock: Clock, before_mhz: float) -> Iterator[None]:
-        """Keep the clock pinned before re-raising any exception from inside: only the pin may hold the cap."""
+    def _or_kept(self) -> Iterator[None]:
+        """Keep every clock pinned that was before re-raising any exception from inside: only a pin may hold the cap."""
+        before = [(held, held.mhz) for held in self._all()]
         try:
             yield
         except BaseException:
-            self._mhz = self._keep(clock, before_mhz)
+            for held, before_mhz in before:
+                if before_mhz is None:
+                    self._let_loose(held)
+                elif held.mhz is not None:
+                    held.keep(before_mhz)
             raise

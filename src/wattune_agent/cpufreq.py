@@ -10,9 +10,11 @@ Sources: kernel ``Documentation/admin-guide/pm/cpufreq.rst``, ``intel_pstate.rst
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from wattune_agent.board import Clock
-from wattune_agent.errors import AgentError, BadRequest, FileFailed, NotRestored, NotTaken
-from wattune_agent.limits import FrequencyLimits, bring_back, whole
-from wattune_agent.tree import Tree
+from wattune_agent.errors import AgentError, BadRequest, FileFailed, NotTaken
+from wattune_agent.limits import FrequencyLimits, whole
+from wattune_agent.restoring import restore_all
+from wattune_agent.settings import thinned
+from wattune_agent.tree import Tree, number
 
 __all__ = ["CpuClock", "find_cpu_clock", "has_cores"]
 
@@ -35,11 +37,17 @@ class CpuClock(Clock):
 
     unit = "cpu"
 
-    def __init__(self, tree: Tree, policies: List[Policy]) -> None:
+    def __init__(self, tree: Tree, policies: List[Policy], most: Optional[int] = None) -> None:
+        """``most``: most settings that are offered; None offers all that are listed."""
         self._tree = tree
         self._policies = sorted(policies, key=lambda policy: -policy.listed_khz[-1])  # stable: the first goes highest
         self.folder = self._policies[0].folder
-        self._khz: Dict[float, int] = {khz / KHZ_PER_MHZ: khz for khz in self._policies[0].listed_khz}
+        fastest = self._policies[0]
+        limit_khz = number(tree, fastest.limits.high_path)
+        listed_khz = fastest.listed_khz
+        if most is not None:
+            listed_khz = tuple(thinned(listed_khz, None if limit_khz is None else int(limit_khz), most))
+        self._khz: Dict[float, int] = {khz / KHZ_PER_MHZ: khz for khz in listed_khz}
         self.settings_mhz = tuple(sorted(self._khz))
         self._boosts = _boosts(tree, [policy.folder for policy in policies])
 
@@ -82,7 +90,14 @@ class CpuClock(Clock):
         return None
 
     def now_mhz(self) -> Optional[float]:
-        """The clock of the fastest policy; None if the driver does not report it."""
+        """The clock of the fastest policy, measured if root reads it; None if the driver does not report it.
+
+        Firmware may hold a core below what was requested, which only the measured one shows: a Jetson's, for example,
+        after an over-current event.
+        """
+        measured_khz = number(self._tree, self.folder + "/cpuinfo_cur_freq")
+        if measured_khz:  # None for other users, and 0 for a core without power
+            return measured_khz / KHZ_PER_MHZ
         path = self.folder + "/scaling_cur_freq"
         if not self._tree.exists(path) or self._tree.read(path).startswith("<"):  # "<unknown>" while it sleeps
             return None
@@ -103,13 +118,11 @@ class CpuClock(Clock):
 
     def restore(self, texts: Dict[str, str]) -> None:
         """Restore boost, then the limits. Raises: NotRestored, after restoring as much as possible."""
-        failures = bring_back(self._tree, texts)
-        if failures:
-            raise NotRestored("; ".join(failure.text for failure in failures))
+        restore_all(self._tree, texts)
 
 
-def find_cpu_clock(tree: Tree) -> Tuple[Optional[CpuClock], List[str]]:
-    """The CPU's clock in this tree and its problems; None if no clock can be used."""
+def find_cpu_clock(tree: Tree, most: Optional[int] = None) -> Tuple[Optional[CpuClock], List[str]]:
+    """The CPU's clock in this tree and its problems; None if no clock can be used. ``most``: as for CpuClock."""
     policies: List[Policy] = []
     problems: List[str] = []
     for folder in _folders(tree):
@@ -124,7 +137,7 @@ def find_cpu_clock(tree: Tree) -> Tuple[Optional[CpuClock], List[str]]:
             "none; in a container, is /sys the board's?)".format(BASE)
         )
         return None, problems
-    return CpuClock(tree, policies), problems
+    return CpuClock(tree, policies, most), problems
 
 
 def _folders(tree: Tree) -> List[str]:

@@ -15,8 +15,10 @@ import re
 from typing import Dict, List, Optional, Tuple
 
 from wattune_agent.board import Clock
-from wattune_agent.errors import AgentError, BadRequest, NotRestored, NotTaken
-from wattune_agent.limits import FrequencyLimits, bring_back, whole
+from wattune_agent.errors import AgentError, BadRequest, NotTaken
+from wattune_agent.limits import FrequencyLimits, whole
+from wattune_agent.restoring import restore_all
+from wattune_agent.settings import thinned
 from wattune_agent.tree import Tree, real, text
 
 __all__ = ["GpuClock", "find_gpu_clock"]
@@ -25,9 +27,6 @@ HZ_PER_MHZ = 1000000
 
 NAMES = ("gv11b", "gp10b", "ga10b", "gb10b", "gpu")
 """Names of the GPU's node: Xavier, TX2, Orin, Thor; Nano and TX1, and Orin since JetPack 6."""
-
-MOST_SETTINGS = 16
-"""Most frequencies that are offered: a Thor lists 170, which nobody could measure one by one."""
 
 _PCI = re.compile(r"^.*/[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?=/)")
 
@@ -51,7 +50,8 @@ class GpuClock(Clock):
         listed_hz = sorted(
             {int(text) for text in tree.read(folder + "/available_frequencies").split() if text.isdigit()}
         )
-        listed_hz = _thinned([hz for hz in listed_hz if hz > 0], text(tree, self._limits.high_path))
+        limit = text(tree, self._limits.high_path)
+        listed_hz = thinned([hz for hz in listed_hz if hz > 0], int(limit) if limit.isdigit() else None)
         self._hz: Dict[float, int] = {hz / HZ_PER_MHZ: hz for hz in listed_hz}
         if not self._hz:
             raise BadRequest("{}/available_frequencies lists no frequency".format(folder))
@@ -110,9 +110,7 @@ class GpuClock(Clock):
 
     def restore(self, texts: Dict[str, str]) -> None:
         """Restore the limits, then the power switch. Raises: NotRestored, after restoring as much as possible."""
-        failures = bring_back(self._tree, texts)
-        if failures:
-            raise NotRestored("; ".join(failure.text for failure in failures))
+        restore_all(self._tree, texts)
 
 
 def find_gpu_clock(tree: Tree) -> Tuple[Optional[GpuClock], List[str]]:
@@ -157,15 +155,6 @@ def _device(tree: Tree, folder: str) -> str:
     if tree.exists(folder + "/device"):
         return folder + "/device"
     return folder.rsplit("/", 2)[0]
-
-
-def _thinned(listed: List[int], limit: str) -> List[int]:
-    """At most ``MOST_SETTINGS`` of the frequencies, ascending and evenly spread, and the limit of the power mode."""
-    if len(listed) <= MOST_SETTINGS:
-        return listed
-    steps = MOST_SETTINGS - 1
-    kept = {listed[round(step * (len(listed) - 1) / steps)] for step in range(steps + 1)}
-    return sorted(kept | {hz for hz in listed if str(hz) == limit})
 
 
 def _listed(settings_mhz: Tuple[float, ...]) -> str:

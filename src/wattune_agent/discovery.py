@@ -1,22 +1,34 @@
 """The boards in a tree, and the parts of each: a clock, a power sensor, a name, a mode."""
 
 import re
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
+from wattune_agent.amdgpu import find_amd
 from wattune_agent.board import Board, Clock, PowerSensor
 from wattune_agent.cpufreq import find_cpu_clock
 from wattune_agent.devfreq import find_gpu_clock
+from wattune_agent.drm import UNTRIED, best_card, card_name
+from wattune_agent.emc import find_memory_clock
 from wattune_agent.errors import AgentError, BadRequest, NotThere
 from wattune_agent.ina3221 import find_rails
 from wattune_agent.mode import mode
+from wattune_agent.nvidia import find_card, is_card
 from wattune_agent.pmic import find_pmic, is_raspberry
 from wattune_agent.rapl import find_rapl
 from wattune_agent.tree import Tree, first_text, text
+from wattune_agent.xe import find_xe
 
-__all__ = ["FAMILIES", "board_name", "families", "find_board", "is_tegra"]
+__all__ = ["FAMILIES", "board_name", "compatible", "families", "find_board", "is_tegra"]
 
-FAMILIES = ("jetson", "cpu")
-"""The supported families: a Jetson by its GPU, or any computer by its CPU."""
+FAMILIES = ("jetson", "cpu", "amd", "intel")
+"""The supported families: a Jetson by its GPU, any computer by its CPU, and the GPUs of AMD (driver amdgpu) and Intel
+(xe). The first one that is present is the default; the last two come last because no such card was ever tried. Beside
+them, NVIDIA's cards by their names, "nvidia", "nvidia:INDEX" or "nvidia:UUID": never the default."""
+
+CPU_SETTINGS = 6
+"""Most settings of a Jetson's CPU beside its GPU: each multiplies those of the other clocks."""
+
+_CARDS = ("amd", "intel")
 
 _DEVICE_TREES = ("/proc/device-tree", "/sys/firmware/devicetree/base")
 _DMI = "/sys/class/dmi/id/"
@@ -28,22 +40,23 @@ def find_board(tree: Tree, family: str) -> Board:
 
     Raises: BadRequest for a family that does not exist, NotThere if the tree has no board of it.
     """
+    if is_card(family):
+        return find_card(tree, family)
     if family not in FAMILIES:
-        raise BadRequest("unknown family of boards: {!r}; allowed: {}".format(family, ", ".join(FAMILIES)))
-    clock, problems = find_gpu_clock(tree) if family == "jetson" else find_cpu_clock(tree)
-    sensor, more = find_rails(tree) if family == "jetson" else _cpu_sensor(tree)
+        allowed = ", ".join((*FAMILIES, "nvidia, nvidia:INDEX, nvidia:UUID"))
+        raise BadRequest("unknown family of boards: {!r}; allowed: {}".format(family, allowed))
+    clock, sensor, problems = _parts(tree, family)
     if clock is None and sensor is None and not _is_there(tree, family):
-        raise NotThere(
-            "{}: {}".format(_missing(family, tree), "; ".join([*problems, *more]) or "no clock and no sensor")
-        )
+        raise NotThere("{}: {}".format(_missing(family, tree), "; ".join(problems) or "no clock and no sensor"))
     return Board(
         tree,
         family=family,
-        name=board_name(tree) or family,
+        name=_card_name(tree, family) or board_name(tree) or family,
         clock=clock,
         sensor=sensor,
         mode=mode(tree, family),
-        problems=[*problems, *more],
+        problems=problems,
+        others=_others(tree) if family == "jetson" and clock is not None else None,
     )
 
 
@@ -54,7 +67,7 @@ def families(tree: Tree) -> List[str]:
         names.append("jetson")
     if _is_there(tree, "cpu"):
         names.append("cpu")
-    return names
+    return names + [family for family in _CARDS if _is_there(tree, family)]
 
 
 def board_name(tree: Tree) -> str:
@@ -71,6 +84,11 @@ def board_name(tree: Tree) -> str:
     return re.sub(r"\s+", " ", name.replace("\0", " ")).strip()
 
 
+def compatible(tree: Tree) -> str:
+    """The names of board and chip in the device tree, such as "nvidia,p3768-0000+p3767-0005 nvidia,tegra234"."""
+    return first_text(tree, [base + "/compatible" for base in _DEVICE_TREES]).replace("\0", " ")
+
+
 def is_tegra(tree: Tree) -> bool:
     """True if the tree identifies itself as one of NVIDIA's boards."""
     identity = " ".join(text(tree, base + "/" + name) for base in _DEVICE_TREES for name in ("compatible", "model"))
@@ -80,6 +98,33 @@ def is_tegra(tree: Tree) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------- private
+
+
+def _parts(tree: Tree, family: str) -> Tuple[Optional[Clock], Optional[PowerSensor], List[str]]:
+    clock: Optional[Clock]
+    if family in _CARDS:
+        clock, sensor, problems = find_amd(tree) if family == "amd" else find_xe(tree)
+        return clock, sensor, problems if clock is None and sensor is None else [*problems, UNTRIED]
+    clock, problems = find_gpu_clock(tree) if family == "jetson" else find_cpu_clock(tree)
+    sensor, more = find_rails(tree) if family == "jetson" else _cpu_sensor(tree)
+    return clock, sensor, [*problems, *more]
+
+
+def _others(tree: Tree) -> Dict[str, Clock]:
+    """The clocks of a Jetson beside its GPU's, those that this user may set: root, unless files were opened to it."""
+    clocks: Dict[str, Clock] = {}
+    memory = find_memory_clock(tree, compatible(tree))
+    if memory is not None:
+        clocks["memory_clock_mhz"] = memory
+    cpu, _ = find_cpu_clock(tree, CPU_SETTINGS)
+    if cpu is not None and all(map(tree.writable, cpu.files())):
+        clocks["cpu_clock_mhz"] = cpu
+    return clocks
+
+
+def _card_name(tree: Tree, family: str) -> str:
+    folder = best_card(tree, family) if family in _CARDS else None
+    return card_name(tree, family, folder) if folder is not None else ""
 
 
 def _cpu_sensor(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
@@ -106,13 +151,14 @@ def _has_jetson_parts(tree: Tree) -> bool:
 
 def _other_vendor(tree: Tree) -> bool:
     """True for a board that names its vendor: other vendors' boards have a GPU in devfreq too."""
-    compatible = first_text(tree, [base + "/compatible" for base in _DEVICE_TREES])
-    return bool(compatible) or tree.exists(_DMI + "product_name")
+    return bool(compatible(tree)) or tree.exists(_DMI + "product_name")
 
 
 def _is_there(tree: Tree, family: str) -> bool:
     if family == "jetson":
         return is_tegra(tree)
+    if family in _CARDS:
+        return best_card(tree, family) is not None
     if tree.exists("/sys/devices/system/cpu") or tree.exists("/proc/cpuinfo") or is_raspberry(tree):
         return True
     return bool(tree.glob("/sys/class/powercap/intel-rapl:*"))
@@ -121,4 +167,6 @@ def _is_there(tree: Tree, family: str) -> bool:
 def _missing(family: str, tree: Tree) -> str:
     if family == "jetson":
         return "no Jetson here ({})".format(board_name(tree) or "no name")
+    if family in _CARDS:
+        return "no GPU of this kind here"
     return "no CPU to be found in {}".format(tree.root)

@@ -8,11 +8,12 @@ import tempfile
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
+from wattune_agent.cap_window import WINDOW_S
 from wattune_agent.client import AgentClient
 from wattune_agent.errors import AgentError, BadRequest
 from wattune_agent.guarded import run_guarded
 from wattune_agent.outcome import GuardRequest, Report, as_record, in_words
-from wattune_agent.quantities import CELSIUS, MHZ, limit, quantity
+from wattune_agent.quantities import CELSIUS, MHZ, limit, quantity, window
 from wattune_agent.settings import nearest
 from wattune_agent.supply import load_supply
 from wattune_agent.tree import Tree
@@ -23,7 +24,9 @@ __all__ = ["add_options", "guard", "stdout_aside"]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``guard``, except the folder of the board's files."""
     parser.add_argument(
-        "--device", metavar="NAME", help="jetson, cpu or agent[:SOCKET]; default: the board that is found"
+        "--device",
+        metavar="NAME",
+        help="jetson, cpu, amd, intel, nvidia[:CARD] or agent[:SOCKET]; default: the board that is found",
     )
     parser.add_argument("--clock", type=quantity(MHZ), metavar="612MHz", help="pin the clock at this frequency")
     parser.add_argument(
@@ -32,6 +35,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=(None, "module"),
         metavar="10W",
         help="lower the clock above this power; also 12W@supply",
+    )
+    parser.add_argument(
+        "--cap-window",
+        type=window,
+        metavar="1s",
+        help="time over which the mean power stays under the cap; peak: every single reading "
+        "(default: 1s, or the time that the sensor averages over if that is longer)",
     )
     parser.add_argument("--max-temp", type=quantity(CELSIUS), metavar="80C", help="... or above this temperature")
     parser.add_argument("--mode", metavar="ID", help="switch to this nvpmodel mode, and back afterwards")
@@ -60,6 +70,7 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
                 cap_w,
                 supply_cap_w,
                 options.max_temp,
+                _window(options, board),
             )
             with stdout_aside(options.json):
                 report = run_guarded(
@@ -67,6 +78,7 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
                     request.command,
                     clock_mhz=request.clock_mhz,
                     cap_w=request.cap_w,
+                    window_s=request.cap_window_s,
                     max_temp_c=request.max_temp_c,
                     say=_say,
                 )
@@ -100,6 +112,19 @@ def _switch(controller: Any, mode: str) -> None:
     if not mode.isdigit():
         raise BadRequest("--mode {}: not a power mode; allowed: its nvpmodel number, such as 0".format(mode))
     controller.switch_mode(int(mode))
+
+
+def _window(options: Any, board: Dict[str, Any]) -> Optional[float]:
+    """The cap's window, which the sensor has to resolve; None if every reading counts."""
+    window_s: Optional[float] = options.cap_window
+    if window_s is None:
+        return max(WINDOW_S, float(board["window_s"]))
+    if window_s == 0:
+        return None
+    if window_s < board["window_s"]:
+        text = "--cap-window {:g}s: this sensor averages over {:g} s; allowed: that or more, or peak"
+        raise BadRequest(text.format(window_s, board["window_s"]))
+    return window_s
 
 
 def _cap(options: Any, board: Dict[str, Any]) -> Tuple[Optional[float], Optional[float]]:

@@ -4,7 +4,8 @@ import shutil
 import threading
 from typing import Any, Callable, Dict, List, Optional
 
-from wattune_agent.cap_guard import CapGuard, is_above, is_too_hot, told
+from wattune_agent.cap_guard import CapGuard, is_too_hot, told
+from wattune_agent.cap_window import CapWindow
 from wattune_agent.errors import AgentError, BadRequest, NotThere
 from wattune_agent.outcome import Report, missed
 from wattune_agent.program import DEAD_S, GuardedProgram
@@ -33,13 +34,15 @@ def run_guarded(
     *,
     clock_mhz: Optional[float] = None,
     cap_w: Optional[float] = None,
+    window_s: Optional[float] = None,
     max_temp_c: Optional[float] = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Run a program, pinned, metered and guarded; restore the board in any case.
 
     ``controller`` has ``describe``, ``read``, ``claim``, ``pin``, ``check`` and ``restore``, and may have ``guard``.
-    Without ``clock_mhz`` the clock is left alone until a reading exceeds the cap. The program receives SIGINT, SIGTERM,
+    Without ``clock_mhz`` the clock is left alone until the power exceeds the cap: its mean over ``window_s``, or a
+    single reading (None). The program receives SIGINT, SIGTERM,
     SIGHUP, SIGQUIT and Ctrl-Z of this process, which ends when the program does. SIGTERM, and SIGKILL
     ``program.KILL_S`` later, stop it if power exceeds the cap at the lowest clock, the clock cannot be changed, the
     sensor gives no reading for ``BLIND_S``, or this process is killed. ``say`` is called with a line for each event,
@@ -53,7 +56,13 @@ def run_guarded(
     if shutil.which(command[0]) is None:
         raise BadRequest("program not found: {}".format(command[0]))
     return guard_program(
-        controller, GuardedProgram(command), clock_mhz=clock_mhz, cap_w=cap_w, max_temp_c=max_temp_c, say=say
+        controller,
+        GuardedProgram(command),
+        clock_mhz=clock_mhz,
+        cap_w=cap_w,
+        window_s=window_s,
+        max_temp_c=max_temp_c,
+        say=say,
     )
 
 
@@ -63,6 +72,7 @@ def guard_program(
     *,
     clock_mhz: Optional[float] = None,
     cap_w: Optional[float] = None,
+    window_s: Optional[float] = None,
     max_temp_c: Optional[float] = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
@@ -71,7 +81,7 @@ def guard_program(
     reading = controller.read()
     if max_temp_c is not None and reading.get("temperature_c") is None:
         raise NotThere("{}: no temperature is available, so it cannot be limited".format(board["name"]))
-    run = _Run(controller, board, reading["power_w"], program, clock_mhz, cap_w, max_temp_c, say)
+    run = _Run(controller, board, reading["power_w"], program, clock_mhz, cap_w, window_s, max_temp_c, say)
     try:
         run.prepare()
         run.run()
@@ -89,22 +99,24 @@ class _Run:
         program: GuardedProgram,
         clock_mhz: Optional[float],
         cap_w: Optional[float],
+        window_s: Optional[float],
         max_temp_c: Optional[float],
         say: Callable[[str], None],
     ) -> None:
         self._controller, self._board, self._program, self._time = controller, board, program, program.time
         self._settings = list(board["settings_mhz"])
         self._clock_mhz, self._cap_w, self._max_temp_c, self._say = clock_mhz, cap_w, max_temp_c, say
+        self._window = CapWindow.of_board(board, cap_w, window_s)
         self._settle_s = board["window_s"] + board["lag_s"] + board["period_s"]
         delay_s = board["lag_s"] + (board["window_s"] + board["period_s"]) / 2
-        self._joules = Joules(cap_w, delay_s)
+        self._joules = Joules(CapWindow.of_board(board, cap_w, window_s), delay_s)
         self._stuck = Stuck(board["period_s"])
         self._first_w = power_w
         self._recent = RecentClock(self._settings)
         self._guard: Optional[CapGuard] = None
         if clock_mhz is not None or not self._settings:
             ladder = [setting for setting in self._settings if clock_mhz is not None and setting <= clock_mhz]
-            self._guard = CapGuard(ladder, self._pin, cap_w, self._settle_s, max_temp_c)
+            self._guard = self._new_guard(ladder)
         self._pulse = Pulse(program.now_s)
         self._hottest_c: Optional[float] = None
         self._reported_events = 0
@@ -128,7 +140,7 @@ class _Run:
         if not self._settings:
             self._tell("no clock", "the board has no clock to lower: a program that stays above a limit is stopped")
         elif hasattr(self._controller, "guard"):
-            self._controller.guard(self._cap_w, self._max_temp_c)
+            self._controller.guard(self._cap_w, self._max_temp_c, self._window.window_s)
         elif self._clock_mhz is None:
             self._controller.claim()
 
@@ -224,6 +236,7 @@ class _Run:
 
     def _judge(self, time_s: float, reading: Dict[str, Any]) -> None:
         power_w, temperature_c = reading["power_w"], reading.get("temperature_c")
+        self._window.add(time_s, power_w)
         if temperature_c is not None:
             self._hottest_c = max(temperature_c, self._hottest_c or temperature_c)
         stuck = self._stuck.notice(time_s, power_w)
@@ -233,13 +246,10 @@ class _Run:
             return
         if self._guard is None:
             self._recent.add(time_s, reading.get("clock_mhz"))
-            if not (is_above(power_w, self._cap_w) or is_too_hot(temperature_c, self._max_temp_c)):
+            if not (self._window.is_above or is_too_hot(temperature_c, self._max_temp_c)):
                 return
             # Step down from the clock that the board chose under this load.
-            begin = self._recent.highest
-            self._guard = CapGuard(
-                self._settings, self._pin, self._cap_w, self._settle_s, self._max_temp_c, free_at=begin
-            )
+            self._guard = self._new_guard(self._settings, free_at=self._recent.highest)
         try:
             self._guard(time_s, power_w, temperature_c)
         except AgentError as error:
@@ -250,6 +260,17 @@ class _Run:
             self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
         if self._guard.stopped:
             self._stop("the limit is exceeded even at the lowest clock")
+
+    def _new_guard(self, ladder: List[float], free_at: Optional[float] = None) -> CapGuard:
+        return CapGuard(
+            ladder,
+            self._pin,
+            self._cap_w,
+            self._settle_s,
+            self._max_temp_c,
+            free_at=free_at,
+            window=self._window,
+        )
 
     def _beat(self) -> None:
         """Restart every timeout after this process was itself stopped: a gap in its readings then proves nothing."""

@@ -5,6 +5,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from wattune_agent.cap_guard import told
+from wattune_agent.cap_window import CapWindow
 from wattune_agent.ceiling import Ceiling
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotThere
 from wattune_agent.party import Hold, Party, Teller, say
@@ -61,6 +62,7 @@ class BoardLease:
     def _forget(self) -> None:
         self._holder: Optional[Party] = None
         self._pin_mhz: Optional[float] = None
+        self._others: Dict[str, float] = {}
         self._recent: Optional[RecentClock] = None
         self._ceiling: Optional[Ceiling] = None
         self._lapsed = False
@@ -97,8 +99,9 @@ class BoardLease:
         finally:
             self._reading.release()
 
-    def pin(self, party: Party, mhz: float) -> Dict[str, Any]:
-        """Take the board and hold its clock at ``mhz``, or at the guard's ceiling if that is lower.
+    def pin(self, party: Party, mhz: float, others: Optional[Dict[str, float]] = None) -> Dict[str, Any]:
+        """Take the board and hold its clock at ``mhz``, or at the guard's ceiling if that is lower, and the ``others``
+        where they are asked for: the guard does not lower those.
 
         Raises: Busy, BadRequest, and the board's errors.
         """
@@ -108,22 +111,25 @@ class BoardLease:
             raise BadRequest("{:g} MHz cannot be pinned; allowed: {}".format(mhz, clocks))
         with self._lock:
             self._take(party)
-            before, last_pin = self.mhz, self._pin_mhz
-            self._pin_mhz = mhz
+            before, last_pin, last_others = self.mhz, self._pin_mhz, self._others
+            self._pin_mhz, self._others = mhz, dict(others or {})
             try:
                 self._apply(again=True)
             except Exception:
                 # A change that failed for its client is not retried; of the two clocks it wanted, keep the lower.
                 is_held = self.mhz is not None and last_pin is not None
                 self._pin_mhz = min(last_pin or mhz, mhz) if is_held else None
+                self._others = last_others
                 if self._pin_mhz is None and self._ceiling is None:
                     self._forget()
                 raise
             if self._ceiling is not None and before is not None and mhz < before:
                 self._ceiling.lowered()
-            return {"mhz": self.mhz}
+            return dict(self._others, mhz=self.mhz)
 
-    def guard(self, party: Party, cap_w: Optional[float], max_temp_c: Optional[float]) -> Dict[str, Any]:
+    def guard(
+        self, party: Party, cap_w: Optional[float], max_temp_c: Optional[float], window_s: Optional[float] = None
+    ) -> Dict[str, Any]:
         """Take the board and guard it; without both numbers, end the guard.
 
         Raises: Busy; NotThere, NoReading if there is no clock or reading to guard with; Forbidden and other errors that
@@ -150,9 +156,11 @@ class BoardLease:
                     self._forget()
                 raise
             ceiling = self._ceiling
-            if ceiling is None or (ceiling.cap_w, ceiling.max_temp_c) != (cap_w, max_temp_c):
+            asked = cap_w, window_s, max_temp_c
+            if ceiling is None or (ceiling.window.cap_w, ceiling.window.window_s, ceiling.max_temp_c) != asked:
                 settle_s = board["window_s"] + board["lag_s"] + board["period_s"]
-                self._ceiling = Ceiling(board["settings_mhz"], cap_w, max_temp_c, settle_s)
+                window = CapWindow.of_board(board, cap_w, window_s)
+                self._ceiling = Ceiling(board["settings_mhz"], window, max_temp_c, settle_s)
                 self._seen_s = self._now_s()
             self._apply()
         return {}
@@ -247,7 +255,7 @@ class BoardLease:
             temperature_c = reading.get("temperature_c")
             events = ceiling(self._latest_s, reading["power_w"], temperature_c, at, self._pin_mhz, is_held=is_held)
             for event in events:
-                self._tell("guard", told(event, ceiling.cap_w, ceiling.max_temp_c))
+                self._tell("guard", told(event, ceiling.window.cap_w, ceiling.max_temp_c))
             self._quietly("the clock cannot be lowered", self._apply)
 
     def _at(self, reading: Dict[str, Any]) -> float:
@@ -290,7 +298,7 @@ class BoardLease:
         if target is None:
             self._tell_all(self._hold.give_back())
         else:
-            self._hold.put(target, again)
+            self._hold.put(target, self._others, again)
 
     def _release(self) -> None:
         try:

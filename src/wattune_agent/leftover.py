@@ -6,9 +6,10 @@ from typing import List, Optional
 from wattune_agent.conditions import conditions
 from wattune_agent.devfreq import find_gpu_clock
 from wattune_agent.errors import AgentError, Busy, FileFailed, Forbidden, NotKept, NotRestored
-from wattune_agent.limits import bring_back, is_of_gpu, may_write
-from wattune_agent.lock import Lock, holders
+from wattune_agent.limits import is_of_gpu, may_write
+from wattune_agent.lock import Lock, holders, place
 from wattune_agent.mode import mode_id, switch_mode
+from wattune_agent.restoring import bring_back
 from wattune_agent.snapshot import Snapshot, boot_id, family_of, has_ended, is_strangers, snapshots, started_at
 from wattune_agent.tree import Tree, real
 
@@ -82,7 +83,7 @@ def give_back(tree: Tree, snapshot: Snapshot) -> List[str]:
     failures = [] if began_anew else bring_back(tree, snapshot.files)
     messages: List[str] = []
     if failures and all(failure.clamped for failure in failures):
-        clamps = conditions(tree).throttled
+        clamps = conditions(tree, snapshot.family).throttled
         if clamps:
             messages = ["{}; {} throttles it now, but it was written".format(failures[0].text, ", ".join(clamps))]
             failures = []
@@ -161,7 +162,7 @@ def _lock(tree: Tree, snapshot: Snapshot) -> Optional[Lock]:
         return None
     path = lock_path(list(snapshot.files))
     try:
-        os.close(os.open(tree.inside(path), os.O_RDONLY | os.O_CLOEXEC))
+        os.close(os.open(place(tree, path), os.O_RDONLY | os.O_CLOEXEC))
     except (OSError, FileFailed, Forbidden):
         return None
     return Lock(tree, path)

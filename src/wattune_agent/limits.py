@@ -1,4 +1,4 @@
-"""The two files that bound a frequency, the restore of files, and the files that a restore may write.
+"""The two files that bound a frequency, and the files that a restore may write.
 
 Kernels treat these files in two ways. Older ones refuse (EINVAL) a minimum above the maximum, newer ones accept it and
 silently let the maximum win. Both accept the order used here: the minimum is never above the maximum. Newer kernels
@@ -23,13 +23,18 @@ from wattune_agent.tree import Tree
 
 __all__ = [
     "HIGHEST_MHZ",
+    "PAIRS",
+    "PAUSE_S",
+    "TRIES",
     "Failure",
     "FrequencyLimits",
-    "bring_back",
+    "compared",
     "fits",
+    "is_limit",
     "is_of_gpu",
     "is_of_mode",
     "may_write",
+    "per_mhz_of",
     "same_text",
     "tolerance_of",
     "whole",
@@ -44,7 +49,9 @@ PAUSE_S = 0.02
 HIGHEST_MHZ = 10000
 """A limit above this is not plausible: an unlimited one reads as the top clock, or as 2147483647 Hz."""
 
-_PAIRS = {"max_freq": ("min_freq", 1000000), "scaling_max_freq": ("scaling_min_freq", 1000)}
+PAIRS = {"max_freq": ("min_freq", 1000000), "scaling_max_freq": ("scaling_min_freq", 1000)}
+_IN_MHZ = "/freq0"
+"""The folder of an Intel GPU's limits, which have the names of devfreq's, but are in MHz."""
 
 Failure = NamedTuple("Failure", [("path", str), ("text", str), ("clamped", bool)])
 Failure.__doc__ = """A file that was not restored, and why. ``clamped``: the write succeeded, but the file reads lower,
@@ -54,7 +61,7 @@ as it does while the kernel throttles the clock."""
 class FrequencyLimits:
     """The smallest and the largest allowed frequency, each a file with a whole number in it.
 
-    ``per_mhz``: the files' units per MHz (1000000 in devfreq, 1000 in cpufreq).
+    ``per_mhz``: the files' units per MHz (1000000 in devfreq, 1000 in cpufreq, 1 in xe).
     """
 
     def __init__(self, tree: Tree, low_path: str, high_path: str, per_mhz: int) -> None:
@@ -123,7 +130,7 @@ class FrequencyLimits:
                     self._tree.write(path, texts[path])
                 except AgentError as error:
                     errors[path] = str(error)
-            failures = _compared(self._tree, texts, errors, self.tolerance)
+            failures = compared(self._tree, texts, errors, self.tolerance)
             if not failures:
                 break
         return failures
@@ -135,26 +142,6 @@ class FrequencyLimits:
         if attempt == TRIES - 1:
             raising = not raising
         return [self.high_path, self.low_path] if raising else [self.low_path, self.high_path]
-
-
-def bring_back(tree: Tree, texts: Dict[str, str]) -> List[Failure]:
-    """Write back each file's text, in this order but limits in pairs; returns the failures.
-
-    Every file that can be restored is, even if others fail.
-    """
-    failures: List[Failure] = []
-    restored = set()
-    for path, text in texts.items():
-        if path in restored:
-            continue
-        pair = _pair(path, texts)
-        if pair is None:
-            failures += _write(tree, path, text)
-            continue
-        low_path, high_path, per_mhz = pair
-        restored |= {low_path, high_path}
-        failures += FrequencyLimits(tree, low_path, high_path, per_mhz).restore(texts[low_path], texts[high_path])
-    return failures
 
 
 def whole(tree: Tree, path: str) -> int:
@@ -177,40 +164,30 @@ def same_text(one: str, other: str, tolerance: int = 0) -> bool:
 
 
 def tolerance_of(path: str) -> int:
-    """The allowed difference between a written and a read limit: 1 kHz in the file's unit; 0 for any other file."""
-    name = path.rsplit("/", 1)[-1]
-    for high, (low, per_mhz) in _PAIRS.items():
+    """The allowed difference between a written and a read limit: 1 kHz in the file's unit; 0 for any other file.
+
+    1 MHz of a memory clock, which firmware derives from a PLL: 3199 MHz may read 3200.
+    """
+    return per_mhz_of(path) // (1 if _EMC_RATE.fullmatch(path) else 1000)
+
+
+def is_limit(path: str) -> bool:
+    """True if the file is a limit of a frequency."""
+    return bool(per_mhz_of(path))
+
+
+def per_mhz_of(path: str) -> int:
+    """The file's units per MHz; 0 for a file that is not a limit of a frequency."""
+    if _EMC_RATE.fullmatch(path):
+        return 1000000
+    folder, _, name = path.rpartition("/")
+    for high, (low, per_mhz) in PAIRS.items():
         if name in (low, high):
-            return per_mhz // 1000
+            return 1 if folder.endswith(_IN_MHZ) else per_mhz
     return 0
 
 
-def _pair(path: str, texts: Dict[str, str]) -> Optional[Tuple[str, str, int]]:
-    folder, _, name = path.rpartition("/")
-    for high, (low, per_mhz) in _PAIRS.items():
-        low_path, high_path = folder + "/" + low, folder + "/" + high
-        if name in (low, high) and low_path in texts and high_path in texts:
-            return low_path, high_path, per_mhz
-    return None
-
-
-def _write(tree: Tree, path: str, text: str) -> List[Failure]:
-    failures: List[Failure] = []
-    for attempt in range(TRIES):
-        if attempt:
-            tree.sleep(PAUSE_S)
-        errors: Dict[str, str] = {}
-        try:
-            tree.write(path, text)
-        except AgentError as error:
-            errors[path] = str(error)
-        failures = _compared(tree, {path: text}, errors, tolerance_of(path))
-        if not failures:
-            break
-    return failures
-
-
-def _compared(tree: Tree, texts: Dict[str, str], errors: Dict[str, str], tolerance: int) -> List[Failure]:
+def compared(tree: Tree, texts: Dict[str, str], errors: Dict[str, str], tolerance: int) -> List[Failure]:
     """Compare the files with the texts; an error of a write does not count if the file contains the text anyway."""
     failures = []
     for path, text in texts.items():
@@ -241,21 +218,35 @@ _CPUFREQ = re.compile(_CPU + r"(?:cpufreq/policy[0-9]+|cpu[0-9]+/cpufreq)/scalin
 _RAILGATE = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*railgate_enable")
 _POWER = re.compile(r"/sys/devices/(?:[^/]+/)*[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/power/control")
 _BOOST = re.compile(_CPU + r"(?:cpufreq/boost|intel_pstate/no_turbo|(?:cpufreq/policy[0-9]+|cpu[0-9]+/cpufreq)/boost)")
+_CARD = re.compile(r"/nvml/[A-Za-z0-9-]{1,90}/locked_clock_mhz")
 _CORE = re.compile(_CPU + r"cpu[0-9]+/online")
+_XE = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*tile[0-9]+/gt[0-9]+/freq0/(?:min|max)_freq")
+_AMD = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*power_dpm_force_performance_level")
 _MEMORY = re.compile(r"/sys/kernel/(?:nvpmodel_clk_cap/emc|nvpmodel_emc_cap/emc_iso_cap)")
+_EMC_LOCK = re.compile(r"/sys/kernel/debug/(?:bpmp/debug/clk/emc/mrq_rate_locked|clk/override\.emc/clk_state)")
+_EMC_RATE = re.compile(r"/sys/kernel/debug/(?:bpmp/debug/clk/emc/rate|clk/override\.emc/clk_rate)")
 
 _FREQUENCY = re.compile(r"\s*[0-9]{1,12}\s*", re.ASCII)
 _RUNTIME = re.compile(r"\s*(?:auto|on)\s*", re.ASCII)
+# Not "manual" and "perf_determinism": what was chosen under them cannot be read, so it could not be restored.
+_LEVEL = re.compile(r"\s*(?:auto|low|high|profile_(?:standard|min_sclk|min_mclk|peak))\s*", re.ASCII)
 _SWITCH = re.compile(r"\s*[01]\s*", re.ASCII)
 
+_UNLOCKED = re.compile(r"none")
+
 _KINDS = (
+    (_CARD, _UNLOCKED),
     (_DEVFREQ, _FREQUENCY),
     (_CPUFREQ, _FREQUENCY),
     (_RAILGATE, _SWITCH),
     (_POWER, _RUNTIME),
     (_BOOST, _SWITCH),
+    (_XE, _FREQUENCY),
+    (_AMD, _LEVEL),
     (_CORE, _SWITCH),
     (_MEMORY, _FREQUENCY),
+    (_EMC_LOCK, _SWITCH),
+    (_EMC_RATE, _FREQUENCY),
 )
 
 
@@ -265,13 +256,12 @@ def fits(path: str, text: str) -> bool:
         return False
     if not any(file.fullmatch(path) and form.fullmatch(text) for file, form in _KINDS):
         return False
-    khz = tolerance_of(path)
-    return not khz or int(text) <= HIGHEST_MHZ * 1000 * khz
+    return not is_limit(path) or int(text) <= HIGHEST_MHZ * per_mhz_of(path)
 
 
 def is_of_mode(path: str) -> bool:
-    """True if only a switch of the power mode changes this file: a core's switch, a cap on the memory clock."""
-    return bool(_CORE.fullmatch(path) or _MEMORY.fullmatch(path))
+    """True if only a switch of the power mode changes this file: a core's switch."""
+    return bool(_CORE.fullmatch(path))
 
 
 def is_of_gpu(path: str) -> bool:

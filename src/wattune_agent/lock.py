@@ -1,4 +1,4 @@
-"""One controller per board: a lock on the file of the clock's upper limit.
+"""One controller per board: a lock on the file of the clock's upper limit, or on one beside a card's snapshots.
 
 The kernel releases it when the process ends, for any reason, and it holds for all users and for containers that see the
 same ``/sys``. For a container with a ``/sys`` of its own network namespace these are different files to the kernel:
@@ -10,9 +10,10 @@ import os
 from typing import Any, List, Optional
 
 from wattune_agent.errors import FileFailed, Forbidden
-from wattune_agent.tree import Tree
+from wattune_agent.folders import state_folder
+from wattune_agent.tree import Tree, card_of
 
-__all__ = ["Lock", "holders"]
+__all__ = ["Lock", "holders", "place"]
 
 LOCKS = "/proc/locks"
 """Every file lock that this user, or this container, can see. Source: proc(5)."""
@@ -64,11 +65,24 @@ class Lock:
 
     def _open(self) -> int:
         try:
-            return os.open(self._tree.inside(self.path), os.O_RDONLY | os.O_CLOEXEC)
+            path, flags = place(self._tree, self.path), os.O_RDONLY | os.O_CLOEXEC
+            if card_of(self.path):
+                os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+                flags |= os.O_CREAT | os.O_NOFOLLOW
+            return os.open(path, flags, 0o644)
         except PermissionError as error:
             raise Forbidden("{} may not be read by this user".format(self.path)) from error
         except OSError as error:
             raise FileFailed("{} cannot be opened: {}".format(self.path, error.strerror)) from error
+
+
+def place(tree: Tree, path: str) -> str:
+    """The file on this machine that is locked for this file of the tree. Raises: FileFailed.
+
+    A card has none of the kernel's, so one beside the snapshots is locked; wattune's ``--device nvidia`` locks it too.
+    """
+    uuid = card_of(path)
+    return os.path.join(state_folder(tree), "nvidia-{}.lock".format(uuid)) if uuid else tree.inside(path)
 
 
 def holders(tree: Tree, path: str) -> List[str]:
@@ -77,13 +91,13 @@ def holders(tree: Tree, path: str) -> List[str]:
     A line is "2: FLOCK  ADVISORY  WRITE 4242 00:15:1234 0 EOF"; one with "->" belongs to a waiting process.
     """
     try:
-        status = os.stat(tree.inside(path))
+        status = os.stat(place(tree, path))
         with open(LOCKS, encoding="ascii", errors="replace") as file:
             lines = [line.split() for line in file]
     except (OSError, FileFailed):
         return []
-    place = "{:02x}:{:02x}:{}".format(os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
-    pids = [line[4] for line in lines if len(line) > 5 and line[1] == "FLOCK" and line[5] == place]
+    inode = "{:02x}:{:02x}:{}".format(os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
+    pids = [line[4] for line in lines if len(line) > 5 and line[1] == "FLOCK" and line[5] == inode]
     return ["process {} ({})".format(pid, _command(pid)) for pid in pids if pid.isdigit() and int(pid) > 0]
 
 

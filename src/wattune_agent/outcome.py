@@ -9,24 +9,26 @@ __all__ = ["GuardRequest", "Report", "as_record", "in_words", "missed"]
 
 class GuardRequest(NamedTuple):
     """The request to ``guard``. ``cap_w`` is the limit at the board's own sensor; ``supply_cap_w`` is the cap requested
-    at the supply, if it was requested there."""
+    at the supply, if it was requested there. ``cap_window_s``: seconds over which its mean power has to stay under the
+    limit; None: every reading."""
 
     command: List[str]
     clock_mhz: Optional[float]
     cap_w: Optional[float]
     supply_cap_w: Optional[float]
     max_temp_c: Optional[float]
+    cap_window_s: Optional[float] = None
 
 
 class Report(NamedTuple):
     """The results of a guarded run. Energy, mean and peak come from the sensor's readings, ten times a second.
 
     Time is the program's: it stops while the program is paused by Ctrl-Z. ``above_cap_s``: time during which the latest
-    reading was above the cap. ``hottest_c``: the highest temperature, None without any. ``events``: ``{"time_s",
-    "kind", "text"}`` in seconds since the program began; those of the guard also have ``power_w``, ``action``,
-    ``setting``. An event of kind "not kept" means that a limit was exceeded, one of kind "not restored" that the board
-    is not in its original state; ``restore_left_behind`` can then restore it. ``exit_code``: the program's (128 + n if
-    signal n ended it), or 4. ``ended``: "finished", "interrupted" or "stopped for safety".
+    reading, or the mean over the cap's window, was above the cap. ``hottest_c``: the highest temperature, None without
+    any. ``events``: ``{"time_s", "kind", "text"}`` in seconds since the program began; those of the guard also have
+    ``power_w``, ``action``, ``setting``. An event of kind "not kept" means that a limit was exceeded, one of kind "not
+    restored" that the board is not in its original state; ``restore_left_behind`` can then restore it. ``exit_code``:
+    the program's (128 + n if signal n ended it), or 4. ``ended``: "finished", "interrupted" or "stopped for safety".
     """
 
     time_s: float
@@ -79,6 +81,7 @@ def as_record(report: Report, request: GuardRequest, *, device: str, mode: str, 
         "cap_w": request.cap_w,
         "cap_side": "module" if request.supply_cap_w is None else "supply",
         "supply_cap_w": request.supply_cap_w,
+        "cap_window_s": request.cap_window_s,
         "max_temp_c": request.max_temp_c,
     }
     record.update(report._asdict())
@@ -97,10 +100,14 @@ def in_words(report: Report, request: GuardRequest, board: Dict[str, Any], kind:
         ),
     ]
     if request.cap_w is not None:
-        window = ", each a mean over {:.2g} s".format(board["window_s"]) if board["window_s"] else ""
+        by = "the readings"
+        if request.cap_window_s is not None:
+            by = "the mean over {:g} s".format(request.cap_window_s)
+        elif board["window_s"]:
+            by += ", each a mean over {:.2g} s".format(board["window_s"])
         at_supply = "" if request.supply_cap_w is None else " ({:g} W at the supply)".format(request.supply_cap_w)
-        text = "above {:g} W{} for {:.1f} s by the readings{}"
-        lines.append(text.format(request.cap_w, at_supply, report.above_cap_s, window))
+        text = "above {:g} W{} for {:.1f} s by {}"
+        lines.append(text.format(request.cap_w, at_supply, report.above_cap_s, by))
     if request.max_temp_c is not None:
         hottest = "not known" if report.hottest_c is None else "{:.1f} C".format(report.hottest_c)
         lines.append("hottest {}, with a limit of {:g} C".format(hottest, request.max_temp_c))

@@ -64,7 +64,7 @@ RETRY_S = 5.0
 
 
 class Hold:
-    """The pinned clock, and a restore that is due. ``controller`` is a Controller or an object with its methods.
+    """The pinned clocks, and a restore that is due. ``controller`` is a Controller or an object with its methods.
 
     A failed change leaves the clock where it was held, or lower; the next ``put`` tries it again.
     """
@@ -74,6 +74,7 @@ class Hold:
         """The clock that is held, as far as is known; None if none is."""
         self._controller = controller
         self._now_s = now_s
+        self._others: Dict[str, float] = {}
         self._is_sure = True
         self._owed_s: Optional[float] = None  # when a board that is due to be restored was last changed
 
@@ -87,14 +88,18 @@ class Hold:
         if self.mhz is None:
             self._controller.claim()
 
-    def put(self, mhz: float, again: bool = False) -> None:
-        """Hold the clock at ``mhz``; ``again`` writes it even if it is there. Raises: the controller's errors."""
-        if mhz == self.mhz and self._is_sure and not again:
+    def put(self, mhz: float, others: Dict[str, float], again: bool = False) -> None:
+        """Hold the clock at ``mhz``, and the ``others``; ``again`` writes them even if they are there.
+
+        Raises: the controller's errors.
+        """
+        if mhz == self.mhz and others == self._others and self._is_sure and not again:
             return
         if self.mhz is None:
             self._owed_s = self._now_s()  # after a failure the board has been restored, unless that failed too
         self._is_sure = False
-        self.mhz = self._controller.pin(mhz)["mhz"]
+        self.mhz = (self._controller.pin(mhz, others) if others else self._controller.pin(mhz))["mhz"]
+        self._others = dict(others)
         self._is_sure, self._owed_s = True, None
 
     def give_back(self, always: bool = False) -> List[Dict[str, Any]]:
@@ -104,7 +109,7 @@ class Hold:
         """
         if self.mhz is None and self._owed_s is None and not always:
             return []
-        self.mhz, self._owed_s = None, self._now_s()
+        self.mhz, self._others, self._owed_s = None, {}, self._now_s()
         self._controller.restore()
         self._owed_s = None
         events: List[Dict[str, Any]] = self._controller.check()

@@ -7,8 +7,10 @@
 ========  =====================================  ===================================================================
 discover                                         the board: its clock, sensor, mode and problems
 read                                             power, rails, temperature, throttling and the present clock
-pin       ``mhz``                                take control and hold the clock there; a silent client loses it
-guard     ``cap_w`` and ``max_temp_c`` or null   take control; the agent lowers the clock if the client does not
+pin       ``mhz``, ``memory_clock_mhz``,         take control and hold the clock there; a silent client loses it. The
+          ``cpu_clock_mhz``                      clocks beside it may be null or absent: as they were found
+guard     ``cap_w``, ``max_temp_c``, ``window_s``  take control; the agent lowers the clock if the client does not.
+                                                 Each may be null; without ``window_s``, the cap is on every reading
 renew                                            renew the lease
 restore                                          restore the board and give up control
 ========  =====================================  ===================================================================
@@ -51,12 +53,16 @@ ANSWER_LIMIT = 1 << 20
 REQUESTS: Dict[str, Dict[str, bool]] = {
     "discover": {},
     "read": {},
-    "pin": {"mhz": False},
-    "guard": {"cap_w": True, "max_temp_c": True},
+    "pin": {"mhz": False, "memory_clock_mhz": True, "cpu_clock_mhz": True},
+    "guard": {"cap_w": True, "max_temp_c": True, "window_s": True},
     "renew": {},
     "restore": {},
 }
 """The fields of each request, all of them numbers, and whether a field may be null."""
+
+
+OPTIONAL: Dict[str, Tuple[str, ...]] = {"guard": ("window_s",), "pin": ("memory_clock_mhz", "cpu_clock_mhz")}
+"""Fields that older clients do not send; absent is null."""
 
 
 class Lines:
@@ -119,6 +125,8 @@ def check_request(message: Dict[str, Any]) -> Tuple[int, str, Dict[str, Optional
     if not isinstance(name, str) or name not in REQUESTS:
         raise BadRequest("unknown request: {!r:.40}; allowed: {}".format(name, ", ".join(REQUESTS)))
     fields = {key: value for key, value in message.items() if key not in ("wattune", "id", "request")}
+    for key in OPTIONAL.get(name, ()):
+        fields.setdefault(key, None)
     if set(fields) != set(REQUESTS[name]):
         field_names = ", ".join(REQUESTS[name]) or "no fields"
         raise BadRequest("{} takes {}, not {:.80}".format(name, field_names, ", ".join(sorted(fields)) or "none"))

@@ -3,12 +3,12 @@
 import argparse
 from typing import Callable, Dict, Optional, Tuple
 
-__all__ = ["CELSIUS", "MHZ", "SECONDS", "WATTS", "limit", "quantity"]
+__all__ = ["CELSIUS", "MHZ", "SECONDS", "WATTS", "limit", "quantity", "window"]
 
 MHZ = {"MHz": 1.0, "kHz": 1e-3, "GHz": 1e3, "Hz": 1e-6}
 WATTS = {"W": 1.0, "mW": 1e-3}
 CELSIUS = {"C": 1.0}
-SECONDS = {"s": 1.0}
+SECONDS = {"s": 1.0, "ms": 1e-3}
 
 
 def quantity(units: Dict[str, float]) -> Callable[[str], float]:
@@ -30,6 +30,11 @@ def quantity(units: Dict[str, float]) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+def window(text: str) -> float:
+    """Seconds above zero, or 0 from "peak"."""
+    return 0.0 if text.strip().lower() == "peak" else quantity(SECONDS)(text)
 
 
 def limit(text: str) -> Tuple[Optional[float], str]:

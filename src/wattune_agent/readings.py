@@ -2,23 +2,23 @@
 
 from typing import Optional
 
-from wattune_agent import cap_guard
+from wattune_agent.cap_window import CapWindow
 
 __all__ = ["Joules", "Stuck"]
 
 
 class Joules:
-    """Energy, peak and time above a cap over a period that begins at 0.
+    """Energy, peak and time above a cap over a period that begins at 0. ``window`` judges readings, and gets all.
 
     A reading gives the power ``delay_s`` ago (the sensor's lag plus half of its window and of its period). So the
     first ``delay_s`` of readings belong to the time before and are left out, and the last reading covers ``delay_s``
     at the end.
     """
 
-    def __init__(self, cap_w: Optional[float], delay_s: float) -> None:
+    def __init__(self, window: CapWindow, delay_s: float) -> None:
         self.readings = 0
         self.peak_w = 0.0
-        self._cap_w = cap_w
+        self._window = window
         self._delay_s = delay_s
         self._energy_j = 0.0
         self._above_s = 0.0
@@ -32,6 +32,7 @@ class Joules:
         self._energy_j += held_w * self._counted_s(time_s)
         self._above_s += self._over_s(time_s) if self.readings else 0.0
         self._last_s, self._last_w = time_s, power_w
+        self._window.add(time_s, power_w)
         self.readings += 1
         self.peak_w = max(self.peak_w, power_w)
 
@@ -40,13 +41,13 @@ class Joules:
         return self._energy_j + self._last_w * (self._counted_s(end_s) + min(self._delay_s, end_s))
 
     def above_s(self, end_s: float) -> float:
-        """Seconds up to ``end_s`` during which the latest reading was above the cap."""
+        """Seconds up to ``end_s`` during which the power was above the cap."""
         return self._above_s + self._over_s(end_s)
 
     @property
     def is_above(self) -> bool:
-        """True if the latest reading is above the cap."""
-        return cap_guard.is_above(self._last_w, self._cap_w)
+        """True if the power is above the cap, as of the latest reading."""
+        return self._window.is_above
 
     def _counted_s(self, time_s: float) -> float:
         return max(0.0, time_s - max(self._last_s, self._delay_s))

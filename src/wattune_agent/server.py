@@ -183,9 +183,10 @@ class AgentServer:
             elif name == "read":
                 content = keeper.read(peer)
             elif name == "pin":
-                content = keeper.pin(peer, fields["mhz"] or 0.0)
+                others = {key: value for key, value in fields.items() if key != "mhz" and value is not None}
+                content = keeper.pin(peer, fields["mhz"] or 0.0, others)
             elif name == "guard":
-                content = keeper.guard(peer, fields["cap_w"], fields["max_temp_c"])
+                content = keeper.guard(peer, fields["cap_w"], fields["max_temp_c"], fields["window_s"])
             elif name == "renew":
                 content = keeper.renew(peer)
             else:
@@ -313,19 +314,25 @@ def _claim(path: str) -> int:
 
 
 def _listen(path: str, group: Optional[str]) -> socket.socket:
-    """Open a socket at the path, with its permissions set before any client can connect."""
+    """Open a socket at the path, where it appears only once clients can connect, with its permissions set.
+
+    It is bound to a name beside the path, of the same length because the kernel limits it, and then moved.
+    """
     try:
         number = -1 if group is None else grp.getgrnam(group).gr_gid
     except KeyError:
         raise NotThere("no group {}; create it: sudo groupadd --system {}".format(group, group)) from None
+    hidden = path[:-1] + "~"
     _clear(path)
+    _clear(hidden)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
-        listener.bind(path)
-        os.chown(path, -1, number)
-        os.chmod(path, 0o600 if group is None else 0o660)
+        listener.bind(hidden)
+        os.chown(hidden, -1, number)
+        os.chmod(hidden, 0o600 if group is None else 0o660)
         listener.listen(BACKLOG)
+        os.rename(hidden, path)
     except OSError as error:
         listener.close()
         raise _mapped(error, path) from error

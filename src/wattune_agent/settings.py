@@ -1,15 +1,18 @@
 """The board's listed clock that matches a given frequency, or the clock at which the board has been lately."""
 
 from collections import deque
-from typing import Deque, Optional, Sequence, Tuple
+from typing import Deque, List, Optional, Sequence, Tuple
 
-__all__ = ["NEAR_MHZ", "RecentClock", "at_most", "exceeds", "nearest"]
+__all__ = ["MOST_SETTINGS", "NEAR_MHZ", "RecentClock", "at_most", "exceeds", "grid", "nearest", "thinned"]
 
 NEAR_MHZ = 1.0
 """A clock may be given rounded: 115 MHz for 114.75."""
 
 RECENT_S = 5.0
 """Time for which a clock counts as recent: a sensor may show the power of a second ago, and work comes in bursts."""
+
+MOST_SETTINGS = 16
+"""Most settings that are offered: a Thor lists 170 clocks and a card 110, which nobody could measure one by one."""
 
 SLACK_MHZ = 0.5
 """A clock that is read back may be rounded as well."""
@@ -31,6 +34,22 @@ def nearest(settings: Sequence[float], wanted_mhz: float) -> float:
     """The setting that a rounded number refers to; the number itself if no setting is within ``NEAR_MHZ`` of it."""
     setting_mhz = min(settings, key=lambda mhz: abs(mhz - wanted_mhz), default=wanted_mhz)
     return setting_mhz if abs(setting_mhz - wanted_mhz) < NEAR_MHZ else wanted_mhz
+
+
+def thinned(listed: Sequence[int], limit: Optional[int] = None, most: int = MOST_SETTINGS) -> List[int]:
+    """At most ``most`` of the values, ascending and evenly spread, and the limit of the power mode if it is one of
+    them."""
+    if len(listed) <= most:
+        return list(listed)
+    steps = most - 1
+    offered = {listed[round(step * (len(listed) - 1) / steps)] for step in range(steps + 1)}
+    return sorted(offered | {value for value in listed if value == limit})
+
+
+def grid(highest: int) -> List[int]:
+    """Settings for a card that lists none: evenly spaced from a quarter of the highest, since its lowest is unknown."""
+    steps = MOST_SETTINGS - 1
+    return [round(highest * (0.25 + 0.75 * step / steps)) for step in range(steps + 1)]
 
 
 class RecentClock:

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from wattune_agent.errors import FileFailed, Forbidden, NotKept
 from wattune_agent.folders import folders, state_folder
-from wattune_agent.limits import fits, is_of_mode, tolerance_of, whole
+from wattune_agent.limits import fits, is_limit, is_of_mode, whole
 from wattune_agent.tree import Tree
 
 __all__ = [
@@ -193,8 +193,7 @@ def found_texts(tree: Tree, paths: List[str]) -> Dict[str, str]:
     texts = {}
     for path in paths:
         text = tree.read(path)
-        khz = tolerance_of(path)
-        if khz and not fits(path, str(whole(tree, path))):
+        if is_limit(path) and not fits(path, str(whole(tree, path))):
             # Not a real state of a board: restoring it later would leave the board at something else.
             raise FileFailed("{} reads {!r}, which is not a frequency; nothing was changed".format(path, text[:40]))
         try:

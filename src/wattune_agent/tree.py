@@ -8,12 +8,16 @@ import errno
 import glob
 import math
 import os
+import re
 import time
-from typing import Dict, List, Optional
+from typing import TYPE_CHECKING, Dict, List, Optional
 
 from wattune_agent.errors import AgentError, FileFailed, Forbidden
 
-__all__ = ["ANSWERS", "PROGRAMS", "Tree", "first_text", "number", "real", "text"]
+if TYPE_CHECKING:
+    from wattune_agent.nvml import Card, Cards
+
+__all__ = ["ANSWERS", "PROGRAMS", "Tree", "card_of", "first_text", "lock_file", "number", "real", "text"]
 
 PROGRAMS = "WATTUNE_RUN_PROGRAMS_BELOW_ROOT"
 """An environment variable: with "1" in it, programs below a root other than "/" are run if they are this user's own."""
@@ -22,12 +26,16 @@ ANSWERS = "/outputs"
 """The folder of a recorded board with its programs' outputs, a text file for each command."""
 
 
+_LOCK_FILE = re.compile(r"/nvml/([A-Za-z0-9-]{1,90})/locked_clock_mhz")
+
+
 class Tree:
     """Files by their path as the board itself names them, such as ``/sys/class/devfreq``."""
 
     def __init__(self, root: str = "/") -> None:
         self.root = os.path.realpath(root)
         self._places: Dict[str, str] = {}
+        self._cards: Optional["Cards"] = None
 
     # ----------------------------------------------------------------------------------------------------------- time
 
@@ -43,6 +51,8 @@ class Tree:
 
     def read(self, path: str) -> str:
         """The file's text, without the white space and NUL bytes around it. Raises: Forbidden, FileFailed."""
+        if card_of(path):
+            return self._card(path).locked
         try:
             descriptor = self._opened(path, os.O_RDONLY)
             try:
@@ -68,6 +78,9 @@ class Tree:
 
         Raises: Forbidden, FileFailed.
         """
+        if card_of(path):
+            self._card(path).lock(text)
+            return
         try:
             descriptor = self._opened(path, os.O_WRONLY | os.O_TRUNC)
             try:
@@ -91,6 +104,9 @@ class Tree:
 
     def check_writable(self, path: str) -> None:
         """Check that the file can be written. Raises: Forbidden if this user may not, FileFailed if it is missing."""
+        if card_of(path):
+            self._card(path).check_lockable()
+            return
         if not self.exists(path):
             raise self._mapped(OSError(errno.ENOENT, os.strerror(errno.ENOENT)), path, "written")
         if not self.writable(path):
@@ -128,6 +144,27 @@ class Tree:
                 return file.read()
         except OSError as error:
             raise self._mapped(error, path, "read") from error
+
+    # ---------------------------------------------------------------------------------------------------------- cards
+
+    def cards(self) -> "Cards":
+        """The NVIDIA cards of this machine. Raises: FileFailed below a root other than "/", which has none."""
+        if self._cards is None:
+            if self.root != "/":
+                raise FileFailed("there are no NVIDIA cards in a copy of a board")
+            # Only here: a hardened agent of another board may not load ctypes.
+            from wattune_agent.nvml import Cards
+
+            self._cards = Cards()
+        return self._cards
+
+    def _card(self, path: str) -> "Card":
+        try:
+            return self.cards().find(card_of(path))
+        except (FileFailed, Forbidden):
+            raise
+        except AgentError as error:
+            raise FileFailed("{}: {}".format(path, error)) from error
 
     def _is_own(self, path: str) -> bool:
         try:
@@ -182,6 +219,17 @@ class Tree:
                 "install the udev rule of wattune and join the group wattune".format(full_path, action)
             )
         return FileFailed("{} cannot be {}: {}".format(full_path, action, error.strerror or error))
+
+
+def lock_file(uuid: str) -> str:
+    """The file of a tree that stands for the locked clock of an NVIDIA card: see ``wattune_agent.nvidia``."""
+    return "/nvml/{}/locked_clock_mhz".format(uuid)
+
+
+def card_of(path: str) -> str:
+    """The UUID of the card whose lock this file is; empty for any other file."""
+    match = _LOCK_FILE.fullmatch(path)
+    return match.group(1) if match is not None else ""
 
 
 def text(tree: Tree, path: str) -> str:

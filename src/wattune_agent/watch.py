@@ -121,7 +121,11 @@ class ClockWatch:
         if self._above != 2:
             return []
         text = "the clock is at {:g} MHz, but {:g} MHz is pinned".format(now_mhz or 0.0, self._mhz)
-        return [event(self._tree, "above the pin", text)]
+        if self._clock.reports_pin or self.answers <= 0:
+            return [event(self._tree, "above the pin", text)]
+        self._above = 0  # no file shows that another program has released the clock, only the clock itself
+        kind, more = self._write_again()
+        return [event(self._tree, kind, "{}; {}".format(text, more))]
 
 
 SETTLE_S = 2.0

@@ -8,8 +8,9 @@ def _(bench):
     _settles(bench, 0.8)
     begin_s = bench.tree.now_s()
     assert bench.pin()
-    assert bench.tree.board.clock_mhz == bench.mhz
     assert 0.5 < bench.tree.now_s() - begin_s < 2.0
+    if bench.load:  # without work it need not rise to its limits
+        assert bench.tree.board.clock_mhz == bench.mhz
 
 
 @fault("the clock never settles", "gives up after 2 s and restores the board")

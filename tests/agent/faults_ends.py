@@ -90,7 +90,7 @@ def _pin_and_restore(bench, ending):
     """What the child does; its writes count as calls too, though they only reach the board in memory."""
     bench.tree.before_write = ending._counting(lambda path, text: None)
     with Controller(bench.board) as controller:
-        controller.pin(bench.mhz)
+        controller.pin(bench.mhz, bench.others)
         if not bench.is_cpu:  # a CPU's many policies are steps enough
             controller.pin(bench.other_mhz)
         controller.restore()
@@ -142,8 +142,12 @@ def _child(bench, at, number):
 def _as_on_disk(tree):
     """The board of this process as the one that was ended left it."""
     tree.forget_shown()
-    for clock in tree.board.clocks:
+    for clock in [*tree.board.clocks, *tree.board.cpus]:
         clock.low, clock.high = (int(Tree.read(tree, path)) for path in (clock.low_path, clock.high_path))
+    memory = tree.board.memory
+    for path in [memory.lock_path, memory.cap_path] if memory is not None else []:
+        if path is not None and Tree.read(tree, path) != memory.text(path, 0.0):
+            memory.write(path, Tree.read(tree, path))
     for path in tree.board._switches:
         tree.board._switches[path] = Tree.read(tree, path)
     tree.board.advance(tree.now_s() + 1.0)
@@ -236,7 +240,7 @@ def served(bench):
         ]
         with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as daemon:
             assert daemon.stdout.readline().startswith(b"live")
-            (root / "load_fraction").write_text("1.0", encoding="utf-8")
+            (root / "load_fraction").write_text(str(bench.load), encoding="utf-8")
             service = Served(root, bench)
             try:
                 service.start()
@@ -336,7 +340,7 @@ def _(bench):
 def _(bench):
     with served(bench) as service:
         family, folder = "cpu" if bench.is_cpu else "jetson", Path(service.tree.root)
-        report, said, over = folder / "report.json", folder / "said", folder / "over"
+        report, said, began, over = (folder / name for name in ("report.json", "said", "began", "over"))
         command = [
             sys.executable,
             "-m",
@@ -348,9 +352,10 @@ def _(bench):
             service.tree.root,
         ]
         command += ["--clock", f"{service.mhz}", "--cap", "900W", "-o", str(report), "--"]
-        command += ["sh", "-c", f"until [ -e {over} ]; do sleep 0.1; done"]
+        command += ["sh", "-c", f"touch {began}; until [ -e {over} ]; do sleep 0.1; done"]
         with said.open("w") as lines, subprocess.Popen(command, env=ENVIRONMENT, stderr=lines) as guard:
-            assert wait_for(lambda: service.is_at(service.mhz))
+            assert wait_for(began.exists, 20.0)  # the readings before it, at the pinned clock, take a second
+            assert service.is_at(service.mhz)
             time.sleep(1.0)
             guard.send_signal(signal.SIGSTOP)
             time.sleep(6.0)

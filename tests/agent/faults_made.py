@@ -65,26 +65,29 @@ class Quick(LiveTree):
 
 
 class Bench:
-    """A live board under load, with something to bring back in every file that is written."""
+    """A live board, under load unless it idles, with something to bring back in every file that is written."""
 
     def __init__(self, folder, family):
         self.family = family
+        self.load = 0.0 if family.endswith("-idle") else 1.0
         self.tree = tree = Quick(folder, family)
         board = tree.board
         self.low, self.high, self.now = (
             getattr(board.clocks[0], name) for name in ("low_path", "high_path", "now_path")
         )
         self.switch = board.writable()[-1]
-        self.is_cpu = family == "cpu-laptop"
-        self.sensor = SENSOR[family]
+        self.is_cpu = family_of(family) == "cpu-laptop"
+        self.sensor = SENSOR[family_of(family)]
         self.on, self.off = ("0", "1") if self.is_cpu else ("1", "0")  # of boost, of railgating
         tree.rewrite(self.switch, self.on)
-        board.load = 1.0
+        board.load = self.load
         tree.sleep(1.0)
         self.board = self.found()
         assert not self.board.problems
         self.settings = self.board.clock.settings_mhz
         self.mhz, self.other_mhz = self.settings[len(self.settings) // 2], self.settings[1]
+        middles = {name: clock.settings_mhz for name, clock in self.board.others.items()}
+        self.others = {name: settings[len(settings) // 2] for name, settings in middles.items()}
         self.controller = Controller(self.board)
         self.before = (tree.state(), texts(tree.root))
         self.told = []
@@ -203,10 +206,15 @@ def cell(told, ending):
     return f"{', '.join(told) or 'nothing said'}; {ending}"
 
 
+def family_of(name):
+    """The column of the table that a board of this name is compared with."""
+    return next(family for family in FAMILIES if name.startswith(family))
+
+
 def outcome(one, family, folder):
     """Let one fault happen to a board of the family; what came of it."""
-    if family in one.absent:
-        return f"*{one.absent[family]}*"
+    if family_of(family) in one.absent:
+        return f"*{one.absent[family_of(family)]}*"
     bench = Bench(folder, family)
     return one.act(bench) or bench.end()
 

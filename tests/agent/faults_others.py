@@ -113,7 +113,7 @@ def _(bench):
     before = bench.tree.read(status)
     assert bench.pin(bench.other_mhz)
     bench.tree.rewrite(status, "pmode:0001")
-    bench.tree.rewrite(bench.high, str(bench.tree.board.clocks[0].listed[3]))
+    bench.tree.rewrite(bench.high, str(round(bench.settings[3] * bench.tree.board.model.per_mhz)))
     bench.looks()
     assert bench.is_at(bench.other_mhz)
     bench.tells(bench.controller.restore)

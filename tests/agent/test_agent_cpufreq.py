@@ -8,7 +8,7 @@ from tests.support.agent_trees import CPU, MadeTree, cpu_tree, link, put, texts
 
 from wattune_agent.capture import materialise
 from wattune_agent.cpufreq import find_cpu_clock
-from wattune_agent.errors import BadRequest, FileFailed, NotTaken
+from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotTaken
 from wattune_agent.tree import Tree
 
 BOARDS = sorted((Path(__file__).parent.parent / "boards").glob("*.json"))
@@ -188,6 +188,25 @@ def test_only_listed_frequencies_are_taken(tmp_path):
 def test_a_clock_that_does_not_tell(tmp_path, text):
     _, clock = found(cpu_tree(tmp_path, {0: {"scaling_cur_freq": text}}))
     assert clock.now_mhz() is None
+
+
+@pytest.mark.parametrize(
+    ("measured", "mhz"), [("300000", 300.0), (None, 1200.0), ("0", 1200.0), ("<unknown>", 1200.0), ("\x7fELF", 1200.0)]
+)
+def test_the_measured_clock_counts_more_than_the_requested_one(tmp_path, measured, mhz):
+    _, clock = found(cpu_tree(tmp_path, {0: {"scaling_cur_freq": "1200000", "cpuinfo_cur_freq": measured}}))
+    assert clock.now_mhz() == mhz
+
+
+def test_other_users_see_the_requested_clock(tmp_path):
+    tree, clock = found(cpu_tree(tmp_path, {0: {"scaling_cur_freq": "1200000", "cpuinfo_cur_freq": "300000"}}))
+
+    def refuse(path):
+        if path.endswith("cpuinfo_cur_freq"):
+            raise Forbidden(path)
+
+    tree.before_read = refuse
+    assert clock.now_mhz() == 1200.0
 
 
 def test_nonsense_as_the_clock_is_an_error(tmp_path):

@@ -16,6 +16,7 @@ from tests.support.live.tree import LiveTree
 from tests.support.virtual_time import DYING_S, VirtualProgram, VirtualTime
 
 from wattune_agent import program, readings
+from wattune_agent.cap_window import CapWindow
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, NoReading, NotRestored, NotThere
@@ -292,7 +293,7 @@ def test_a_controller_that_guards_by_itself_is_told_the_cap(board):
     board.guard = lambda *limits: told.append(limits)
     run_guarded(board, ["true"], clock_mhz=200.0, cap_w=3.0)
     run_guarded(board, ["true"], clock_mhz=200.0)
-    assert told == [(3.0, None)]
+    assert told == [(3.0, None, None)]
 
 
 def draws_too_much_once(board, is_so):
@@ -354,6 +355,7 @@ def test_killed_children_that_nobody_waits_for_do_not_keep_the_board_from_being_
     assert done.stdout == "4 stopped for safety 1\n"
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_end_is_killed(board, tmp_path, monkeypatch):
     monkeypatch.setattr(program, "KILL_S", 0.2)
     board.fails["pin"] = FileFailed("max_freq cannot be written")
@@ -674,7 +676,7 @@ def test_the_program_stands_still_while_its_guard_does(tmp_path):
 
 
 def test_joules_leave_out_what_was_before_and_let_the_last_reading_stand_for_the_end():
-    joules = Joules(None, 0.5)
+    joules = Joules(CapWindow(None, None), 0.5)
     for i in range(20):  # the sensor shows 2 W of before for half a second, then 6 W
         joules.add(i / 10, 2.0 if i < 5 else 6.0)
     assert joules.energy_j(2.0) == pytest.approx(12.0)
@@ -682,14 +684,14 @@ def test_joules_leave_out_what_was_before_and_let_the_last_reading_stand_for_the
 
 
 def test_joules_count_no_stretch_of_time_twice():
-    joules = Joules(1.0, 0.0)
+    joules = Joules(CapWindow(1.0, None), 0.0)
     for time_s in (0.0, 1.0, 0.5, 0.75, 2.0):
         joules.add(time_s, 3.0)
     assert (joules.energy_j(2.0), joules.above_s(2.0)) == (6.0, 2.0)
 
 
 def test_joules_count_the_time_above_the_cap():
-    joules = Joules(5.0, 0.0)
+    joules = Joules(CapWindow(5.0, None), 0.0)
     for time_s, power_w in ((0.0, 4.0), (1.0, 6.0), (1.5, 5.0), (2.0, 6.0)):
         joules.add(time_s, power_w)
     assert joules.above_s(2.25) == pytest.approx(0.75)

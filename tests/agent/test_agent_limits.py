@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from tests.support.agent_trees import HIGH, LISTED_MHZ, LOW, RAILGATE, MadeTree, gpu_tree, put
 
 from wattune_agent.errors import FileFailed, Forbidden, NotTaken
-from wattune_agent.limits import TRIES, FrequencyLimits, bring_back, same_text
+from wattune_agent.limits import TRIES, FrequencyLimits, same_text
+from wattune_agent.restoring import bring_back
 
 HZ = [round(mhz * 1e6) for mhz in LISTED_MHZ]
 

@@ -24,6 +24,10 @@ def pair():
     theirs.close()
 
 
+FREE = {"memory_clock_mhz": None, "cpu_clock_mhz": None}
+"""What older clients leave out of a pin."""
+
+
 def request(**fields):
     return {"wattune": 1, "id": 1, **fields}
 
@@ -32,10 +36,14 @@ def request(**fields):
     ("message", "checked"),
     [
         (request(request="read"), (1, "read", {})),
-        (request(request="pin", mhz=612), (1, "pin", {"mhz": 612.0})),
+        (request(request="pin", mhz=612), (1, "pin", {"mhz": 612.0, **FREE})),
+        (
+            request(request="pin", mhz=612, cpu_clock_mhz=1510.4),
+            (1, "pin", {"mhz": 612.0, **FREE, "cpu_clock_mhz": 1510.4}),
+        ),
         (
             request(request="guard", cap_w=10.5, max_temp_c=None),
-            (1, "guard", {"cap_w": 10.5, "max_temp_c": None}),
+            (1, "guard", {"cap_w": 10.5, "max_temp_c": None, "window_s": None}),
         ),
     ],
 )

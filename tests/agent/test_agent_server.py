@@ -10,11 +10,10 @@ import stat
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
 
 import pytest
 from tests.agent.test_agent_lease import Board as Made
-from tests.support.agent_socket import ENVIRONMENT, SETTINGS, Holder, live_board, serving, wait_for
+from tests.support.agent_socket import ENVIRONMENT, SETTINGS, Holder, live_board, served, serving, wait_for
 from tests.support.virtual_time import VirtualTime
 
 import wattune_agent.server as server_module
@@ -94,6 +93,25 @@ def test_a_client_has_the_methods_of_a_controller(board, server, path):
         assert client.mhz is None
         assert not board.is_at(612.0)
         client.pin(306.0)
+
+
+def test_a_client_sets_the_clocks_beside_the_first_and_loses_them_when_it_is_killed(board, server, path, holders):
+    lock = board.root / "sys/kernel/debug/bpmp/debug/clk/emc/mrq_rate_locked"
+    limit = board.root / "sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq"
+    found = limit.read_text().strip()
+    with AgentClient(str(path)) as client:
+        others = {name: settings[0] for name, settings in client.describe()["others_mhz"].items()}
+        assert list(others) == ["memory_clock_mhz", "cpu_clock_mhz"]
+        assert client.pin(612.0, others) == {"mhz": 612.0, **others}
+        assert (lock.read_text().strip(), limit.read_text().strip()) == ("1", "115200")
+        assert client.pin(510.0) == {"mhz": 510.0}
+        assert wait_for(lambda: (lock.read_text().strip(), limit.read_text().strip()) == ("0", found))
+        with pytest.raises(BadRequest, match="the memory of"):
+            client.pin(510.0, {"memory_clock_mhz": 1.0})
+    holder = holders(path, ["pin", 510.0, others])
+    assert lock.read_text().strip() == "1"
+    holder.process.kill()
+    assert wait_for(lambda: (lock.read_text().strip(), limit.read_text().strip()) == ("0", found))
 
 
 def test_two_clients_one_holds_both_read(board, server, path, holders):
@@ -561,19 +579,6 @@ def _connects(path):
     return True
 
 
-@contextmanager
-def served(path, keeper, time=None):
-    """An agent in this process."""
-    server = AgentServer(keeper, str(path), time=time)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.stop()
-        thread.join()
-
-
 def test_a_board_that_an_agent_without_a_place_may_hold_is_not_called_restored(path, monkeypatch):
     with served(path, BoardLease(Made())):
         client = AgentClient(str(path))
@@ -658,6 +663,28 @@ def test_only_the_group_may_connect(board, path):
         assert path.stat().st_gid == os.getgid()
     AgentServer(BoardLease(None), str(path))._listener.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_socket_appears_only_once_it_accepts(path, monkeypatch):
+    seen = []
+
+    def chmod(name, mode, change=os.chmod):
+        change(name, mode)
+        seen.append(path.exists())
+
+    monkeypatch.setattr("wattune_agent.server.os.chmod", chmod)
+    server = AgentServer(BoardLease(None), str(path))
+    assert seen == [False]
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    server._listener.close()
+
+
+def test_what_an_agent_left_that_was_killed_while_it_started_is_in_nobodys_way(path):
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path)[:-1] + "~")
+    AgentServer(BoardLease(None), str(path))._listener.close()
+    assert [file.name for file in path.parent.glob("agent.soc*")] == ["agent.sock", "agent.sock.lock"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

@@ -1,0 +1,226 @@
+"""The mean power over a window of time, judged against a cap by readings of a sensor that is noisy and averages itself.
+
+A cap on the highest reading is broken by noise alone: of ten readings at the cap, five are above it. What a supply, a
+battery or a fuse cares about is the mean over some time. ``CapWindow`` tells whether that mean is surely above the cap,
+surely below it, or not known yet, and takes in one more reading until it is known.
+"""
+
+import math
+from collections import deque
+from typing import Any, Deque, Dict, Optional, Sequence, Tuple
+
+__all__ = ["ABOVE_Z", "BELOW_Z", "WINDOW_S", "CapWindow", "highest_mean"]
+
+WINDOW_S = 1.0
+"""Default window of a cap in seconds, unless the sensor averages over longer: supplies and batteries bear higher
+power for such a time, and a sensor of usual noise measures that mean to one percent."""
+
+ABOVE_Z = 2.6
+"""Standard errors above the cap from which a mean is surely above it: wrong once in two hundred times."""
+
+BELOW_Z = 1.64
+"""Standard errors below the cap from which a mean is surely below it: right in 95 of 100 cases."""
+
+NOISE_SHARE = 0.03
+"""Noise of a sensor that nothing is known about, relative to the reading; more than this is not the sensor's, but real
+changes of power, and those count in full."""
+
+NOISE_KNOWN_FROM = 3
+"""Pairs of readings from which their own scatter says more about the noise."""
+
+LONG = 8
+"""Windows over which a small excess is looked for besides: the mean over several above the cap means that one was."""
+
+
+class CapWindow:
+    """The mean power over the last ``window_s`` seconds against ``cap_w`` watts; both may be None.
+
+    Without a window (None) the rule is that of the highest reading: above as soon as one reading is above the cap.
+    ``noise_w``: standard deviation of one reading of the sensor (0: estimated from the readings); ``averaging_s`` and
+    ``period_s``: time that a reading averages over, and time between two fresh readings. Readings are independent of
+    each other only if they are further apart than both.
+
+    Until a window has passed, the mean of its beginning counts: without any history, a burst is not allowed.
+    """
+
+    def __init__(
+        self,
+        cap_w: Optional[float],
+        window_s: Optional[float],
+        *,
+        noise_w: float = 0.0,
+        averaging_s: float = 0.0,
+        period_s: float = 0.0,
+    ) -> None:
+        self.cap_w = cap_w
+        self.window_s = window_s
+        self._apart_s = max(averaging_s, period_s)
+        self._noise_w = noise_w
+        self._means = [_Mean(span_s, self._apart_s) for span_s in _spans(window_s)]
+        self._last_s = self._fresh_from_s = -math.inf
+        self._settling_s = 0.0
+        self._paired: Optional[Tuple[float, float]] = None
+        self._squares, self._pairs = 0.0, 0
+
+    @classmethod
+    def of_board(cls, board: Dict[str, Any], cap_w: Optional[float], window_s: Optional[float]) -> "CapWindow":
+        """A window for the readings of a board, as a controller describes it."""
+        return cls(cap_w, window_s, averaging_s=board["window_s"], period_s=board["period_s"])
+
+    def add(self, time_s: float, power_w: float) -> None:
+        """Add a reading. One that is earlier than the last, on a clock that was set back, starts over."""
+        if time_s < self._last_s:
+            self.restart(0.0)
+        if self._settling_s:
+            self._fresh_from_s, self._settling_s = time_s + self._settling_s, 0.0
+        if time_s < self._fresh_from_s:
+            self._clear()
+        self._last_s = time_s
+        if self._paired is None or time_s - self._paired[0] >= self._apart_s - 1e-9:
+            if self._paired is not None:
+                self._squares += (power_w - self._paired[1]) ** 2 / 2
+                self._pairs += 1
+            self._paired = time_s, power_w
+        for mean in self._means:
+            mean.add(time_s, power_w)
+
+    def restart(self, settle_s: float) -> None:
+        """Forget the readings after a change of the setting. For ``settle_s`` more, readings may show the power of
+        before in part: each then counts on its own."""
+        # Before the first reading nobody knows what time it is: that reading tells.
+        self._settling_s = settle_s if math.isinf(self._last_s) else 0.0
+        self._fresh_from_s = self._last_s + settle_s if settle_s else -math.inf
+        self._clear()
+
+    def state_dict(self) -> Dict[str, Any]:
+        """State from which a later window continues, as JSON values."""
+        return {
+            "means": [mean.state_dict() for mean in self._means],
+            "fresh_from_s": None if math.isinf(self._fresh_from_s) else self._fresh_from_s,
+            "last_s": None if math.isinf(self._last_s) else self._last_s,
+            "settling_s": self._settling_s,
+            "paired": None if self._paired is None else list(self._paired),
+            "squares": self._squares,
+            "pairs": self._pairs,
+        }
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Continue from the ``state_dict`` of a window of the same length; one of another length starts over."""
+        if len(state["means"]) != len(self._means):
+            return
+        for mean, saved in zip(self._means, state["means"]):
+            mean.load_state_dict(saved)
+        self._fresh_from_s = -math.inf if state["fresh_from_s"] is None else state["fresh_from_s"]
+        self._last_s = -math.inf if state["last_s"] is None else state["last_s"]
+        self._settling_s = state["settling_s"]
+        self._paired = None if state["paired"] is None else (state["paired"][0], state["paired"][1])
+        self._squares, self._pairs = state["squares"], state["pairs"]
+
+    @property
+    def mean_w(self) -> float:
+        """The mean over the window, as far as it was observed; 0 without a reading."""
+        return self._means[0].mean_w
+
+    @property
+    def is_full(self) -> bool:
+        """True once readings cover a whole window."""
+        return self._means[0].is_full
+
+    @property
+    def error_w(self) -> float:
+        """Standard error of ``mean_w``."""
+        return self._error_w(self._means[0])
+
+    @property
+    def is_above(self) -> bool:
+        """True if the mean is surely above the cap."""
+        if self.cap_w is None:
+            return False
+        return any(mean.count and mean.mean_w - ABOVE_Z * self._error_w(mean) > self.cap_w for mean in self._means)
+
+    @property
+    def is_below(self) -> bool:
+        """True if the mean is surely at or below the cap."""
+        if self.cap_w is None:
+            return True
+        return self.is_full and self.mean_w + BELOW_Z * self.error_w <= self.cap_w
+
+    def _clear(self) -> None:
+        self._paired = None
+        for mean in self._means:
+            mean.clear()
+
+    def _error_w(self, mean: "_Mean") -> float:
+        if self.window_s is None or not mean.count:
+            return 0.0
+        noise_w = self._noise_w
+        if not noise_w:
+            most_w = NOISE_SHARE * abs(mean.mean_w)
+            noise_w = most_w
+            if self._pairs >= NOISE_KNOWN_FROM:
+                noise_w = min(most_w, math.sqrt(self._squares / self._pairs) * (1 + 1 / self._pairs))
+        return noise_w / math.sqrt(mean.independent)
+
+
+class _Mean:
+    """Mean of the readings of the last ``span_s`` seconds (0: of the last one)."""
+
+    def __init__(self, span_s: float, apart_s: float) -> None:
+        self._span_s, self._apart_s = span_s, apart_s
+        self._readings: Deque[Tuple[float, float]] = deque()
+        self._sum_w, self._begun_s = 0.0, 0.0
+        self.is_full = False
+
+    @property
+    def count(self) -> int:
+        return len(self._readings)
+
+    @property
+    def mean_w(self) -> float:
+        return self._sum_w / len(self._readings) if self._readings else 0.0
+
+    @property
+    def independent(self) -> float:
+        """Number of readings that are independent of each other."""
+        if not self._apart_s:
+            return float(self.count)
+        return min(float(self.count), 1 + (self._readings[-1][0] - self._readings[0][0]) / self._apart_s)
+
+    def add(self, time_s: float, power_w: float) -> None:
+        readings = self._readings
+        if readings:  # a reading stands for the time since the one before it
+            self.is_full = time_s - self._begun_s + time_s - readings[-1][0] >= self._span_s - 1e-9
+        else:
+            self._begun_s, self.is_full = time_s, not self._span_s
+        readings.append((time_s, power_w))
+        self._sum_w += power_w
+        while len(readings) > 1 and readings[0][0] <= time_s - self._span_s + 1e-9:
+            self._sum_w -= readings.popleft()[1]
+        if len(readings) == 1:
+            self._sum_w = power_w  # what rounding left of others goes
+
+    def state_dict(self) -> Dict[str, Any]:
+        readings = [list(reading) for reading in self._readings]
+        return {"readings": readings, "sum_w": self._sum_w, "begun_s": self._begun_s, "is_full": self.is_full}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._readings = deque((time_s, power_w) for time_s, power_w in state["readings"])
+        self._sum_w, self._begun_s, self.is_full = state["sum_w"], state["begun_s"], state["is_full"]
+
+    def clear(self) -> None:
+        self._readings.clear()
+        self._sum_w, self.is_full = 0.0, False
+
+
+def highest_mean(powers_w: Sequence[float], count: int) -> float:
+    """The highest mean of ``count`` readings in a row; of all readings, if they are fewer. At least one is needed."""
+    sum_w = sum(powers_w[:count])
+    highest_w = sum_w
+    for old_w, new_w in zip(powers_w, powers_w[count:]):
+        sum_w += new_w - old_w
+        highest_w = max(highest_w, sum_w)
+    return highest_w / min(count, len(powers_w))
+
+
+def _spans(window_s: Optional[float]) -> Tuple[float, ...]:
+    return (0.0,) if window_s is None else (window_s, LONG * window_s)

@@ -1,0 +1,423 @@
+"""An NVIDIA card behind the agent: its lock is a file of the tree, for snapshot, restore and watch alike."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pynvml
+import pytest
+from tests.support.agent_socket import served
+from tests.support.fake_nvml import FakeGpu, FakeLibrary
+
+from wattune.devices import open_device
+from wattune.devices.nvidia.claims import Held
+from wattune.errors import DeviceUnavailable
+from wattune.point import Knobs
+from wattune_agent import nvml
+from wattune_agent.__main__ import main
+from wattune_agent.client import AgentClient
+from wattune_agent.controller import Controller, restore_left_behind
+from wattune_agent.discovery import find_board
+from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, NoReading, NotKept, NotRestored, NotThere
+from wattune_agent.lease import BoardLease
+from wattune_agent.limits import fits
+from wattune_agent.nvidia import card_names
+from wattune_agent.nvml import Cards
+from wattune_agent.snapshot import snapshots
+from wattune_agent.tree import Tree, lock_file
+from wattune_agent.watch import ANSWERS
+
+HIGHEST, LOWEST = 1440.0, 210.0
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch, tmp_path):
+    """This process may change cards, and the environment names none."""
+    (tmp_path / "status").write_text("CapEff:\t000001ffffffffff\n")
+    monkeypatch.setattr(nvml, "STATUS", str(tmp_path / "status"))
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class CardTree(Tree):
+    """A folder of files, in a machine with these cards."""
+
+    def __init__(self, root, library):
+        super().__init__(str(root))
+        self.library = library
+        self._cards = Cards(lambda: library)
+
+
+def disown(controller, tree):
+    """Leave the card as a killed process leaves it."""
+    controller._let_go()
+    (path,) = map(Path, snapshots(tree))
+    path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', '"pid": 0'))
+
+
+@pytest.fixture
+def gpu():
+    return FakeGpu()
+
+
+@pytest.fixture
+def tree(tmp_path, gpu):
+    return CardTree(tmp_path, FakeLibrary(gpu))
+
+
+@pytest.fixture
+def controller(tree):
+    with Controller(find_board(tree, "nvidia")) as controller:
+        yield controller
+
+
+def test_numbers_are_those_of_the_library():
+    assert (nvml.AMPERE, nvml.VOLTA) == (pynvml.NVML_DEVICE_ARCH_AMPERE, pynvml.NVML_DEVICE_ARCH_VOLTA)
+    assert nvml.UNKNOWN_ARCHITECTURE == pynvml.NVML_DEVICE_ARCH_UNKNOWN
+    assert nvml._GRAPHICS == pynvml.NVML_CLOCK_GRAPHICS == pynvml.NVML_TEMPERATURE_GPU
+    assert nvml._VGPU == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
+    assert getattr(pynvml, "nvmlTemperature_v1", 0x100000C) == nvml._TEMPERATURE_V1
+    assert nvml._NO_PERMISSION == pynvml.NVML_ERROR_NO_PERMISSION
+    assert (
+        {9, 12, 18}
+        == set(nvml._NO_DRIVER)
+        == {
+            pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+        }
+    )
+    assert {
+        pynvml.nvmlClocksEventReasonSwPowerCap: "power limit",
+        pynvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
+        pynvml.nvmlClocksEventReasonSwThermalSlowdown: "heat",
+        pynvml.nvmlClocksEventReasonHwThermalSlowdown: "heat (hardware)",
+        pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
+    } == nvml._HOLDS_BACK
+
+
+def test_the_card_is_described(tree, gpu, controller):
+    board = controller.describe()
+    assert (board["name"], board["unit"], board["rail"]) == ("NVIDIA A30", "gpu", "energy counter")
+    assert board["family"] == f"nvidia:{gpu.uuid}"
+    assert (board["settings_mhz"][0], board["settings_mhz"][-1], len(board["settings_mhz"])) == (LOWEST, HIGHEST, 16)
+    assert board["mode"] == {"persistence": "on", "power limit": "165 W"}
+    assert board["problems"] == []
+    facts = {"uuid": gpu.uuid, "names": {gpu.uuid: gpu.name}, "capability": [8, 0], "memory_bytes": 20 * 2**30}
+    assert board["card"] == facts
+    assert card_names(tree) == [f"nvidia:{gpu.uuid}"]
+    reading = controller.read()
+    assert reading["power_w"] == pytest.approx(gpu.power_of(1440), rel=0.1)
+    assert (reading["temperature_c"], reading["clock_mhz"]) == (41.0, HIGHEST)
+
+
+def test_a_card_is_found_by_its_name(tmp_path, gpu):
+    tree = CardTree(tmp_path, FakeLibrary(gpu, FakeGpu(name="NVIDIA T400", uuid="GPU-second")))
+    for name in ("nvidia:1", "nvidia:GPU-second"):
+        assert find_board(tree, name).name == "NVIDIA T400"
+    for name in ("nvidia:2", "nvidia:GPU-third", "nvidia:-1"):
+        with pytest.raises(BadRequest, match="an index below 2"):
+            find_board(tree, name)
+    with pytest.raises(BadRequest, match="allowed: jetson, cpu, amd, intel, nvidia"):
+        find_board(tree, "nvidias")
+
+
+@pytest.mark.parametrize(("broken", "text"), [(9, "Driver Not Loaded"), (18, "version mismatch")])
+def test_a_machine_without_a_driver_has_no_card(tmp_path, broken, text):
+    tree = CardTree(tmp_path, FakeLibrary(broken=broken))
+    with pytest.raises(NotThere, match=text):
+        find_board(tree, "nvidia")
+    assert card_names(tree) == []
+
+
+def test_a_machine_without_the_library_has_no_card(tmp_path):
+    def load():
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+
+    tree = Tree(str(tmp_path))
+    tree._cards = Cards(load)
+    with pytest.raises(NotThere, match="--gpus all"):
+        find_board(tree, "nvidia")
+    assert card_names(tree) == []
+
+
+def test_a_copy_of_a_board_has_no_card(tmp_path):
+    assert card_names(Tree(str(tmp_path))) == []
+    with pytest.raises(FileFailed, match="copy of a board"):
+        Tree(str(tmp_path)).write(lock_file("GPU-1"), "none")
+
+
+def test_a_pin_is_a_lock_and_ends_with_it(tree, gpu, controller):
+    seen = []
+    real, gpu.lock = gpu.lock, lambda *clocks: (seen.append(snapshots(tree)), real(*clocks))
+    assert controller.pin(LOWEST) == {"mhz": LOWEST}
+    assert len(seen[0]) == 1  # on the disk before the first change
+    assert gpu.locked == (210, 210)
+    assert controller.read()["clock_mhz"] == LOWEST
+    controller.pin(HIGHEST)
+    assert gpu.locked == (1440, 1440)
+    controller.restore()
+    assert gpu.locked is None
+    assert snapshots(tree) == []
+
+
+def test_a_clock_that_the_driver_rounds_is_the_locked_one(gpu, controller):
+    controller.pin(LOWEST)
+    gpu.lock(225, 225)
+    time.sleep(0.05)
+    assert controller.read()["clock_mhz"] == LOWEST
+    assert controller.check() == []
+
+
+def test_without_the_right_nothing_is_changed_and_nothing_stays(tmp_path, gpu):
+    tree = CardTree(tmp_path, FakeLibrary(gpu, root=False))
+    board = find_board(tree, "nvidia")
+    with Controller(board) as controller:
+        with pytest.raises(Forbidden, match="run the agent as root"):
+            controller.pin(LOWEST)
+        (tmp_path / "status").write_text("CapEff:\t00000000a80425fb\n")
+        with pytest.raises(Forbidden, match="--cap-add SYS_ADMIN"):
+            controller.claim()
+    assert "CAP_SYS_ADMIN" in find_board(tree, "nvidia").problems[0]
+    assert gpu.changes == []
+    assert snapshots(tree) == []
+
+
+def test_another_programs_release_is_answered_a_few_times(gpu, controller):
+    controller.pin(LOWEST)
+    kinds = []
+    for _ in range(3 * (ANSWERS + 1)):
+        gpu.unlock()
+        time.sleep(0.03)
+        kinds += [event["kind"] for event in controller.check()]
+    assert kinds == ["another writer"] * ANSWERS + ["above the pin"]
+    assert gpu.changes.count(("lock", (210, 210))) == 1 + ANSWERS
+
+
+def test_its_conditions_are_its_own(gpu, controller):
+    gpu.reasons = pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonSwThermalSlowdown
+    gpu.temperature_c = 81
+    reading = controller.read()
+    assert (reading["temperature_c"], reading["throttled"], reading["notices"]) == (81.0, ["heat"], ["power limit"])
+    controller.pin(LOWEST)
+    assert controller.check() == []  # no limit of heat can be restored by mistake
+
+
+def test_a_lost_card_gives_no_reading(gpu, controller):
+    gpu.fails["nvmlDeviceGetTotalEnergyConsumption"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    with pytest.raises(NoReading, match="lost"):
+        controller.read()
+    gpu.fails["nvmlDeviceGetTotalEnergyConsumption"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    with pytest.raises(NoReading, match="is gone"):
+        controller.read()
+
+
+@pytest.mark.parametrize(
+    ("changes", "rail", "window_s"),
+    [
+        ({"energy": False}, "reported power", 0.0),  # GA100
+        ({"energy": False, "capability": (8, 6)}, "averaged power", 1.0),
+    ],
+)
+def test_a_card_without_a_counter_reports_its_power(tmp_path, changes, rail, window_s):
+    gpu = FakeGpu(**changes)
+    with Controller(find_board(CardTree(tmp_path, FakeLibrary(gpu)), "nvidia")) as controller:
+        board = controller.describe()
+        assert (board["rail"], board["window_s"]) == (rail, window_s)
+        assert controller.read()["power_w"] == pytest.approx(gpu.power_of(1440))
+
+
+def test_a_card_that_lists_no_clocks_has_a_grid(tmp_path):
+    gpu = FakeGpu(name="NVIDIA GB10", memory_clocks=(), highest_mhz=3003)
+    tree = CardTree(tmp_path, FakeLibrary(gpu))
+    board = find_board(tree, "nvidia")
+    assert (board.clock.settings_mhz[0], board.clock.settings_mhz[-1]) == (751.0, 3003.0)
+    assert "never tried" in board.problems[-1]
+    gpu.virtual = pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
+    assert find_board(tree, "nvidia").clock is None
+    gpu.virtual, gpu.energy, gpu.usage = 0, False, False
+    assert find_board(tree, "nvidia").sensor is None
+
+
+def test_what_a_card_does_not_tell_is_left_out(tmp_path):
+    optional = (
+        "nvmlDeviceGetPersistenceMode",
+        "nvmlDeviceGetPowerManagementLimit",
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetTemperature",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+    )
+    gpu = FakeGpu(fails=dict.fromkeys(optional, pynvml.NVML_ERROR_NO_PERMISSION))
+    library = FakeLibrary(gpu, lacks={"nvmlDeviceGetVirtualizationMode"})
+    with Controller(find_board(CardTree(tmp_path, library), "nvidia")) as controller:
+        board, reading = controller.describe(), controller.read()
+    assert (board["mode"], board["card"]["memory_bytes"], board["problems"]) == ({}, None, [])
+    assert (reading["temperature_c"], reading["throttled"]) == (None, [])
+
+
+# -------------------------------------------------------------------------------------------------- who controls it
+
+KILLED = """
+import os, sys
+from tests.agent.test_agent_nvidia import CardTree, LOWEST, nvml
+from tests.support.agent_socket import served
+from tests.support.fake_nvml import FakeGpu, FakeLibrary
+from wattune_agent.controller import Controller, restore_left_behind
+from wattune_agent.discovery import find_board
+
+nvml.STATUS = "/nowhere"
+gpu = FakeGpu()
+library = FakeLibrary(gpu)
+if os.fork() == 0:
+    Controller(find_board(CardTree(sys.argv[1], library), "nvidia")).pin(LOWEST)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+(text,) = restore_left_behind(CardTree(sys.argv[1], library))
+assert gpu.changes == [("reset", None)], gpu.changes
+assert restore_left_behind(CardTree(sys.argv[1], library)) == []
+print(text)
+"""
+
+
+def test_what_a_killed_process_locked_is_released_later(tmp_path):
+    (tmp_path / "sys").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("the nvidia:GPU-"), done.stderr
+    assert "clock is as it was before process" in done.stdout
+
+
+def test_a_card_that_cannot_be_restored_keeps_its_snapshot(tree, gpu, controller):
+    controller.pin(LOWEST)
+    gpu.fails["nvmlDeviceResetGpuLockedClocks"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    with pytest.raises(NotRestored, match="GPU is lost"):
+        controller.restore()
+    assert len(snapshots(tree)) == 1
+    gpu.fails.clear()
+    controller.restore()
+    assert (gpu.locked, snapshots(tree)) == (None, [])
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_GPU_IS_LOST])
+def test_nor_is_it_taken_for_restored_by_a_process_that_locked_nothing(tree, gpu, controller, tmp_path, code):
+    controller.pin(LOWEST)
+    disown(controller, tree)
+    gpu.fails["nvmlDeviceResetGpuLockedClocks"] = code
+    another = CardTree(tmp_path, tree.library)
+    for _ in range(2):
+        with pytest.raises(NotRestored, match="locked clock of NVIDIA A30"):
+            restore_left_behind(another)
+        assert len(snapshots(another)) == 1
+    gpu.fails.clear()
+    assert len(restore_left_behind(another)) == 1
+    assert (gpu.locked, snapshots(another)) == (None, [])
+
+
+def test_a_snapshot_restores_nothing_but_an_unlocked_clock(tree, gpu, controller, monkeypatch):
+    path = lock_file(gpu.uuid)
+    assert fits(path, "none")
+    assert not any(fits(path, text) for text in ("210", "0", "none\n", "x"))
+    assert not fits("/nvml/../locked_clock_mhz", "none")
+    controller.pin(LOWEST)
+    monkeypatch.setattr("wattune_agent.snapshot._is_foreign", lambda uid: True)
+    disown(controller, tree)
+    changes = list(gpu.changes)
+    with pytest.raises(NotKept, match="may not write"):
+        restore_left_behind(tree)
+    assert gpu.changes == changes
+
+
+def test_the_agent_and_wattune_itself_do_not_share_a_card(tree, gpu, controller, tmp_path):
+    held = Held(tmp_path / "var/lib/wattune", gpu.uuid)
+    controller.pin(LOWEST)
+    with pytest.raises(DeviceUnavailable, match=r"another process controls this GPU.*--device agent"):
+        held.claim()
+    controller.restore()
+    held.claim()
+    with pytest.raises(Busy, match="another controller has the nvidia:GPU"):
+        controller.pin(LOWEST)
+    held.let_go()
+    controller.pin(LOWEST)
+
+
+# ---------------------------------------------------------------------------------------------------- over the socket
+
+
+@contextmanager
+def serving(tree, path):
+    controller = Controller(find_board(tree, "nvidia"))
+    try:
+        with served(path, BoardLease(controller)):
+            yield
+    finally:
+        controller.close()
+
+
+@pytest.mark.slow
+def test_an_ordinary_user_trains_on_the_agents_card(tree, gpu, tmp_path):
+    with serving(tree, tmp_path / "agent.sock"):
+        device = open_device(f"agent:{tmp_path / 'agent.sock'}")
+        try:
+            assert (device.name, device.trains_on, device.shares_memory) == ("NVIDIA A30", "gpu", False)
+            assert device.data_types == {"fp32", "tf32", "fp16", "bf16"}
+            assert device.memory_bytes == 20 * 2**30
+            assert device.mode == "persistence on, power limit 165 W"
+            with device.at(Knobs(clock_mhz=LOWEST)):
+                assert gpu.locked == (210, 210)
+                assert device.power_w() > 0
+            assert gpu.locked is None
+            gpu.reasons = pynvml.nvmlClocksEventReasonSwPowerCap
+            time.sleep(1.1)
+            assert device.conditions().notices == ("power limit",)
+        finally:
+            device.close()
+
+
+def test_training_has_to_run_on_the_agents_card(tmp_path, gpu, monkeypatch):
+    tree = CardTree(tmp_path, FakeLibrary(gpu, FakeGpu(name="NVIDIA T400", uuid="GPU-second")))
+    with serving(tree, tmp_path / "agent.sock"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        with pytest.raises(DeviceUnavailable, match="PCI_BUS_ID"):
+            open_device(f"agent:{tmp_path / 'agent.sock'}")
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        open_device(f"agent:{tmp_path / 'agent.sock'}").close()
+
+
+@pytest.mark.slow
+def test_the_agent_holds_a_card_under_a_cap_and_releases_it_with_its_client(tree, gpu, tmp_path):
+    with serving(tree, tmp_path / "agent.sock"):
+        client = AgentClient(str(tmp_path / "agent.sock"))
+        client.guard(100.0, None)
+        end_s = time.monotonic() + 20
+        while (gpu.locked is None or gpu.power_of(gpu.locked[1]) > 100.0) and time.monotonic() < end_s:
+            time.sleep(0.05)
+        assert gpu.power_of(gpu.locked[1]) <= 100.0
+        client.close()
+        while gpu.locked is not None and time.monotonic() < end_s:
+            time.sleep(0.05)
+        assert gpu.locked is None
+
+
+@pytest.mark.slow
+def test_the_command_guards_and_lists_a_card(gpu, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(nvml, "_load", lambda: FakeLibrary(gpu))
+    monkeypatch.setattr("wattune_agent.folders.SYSTEM_FOLDER", str(tmp_path / "state"))
+    monkeypatch.setattr("wattune_agent.folders.os.geteuid", lambda: 0)
+    assert main(["devices"]) == 0
+    assert f"nvidia:{gpu.uuid}  NVIDIA A30" in capsys.readouterr().out
+    assert main(["guard", "--device", "nvidia:0", "--clock", "210MHz", "--cap", "160W", "--", "sleep", "1"]) == 0
+    assert gpu.changes == [("lock", (210, 210)), ("reset", None)]
+    assert main(["serve", "--device", "nvidia:7", "--socket", str(tmp_path / "s")]) == 2
+    assert main(["serve", "--device", "fan", "--socket", str(tmp_path / "s")]) == 2
+    assert "allowed: jetson, cpu, amd, intel, nvidia" in capsys.readouterr().err
