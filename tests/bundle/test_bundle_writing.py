@@ -106,6 +106,7 @@ def test_its_wheel_is_the_installed_wattune(own_wheel, tmp_path):
     assert (target / "wattune" / "reporting" / "page.css").is_file()
 
 
+@pytest.mark.slow
 def test_its_wheel_has_the_deploy_files_and_no_trace_of_this_machine(own_wheel):
     with zipfile.ZipFile(own_wheel) as wheel:
         files = {name: wheel.read(name) for name in wheel.namelist()}
@@ -150,6 +151,7 @@ def test_wattune_must_be_installed(tmp_path, monkeypatch):
         bundle(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_the_agent_is_one_file_without_dependencies(result):
     process = subprocess.run([sys.executable, "-I", "-S", str(result.agent), "--help"], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr

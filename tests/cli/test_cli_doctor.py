@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 import subprocess
@@ -9,8 +10,12 @@ import sys
 
 import pytest
 from tests.support.cli_boards import board_tree, limits, live_board
+from tests.support.cli_records import PROFILE
 
-from wattune.doctor import calibration, default_device, examine
+from wattune.devices.agent import BoardDevice
+from wattune.doctor import calibration, default_device, examine, tried_settings
+from wattune.errors import DeviceError
+from wattune_agent.capture import materialise
 
 
 def test_a_healthy_board(wattune, tmp_path):
@@ -51,8 +56,6 @@ def test_a_shared_record_recreates_the_board(wattune, tmp_path):
     code, _, err = wattune("doctor", "--sysfs-root", root, "--submit", path)
     assert (code, len(err)) == (2, 1)
     assert path.read_bytes() == before
-
-    from wattune_agent.capture import materialise
 
     again = str(tmp_path / "again")
     materialise(record, again)
@@ -147,3 +150,138 @@ def test_a_meter_of_something_else_is_refused(wattune, tmp_path, quick, monkeypa
         assert (code, out) == (2, "")
         assert "do not differ enough" in err[-1]
         assert not (root / "etc" / "wattune").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------------ try
+
+
+def test_trying_needs_an_agreement(wattune, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = wattune("doctor", "--try", "--device", "sim:jetson-nano")
+    assert (code, out, len(err)) == (2, "", 1)
+    assert "--yes" in err[0]
+    assert wattune("doctor", "--yes", "--device", "sim:jetson-nano")[0] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("answer", "is_agreed"), [("y\n", True), ("Yes\n", True), ("\n", False), ("", False)])
+def test_trying_asks_on_a_terminal(wattune, tmp_path, monkeypatch, answer, is_agreed):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    code, out, err = wattune("doctor", "--try", "--device", "sim:jetson-nano")
+    assert code == 0
+    assert "76.8 MHz; 537.6 MHz; 921.6 MHz" in err[0]
+    assert ("restored" in out) == is_agreed == (tmp_path / "board.json").exists()
+
+
+def test_trying_a_simulated_and_a_replayed_device(wattune, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = wattune("doctor", "--try", "--yes", "--device", "sim:jetson-nano", "--json")
+    content = json.loads(out)
+    assert (code, content["provenance"]["kind"]) == (0, "simulated")
+    assert [row["clock_read_mhz"] for row in content["tried"]] == [76.8, 537.6, 921.6]
+    powers_w = [row["power_mean_w"] for row in content["tried"]]
+    assert powers_w == sorted(powers_w)
+    assert list(tmp_path.iterdir()) == []
+
+    (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
+    code, out, err = wattune("doctor", "--try", "--yes", "--device", "recorded:profile.json", "--submit", "again.json")
+    assert code == 0, err
+    assert "[replayed]" in out
+    assert json.loads((tmp_path / "again.json").read_text())["provenance"]["kind"] == "replayed"
+
+
+@pytest.fixture
+def briefly(monkeypatch):
+    """Settings are held for a moment: these boards need no time to settle."""
+    monkeypatch.setattr(tried_settings, "TRY_S", 0.4)
+
+
+@pytest.mark.slow
+def test_trying_a_board_restores_it_and_records_it(wattune, tmp_path, briefly):
+    path = tmp_path / "tried.json"
+    with live_board(tmp_path / "board", load=1.0) as root:
+        before = limits(root)
+        code, out, err = wattune("doctor", "--try", "--yes", "--sysfs-root", root, "--submit", path)
+        assert limits(root) == before
+    assert code == 0, err
+    assert [line.split()[0] for line in out.splitlines()[2:5]] == ["306", "714", "1020"]
+    record = json.loads(path.read_text())
+    assert [row["clock_read_mhz"] for row in record["tried"]] == pytest.approx([306, 714, 1020], rel=0.01)
+    assert record["provenance"]["kind"] == "simulated"
+    materialise(record, str(tmp_path / "again"))
+    assert default_device(str(tmp_path / "again")) == "jetson"
+
+
+@pytest.mark.slow
+def test_trying_a_board_behind_an_agent(wattune, tmp_path, briefly):
+    socket = tmp_path / "agent.sock"
+    with live_board(tmp_path / "board") as root:
+        before = limits(root)
+        command = [sys.executable, "-m", "wattune_agent", "serve", "--sysfs-root", str(root), "--socket", str(socket)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as agent:
+            try:
+                assert str(socket) in agent.stderr.readline()
+                code, out, err = wattune("doctor", "--try", "--yes", "--json", "--device", f"agent:{socket}")
+            finally:
+                agent.terminate()
+                agent.communicate()
+        assert limits(root) == before
+    assert code == 0, err
+    assert [row["clock_read_mhz"] for row in json.loads(out)["tried"]] == pytest.approx([306, 714, 1020], rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "remark"), [("orin-nano-jp6", "not the pinned one"), ("agx-thor-r39", "suspended")])
+def test_a_clock_that_does_not_follow_is_remarked_on(wattune, tmp_path, briefly, name, remark):
+    # A folder of files: its clock stays where it was recorded.
+    root = board_tree(tmp_path / "board", name)
+    before = limits(root)
+    code, out, err = wattune("doctor", "--try", "--yes", "--sysfs-root", root, "--submit", tmp_path / "b.json")
+    assert code == 0, err
+    assert remark in out.splitlines()[4]
+    assert limits(root) == before
+
+
+def test_a_setting_that_fails_is_reported_and_the_board_restored(wattune, tmp_path, briefly, monkeypatch):
+    apply = BoardDevice._apply
+
+    def fails(self, knobs):
+        if knobs["clock_mhz"] == 714:
+            raise DeviceError("the clock does not move")
+        apply(self, knobs)
+
+    monkeypatch.setattr(BoardDevice, "_apply", fails)
+    with live_board(tmp_path / "board") as root:
+        before = limits(root)
+        code, out, err = wattune("doctor", "--try", "--yes", "--sysfs-root", root, "--submit", tmp_path / "b.json")
+        assert limits(root) == before
+    assert (code, err[-1]) == (1, "wattune: 714 MHz: the clock does not move")
+    assert [row["failed"] for row in json.loads((tmp_path / "b.json").read_text())["tried"]] == [False, True, False]
+    assert "failed, see below" in out.splitlines()[3]
+
+
+def test_an_interrupted_try_restores_the_board_and_writes_nothing(wattune, tmp_path, briefly, monkeypatch):
+    pinned = []
+
+    def interrupted(device, knobs, work):
+        pinned.append(limits(root))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tried_settings, "_measured", interrupted)
+    with live_board(tmp_path / "board") as root:
+        before = limits(root)
+        code, out, err = wattune("doctor", "--try", "--yes", "--sysfs-root", root, "--submit", tmp_path / "b.json")
+        assert limits(root) == before != pinned[0]
+    assert (code, out, err[-1]) == (130, "", "wattune: interrupted")
+    assert not (tmp_path / "b.json").exists()
+
+
+def test_nothing_to_try_without_a_clock(wattune):
+    code, out, err = wattune("doctor", "--try", "--yes", "--device", "external:echo 5", "--json")
+    assert (code, len(err)) == (2, 1), out
+    assert "no clock" in err[0]

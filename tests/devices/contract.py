@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 from tests.support.device_examples import make_work
 
+from wattune.cap import SensorLimit
 from wattune.devices import Device, Meter
 from wattune.errors import DeviceError, InputError, OutOfDeviceMemory, SensorError
 from wattune.point import KNOBS, Knobs
@@ -25,6 +26,7 @@ class DeviceContract:
     too_large: int | None = None
     has_ground_truth = False
     is_replay = False
+    is_measured_again = False
     has_variants = False
     has_controller = False
 
@@ -66,6 +68,15 @@ class DeviceContract:
         for knobs in settings if device.knobs else ():
             with device.at(knobs) as setting:
                 assert device.current() == setting.knobs == knobs
+
+    def test_a_clock_that_is_reported_is_the_pinned_one(self, device):
+        if "clock_mhz" not in [knob.name for knob in device.knobs]:
+            return
+        for knobs in (device.combinations()[0], device.combinations()[-1]):
+            with device.at(knobs):
+                self.train(device)
+                device.power_w()
+                assert device.clock_mhz() in (None, pytest.approx(knobs["clock_mhz"], rel=0.03))
 
     def test_ladders_lead_from_the_safest_setting_one_value_at_a_time(self, device):
         assert device.ladder(Knobs()) == ()
@@ -142,7 +153,7 @@ class DeviceContract:
     def test_limits_can_be_guarded_inside_at(self, device):
         before = device.current()
         with device.at(device.combinations()[-1]):
-            device.arm_guard(1e4)
+            device.arm_guard(SensorLimit(1e4))
             self.train(device)
         assert device.current() == before
 
@@ -224,7 +235,7 @@ class DeviceContract:
     def test_the_meter_measures(self, device):
         self.train(device)
         seen = []
-        with Meter(device, rate_hz=50, cap_w=0.001, on_reading=lambda t, p: seen.append((t, p))) as meter:
+        with Meter(device, rate_hz=50, limit=SensorLimit(0.001), on_reading=lambda t, p: seen.append((t, p))) as meter:
             self.train(device, steps=10)
             running = meter.figures() if seen else None
         figures = meter.figures()
@@ -265,12 +276,14 @@ class DeviceContract:
             assert truth.figures().time_s == device.now_s() - begin_s
             assert truth.figures().energy_j > 0
 
-    def test_only_a_replay_has_a_recorded_profile(self, device):
-        recording = device.recorded_profile()
-        assert (recording is not None) == self.is_replay == (device.kind == "replayed")
-        if recording is not None:
-            assert recording.device == device.name
-            assert recording.combinations == device.combinations()
+    def test_only_a_replay_has_a_table(self, device):
+        recording, table = device.recorded_profile(), device.replayed_table
+        assert (recording is not None) == (self.is_replay and not self.is_measured_again)
+        assert (table is not None) == (self.is_replay and self.is_measured_again)
+        assert self.is_replay == (device.kind == "replayed")
+        if (source := recording or table) is not None:
+            assert source.device == device.name
+            assert source.combinations == device.combinations()
 
     def test_only_a_simulated_device_knows_its_exact_steps(self, device):
         steps = device.exact_steps(self.work())

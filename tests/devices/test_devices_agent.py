@@ -14,6 +14,7 @@ from tests.support.device_examples import make_work
 from tests.support.live.tree import LiveTree
 from tests.support.live_devices import RECORDS, agent, live, unpack, virtual
 
+from wattune.cap import SensorLimit
 from wattune.devices import known_devices, open_device
 from wattune.devices.agent import CHECK_S, _usable
 from wattune.devices.spec_options import with_options
@@ -46,30 +47,52 @@ def device(tree):
 def test_every_board_record_is_a_device(name, tmp_path):
     root = unpack(name, tmp_path / "tree")
     known = {device.backend: device for device in known_devices(str(root))}
-    family = "cpu" if name.startswith(("laptop", "raspberry")) else "jetson"
+    record = json.loads((RECORDS / f"{name}.json").read_text())
+    family = record["expect"]["family"]
+    is_card = family in ("amd", "intel")
     assert family in known
     entry = known[family]
     assert entry.spec == f"{family}?root={root}"
     assert entry.kind == "simulated"  # a copy of a board's files is no board
-    (knob,) = entry.knobs
+    knob, *others = entry.knobs
+    assert [other.name for other in others] == ["cpu_clock_mhz"] * (family == "jetson")
     assert knob.name == "clock_mhz"
     assert knob.values == tuple(sorted(knob.values))
-    assert len(knob.values) > 3
-    assert entry.memory_bytes > 1e9
+    assert len(knob.values) > (1 if is_card else 3)
+    assert entry.memory_bytes is None if family == "intel" else entry.memory_bytes > 1e9
     assert entry.mode
-    if "intel-rapl" in "".join(json.loads((RECORDS / f"{name}.json").read_text())["files"]):
+    if record["expect"].get("watts"):
         assert entry.power_w is None  # an energy counter that does not move
-        assert "does not move" in entry.problems[-1]
+        assert [problem for problem in entry.problems if "does not move" in problem]
         return
     assert entry.power_w > 0
     assert sum(entry.rails_w.values()) > 0
-    assert entry.problems == ()
+    assert entry.problems == tuple(record["expect"].get("problems", ()))
     device = open_device(entry.spec)
     assert (device.spec, device.name, device.mode) == (entry.spec, entry.name, entry.mode)
-    assert device.shares_memory
-    assert device.trains_on == ("gpu" if family == "jetson" else "cpu")
+    assert device.shares_memory == (not is_card)
+    assert device.trains_on == ("cpu" if family == "cpu" else "gpu")
     assert "fp32" in device.data_types
-    assert ("bf16" in device.data_types) == ("orin" in name or "thor" in name or family == "cpu")
+    assert ("bf16" in device.data_types) == ("orin" in name or "thor" in name or family != "jetson")
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("compatible", "types"),
+    [
+        ("maker,rugged-box\0nvidia,p3767-0000\0nvidia,tegra234\0", {"fp32", "tf32", "fp16", "bf16"}),
+        ("nvidia,p3971-0089+p3834-0008\0nvidia,tegra264\0", {"fp32", "tf32", "fp16", "bf16"}),
+        ("maker,rugged-box\0nvidia,tegra194\0", {"fp32", "fp16"}),
+    ],
+)
+def test_the_chip_tells_the_data_types_of_a_board_of_any_name(compatible, types, tmp_path):
+    root = unpack("orin-nano-jp6", tmp_path / "tree")
+    device_tree = root / "sys" / "firmware" / "devicetree" / "base"
+    (device_tree / "model").write_text("Rugged Box 7\0")
+    (device_tree / "compatible").write_text(compatible)
+    device = open_device(f"jetson?root={root}")
+    assert device.name == "Rugged Box 7"
+    assert device.data_types == types
     device.close()
 
 
@@ -112,7 +135,7 @@ def test_a_board_without_a_clock_is_a_device(tmp_path):
     assert device.knobs == ()
     assert len(device.problems) == 1
     with device.at(None):
-        device.arm_guard(5.0)
+        device.arm_guard(SensorLimit(5.0))
         assert device.power_w() > 0
 
 
@@ -134,7 +157,7 @@ def test_a_counter_that_may_not_be_read_is_named(tmp_path):
         ("jetson?fan=1", "mode, root"),
         ("jetson?mode=1&mode=2", "once each"),
         ("cpu?root=/&mode=fast", "nvpmodel's number"),
-        ("agent?mode=1", "none"),
+        ("agent?mode=1", "knobs"),
     ],
 )
 def test_options_that_cannot_be(spec, said, tmp_path):
@@ -320,7 +343,7 @@ def test_another_writer_is_told(device, tree):
 
 def test_in_this_process_nothing_can_be_handed_over(device):
     with device.at(Knobs(clock_mhz=306.0)):
-        device.arm_guard(5.0, 80.0)
+        device.arm_guard(SensorLimit(5.0, max_temp_c=80.0))
     assert device.events() == ()
 
 
@@ -347,6 +370,7 @@ def test_one_controller_a_board(tree, device):
         pass
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_is_brought_back_and_told(tmp_path):
     with live(tmp_path, "orin-nano") as root:
         high = Path(f"{root}{GPU}/max_freq")
@@ -442,7 +466,7 @@ def test_an_agent_guards_too_and_may_go_away(tmp_path):
             device = open_device(f"agent:{socket}")
             assert device.name == open_device(f"jetson?root={root}").name
             with device.at(device.combinations()[-1]):
-                device.arm_guard(0.5)  # less than the board ever draws
+                device.arm_guard(SensorLimit(0.5))  # less than the board ever draws
                 end_s = time.monotonic() + 8
                 kinds: list[str] = []
                 while "guard" not in kinds and time.monotonic() < end_s:

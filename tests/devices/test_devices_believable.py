@@ -108,6 +108,7 @@ def test_resnet18_at_224_takes_what_is_published_on_a_nano():
     assert step_s == pytest.approx(0.77, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clock", "low_w", "high_w"), [(921.6, 5.6, 7.4), (76.8, 2.5, 4.0)])
 @pytest.mark.parametrize(("pixels", "batch_size"), [(224, 8), (32, 8), (32, 32), (32, 128)])
 def test_a_nano_draws_in_training_what_logs_of_its_rails_add_up_to(clock, low_w, high_w, pixels, batch_size):

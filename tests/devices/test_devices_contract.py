@@ -6,6 +6,7 @@ from tests.support.device_examples import FileDevice, make_table
 from tests.support.live_devices import agent, live
 
 from wattune.devices import ReplayDevice, open_device
+from wattune.devices.replay import Noise
 
 
 class TestSimulatedNano(DeviceContract):
@@ -25,6 +26,11 @@ class TestSimulatedNano(DeviceContract):
 
 class TestSimulatedTx2Nx(TestSimulatedNano):
     spec = "sim:jetson-tx2-nx"
+
+
+class TestSimulatedTx2(TestSimulatedNano):
+    spec = "sim:jetson-tx2"
+    has_variants = False
 
 
 class TestSimulatedCpu(TestSimulatedNano):
@@ -51,6 +57,58 @@ class TestRecordedPowerLimits(TestRecordedClocks):
 
 class TestRecordedWithoutActuator(TestRecordedClocks):
     setting = None
+
+
+class TestReplayedClocks(DeviceContract):
+    """A table that is measured: the readings are drawn."""
+
+    setting = "clock_mhz"
+    too_large = 16
+    is_replay = True
+    is_measured_again = True
+
+    @pytest.fixture
+    def device(self):
+        return ReplayDevice(make_table(self.setting), Noise(seed=3))
+
+    @pytest.fixture
+    def another(self):
+        return ReplayDevice(make_table(self.setting), Noise(seed=4))
+
+
+class TestReplayedPowerLimits(TestReplayedClocks):
+    setting = "power_limit_w"
+
+
+class TestReplayedWithoutActuator(TestReplayedClocks):
+    setting = None
+
+
+class TestReplayedCsv(TestReplayedClocks):
+    """A table in CSV, with several knobs and standard deviations."""
+
+    too_large = None
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        lines = ["batch_size,clock_mhz,cpu_clock_mhz,step_s,step_std_s,power_w,power_std_w"]
+        lines += [
+            f"{size},{clock},{cpu},{size / clock + 5 / cpu},0.001,{clock / 20 + cpu / 200},0.5"
+            for size in (4, 8)
+            for clock in (100, 200)
+            for cpu in (600, 1200)
+        ]
+        path = tmp_path / "table.csv"
+        path.write_text("\n".join(lines))
+        return path
+
+    @pytest.fixture
+    def device(self, path):
+        return open_device(f"replay:{path}", seed=3)
+
+    @pytest.fixture
+    def another(self, path):
+        return open_device(f"replay:{path}?seed=4")
 
 
 class TestRealTime(DeviceContract):

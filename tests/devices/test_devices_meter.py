@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.device_examples import FileDevice, make_work, quiet
 
+from wattune.cap import SensorLimit
 from wattune.devices import Fault, Meter, Sensor, SimulatedDevice, builtin_board, open_device
 from wattune.devices.virtual_time import Piece, VirtualDevice
 from wattune.errors import SensorError
@@ -37,7 +38,7 @@ def test_its_figures_are_the_simulators_within_one_percent_and_one_window(schedu
     device.wait(2.0)
     truth = device.ground_truth(cap_w)
     changes = 0
-    with Meter(device, rate_hz=rate_hz, cap_w=cap_w) as meter:
+    with Meter(device, rate_hz=rate_hz, limit=SensorLimit(cap_w)) as meter:
         for clock, steps, rest_s in schedule:
             with device.at(Knobs(clock_mhz=clock)):
                 train(device, steps)
@@ -70,7 +71,7 @@ def test_the_sensors_window_and_lag_are_known_to_it():
 
 def test_mean_spread_and_peak_are_those_of_the_readings():
     device, seen = open_device("sim:jetson-nano"), []
-    with Meter(device, cap_w=5.2, on_reading=lambda t, p: seen.append((t, p))) as meter:
+    with Meter(device, limit=SensorLimit(5.2), on_reading=lambda t, p: seen.append((t, p))) as meter:
         train(device, 50)
     figures = meter.figures()
     watts = [power_w for _, power_w in seen]
@@ -120,7 +121,7 @@ def test_a_reading_holds_until_the_next_one():
     """Power that rises between two readings counts from the second of them on, in energy as in time above the cap."""
     device = Doubling()
     device.wait(0.5)
-    with Meter(device, rate_hz=1.25, cap_w=5.0) as meter:  # readings at 0.8, 1.6 and 2.4 s
+    with Meter(device, rate_hz=1.25, limit=SensorLimit(5.0)) as meter:  # readings at 0.8, 1.6 and 2.4 s
         device.wait(2.0)
     figures = meter.figures()
     assert (figures.readings, figures.time_s) == (3, 2.0)
@@ -299,14 +300,14 @@ def test_the_trace_of_a_long_run_is_thinned_and_keeps_its_peaks():
 
 def test_it_goes_on_where_the_clock_of_the_device_began_anew(tmp_path):
     first = FileDevice(tmp_path)
-    with Meter(first, rate_hz=100, cap_w=4.0) as meter:
+    with Meter(first, rate_hz=100, limit=SensorLimit(4.0)) as meter:
         train(first, 20)
     before = meter.figures()
     state = json.loads(json.dumps(meter.state_dict()))
     second = FileDevice(tmp_path)
-    with Meter(second, rate_hz=100, cap_w=4.0) as resumed:
+    with Meter(second, rate_hz=100, limit=SensorLimit(4.0)) as resumed:
         pass
-    resumed = Meter(second, rate_hz=100, cap_w=4.0)
+    resumed = Meter(second, rate_hz=100, limit=SensorLimit(4.0))
     resumed.load_state_dict(state)
     assert resumed.figures() == before
     with resumed:
@@ -320,7 +321,7 @@ def test_it_goes_on_where_the_clock_of_the_device_began_anew(tmp_path):
 
 def test_on_real_time_it_reads_from_a_thread(tmp_path):
     device = FileDevice(tmp_path)
-    with Meter(device, rate_hz=50, cap_w=5.0) as meter:
+    with Meter(device, rate_hz=50, limit=SensorLimit(5.0)) as meter:
         train(device, 20)
         device.power_file.write_text("6000\n")
         train(device, 20)

@@ -22,8 +22,10 @@ from wattune.devices.nvidia.gpu_restore import restore_gpus
 from wattune.devices.nvidia.nvml import Gpu, count_gpus
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
 from wattune.point import Knobs
+from wattune_agent.settings import MOST_SETTINGS
 from wattune_agent.snapshot import boot_id, started_at
 
+CLOCK = "0?actuator=clock_mhz"
 PASCAL = {"architecture": pynvml.NVML_DEVICE_ARCH_PASCAL, "capability": (6, 1), "name": "NVIDIA P40"}
 
 
@@ -34,6 +36,7 @@ def kept_here(monkeypatch, tmp_path):
         "wattune.devices.nvidia.claims.folders", lambda tree: [str(tmp_path / name) for name in ("state", "all")]
     )
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
 
 
 @pytest.fixture
@@ -102,7 +105,7 @@ class TestNvidiaAlone(TestNvidia):
 
 def test_what_it_is(use):
     use(FakeGpu(mig=True), FakeGpu(name="NVIDIA H100", uuid="GPU-h100", capability=(9, 0), temperature_c=70))
-    device = find_nvidia("GPU-h100")
+    device = find_nvidia("GPU-h100?actuator=clock_mhz")
     assert device.name == "NVIDIA H100"
     assert device.mode == "driver 550.54.15, persistence on, ECC on, power limit 165 W"
     assert device.data_types == {"fp32", "tf32", "fp16", "bf16"}
@@ -118,17 +121,18 @@ def test_what_it_is(use):
 def test_settings_are_few_and_listed(use):
     gpu = FakeGpu()
     use(gpu)
-    (knob,) = open_nvidia("0").knobs
+    (knob,) = open_nvidia(CLOCK).knobs
     assert knob.name == "clock_mhz"
-    assert len(knob.values) == nvidia.MOST_VALUES
+    assert len(knob.values) == MOST_SETTINGS
     assert (knob.values[0], knob.values[-1]) == (210.0, 1440.0)
     assert set(knob.values) <= set(map(float, gpu.clocks))
 
 
+@pytest.mark.slow
 def test_the_energy_counter_is_exact_over_its_refreshes(use):
     gpu = FakeGpu()
     use(gpu)
-    device = open_nvidia("0")
+    device = open_nvidia(CLOCK)
     assert device.sensor.window_s == 0.5
     readings = [device.power_w() for _ in range(6)]
     assert readings == pytest.approx([gpu.power_of(1440)] * 6, rel=0.1)
@@ -179,15 +183,88 @@ def test_readings_fail_as_sensors_do(use):
 def test_what_holds_the_clock_back(use):
     gpu = FakeGpu(reasons=pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonGpuIdle)
     library = use(gpu)
-    assert open_nvidia("0").conditions().throttled == ("power limit",)
-    assert open_nvidia("0?actuator=power_limit_w").conditions().throttled == ()
+    now = open_nvidia(CLOCK).conditions()
+    assert (now.throttled, now.notices) == ((), ("power limit",))  # the card's own limit: its ordinary state
+    assert open_nvidia("0?actuator=power_limit_w").conditions().notices == ()
+    gpu.reasons |= pynvml.nvmlClocksEventReasonSwThermalSlowdown
+    now = open_nvidia(CLOCK).conditions()
+    assert (now.throttled, now.notices) == (("heat",), ("power limit",))
     library.lacks.add("nvmlDeviceGetCurrentClocksEventReasons")  # a driver before 535
     pynvml._nvmlGetFunctionPointer_cache.clear()
     gpu.reasons = pynvml.nvmlClocksEventReasonHwThermalSlowdown
-    assert open_nvidia("0").conditions().throttled == ("heat (hardware)",)
-    gpu.fails["nvmlDeviceGetTemperature"] = pynvml.NVML_ERROR_GPU_IS_LOST
-    device = open_nvidia("0")
+    assert open_nvidia(CLOCK).conditions().throttled == ("heat (hardware)",)
+    gpu.fails["nvmlDeviceGetTemperatureV"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    device = open_nvidia(CLOCK)
     assert device.conditions().temperature_c is None
+
+
+def test_the_energy_counter_is_asked_a_few_times_per_refresh(use):
+    gpu = FakeGpu()
+    use(gpu)
+    device = open_nvidia("0")
+    device.power_w()
+    gpu.calls.clear()
+    for _ in range(5):
+        device.power_w()
+    assert gpu.calls.count("nvmlDeviceGetTotalEnergyConsumption") <= 75  # 250 with one every 2 ms
+
+
+def test_the_temperature_is_asked_for_by_the_newer_call_first(use):
+    gpu = FakeGpu(temperature_c=70)
+    library = use(gpu)
+    device = open_nvidia("0")
+    assert device.conditions().temperature_c == 70
+    assert "nvmlDeviceGetTemperature" not in gpu.calls
+    gpu.newer_temperature = False
+    assert device.conditions().temperature_c == 70
+    library.lacks.add("nvmlDeviceGetTemperatureV")  # a driver before 565
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    assert device.conditions().temperature_c == 70
+    library.lacks.clear()
+
+
+def test_the_temperature_is_known_to_an_older_pynvml_too(use, monkeypatch):
+    monkeypatch.delattr(pynvml, "nvmlDeviceGetTemperatureV", raising=False)
+    use(FakeGpu(temperature_c=70))
+    assert open_nvidia("0").conditions().temperature_c == 70
+
+
+OPTIONAL = (
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetPersistenceMode",
+    "nvmlDeviceGetEccMode",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetPowerManagementLimit",
+    "nvmlDeviceGetArchitecture",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetTemperature",
+)
+
+
+@pytest.mark.parametrize(
+    "code", [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_UNKNOWN]
+)
+def test_what_a_user_is_not_told_does_not_refuse_the_card(use, code):
+    use(FakeGpu(fails=dict.fromkeys(OPTIONAL, code)))
+    device = open_nvidia("0?actuator=none")
+    assert device.memory_bytes is None
+    assert device.mode == "driver 550.54.15"
+    assert device.sensor.rail == "instantaneous power"
+    assert device.power_w() > 0
+    assert device.conditions().temperature_c is None
+
+
+def test_a_limit_that_cannot_be_brought_back_is_not_changed(use, tmp_path):
+    gpu = FakeGpu(fails={"nvmlDeviceGetPowerManagementLimit": pynvml.NVML_ERROR_UNKNOWN})
+    use(gpu)
+    device = open_nvidia("0?actuator=power_limit_w")
+    with pytest.raises(DeviceError, match="could not be restored"), device.at(Knobs(power_limit_w=100.0)):
+        pytest.fail("it was set")
+    assert gpu.changes == []
+    assert not list((tmp_path / "state").glob("*.json"))
 
 
 # ----------------------------------------------------------------------------------------------- what is not there
@@ -234,14 +311,20 @@ def test_what_is_asked_for_wrongly(use, rest, said):
 
 def test_a_gpu_without_locked_clocks(use):
     library = use(FakeGpu(**PASCAL))
-    device = open_nvidia("0")
-    assert device.knobs == ()
+    assert open_nvidia("0").safest == open_nvidia("0?actuator=power_limit_w").safest == Knobs(power_limit_w=100.0)
     with pytest.raises(InputError, match="power_limit_w or none"):
-        open_nvidia("0?actuator=clock_mhz")
-    assert open_nvidia("0?actuator=power_limit_w").safest == Knobs(power_limit_w=100.0)
+        open_nvidia(CLOCK)
     library.gpus[0].fails["nvmlDeviceGetPowerManagementLimitConstraints"] = pynvml.NVML_ERROR_NOT_SUPPORTED
     with pytest.raises(InputError, match="no power limit"):
         open_nvidia("0?actuator=power_limit_w")
+    assert open_nvidia("0").knobs == ()
+
+
+def test_a_gpu_without_a_power_limit_locks_its_clock(use):
+    gpu = FakeGpu()
+    use(gpu)
+    gpu.fails["nvmlDeviceGetPowerManagementLimitConstraints"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert [knob.name for knob in open_nvidia("0").knobs] == ["clock_mhz"]
 
 
 def test_a_gpu_that_tells_no_power(use):
@@ -266,6 +349,65 @@ def test_of_several_gpus_the_one_that_trains_is_measured(use, monkeypatch):
     assert open_nvidia("0").power_w() > 0
 
 
+def test_an_index_of_cuda_is_not_the_drivers_for_different_cards(use, monkeypatch):
+    use(FakeGpu(name="NVIDIA T400"), FakeGpu(name="NVIDIA GeForce RTX 4090", uuid="GPU-fast"))
+    for visible in ("0", "1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        with pytest.raises(DeviceUnavailable, match="CUDA_DEVICE_ORDER=PCI_BUS_ID") as caught:
+            open_nvidia(visible)
+        assert "2 different GPUs" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert "CUDA_VISIBLE_DEVICES=GPU-fast" in str(caught.value)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    with pytest.raises(DeviceUnavailable, match="PCI_BUS_ID"):
+        open_nvidia("1")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert open_nvidia("1").uuid == "GPU-fast"
+    with pytest.raises(DeviceUnavailable, match="2 GPUs"):
+        open_nvidia("0")
+
+
+@pytest.mark.parametrize("visible", ["GPU-", "GPU-5f0c", "GPU-5f0c1f2a-0000-4000-8000-00000000000", "", "5f0c"])
+def test_a_uuid_that_names_no_card_or_several_is_refused(use, monkeypatch, visible):
+    use(FakeGpu(), FakeGpu(uuid="GPU-5f0c1f2a-0000-4000-8000-000000000002"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for index in "01":
+        with pytest.raises(DeviceUnavailable, match="CUDA_VISIBLE_DEVICES=GPU-5f0c1f2a"):
+            open_nvidia(index)
+
+
+def test_a_shortened_uuid_of_one_card_is_enough(use, monkeypatch):
+    use(FakeGpu(), FakeGpu(uuid="GPU-77"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7,GPU-5")
+    assert open_nvidia("1").uuid == "GPU-77"
+    with pytest.raises(DeviceUnavailable, match="2 GPUs"):
+        open_nvidia("0")
+
+
+def test_one_card_is_always_the_one_that_trains(use, monkeypatch):
+    use(FakeGpu())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert open_nvidia("0").power_w() > 0
+
+
+def test_a_card_that_lists_no_clocks_has_a_grid(use):
+    gpu = FakeGpu(name="NVIDIA GB10", memory_clocks=(), capability=(12, 1), highest_mhz=3003)
+    gpu.fails["nvmlDeviceGetPowerManagementLimitConstraints"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    use(gpu)
+    device = find_nvidia("0")
+    (knob,) = device.knobs
+    assert (knob.name, len(knob.values)) == ("clock_mhz", MOST_SETTINGS)
+    assert (knob.values[0], knob.values[-1]) == (751.0, 3003.0)
+    assert "never tried" in device.problems[-1]
+    with device.at(Knobs(clock_mhz=751.0)):
+        assert gpu.locked == (751, 751)
+    assert gpu.locked is None
+    gpu.virtual = pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
+    assert find_nvidia("0").knobs == ()
+    gpu.virtual, gpu.architecture = 0, pynvml.NVML_DEVICE_ARCH_PASCAL
+    assert find_nvidia("0").knobs == ()
+
+
 def test_known_devices_show_what_is_there(use):
     gpu = FakeGpu()
     library = use(gpu, FakeGpu(uuid="GPU-ill"))
@@ -273,7 +415,7 @@ def test_known_devices_show_what_is_there(use):
     first, second = (d for d in known_devices() if d.backend == "nvidia")
     assert first.spec == "nvidia:0"
     assert first.power_w == pytest.approx(150, rel=0.1)
-    assert first.knobs[0].values[-1] == 1440
+    assert [(knob.name, knob.values[-1]) for knob in first.knobs] == [("power_limit_w", 165.0)]
     assert "lost" in second.problems[0]
     assert library.users == 0
     assert gpu.changes == []
@@ -356,7 +498,7 @@ def test_a_forked_child_does_not_bring_back_what_is_its_parents(tmp_path):
 def test_what_cannot_be_brought_back_at_the_end_is_said(use, capsys, tmp_path):
     gpu = FakeGpu()
     library = use(gpu)
-    device = open_nvidia("0")
+    device = open_nvidia(CLOCK)
     context = device.at(Knobs(clock_mhz=210.0))
     context.__enter__()
     gpu.fails["nvmlDeviceResetGpuLockedClocks"] = pynvml.NVML_ERROR_GPU_IS_LOST
@@ -374,10 +516,25 @@ def test_what_cannot_be_brought_back_at_the_end_is_said(use, capsys, tmp_path):
     context.__exit__(None, None, None)  # it is closed: nothing to do
 
 
-def test_a_user_who_may_not_is_told(use, monkeypatch):
+@pytest.mark.parametrize(
+    ("mask", "uid", "may"),
+    [
+        ("000001ffffffffff", 0, True),
+        ("00000000a80425fb", 0, False),  # root in a container that was started without --cap-add SYS_ADMIN
+        ("0000000000200000", 1000, True),
+        ("0000000000000000", 1000, False),
+        (None, 0, True),
+        (None, 1000, False),
+    ],
+)
+def test_who_may_not_change_a_clock_is_told_before(use, monkeypatch, tmp_path, mask, uid, may):
     use(FakeGpu())
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "only root" in find_nvidia("0").problems[0]
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\n" + (f"CapInh:\t0\nCapEff:\t{mask}\n" if mask else ""))
+    monkeypatch.setattr("wattune_agent.nvml.STATUS", str(status))
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    problems = find_nvidia("0").problems
+    assert problems == () if may else "CAP_SYS_ADMIN" in problems[0]
     assert find_nvidia("0?actuator=none").problems == ()
 
 
@@ -385,7 +542,7 @@ def test_a_clock_that_does_not_come_down_is_an_error_and_is_let_go(use, monkeypa
     monkeypatch.setattr(nvidia, "SETTLE_S", 0.05)
     gpu = FakeGpu(settle_s=60)
     use(gpu)
-    device = open_nvidia("0")
+    device = open_nvidia(CLOCK)
     with pytest.raises(DeviceError, match="runs at 1440 MHz"), device.at(Knobs(clock_mhz=210.0)):
         pytest.fail("it was taken")
     assert gpu.locked is None
@@ -403,20 +560,20 @@ def test_a_limit_that_is_not_taken(use):
 
 def test_one_controller_a_gpu(use):
     use(FakeGpu())
-    first, second = open_nvidia("0"), open_nvidia("0")
+    first, second = open_nvidia(CLOCK), open_nvidia(CLOCK)
     with first.at(Knobs(clock_mhz=210.0)):
         with pytest.raises(DeviceUnavailable, match="already"), second.at(Knobs(clock_mhz=210.0)):
             pytest.fail("two of them")
         assert first.current() == Knobs(clock_mhz=210.0)
         second.close()
         assert first.current() == Knobs(clock_mhz=210.0)
-    with open_nvidia("0").at(Knobs(clock_mhz=210.0)):
+    with open_nvidia(CLOCK).at(Knobs(clock_mhz=210.0)):
         pass
 
 
 def test_another_process_is_named(use, tmp_path):
     use(FakeGpu())
-    device = open_nvidia("0")
+    device = open_nvidia(CLOCK)
     code = f"""
 import sys
 from pathlib import Path
@@ -494,7 +651,7 @@ def test_a_process_that_lives_keeps_its_gpu_without_its_lock_as_well(use, tmp_pa
         path = place / f"nvidia-{gpu.uuid}.json"
         path.write_text(json.dumps({**kept, "boot": boot_id()}))
         assert restore_gpus() == []
-        device = open_nvidia("0")
+        device = open_nvidia(CLOCK)
         with pytest.raises(DeviceUnavailable, match=f"process {other.pid}"), device.at(Knobs(clock_mhz=210.0)):
             pytest.fail("two of them")
         path.write_text(json.dumps({**kept, "boot": "the start before"}))
@@ -506,7 +663,7 @@ def test_a_lock_is_not_made_through_a_link(use, tmp_path):
     use(gpu := FakeGpu())
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / f"nvidia-{gpu.uuid}.lock").symlink_to(tmp_path / "anywhere")
-    with pytest.raises(DeviceUnavailable, match="nothing can be kept"), open_nvidia("0").at(Knobs(clock_mhz=210.0)):
+    with pytest.raises(DeviceUnavailable, match="nothing can be kept"), open_nvidia(CLOCK).at(Knobs(clock_mhz=210.0)):
         pytest.fail("through a link")
     assert not (tmp_path / "anywhere").exists()
 
@@ -515,7 +672,7 @@ def test_nothing_is_changed_where_nothing_can_be_kept(use, tmp_path):
     gpu = FakeGpu()
     use(gpu)
     (tmp_path / "state").write_text("a file where the folder should be")
-    device = open_nvidia("0")
+    device = open_nvidia(CLOCK)
     with pytest.raises(DeviceUnavailable, match="nothing can be kept"), device.at(Knobs(clock_mhz=210.0)):
         pytest.fail("it was set")
     assert gpu.changes == []
@@ -525,7 +682,7 @@ def test_another_writer_is_answered_and_told(use, monkeypatch):
     monkeypatch.setattr(nvidia, "CHECK_S", 0.0)
     gpu = FakeGpu(energy=False)
     use(gpu)
-    device = open_nvidia("0")
+    device = open_nvidia(CLOCK)
     with device.at(Knobs(clock_mhz=210.0)):
         for _ in range(nvidia.MOST_ANSWERS + 2):
             gpu.unlock()
@@ -542,7 +699,7 @@ def test_another_writer_is_answered_and_told(use, monkeypatch):
 def test_a_clock_that_stays_is_not_called_changed(use, monkeypatch):
     monkeypatch.setattr(nvidia, "CHECK_S", 0.0)
     use(FakeGpu(energy=False))
-    device = open_nvidia("0")
+    device = open_nvidia(CLOCK)
     with device.at(Knobs(clock_mhz=210.0)):
         for _ in range(5):
             device.power_w()
@@ -552,7 +709,7 @@ def test_a_clock_that_stays_is_not_called_changed(use, monkeypatch):
 def test_a_closed_device_has_let_go(use):
     gpu = FakeGpu()
     library = use(gpu)
-    device = open_nvidia("0")
+    device = open_nvidia(CLOCK)
     context = device.at(Knobs(clock_mhz=210.0))
     context.__enter__()
     device.close()

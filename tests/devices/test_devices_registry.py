@@ -28,15 +28,19 @@ def test_every_registered_name_opens(tmp_path, board, monkeypatch):
     with agent(board, tmp_path / "agent.sock") as socket:
         specs = {
             "agent": f"agent:{socket}",
+            "amd": f"amd?root={unpack('amd-levels', tmp_path / 'amd')}",
             "auto": f"auto?root={board}",
             "cpu": f"cpu?root={board}",
             "external": "external:echo 5",
             "jetson": f"jetson?root={board}",
             "nvidia": "nvidia",
             "recorded": f"recorded:{make_table().save(tmp_path / 'profile.json')}",
+            "replay": f"replay:{make_table().save(tmp_path / 'table.json')}",
             "sim": "sim:jetson-nano",
         }
-        assert set(specs) == set(OPENERS)
+        with pytest.raises(DeviceError, match="does not move"):  # its energy counter, in a folder
+            open_device(f"intel?root={unpack('intel-arc', tmp_path / 'intel')}")
+        assert {*specs, "intel"} == set(OPENERS)
         for spec in specs.values():
             device = open_device(spec)
             assert isinstance(device, Device)
@@ -51,12 +55,14 @@ def test_every_simulated_device_opens_and_is_described():
         device = open_device(entry.spec)
         assert entry.name == device.name == entry.spec
         assert entry.knobs == device.knobs
-        assert [knob.name for knob in entry.knobs] == ["clock_mhz"]
+        several = ["clock_mhz", "memory_clock_mhz", "cpu_clock_mhz"]
+        assert [knob.name for knob in entry.knobs] == (several if entry.spec == "sim:jetson-tx2" else several[:1])
         assert entry.kind == "simulated"
         assert entry.problems == (() if device.board.calibrated else (UNCALIBRATED,))
         assert entry.power_w == device.power_w()
         if device.board.calibrated:
-            assert "every 0.422 s, mean over 0.422 s, steps of 40.5 mW" in entry.sensor
+            step = 76 if entry.spec == "sim:jetson-tx2" else 40.5
+            assert f"every 0.422 s, mean over 0.422 s, steps of {step} mW" in entry.sensor
 
 
 def test_what_is_here_is_listed_or_says_why_not():
@@ -101,6 +107,9 @@ def test_a_board_file_of_ones_own(tmp_path):
         ("Jetson", UnknownName, "jetson"),
         ("jetson-orin?root=/", UnknownName, "jetson"),
         ("recorded", UnknownName, "recorded:PROFILE.json"),
+        ("replay", UnknownName, "replay:TABLE.csv"),
+        ("replay:nowhere.csv", RecordError, "cannot read nowhere.csv"),
+        ("replay:nowhere.json", RecordError, "no such record"),
         ("nowhere.toml", InputError, "no such board file"),
         ("recorded:nowhere.json", RecordError, "no such record"),
     ],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.calls import calls_of
 from tests.support.device_examples import make_work, quiet
 
+from wattune.cap import SensorLimit
 from wattune.devices import Fault, Meter, SimulatedDevice, builtin_board, open_device
 from wattune.devices.simulator.board_file import SimulatedBoard
 from wattune.devices.simulator.roofline import segments
@@ -337,7 +338,7 @@ def test_a_training_that_goes_on_elsewhere_ends_with_the_same_figures(stop_at):
 
     def begin(seed):
         device = SimulatedDevice(board, seed=seed)
-        return device, Meter(device, cap_w=cap_w), device.ground_truth(cap_w)
+        return device, Meter(device, limit=SensorLimit(cap_w)), device.ground_truth(cap_w)
 
     def train(device, meter, steps):
         with meter:
@@ -377,7 +378,7 @@ def test_a_step_takes_few_calls_also_in_a_long_training():
             with device.step(work):
                 pass
 
-    with Meter(device, cap_w=5.0) as meter:
+    with Meter(device, limit=SensorLimit(5.0)) as meter:
         train(4000)
         assert calls_of(lambda: train(1000)) < 500 * 1000  # 5000 steps in less than a second
     assert meter.figures().energy_j == pytest.approx(truth.figures().energy_j, rel=0.01)

@@ -43,13 +43,14 @@ def live(tmp_path):
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_every_recorded_board(tmp_path, path):
     root = str(tmp_path / "board")
-    materialise(json.loads(path.read_text()), root)
+    record = json.loads(path.read_text())
+    materialise(record, root)
     family = default_device(root)
-    assert family == ("cpu" if path.stem.startswith(("laptop", "raspberry")) else "jetson")
+    assert family == record["expect"]["family"]
     examination = examine(f"{family}?root={root}")
     states = {finding.name: finding.state for finding in examination.findings}
     assert {"permissions", "holder", "left behind", "memory", "agent"} <= set(states)
-    if not path.stem.startswith("laptop"):  # whose energy counter does not advance in a folder
+    if not path.stem.startswith(("laptop", "intel")):  # whose energy counter does not advance in a folder
         assert {"rails", "clock", "mode", "conditions", "supply"} <= set(states)
         assert not examination.failed
     assert examination.figures == {}, "nothing can be measured in a folder"
@@ -150,6 +151,7 @@ class FakeDevice:
         (Conditions(temperature_c=51.0, over_current=0), "ok", "51.0"),
         (Conditions(temperature_c=91.0), "warn", "91.0"),
         (Conditions(temperature_c=60.0, over_current=3), "warn", "3 over-current"),
+        (Conditions(temperature_c=60.0, notices=("power limit",)), "ok", "power limit"),
         (Conditions(temperature_c=97.0, throttled=("gpu-throttle-alert",)), "fail", "gpu-throttle-alert"),
     ],
 )
@@ -158,6 +160,31 @@ def test_temperature_throttling_and_over_current(conditions, state, words):
     assert finding.state == state
     assert words in finding.text
     assert bool(finding.fix) == (state != "ok")
+
+
+def test_one_over_current_event_is_a_note(tmp_path):
+    # An AGX Thor counts one whenever it starts.
+    finding = check_conditions(FakeDevice(Conditions(temperature_c=60.0, over_current=1)))
+    assert finding.state == "ok"
+    assert "1 over-current event since" in finding.text
+    assert "may be too weak" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("zone_c", "trip_c", "state"),
+    [(95.0, 114.5, "ok"), (101.0, 114.5, "warn"), (80.0, 99.0, "ok"), (84.5, 99.0, "warn"), (86.0, None, "warn")],
+)
+def test_the_boards_own_trip_decides_if_it_is_hot(tmp_path, zone_c, trip_c, state):
+    zone = tmp_path / "sys/class/thermal/thermal_zone0"
+    zone.mkdir(parents=True)
+    texts = {"type": "gpu-thermal", "temp": f"{zone_c * 1e3:.0f}"}
+    if trip_c is not None:
+        texts |= {"trip_point_0_type": "passive", "trip_point_0_temp": f"{trip_c * 1e3:.0f}"}
+    for name, text in texts.items():
+        (zone / name).write_text(f"{text}\n")
+    finding = check_conditions(FakeDevice(Conditions(temperature_c=zone_c)), Tree(str(tmp_path)))
+    assert finding.state == state
+    assert (trip_c is None) == ("throttled" not in finding.text)
 
 
 def test_an_uncalibrated_supply_comes_with_the_command_that_measures_it():

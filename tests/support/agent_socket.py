@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+
+from wattune_agent.server import AgentServer
 
 REPOSITORY = Path(__file__).parent.parent.parent
 DEVFREQ = "sys/class/devfreq/17000000.gpu"
@@ -125,6 +128,19 @@ def serving(board, socket, *options):
                     except subprocess.TimeoutExpired:
                         process.kill()
                         raise
+
+
+@contextmanager
+def served(path, keeper, time=None):
+    """An agent in this process."""
+    server = AgentServer(keeper, str(path), time=time)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.stop()
+        thread.join()
 
 
 class Holder:

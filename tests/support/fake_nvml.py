@@ -1,4 +1,4 @@
-"""NVIDIA's management library as pynvml calls it: the C functions, their codes and their out-parameters.
+"""NVIDIA's management library as pynvml and the agent call it: the C functions, their codes and their out-parameters.
 
 It stands where pynvml keeps ``libnvidia-ml.so.1``, so pynvml itself is the real one. Which function returns which code
 when is from the comments of nvml.h. The GPU's energy counter moves every tenth of a second of real time.
@@ -38,14 +38,18 @@ class FakeGpu:
     limit_mw: int = 165_000
     free_bytes: int = 20 * 2**30
     temperature_c: int = 41
+    highest_mhz: int = 1440
+    virtual: int = 0
     reasons: int = 0
     mig: bool = False
     instant: bool = True
     energy: bool = True
     usage: bool = True
+    newer_temperature: bool = True
     settle_s: float = 0.02
     locked: tuple[int, int] | None = None
     fails: dict[str, int] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
     changes: list[tuple[str, object]] = field(default_factory=list)
     _energy_j: float = 1000.0
     _power_w: float = 0.0
@@ -160,9 +164,10 @@ class FakeLibrary:
         return self._answer(handle, "nvmlDeviceGetCudaComputeCapability", answer)
 
     def nvmlDeviceGetSupportedMemoryClocks(self, handle, count, out):
-        return self._answer(
-            handle, "nvmlDeviceGetSupportedMemoryClocks", lambda gpu: self._list(count, out, gpu.memory_clocks)
-        )
+        def answer(gpu):
+            return self._list(count, out, gpu.memory_clocks) if gpu.memory_clocks else NVML_ERROR_NOT_SUPPORTED
+
+        return self._answer(handle, "nvmlDeviceGetSupportedMemoryClocks", answer)
 
     def nvmlDeviceGetSupportedGraphicsClocks(self, handle, memory, count, out):
         def answer(gpu):
@@ -171,6 +176,12 @@ class FakeLibrary:
             return self._list(count, out, gpu.clocks)
 
         return self._answer(handle, "nvmlDeviceGetSupportedGraphicsClocks", answer)
+
+    def nvmlDeviceGetMaxClockInfo(self, handle, kind, out):
+        return self._answer(handle, "nvmlDeviceGetMaxClockInfo", lambda gpu: self._give(out, gpu.highest_mhz))
+
+    def nvmlDeviceGetVirtualizationMode(self, handle, out):
+        return self._answer(handle, "nvmlDeviceGetVirtualizationMode", lambda gpu: self._give(out, gpu.virtual))
 
     def nvmlDeviceGetClockInfo(self, handle, kind, out):
         return self._answer(handle, "nvmlDeviceGetClockInfo", lambda gpu: self._give(out, gpu.now()[0]))
@@ -209,6 +220,15 @@ class FakeLibrary:
             return self._give(high, gpu.limits_mw[1])
 
         return self._answer(handle, "nvmlDeviceGetPowerManagementLimitConstraints", answer)
+
+    def nvmlDeviceGetTemperatureV(self, handle, out):
+        def answer(gpu):
+            if not gpu.newer_temperature:
+                return NVML_ERROR_NOT_SUPPORTED
+            out._obj.temperature = gpu.temperature_c
+            return NVML_SUCCESS
+
+        return self._answer(handle, "nvmlDeviceGetTemperatureV", answer)
 
     def nvmlDeviceGetTemperature(self, handle, sensor, out):
         return self._answer(handle, "nvmlDeviceGetTemperature", lambda gpu: self._give(out, gpu.temperature_c))
@@ -275,17 +295,21 @@ class FakeLibrary:
     def _answer(self, handle, name, answer):
         if not self.users:
             return NVML_ERROR_UNINITIALIZED
-        address = ctypes.addressof(handle.contents)
+        address = handle.value if isinstance(handle, ctypes.c_void_p) else ctypes.addressof(handle.contents)
         gpu = next((g for g in self.gpus if ctypes.addressof(g.struct) == address), None)
         if gpu is None:
             return NVML_ERROR_INVALID_ARGUMENT
+        gpu.calls.append(name)
         return gpu.fails.get(name) or answer(gpu)
 
     def _change(self, handle, name, change):
         return self._answer(handle, name, lambda gpu: change(gpu) if self.root else NVML_ERROR_NO_PERMISSION)
 
     def _point(self, out, gpu):
-        out._obj.contents = gpu.struct
+        if isinstance(out._obj, ctypes.c_void_p):  # the agent's handles are opaque
+            out._obj.value = ctypes.addressof(gpu.struct)
+        else:
+            out._obj.contents = gpu.struct
         return NVML_SUCCESS
 
     def _give(self, out, value):

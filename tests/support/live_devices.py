@@ -44,7 +44,7 @@ def unpack(name: str, folder: Path) -> Path:
 
 def virtual(tree: LiveTree) -> BoardDevice:
     """The device of a live tree, in this process and on its time."""
-    family = "cpu" if tree.board.family == "cpu-laptop" else "jetson"
+    family = "cpu" if tree.board.family.startswith("cpu-laptop") else "jetson"
     return BoardDevice(Controller(find_board(tree, family)), tree)
 
 

@@ -67,11 +67,14 @@ for n in range(given.steps):
     if not given.hold:
         print("\\n".join(lines), file=open(given.file, "a") if given.file else None)
         lines = []
-print("\\n".join(lines))
+print("\\n".join(lines), flush=True)
+take(0.2)
 power(1.5)
 take(0.2)
 """
 """A step takes batch / clock / 4 seconds and 2 + clock / 100 + batch / 8 watts; before and after it, 1.5 W.
+
+Power falls 0.2 s after the last line: a busy machine may be late to read that line, which ends what is measured.
 
 What it prints is what it slept for, without what a busy machine adds; ``passed_us`` has the sum of it in microseconds.
 """

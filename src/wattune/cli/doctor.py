@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wattune.cli.options import Json, SysfsRoot, device_spec
-from wattune.cli.output import emit, emit_json, note
+from wattune.cli.output import Output, claim, confirmed, emit, emit_json, note
 from wattune.errors import DeviceError, InputError, OutputError, WattuneError
+from wattune.version import __version__
 
 if TYPE_CHECKING:
-    from wattune.doctor import Examination
+    from wattune.doctor import Examination, TriedSetting
+    from wattune_agent.tree import Tree
 
 _WIDTH = 110
 
@@ -31,16 +34,26 @@ def doctor(
         str | None,
         typer.Option("--calibrate", metavar="METER", help="Calibrate against a meter at the supply: external:..."),
     ] = None,
+    try_settings: Annotated[
+        bool,
+        typer.Option(
+            "--try",
+            help="Pin the lowest, a middle and the highest setting, 2 s each; the record is board.json or --submit's.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --try: do not ask first.")] = False,
     sysfs_root: SysfsRoot = None,
     as_json: Json = False,
 ) -> None:
     """Diagnose a device and suggest fixes.
 
-    Nothing is changed on the board. --calibrate puts the board under several loads, compares its sensor with your meter
-    at the supply, and saves the difference.
+    Nothing is changed on the board, except by --try, which asks first, pins three settings, reads back clock and power,
+    and restores the board. --calibrate puts the board under several loads, compares its sensor with your meter at the
+    supply, and saves the difference.
 
     \b
     Example:  wattune doctor
+              wattune doctor --try
               wattune doctor --calibrate 'external:http://192.168.1.20/cm?cmnd=Status%208#field=StatusSNS.ENERGY.Power'
     """
     from wattune.doctor import default_device, examine
@@ -49,6 +62,13 @@ def doctor(
     if device is None and sysfs_root is not None and not (sysfs_root / "sys").is_dir():
         raise InputError("--sysfs-root", value=root, allowed="a folder with sys/... in it")
     spec = device_spec(device or default_device(root), sysfs_root)
+    if yes and not try_settings:
+        raise InputError("--yes", allowed="only with --try")
+    if try_settings:
+        if calibrate is not None:
+            raise InputError("--calibrate and --try cannot be combined")
+        _try(spec, claim(submit, "board.json", as_json=as_json), is_agreed=yes)
+        return
     if calibrate is not None:
         if submit is not None:
             raise InputError("--calibrate and --submit cannot be combined")
@@ -95,15 +115,81 @@ def _failure(result: Examination) -> WattuneError | None:
 
 def _submit(spec: str, result: Examination, path: Path) -> None:
     from wattune.doctor import board_tree
-    from wattune.files import write_json
-    from wattune_agent.capture import capture
 
     place = board_tree(spec)
     if place is None:
-        raise InputError("--submit with this device", value=spec, allowed="jetson, cpu")
-    record = capture(place[0], source="wattune doctor --submit")
-    write_json(path, {**record, "figures": result.figures})
+        raise InputError("--submit with this device", value=spec, allowed="jetson, cpu, amd, intel")
+    _write_board(path, place[0], result.device, "wattune doctor --submit", figures=result.figures)
+
+
+def _write_board(path: Path, tree: Tree | None, name: str, source: str, **figures: Any) -> None:
+    """Write a board record; without files if the device is not read from any."""
+    from wattune.files import write_json
+    from wattune_agent.capture import capture
+
+    if tree is None:
+        record = {"record": "board", "version": 1, "name": name, "source": [source], "files": {}}
+    else:
+        record = capture(tree, source=source)
+    write_json(path, {**record, **figures})
     note(f"the board record is in {path}; it has no serial number, address or host name; check it before sharing")
+
+
+def _try(spec: str, destination: Output, *, is_agreed: bool) -> None:
+    from wattune.devices import open_device
+    from wattune.doctor import TRY_S, board_tree, device_tree, settings_to_try, try_settings
+
+    device = open_device(spec)
+    try:
+        settings = "; ".join(map(str, settings_to_try(device)))
+        question = f"{device.name} will be set to {settings}, for {TRY_S:g} s each, and restored."
+        if not is_agreed and not confirmed(question):
+            note("nothing was changed")
+            return
+        rows = try_settings(device, note)
+        name, kind, tree = device.name, device.kind, device_tree(device, board_tree(spec))
+    finally:
+        device.close()
+    fields = [row.fields() for row in rows]
+    origin = {"kind": kind, "software": f"wattune {__version__}"}
+    if destination.path is not None:
+        _write_board(destination.path, tree, name, "wattune doctor --try", tried=fields, provenance=origin)
+    content = {"device": name, "tried": fields, "provenance": origin}
+    settings_by_failure: dict[str, list[str]] = {}
+    for row in rows:
+        if row.failure:
+            settings_by_failure.setdefault(row.failure, []).append(str(row.knobs))
+    failures = [f"{', '.join(failed)}: {reason}" for reason, failed in settings_by_failure.items()]
+    failure = DeviceError("; ".join(failures)) if failures else None
+    if not destination.as_json:
+        emit(f"{name}  [{kind}]\n{_tried_table(rows)}\nrestored: the device is as it was found")
+    elif failure is not None:
+        vars(failure)["record"] = content
+    else:
+        emit_json(content)
+    if failure is not None:
+        raise failure
+
+
+def _tried_table(rows: Sequence[TriedSetting]) -> str:
+    from wattune.reporting import phrases
+    from wattune.reporting.text import table
+
+    lines = []
+    for row in rows:
+        remarks = [f"throttled by {', '.join(row.throttled)}"] if row.throttled else []
+        remarks += [f"held by {', '.join(row.notices)}"] if row.notices else []
+        remarks += ["failed, see below"] if row.failure else []
+        if row.is_suspended:
+            remarks.append("the processor is suspended; try again under load")
+        elif not row.is_pinned:
+            remarks.append("the clock is not the pinned one")
+        clock = "-" if row.clock_mhz is None else f"{row.clock_mhz:g} MHz"
+        hottest = "-" if row.temperature_c is None else f"{row.temperature_c:.1f} °C"
+        remark = ", ".join((*remarks, *row.events)) or "ok"
+        power = (phrases.watts(row.power_mean_w), phrases.watts(row.power_peak_w))
+        lines.append((str(row.knobs), clock, *power, hottest, remark))
+    return table(("pinned", "clock read", "mean power", "highest", "hottest zone"), lines)
 
 
 def _calibrate(spec: str, meter: str, *, as_json: bool) -> None:

@@ -1,24 +1,28 @@
-"""Real boards: a Jetson or a CPU, controlled by the agent's code in this process or by an agent that runs as root."""
+"""Real boards, Jetsons, CPUs and GPUs of AMD and Intel, by the agent's code in this process or an agent run by root."""
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from wattune.cap import SensorLimit
 from wattune.devices.base import BoardController, Conditions, Knob, Sensor
+from wattune.devices.nvidia.cards import check_visible, data_types
 from wattune.devices.real_time import RealDevice, mapped, told
 from wattune.devices.spec_options import split_options, with_options
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
 from wattune.point import Knobs
 from wattune.records import Supply
 from wattune_agent.board import Board
+from wattune_agent.capture import versions
 from wattune_agent.client import AgentClient
 from wattune_agent.conditions import free_bytes, swapped_bytes
 from wattune_agent.controller import Controller
-from wattune_agent.discovery import families, find_board
+from wattune_agent.discovery import compatible, families, find_board
+from wattune_agent.drm import free_memory_bytes
 from wattune_agent.errors import AgentError
 from wattune_agent.mode import mode
 from wattune_agent.protocol import SOCKET
@@ -31,26 +35,41 @@ CHECK_S = 1.0
 FRESH_S = 1.0
 """Age up to which a reading's temperature and throttling count as current."""
 
-DATA_TYPES = {
-    r"orin|thor": frozenset({"fp32", "tf32", "fp16", "bf16"}),  # Ampere and newer
+JETSON_DATA_TYPES = {
+    r"tegra234|tegra264|orin|thor": frozenset({"fp32", "tf32", "fp16", "bf16"}),  # Ampere and newer
     r"": frozenset({"fp32", "fp16"}),  # Maxwell, Pascal, Volta
 }
-"""Data types that a Jetson's GPU computes in: pattern of the board's name -> types, the first match counts."""
+"""Data types that a Jetson's GPU computes in: pattern of the chip's name or of the board's -> types, the first
+match counts. A carrier board's maker may give the board any name."""
 
-CPU_DATA_TYPES = frozenset({"fp32", "bf16"})
+KNOB_WORDS = {"memory_clock_mhz": "memory", "cpu_clock_mhz": "cpu"}
+"""Words in ``knobs=`` for the clocks beside the first, whose word is its unit: "gpu", or "cpu" of a board without."""
+
+OTHER_DATA_TYPES = {
+    "cpu": frozenset({"fp32", "bf16"}),
+    "amd": frozenset({"fp32", "fp16", "bf16"}),
+    "intel": frozenset({"fp32", "fp16", "bf16"}),
+}
 
 
 class BoardDevice(RealDevice):
-    """A board that training runs on. ``tree``: its files; None if an agent reads them.
+    """A board that training runs on. ``tree``: its files; None if an agent reads them. ``chosen``: the knobs that it
+    offers, by their words in ``KNOB_WORDS``; without them it offers all, and begins with the first.
 
     ``loosen`` restores the clock alone; it is called in place of the controller's ``restore`` if the power mode was
     switched, which stays switched until ``close``.
     """
 
     controller: BoardController
-    shares_memory = True
 
-    def __init__(self, controller: BoardController, tree: Tree | None, *, loosen: Callable[[], None] | None = None):
+    def __init__(
+        self,
+        controller: BoardController,
+        tree: Tree | None,
+        *,
+        chosen: str | None = None,
+        loosen: Callable[[], None] | None = None,
+    ):
         self.controller = controller
         self._loosen = loosen
         self._tree = tree or Tree()
@@ -59,13 +78,25 @@ class BoardDevice(RealDevice):
         self.name = str(board["name"])
         self.mode = ", ".join(f"{key} {value}" for key, value in board["mode"].items()) or "as it is"
         self.kind = "measured" if board["real"] else "simulated"
-        clocks_mhz = tuple(float(mhz) for mhz in board["settings_mhz"])
-        self.knobs = (Knob("clock_mhz", clocks_mhz),) if clocks_mhz else ()
-        self.trains_on = "gpu" if board["family"] == "jetson" else "cpu"
-        self.data_types = _data_types(self.name) if self.trains_on == "gpu" else CPU_DATA_TYPES
+        self._knows_files = tree is not None or self.kind == "measured"
+        self._offered = _knobs(board, chosen)
+        self.knobs = self._offered if chosen is not None else self._offered[:1]
+        family = str(board["family"])
+        card = board.get("card")  # an older agent has none
+        self.card: Mapping[str, Any] | None = card
+        self.trains_on = "cpu" if family == "cpu" else "gpu"
+        self.shares_memory = family in ("jetson", "cpu")
+        self.data_types = (
+            _data_types(family, self._tree, self.name) if card is None else data_types(tuple(card["capability"]))
+        )
         self.sensor = _sensor(board)
         self.problems = tuple(board["problems"])
-        self.memory_bytes = told(free_bytes, self._tree)
+        if card is not None:
+            self.memory_bytes = card["memory_bytes"]
+        elif self.shares_memory:
+            self.memory_bytes = told(free_bytes, self._tree)
+        else:
+            self.memory_bytes = free_memory_bytes(self._tree, family)
         try:
             found = load_supply(self._tree, self.name)
             self.supply = Supply(other_w=found[0], efficiency=found[1]) if found else None
@@ -91,17 +122,28 @@ class BoardDevice(RealDevice):
 
     # --------------------------------------------------------------------------------------------------------- knobs
 
+    @property
+    def offered(self) -> tuple[Knob, ...]:
+        """The clocks that this user may set, or those chosen among them when the device was opened."""
+        return self._offered
+
+    def select(self, names: Iterable[str]) -> None:
+        """Make these the device's knobs. The first one is always among them: the guard lowers it."""
+        wanted = set(names)
+        if self._offered and self._offered[0].name in wanted and wanted <= {knob.name for knob in self._offered}:
+            self.knobs = tuple(knob for knob in self._offered if knob.name in wanted)
+
     def current(self) -> Knobs | None:
-        """The clock that is pinned; None while the board itself chooses."""
+        """The clocks that are pinned; None while the board itself chooses."""
         return self._pinned
 
     def _apply(self, knobs: Knobs) -> None:
         with self._changing:
             with mapped():
+                others = {name: float(mhz) for name, mhz in knobs.items() if name != "clock_mhz"}
                 try:
-                    self.controller.pin(
-                        float(knobs["clock_mhz"])
-                    )  # a failed call leaves the clock as it was found, or pinned
+                    # A failed call leaves the clocks as they were found, or pinned.
+                    self.controller.pin(float(knobs["clock_mhz"]), others or None)
                 finally:
                     self._collect()
             if knobs != self._pinned:
@@ -124,14 +166,14 @@ class BoardDevice(RealDevice):
                 self.controller.restore()
             self._collect()
 
-    def arm_guard(self, cap_w: float | None, max_temp_c: float | None = None) -> None:
-        """Arm the agent's guard with these limits; do nothing without an agent or a clock.
+    def arm_guard(self, limit: SensorLimit) -> None:
+        """Arm the agent's guard with this limit; do nothing without an agent or a clock.
 
         Raises: DeviceError.
         """
         if isinstance(self.controller, AgentClient) and self.knobs:
             with mapped():
-                self.controller.guard(cap_w, max_temp_c)
+                self.controller.guard(limit.limit_w, limit.max_temp_c, limit.window_s)
 
     # -------------------------------------------------------------------------------------------------------- reading
 
@@ -171,6 +213,15 @@ class BoardDevice(RealDevice):
         """The rails of the latest reading."""
         return dict(self._reading[1]["rails_w"]) if self._reading else {}
 
+    def clock_mhz(self) -> float | None:
+        """The clock of the latest reading."""
+        reading = self._recent()
+        return None if reading is None else reading["clock_mhz"]
+
+    def versions(self) -> dict[str, str]:
+        """L4T and the kernel, from the board's files; those of a folder that an agent reads are unknown."""
+        return versions(self._tree) if self._knows_files else {}
+
     def conditions(self) -> Conditions:
         """Temperature, throttling and over-current of the latest reading, and what was swapped."""
         swapped = told(swapped_bytes, self._tree)
@@ -182,6 +233,7 @@ class BoardDevice(RealDevice):
             throttled=tuple(reading["throttled"]),
             over_current=reading["over_current"],
             swapped_bytes=swapped,
+            notices=tuple(reading.get("notices", ())),
         )
 
     def _recent(self) -> Mapping[str, Any] | None:
@@ -211,7 +263,8 @@ class BoardDevice(RealDevice):
 
 
 def open_jetson(rest: str, *, seed: int = 0) -> BoardDevice:
-    """Open the Jetson that this computer is; ``?root=`` names a folder with its files instead, ``&mode=`` a power mode.
+    """Open the Jetson that this computer is; ``?root=`` names a folder with its files instead, ``&mode=`` a power mode,
+    ``&knobs=gpu,memory,cpu`` the clocks to set (by default the first, or all in a guided profile).
 
     Raises: DeviceUnavailable if there is none, or it has no power sensor.
     """
@@ -223,9 +276,29 @@ def open_cpu(rest: str, *, seed: int = 0) -> BoardDevice:
     return _usable(find_local("cpu", rest))
 
 
+def open_amd(rest: str, *, seed: int = 0) -> BoardDevice:
+    """Open this computer's AMD GPU; options as for ``open_jetson``. Raises: DeviceUnavailable."""
+    return _usable(find_local("amd", rest))
+
+
+def open_intel(rest: str, *, seed: int = 0) -> BoardDevice:
+    """Open this computer's Intel GPU; options as for ``open_jetson``. Raises: DeviceUnavailable."""
+    return _usable(find_local("intel", rest))
+
+
 def open_agent(rest: str, *, seed: int = 0) -> BoardDevice:
-    """Open the board of the agent at the socket ``rest``, by default the system's. Raises: DeviceUnavailable."""
-    return _usable(find_agent(rest))
+    """Open the board of the agent at the socket ``rest``, by default the system's; ``?knobs=`` as for ``open_jetson``.
+
+    Raises: DeviceUnavailable.
+    """
+    device = _usable(find_agent(rest))
+    try:
+        if device.card is not None:
+            check_visible(device.card["uuid"], device.card["names"])
+    except BaseException:
+        device.close()
+        raise
+    return device
 
 
 def find_local(family: str, rest: str) -> BoardDevice:
@@ -233,7 +306,7 @@ def find_local(family: str, rest: str) -> BoardDevice:
 
     Raises: DeviceUnavailable, InputError.
     """
-    before, options = split_options(rest, "?", {"root", "mode"}, device=family)
+    before, options = split_options(rest, "?", {"root", "mode", "knobs"}, device=family)
     if before:
         raise InputError(f"{family}: nothing can stand behind the name", value=before, hint=f"use --device {family}")
     tree = Tree(options.get("root", "/"))
@@ -245,10 +318,12 @@ def find_local(family: str, rest: str) -> BoardDevice:
         board = find_board(tree, family)
         board.problems += _not_ours(board)
         controller = Controller(board)
+        chosen = options.get("knobs")
         if "mode" not in options:
-            return BoardDevice(controller, tree)
+            return BoardDevice(controller, tree, chosen=chosen)
         try:
-            return BoardDevice(controller, tree, loosen=_switched(controller, tree, options["mode"]))
+            loosen = _switched(controller, tree, options["mode"])
+            return BoardDevice(controller, tree, chosen=chosen, loosen=loosen)
         except BaseException:
             controller.close()
             raise
@@ -256,12 +331,11 @@ def find_local(family: str, rest: str) -> BoardDevice:
 
 def find_agent(rest: str) -> BoardDevice:
     """Find the board of ``open_agent``, even without a sensor. Raises: DeviceUnavailable, InputError."""
-    path, options = split_options(rest, "?", (), device="agent")
-    assert not options
+    path, options = split_options(rest, "?", {"knobs"}, device="agent")
     with mapped():
         client = AgentClient(path or SOCKET)
         try:
-            return BoardDevice(client, None)
+            return BoardDevice(client, None, chosen=options.get("knobs"))
         except BaseException:
             client.close()
             raise
@@ -315,16 +389,41 @@ def _switched(controller: Controller, tree: Tree, wanted: str) -> Callable[[], N
     controller.switch_mode(int(wanted))
     board = controller.board
     board.mode = mode(tree, board.family)
-    clock = board.clock
-    if clock is None:
+    if board.clock is None:
         return lambda: None
-    limits = {path: tree.read(path) for path in clock.files()}
-    return lambda: clock.restore(limits)
+    limits = [
+        (clock, {path: tree.read(path) for path in clock.files()}) for clock in (board.clock, *board.others.values())
+    ]
+
+    def loosen() -> None:
+        for clock, texts in limits:
+            clock.restore(texts)
+
+    return loosen
 
 
 def _why_no_sensor(device: BoardDevice) -> str:
     said = [problem for problem in device.problems if re.search(r"sensor|power", problem)]
     return f"{device.name}: " + (said or ["no power sensor was found; a meter of your own: external:COMMAND"])[0]
+
+
+def _knobs(board: Mapping[str, Any], chosen: str | None) -> tuple[Knob, ...]:
+    """The knobs that the board has, or those chosen among them. Raises: InputError."""
+    clocks_mhz = {"clock_mhz": board["settings_mhz"], **board.get("others_mhz", {})}  # an older agent has no others
+    knobs = {name: Knob(name, tuple(map(float, values))) for name, values in clocks_mhz.items() if values}
+    words = {KNOB_WORDS.get(name, str(board["unit"])): name for name in knobs}
+    if chosen is None:
+        return tuple(knobs.values())
+    wanted = chosen.split(",")
+    first = next(iter(words), "")
+    if len(set(wanted)) != len(wanted) or not set(wanted) <= set(words) or first not in wanted:
+        raise InputError(
+            f"the knobs of {board['name']}",
+            value=chosen,
+            allowed=f"{first}, and beside it {', '.join(list(words)[1:]) or 'none'}" if first else "none to set",
+            hint="root may set more: use --device agent",
+        )
+    return tuple(knob for word, name in words.items() if word in wanted for knob in [knobs[name]])
 
 
 def _sensor(board: Mapping[str, Any]) -> Sensor:
@@ -340,5 +439,8 @@ def _sensor(board: Mapping[str, Any]) -> Sensor:
     )
 
 
-def _data_types(name: str) -> frozenset[str]:
-    return next(types for pattern, types in DATA_TYPES.items() if re.search(pattern, name, re.IGNORECASE))
+def _data_types(family: str, tree: Tree, name: str) -> frozenset[str]:
+    if family in OTHER_DATA_TYPES:
+        return OTHER_DATA_TYPES[family]
+    chip = f"{compatible(tree)} {name}"
+    return next(types for pattern, types in JETSON_DATA_TYPES.items() if re.search(pattern, chip, re.IGNORECASE))

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, final
 
+from wattune.cap import SensorLimit
 from wattune.errors import DeviceError, InputError
 from wattune.point import Knobs
 from wattune.records import ExactFigures, Kind, StepWork
@@ -87,13 +88,15 @@ class Conditions:
 
     ``temperature_c``: its hottest zone; ``throttled``: what throttles its clocks at present, empty if nothing does;
     ``over_current``: over-current events since it booted; ``swapped_bytes``: memory that was swapped in or out
-    since it booted. The last two are running totals: compare two of them.
+    since it booted: both are running totals, so compare two of them. ``notices``: what holds a clock below its setting
+    in the board's ordinary state, such as a card's own power limit at its top clocks; no rest changes that.
     """
 
     temperature_c: float | None = None
     throttled: tuple[str, ...] = ()
     over_current: int | None = None
     swapped_bytes: float | None = None
+    notices: tuple[str, ...] = ()
 
 
 class Setting:
@@ -139,8 +142,8 @@ class BoardController(Protocol):
     def read(self) -> Mapping[str, Any]:
         """Take a reading of the sensor."""
 
-    def pin(self, mhz: float) -> Mapping[str, Any]:
-        """Pin the clock to ``mhz``."""
+    def pin(self, mhz: float, others: dict[str, float] | None = None) -> Mapping[str, Any]:
+        """Pin the clock to ``mhz``, and the ``others`` beside it by their names."""
 
     def check(self) -> list[dict[str, Any]]:
         """New events since the last call: another writer, a clock that is no longer pinned."""
@@ -157,7 +160,7 @@ class GroundTruth(ABC):
 
     @abstractmethod
     def figures(self) -> ExactFigures:
-        """Exact energy, time, and time in which the power, averaged over the sensor's window, was above the cap."""
+        """Exact energy, time, and time in which the mean power of the window was above the cap."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -178,17 +181,18 @@ class Device(ABC):
     data type that the chip lacks.
 
     No code outside ``wattune.devices`` asks for a device's class. What only some devices can do is a method or an
-    attribute here, and the others answer with None or an empty result: ``recorded_profile`` (a replay alone);
-    ``variants``, ``exact_steps`` and ``ground_truth`` (a simulated board alone); ``controller`` (a board that this
-    computer or an agent controls). ``variants`` are devices of the same kind and knobs, without variants of their own,
-    and the same ones each time; ``exact_steps`` has one entry for each of ``combinations``.
+    attribute here, and the others answer with None or an empty result: ``recorded_profile`` or ``replayed_table``
+    (a replay alone); ``variants``, ``exact_steps`` and ``ground_truth`` (a simulated board alone); ``controller`` (a
+    board that this computer or an agent controls). ``variants`` are devices of the same kind and knobs, without
+    variants of their own, and the same ones each time; ``exact_steps`` has one entry for each of ``combinations``.
     """
 
     name: str
     mode: str
     kind: Kind
     knobs: tuple[Knob, ...] = ()
-    """The knobs, beginning with the one that is lowered first to save power; empty if nothing can be set."""
+    """The knobs, beginning with the one that is lowered first to save power; empty if nothing can be set. A board that
+    offers several (``offered``) begins with the first alone, which every task can set."""
     sensor: Sensor
     memory_bytes: float | None
     data_types: frozenset[str]
@@ -204,6 +208,9 @@ class Device(ABC):
     """Losses and loads between the battery's terminals and the sensor; None if they are not known."""
     problems: tuple[str, ...] = ()
     """Problems of the device, one sentence each."""
+    replayed_table: ProfileTable | None = None
+    """The table that steps and readings are drawn from; None for other devices. Only its cells can be measured, and it
+    stands for a workload: without one, its own batch sizes are profiled."""
     controller: BoardController | None = None
     """Direct access to the board for a guard that runs beside training; None if ``at`` is the only way."""
 
@@ -242,6 +249,17 @@ class Device(ABC):
         """Restore the state that ``_snapshot`` returned. Raises: DeviceError."""
 
     # ---------------------------------------------------------------------------------------- for all callers
+
+    @property
+    def offered(self) -> tuple[Knob, ...]:
+        """The knobs that ``select`` can choose from: more than ``knobs`` on a board that leaves some alone at first."""
+        return self.knobs
+
+    def select(self, names: Iterable[str]) -> None:  # noqa: B027 - most devices set all of their knobs, always
+        """Make these of the offered knobs the device's; the board itself decides about the others. Not inside ``at``.
+
+        Nothing changes if they cannot be chosen: ``at`` then refuses them.
+        """
 
     @property
     def safest(self) -> Knobs:
@@ -298,7 +316,10 @@ class Device(ABC):
             )
 
     def only_knob(self, task: str, *, hint: str) -> Knob | None:
-        """The device's one knob, or None, for a task that cannot set several. Raises: InputError for several knobs."""
+        """The device's one knob, or None, for a task that cannot set several; the first one if the board can be left to
+        decide about the others. Raises: InputError for several knobs."""
+        if len(self.knobs) > 1:
+            self.select([self.knobs[0].name])
         if len(self.knobs) > 1:
             names = ", ".join(knob.name for knob in self.knobs)
             raise InputError(f"{task} cannot set several knobs", value=names, allowed="a device with one", hint=hint)
@@ -365,6 +386,14 @@ class Device(ABC):
         """The latest reading of each power rail that the board measures separately; empty if there are none."""
         return {}
 
+    def clock_mhz(self) -> float | None:
+        """The clock that the processor runs at, in MHz; None if the device does not report it, or cannot now."""
+        return None
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the software between the hardware and torch: ``l4t``, ``kernel``, ``driver``, as far as known."""
+        return {}
+
     def conditions(self) -> Conditions:
         """The board's present state. Raises nothing: a figure that cannot be read is None."""
         return Conditions()
@@ -373,18 +402,21 @@ class Device(ABC):
         """Events on the board since the last call: another writer, a clamp, a stuck sensor."""
         return ()
 
-    def arm_guard(self, cap_w: float | None, max_temp_c: float | None = None) -> None:  # noqa: B027 - most cannot
+    def arm_guard(self, limit: SensorLimit) -> None:  # noqa: B027 - most cannot
         """Arm the board's own guard, inside ``at`` and until that context is left.
 
-        The board then stays within these limits even if training hangs or its process is stopped. Raises: DeviceError.
+        The board then stays within this limit even if training hangs or its process is stopped. Raises: DeviceError.
         """
 
-    def ground_truth(self, cap_w: float | None) -> GroundTruth | None:
-        """Start exact accounting against ``cap_w``; None if the device is not simulated."""
+    def ground_truth(self, cap_w: float | None, window_s: float | None = None) -> GroundTruth | None:
+        """Start exact accounting against ``cap_w``, a mean over ``window_s`` seconds; None if not simulated.
+
+        Without a window the mean is over the time that the sensor averages over.
+        """
         return None
 
     def recorded_profile(self) -> ProfileTable | None:
-        """The profile that a replay plays back, so that measuring it again says nothing new; None for other devices."""
+        """The profile that is played back, so that measuring it again says nothing new; None if there is none."""
         return None
 
     def variants(self, count: int) -> tuple[Device, ...]:

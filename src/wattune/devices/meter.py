@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,9 +12,10 @@ from typing import Any
 
 from typing_extensions import Self
 
-from wattune.devices.base import Device
+from wattune.cap import NO_LIMIT, SensorLimit
+from wattune.devices.base import Device, Sensor
 from wattune.errors import DeviceError, SensorError
-from wattune_agent.cap_guard import is_above
+from wattune_agent.cap_window import CapWindow, highest_mean
 
 GONE_AFTER_S = 2.0
 """Time without a reading after which a sensor counts as lost; until then it is read again after each failure."""
@@ -22,6 +23,9 @@ GONE_AFTER_S = 2.0
 ANSWER_WITHIN_S = 1.0
 """Longest wait, in seconds of the operating system, for a reading in progress before it counts as missing: if training
 kept this process busy, it may have arrived already."""
+
+RATE_HZ = 10.0
+"""Readings a second."""
 
 TRACE_LENGTH = 2000
 """Most entries that a trace holds; beyond that it is thinned out."""
@@ -32,8 +36,9 @@ class MeterFigures:
     """Figures of a metered stretch of time.
 
     ``energy_j`` is integrated over ``time_s``; mean, standard deviation and peak are those of the readings, each of
-    which is the sensor's own mean over its window. ``above_cap_s``: time during which the latest reading was above
-    the cap; ``readings_above_cap`` of ``readings`` were.
+    which is the sensor's own mean over its window. ``above_cap_s``: time during which the power was
+    above the cap, by the cap's rule; ``readings_above_cap``: readings of ``readings`` at which it was.
+    ``power_window_w``: the highest mean over the cap's window, or the mean over a shorter stretch; None without one.
     """
 
     time_s: float
@@ -44,6 +49,7 @@ class MeterFigures:
     above_cap_s: float
     readings: int
     readings_above_cap: int
+    power_window_w: float | None = None
 
 
 class Meter:
@@ -68,15 +74,15 @@ class Meter:
         self,
         device: Device,
         *,
-        rate_hz: float = 10.0,
-        cap_w: float | None = None,
+        rate_hz: float = RATE_HZ,
+        limit: SensorLimit = NO_LIMIT,
         on_reading: Callable[[float, float], None] | None = None,
         on_lost: Callable[[DeviceError], None] | None = None,
     ):
         sensor = device.sensor
         self._device = device
         self._period_s = 1.0 / rate_hz
-        self._cap_w = cap_w
+        self._window = sensor_window(sensor, limit)
         self._on_reading = on_reading
         self._on_lost = on_lost
         self._delay_s = sensor.lag_s + (sensor.window_s + sensor.period_s) / 2
@@ -142,7 +148,7 @@ class Meter:
             # The latest reading counts until now, and for the delay at the end as well.
             energy_j = sums.energy_j + sums.last_w * _overlap(sums.last_s, time_s, self._delay_s)
             energy_j += sums.last_w * min(self._delay_s, time_s)
-            above_s = sums.above_s + (max(0.0, time_s - sums.last_s) if is_above(sums.last_w, self._cap_w) else 0.0)
+            above_s = sums.above_s + (max(0.0, time_s - sums.last_s) if sums.is_above else 0.0)
             return MeterFigures(
                 time_s=time_s,
                 energy_j=energy_j,
@@ -152,6 +158,7 @@ class Meter:
                 above_cap_s=above_s,
                 readings=sums.readings,
                 readings_above_cap=sums.readings_above,
+                power_window_w=None if self._window.window_s is None else sums.window_w or sums.mean_w,
             )
 
     @property
@@ -182,11 +189,14 @@ class Meter:
         with self._lock:
             if self._begin_s is not None:
                 self._sums.elapsed_s = self._elapsed_s()
-            return {"begin_s": self._begin_s, **vars(self._sums), "trace": [list(e) for e in self._sums.trace]}
+            sums = {**vars(self._sums), "trace": [list(e) for e in self._sums.trace]}
+            return {"begin_s": self._begin_s, **sums, "window": self._window.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``; call it before entering the context, after the device has loaded its state."""
-        fields = {key: value for key, value in state.items() if key != "begin_s"}
+        fields = {key: value for key, value in state.items() if key not in ("begin_s", "window")}
+        if "window" in state:  # not in states of before caps had one
+            self._window.load_state_dict(state["window"])
         fields["trace"] = [(time_s, power_w) for time_s, power_w in state["trace"]]
         fields["bucket"] = tuple(state["bucket"]) if state["bucket"] else None
         self._sums = _Sums(**fields)
@@ -208,7 +218,8 @@ class Meter:
                 return  # it took so long that the context was left without it
             time_s, self._missed = self._elapsed_s(), missed
             if missed is None:
-                self._sums.add(time_s, power_w, self._cap_w, self._delay_s)
+                self._window.add(time_s, power_w)
+                self._sums.add(time_s, power_w, self._window, self._delay_s)
                 self._seen_s = time_s
             self._answered.notify_all()
         if missed is not None:
@@ -258,20 +269,25 @@ class _Sums:
     mean_w: float = 0.0
     squares: float = 0.0
     peak_w: float = 0.0
+    window_w: float = 0.0
+    is_above: bool = False
     stride: int = 1
     in_bucket: int = 0
     bucket: tuple[float, float] | None = None
     trace: list[tuple[float, float]] = field(default_factory=list)
 
-    def add(self, time_s: float, power_w: float, cap_w: float | None, delay_s: float) -> None:
-        """Add one reading: the one before it held until now, and the first one since the beginning."""
+    def add(self, time_s: float, power_w: float, window: CapWindow, delay_s: float) -> None:
+        """Add one reading, which ``window`` has too: it holds until the next one, the first one since the beginning."""
         held_w = self.last_w if self.readings else power_w
         self.energy_j += held_w * _overlap(self.last_s, time_s, delay_s)
-        if self.readings and is_above(self.last_w, cap_w):
+        if self.is_above:
             self.above_s += time_s - self.last_s
+        self.is_above = window.is_above
+        if window.is_full:
+            self.window_w = max(self.window_w, window.mean_w)
         self.last_s, self.last_w = time_s, power_w
         self.readings += 1
-        self.readings_above += is_above(power_w, cap_w)
+        self.readings_above += self.is_above
         self.peak_w = max(self.peak_w, power_w)
         # Welford, Technometrics 4(3), 1962.
         deviation = power_w - self.mean_w
@@ -292,6 +308,22 @@ class _Sums:
             pairs = zip(self.trace[::2], self.trace[1::2], strict=True)
             self.trace = [max(pair, key=lambda entry: entry[1]) for pair in pairs]
             self.stride *= 2
+
+
+def sensor_window(sensor: Sensor, limit: SensorLimit) -> CapWindow:
+    """The limit's window, for readings of this sensor."""
+    return CapWindow(
+        limit.limit_w,
+        limit.window_s,
+        noise_w=math.hypot(sensor.noise_w, sensor.resolution_w / math.sqrt(12)) if sensor.noise_w else 0.0,
+        averaging_s=sensor.window_s,
+        period_s=sensor.period_s,
+    )
+
+
+def highest_window(powers_w: Sequence[float], limit: SensorLimit) -> float | None:
+    """The highest mean over the limit's window, in watts, of readings taken at ``RATE_HZ``; None without a window."""
+    return None if limit.window_s is None else highest_mean(powers_w, max(1, round(limit.window_s * RATE_HZ)))
 
 
 def _overlap(begin_s: float, end_s: float, from_s: float) -> float:

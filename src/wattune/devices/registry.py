@@ -15,18 +15,21 @@ from wattune.records import Kind
 
 OPENERS = {
     "agent": "wattune.devices.agent:open_agent",
+    "amd": "wattune.devices.agent:open_amd",
     "auto": "wattune.devices.auto:open_auto",
     "cpu": "wattune.devices.agent:open_cpu",
     "external": "wattune.devices.external:open_external",
+    "intel": "wattune.devices.agent:open_intel",
     "jetson": "wattune.devices.agent:open_jetson",
     "nvidia": "wattune.devices.nvidia.gpu:open_nvidia",
     "recorded": "wattune.devices.replay:open_recorded",
+    "replay": "wattune.devices.replay:open_replay",
     "sim": "wattune.devices.simulator.simulated:open_simulated",
 }
 """Name of a device -> a function of the text behind the name and a seed. Third parties add theirs in the entry-point
 group ``wattune.devices``."""
 
-ALONE = frozenset({"agent", "auto", "cpu", "external", "jetson", "nvidia"})
+ALONE = frozenset({"agent", "amd", "auto", "cpu", "external", "intel", "jetson", "nvidia"})
 """Names that need nothing behind them, or whose opener says what it needs."""
 
 GROUP = "wattune.devices"
@@ -61,11 +64,11 @@ class KnownDevice:
 def open_device(spec: str, *, seed: int = 0) -> Device:
     """Open the device that ``spec`` names.
 
-    "jetson", "cpu", "nvidia:0", "agent" and "external:URL or COMMAND" for real devices, with options behind them
-    (docs/boards.md); "sim:jetson-nano" and other simulated boards, ":cpu" behind it for the board's CPU; the path of
-    a board file; "recorded:FILE" for a profile that is replayed; "NAME" or "NAME:REST" for a third party's device.
-    "auto" is the first of this computer's agent, Jetson, NVIDIA GPU and CPU that works. ``seed`` is that of a
-    simulated sensor's noise.
+    "jetson", "cpu", "nvidia:0", "amd", "intel", "agent" and "external:URL or COMMAND" for real devices, with options
+    behind them (docs/boards.md); "sim:jetson-nano" and other simulated boards, ":cpu" behind it for the board's CPU;
+    the path of a board file; "recorded:FILE" for a profile that is played back; "replay:FILE" for a table that is
+    measured, a CSV file or a profile; "NAME" or "NAME:REST" for a third party's device. "auto" is the first of this
+    computer's agent, Jetson, NVIDIA GPU and CPU that works. ``seed`` is that of a simulated sensor's noise.
 
     Raises: UnknownName, InputError; DeviceError if a device does not answer or a third party's cannot be loaded,
     in particular DeviceUnavailable if a board is missing, has no power sensor, or may not be used.
@@ -109,10 +112,13 @@ def _opener(spec: str) -> Callable[[int], Device]:
         "jetson",
         "cpu",
         "nvidia:0",
+        "amd",
+        "intel",
         "agent",
         "external:URL",
         *_simulated(),
         "recorded:PROFILE.json",
+        "replay:TABLE.csv",
         "BOARD.toml",
     ]
     raise UnknownName("device", spec, [*shown, *(point.name for point in _third_parties())])
@@ -169,7 +175,7 @@ def _listed(spec: str, find: Callable[[], Device]) -> KnownDevice:
             name=device.name,
             mode=device.mode,
             kind=device.kind,
-            knobs=device.knobs,
+            knobs=device.offered,
             sensor=_described(device.sensor),
             memory_bytes=device.memory_bytes,
             power_w=power_w,

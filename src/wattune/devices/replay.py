@@ -1,20 +1,36 @@
-"""A table that was measured elsewhere, replayed as a device: nothing is modelled, and cells it lacks are refused."""
+"""A table that was measured elsewhere, replayed as a device: nothing is modelled, and cells it lacks are refused.
+
+``recorded:`` plays a profile back exactly, so that it is never measured again. ``replay:`` draws step times and
+readings from a table, with noise: a device to measure, on which strategies of profiling can be judged.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wattune.devices.base import Knob, Sensor
-from wattune.devices.virtual_time import Piece, VirtualDevice, multiples
+from wattune.devices.replay_table import read_table
+from wattune.devices.spec_options import split_options
+from wattune.devices.virtual_time import NEVER, Piece, VirtualDevice, multiples, next_multiple
 from wattune.errors import InputError, OutOfDeviceMemory, RecordError, SensorError
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import ProfileCell, ProfileTable, StepWork
 
 PERIOD_S = 0.1
 """Time between fresh readings of a replayed sensor."""
+
+NOISE = 0.02
+"""Standard deviation of a reading relative to the power, for cells whose table has none."""
+
+LEAST = 0.1
+"""Least that noise leaves of a step time or a power."""
 
 CYCLE = 3
 """Readings after which a replayed cell repeats itself; more if its peak is far above its mean."""
@@ -23,19 +39,37 @@ EVALUATION_PHASES = frozenset({"forward", "host"})
 """Phases of an evaluation: work with no other phase is not a training step."""
 
 
+@dataclass(frozen=True)
+class Noise:
+    """Noise of a table that is drawn from.
+
+    ``relative``: standard deviation of a reading relative to the power, for cells without one; ``period_s``: time
+    between fresh readings.
+    """
+
+    relative: float = NOISE
+    period_s: float = PERIOD_S
+    seed: int = 0
+
+
 class ReplayDevice(VirtualDevice):
     """Replays the cells of a profile on virtual time.
 
     A step takes the time of its cell; the setting may change in the middle of it, if there is a cell for the rest.
-    Of each three readings the first is the cell's peak, the second lies as far below the mean as the peak lies above
-    it, and the third is the mean; if the peak is far above the mean, several readings share the part below it. Mean
-    and peak are therefore those measured. A table says nothing about the time between steps: the last cell's power
-    holds there, and an evaluation takes the time of the last step in proportion to its FLOPs.
+    Without noise, of each three readings the first is the cell's peak, the second lies as far below the mean as the
+    peak lies above it, and the third is the mean; if the peak is far above the mean, several readings share the part
+    below it. Mean and peak are therefore those measured. A table says nothing about the time between steps: the last
+    cell's power holds there, and an evaluation takes the time of the last step in proportion to its FLOPs.
+
+    With ``noise``, step times and readings are drawn around the cells' means with the cells' standard deviations, and
+    peaks are not used. A reading is of an instant, and shown until the next one. At rest, the power is the lowest of
+    the table. If the setting changes in the middle of a step to one without a cell, the cell of that batch that draws
+    least gives the rest of the step.
     """
 
     kind = "replayed"
 
-    def __init__(self, table: ProfileTable):
+    def __init__(self, table: ProfileTable, noise: Noise | None = None):
         super().__init__()
         if not table.measured:
             raise RecordError("the profile has no measured cell", allowed="at least one", hint="measure it again")
@@ -53,6 +87,19 @@ class ReplayDevice(VirtualDevice):
         self._cell: ProfileCell | None = None
         self._flops = 0.0  # of the last step
         self._since = 0  # the sensor's period in which the present cell began
+        self._lowest = min(table.measured, key=_by_power)
+        self._noise = noise
+        if noise is not None:
+            self._draw_with(noise)
+
+    def _draw_with(self, noise: Noise) -> None:
+        self.replayed_table = self.table
+        self.mode = f"{self.mode}, table {_digest(self.table)}, noise {noise.relative:g}, every {noise.period_s:g} s"
+        self.sensor = Sensor(rail="as recorded", period_s=noise.period_s)
+        self._least = {cell.shape: cell for cell in sorted(self.table.measured, key=_by_power, reverse=True)}
+        self._seed, self._steps, self._period = noise.seed, 0, 0
+        self._spread_w = 0.0  # standard deviation of a reading at present
+        self._shown_w = self._drawn_w(self._at_rest().power_w)
 
     # ---------------------------------------------------------------------------------------------- of the interface
 
@@ -71,7 +118,9 @@ class ReplayDevice(VirtualDevice):
         self._present = snapshot
 
     def power_w(self) -> float:
-        """The replayed reading. Raises: SensorError before the first step."""
+        """The replayed reading. Raises: SensorError before the first step of a table without noise."""
+        if self._noise is not None:
+            return self._shown_w
         if self._cell is None:
             raise SensorError(f"{self.name} is a recording: there is no reading before the first step")
         number = multiples(self._now_s, PERIOD_S) - self._since - 1
@@ -84,31 +133,43 @@ class ReplayDevice(VirtualDevice):
                 value=work.data_type,
                 allowed=", ".join(sorted(self.data_types)),
             )
-        self._seconds(work)
+        self._share(work)
 
     def _pieces(self, work: StepWork) -> tuple[int, Callable[[int], Piece]]:
+        normal = 0.0
+        if self._noise is not None:
+            self._steps += 1
+            normal = self._normal("step", self._steps)
+
         def piece(index: int) -> Piece:
-            return Piece(self._seconds(work), 0.0)  # its power is not used; readings come from the cell
+            cell, share = self._share(work, begun=True)
+            self._spread_w = self._spread_of(cell)
+            step_s = _step_s(cell)
+            return Piece(share * max(LEAST * step_s, step_s + normal * (cell.step_std_s or 0.0)), _mean_w(cell))
 
         return 1, piece
 
     def _at_rest(self) -> Piece:
-        return Piece(1.0, 0.0)
+        self._spread_w = self._spread_of(self._lowest)
+        return Piece(1.0, _mean_w(self._lowest))
 
-    def _seconds(self, work: StepWork) -> float:
+    def _share(self, work: StepWork, *, begun: bool = False) -> tuple[ProfileCell, float]:
+        """The cell that this work is priced from, and the work as a share of its step."""
         if self._flops > 0 and {phase.phase for phase in work.phases} <= EVALUATION_PHASES:
             assert self._cell is not None
             present = self._cells.get(OperatingPoint(self._cell.shape, self._present), self._cell)
-            return _step_s(present) * work.flops / self._flops
-        cell = self._replay(work)
+            return present, work.flops / self._flops
+        cell = self._replay(work, begun=begun)
         self._flops = work.flops
-        return _step_s(cell)
+        return cell, 1.0
 
-    def _replay(self, work: StepWork) -> ProfileCell:
+    def _replay(self, work: StepWork, *, begun: bool) -> ProfileCell:
         point = OperatingPoint(BatchShape(work.samples, work.micro_batch_size), self._present)
         if point.shape in self._too_large:
             raise OutOfDeviceMemory(f"batch size {work.samples} did not fit {self.name} when it was recorded")
         cell = self._cells.get(point)
+        if cell is None and begun and self._noise is not None:
+            cell = self._least.get(point.shape)
         if cell is None:
             raise InputError(
                 f"{self.name} is a recording without a cell for this step",
@@ -119,9 +180,32 @@ class ReplayDevice(VirtualDevice):
             self._cell, self._since = cell, multiples(self._now_s, PERIOD_S)
         return cell
 
-    def recorded_profile(self) -> ProfileTable:
-        """The whole table that is replayed."""
-        return self.table
+    def recorded_profile(self) -> ProfileTable | None:
+        """The whole table, if it is replayed without noise."""
+        return self.table if self._noise is None else None
+
+    # ---------------------------------------------------------------------------------------------------------- noise
+
+    def _next_event_s(self, power_w: float) -> float:
+        return NEVER if self._noise is None else next_multiple(self._now_s, self._noise.period_s)
+
+    def _advance(self, until_s: float, power_w: float) -> None:
+        super()._advance(until_s, power_w)
+        if self._noise is not None and (period := multiples(until_s, self._noise.period_s)) > self._period:
+            self._period = period
+            self._shown_w = self._drawn_w(power_w)
+
+    def _drawn_w(self, power_w: float) -> float:
+        return max(LEAST * power_w, power_w + self._spread_w * self._normal("reading", self._period))
+
+    def _spread_of(self, cell: ProfileCell) -> float:
+        if self._noise is None or cell.power_std_w is not None:
+            return cell.power_std_w or 0.0
+        return self._noise.relative * _mean_w(cell)
+
+    def _normal(self, what: str, number: int) -> float:
+        """A normal number that depends on the seed and these alone, so that a resumed run draws the same."""
+        return random.Random(f"{self._seed}/{what}/{number}").gauss(0.0, 1.0)
 
     # ---------------------------------------------------------------------------------------------------------- state
 
@@ -134,6 +218,7 @@ class ReplayDevice(VirtualDevice):
             "cell": None if cell is None else [*cell.shape, dict(cell.knobs)],
             "since": self._since,
             "flops": self._flops,
+            "noise": None if self._noise is None else [self._seed, self._steps, self._period, self._shown_w],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -147,6 +232,8 @@ class ReplayDevice(VirtualDevice):
         self._now_s, self._present = state["now_s"], self.knobs_from(state["setting"])
         self._since, self._flops = state["since"], state["flops"]
         self._cell = None if point is None else self._cells[point]
+        if self._noise is not None:
+            self._seed, self._steps, self._period, self._shown_w = state["noise"]
 
 
 def _knobs(table: ProfileTable) -> tuple[Knob, ...]:
@@ -158,6 +245,21 @@ def _knobs(table: ProfileTable) -> tuple[Knob, ...]:
             allowed="all with clock_mhz, all with power_limit_w, or all without",
         )
     return tuple(Knob(name, tuple(sorted({knobs[name] for knobs in table.combinations}))) for name in names.pop())
+
+
+def _digest(table: ProfileTable) -> str:
+    cells = sorted(table.cells, key=lambda cell: cell.point.order)
+    return hashlib.sha256(json.dumps([cell.model_dump(mode="json") for cell in cells]).encode()).hexdigest()[:8]
+
+
+def _by_power(cell: ProfileCell) -> tuple[Any, ...]:
+    """Sort key by power; of cells that draw equally much, the order of the table must not decide."""
+    return _mean_w(cell), cell.point.order
+
+
+def _mean_w(cell: ProfileCell) -> float:
+    assert cell.power_mean_w is not None  # held by the record for every measured cell
+    return cell.power_mean_w
 
 
 def _step_s(cell: ProfileCell) -> float:
@@ -176,6 +278,38 @@ def _reading(cell: ProfileCell, number: int) -> float:
     if number == 0:
         return peak_w
     return mean_w - excess_w / lows if number <= lows else mean_w
+
+
+def open_replay(rest: str, *, seed: int = 0) -> ReplayDevice:
+    """Open a table as a device to measure: a CSV file, or a profile whose name ends in ".json".
+
+    Options: ``?noise=0.02&period_s=0.1&seed=0``; a seed among them is used instead of ``seed``. Raises: RecordError,
+    InputError.
+    """
+    name, options = split_options(rest, "?", ("noise", "period_s", "seed"), device="replay")
+    table = ProfileTable.load(Path(name)) if name.endswith(".json") else read_table(Path(name))
+    return ReplayDevice(
+        table,
+        Noise(
+            relative=_option(options, "noise", NOISE, 0.0, 1.0),
+            period_s=_option(options, "period_s", PERIOD_S, 0.001, 60.0),
+            seed=int(_option(options, "seed", seed, 0, 2**32 - 1)),
+        ),
+    )
+
+
+def _option(options: dict[str, str], name: str, default: float, least: float, most: float) -> float:
+    text = options.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most or (name == "seed" and value != int(value)):
+        kind = "whole numbers" if name == "seed" else "numbers"
+        raise InputError(f"replay: {name}", value=text, allowed=f"{kind} from {least:g} to {most:.10g}")
+    return value
 
 
 def open_recorded(rest: str, *, seed: int = 0) -> ReplayDevice:

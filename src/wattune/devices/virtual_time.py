@@ -80,6 +80,11 @@ class VirtualDevice(Device):
         """Virtual seconds since the device was opened."""
         return self._now_s
 
+    def clock_mhz(self) -> float | None:
+        """The clock that is set: it takes effect at once."""
+        knobs = self.current()
+        return None if knobs is None else knobs.get("clock_mhz")
+
     def wait(self, seconds: float) -> None:
         """Let ``seconds`` of virtual time pass at rest. Raises: InputError for a negative time."""
         if not 0 <= seconds < NEVER:

@@ -13,7 +13,7 @@ from wattune.devices import Device
 from wattune.errors import WattuneError
 from wattune.point import knob_text
 from wattune_agent.board import Board
-from wattune_agent.conditions import free_bytes
+from wattune_agent.conditions import free_bytes, throttling_margin
 from wattune_agent.errors import AgentError
 from wattune_agent.leftover import busy_with, left_behind, lock_path
 from wattune_agent.lock import Lock
@@ -74,7 +74,10 @@ def check_pinned(board: Board) -> list[Finding]:
         return [Finding("pinned", "fail", str(error))]
     if pinned_mhz is None:
         return []
-    fix = "if that was not intended: sudo jetson_clocks --restore, or set the power mode again (sudo nvpmodel -m ID)"
+    fix = "sudo jetson_clocks --restore, or set the power mode again (sudo nvpmodel -m ID)"
+    if board.family == "amd":
+        fix = f"echo auto | sudo tee {board.clock.files()[0]}"
+    fix = f"if that was not intended: {fix}"
     return [Finding("pinned", "warn", f"the {board.clock.unit}'s clock is already pinned to {pinned_mhz:g} MHz", fix)]
 
 
@@ -131,7 +134,11 @@ def check_agent(tree: Tree) -> Finding:
 
 
 HOT_C = 85.0
-"""A board that is hotter than this at rest will be throttled under load."""
+"""A board that is hotter than this at rest will be throttled under load, if it does not list its own trip points."""
+MARGIN_C = 15.0
+"""The same as a distance to a zone's own throttling trip, which is at 99 °C on an Orin and 114.5 °C on an AGX Thor."""
+USUAL_EVENTS = 1
+"""Over-current events since the start that are nothing to worry about: an AGX Thor always has one."""
 
 
 def check_device(device: Device) -> list[Finding]:
@@ -169,26 +176,30 @@ def check_mode(device: Device) -> Finding:
     return Finding("mode", "ok", device.mode or "the board reports no power mode")
 
 
-def check_conditions(device: Device) -> Finding:
-    """Check temperature, throttling and over-current events."""
+def check_conditions(device: Device, tree: Tree | None = None) -> Finding:
+    """Check temperature, throttling and over-current events; ``tree``: the files of the board, if they are known."""
     now = device.conditions()
+    margin = None if tree is None else throttling_margin(tree)
     parts = [] if now.temperature_c is None else [f"hottest zone {now.temperature_c:.1f} °C"]
-    if now.over_current:
-        parts.append(f"{now.over_current} over-current events since the board was started")
+    is_hot = now.temperature_c is not None and now.temperature_c > HOT_C
+    if margin is not None:
+        zone_c, trip_c = margin
+        parts.append(f"throttled {trip_c - zone_c:.1f} °C above the present temperature, at {trip_c:g} °C")
+        is_hot = trip_c - zone_c < MARGIN_C
+    events = now.over_current or 0
+    if events:
+        parts.append(f"{events} over-current event{'s' * (events > 1)} since the board was started")
+    parts += [f"the clock is held by {notice}, its ordinary state" for notice in now.notices]
     text = ", ".join(parts) or "the board reports no temperature"
+    supply = "if the count rises under load, the power supply may be too weak"
     if now.throttled:
         by = ", ".join(now.throttled)
         return Finding("conditions", "fail", f"throttled now by {by}; {text}", "cool the board and try again")
-    if now.over_current:
-        return Finding(
-            "conditions",
-            "warn",
-            text,
-            "if the count rises under load, use a stronger power supply: the board may reset",
-        )
-    if now.temperature_c is not None and now.temperature_c > HOT_C:
+    if is_hot:
         return Finding("conditions", "warn", text, "cool the board: it will be throttled under load")
-    return Finding("conditions", "ok", text)
+    if events > USUAL_EVENTS:
+        return Finding("conditions", "warn", text, supply)
+    return Finding("conditions", "ok", text, f"one is usual on some boards; {supply}" if events else "")
 
 
 def check_supply(device: Device) -> Finding:
@@ -254,7 +265,8 @@ def check_torch(torch: Torch, *, needs_gpu: bool) -> Finding:
             "install the torch of your board, see docs/boards.md; `wattune guard` works without it",
         )
     if torch.gpu is not None:
-        return Finding("torch", "ok", f"torch {torch.version} with CUDA {torch.cuda}, on {torch.gpu}")
+        built = f" with CUDA {torch.cuda}" if torch.cuda else ""  # the ROCm build has another toolkit
+        return Finding("torch", "ok", f"torch {torch.version}{built}, on {torch.gpu}")
     if not needs_gpu:
         return Finding("torch", "ok", f"torch {torch.version}, on the CPU")
     if torch.cuda is None:
@@ -262,7 +274,8 @@ def check_torch(torch: Torch, *, needs_gpu: bool) -> Finding:
             "torch",
             "fail",
             f"torch {torch.version} is a CPU build: training would leave the GPU idle, and its clock without effect",
-            "install NVIDIA's torch wheel for your JetPack, see docs/boards.md",
+            "install the torch build for your GPU (a Jetson: NVIDIA's wheel for its JetPack; AMD: the ROCm build), see "
+            "docs/boards.md",
         )
     return Finding(
         "torch",

@@ -18,7 +18,7 @@ from wattune_agent.discovery import families, find_board
 from wattune_agent.errors import AgentError
 from wattune_agent.tree import Tree
 
-LOCAL = ("jetson", "cpu")
+LOCAL = ("jetson", "cpu", "amd", "intel")
 """Devices that are read from this machine's files."""
 Say = Callable[[str], None]
 
@@ -77,7 +77,7 @@ def examine(spec: str, *, say: Say = lambda text: None) -> Examination:
     try:
         if device.kind != "measured" and place is None and scheme != "agent":
             raise InputError("nothing to examine: this device is not a physical one", value=spec)
-        findings = [*_device(device), *_files(place)]
+        findings = [*_device(device, device_tree(device, place)), *_files(place)]
         if device.kind == "measured":
             torch = installed_torch()
             sensing, figures = _sensing(device, torch, say)
@@ -105,13 +105,20 @@ def _files(place: tuple[Tree, str] | None) -> list[Finding]:
     ]
 
 
-def _device(device: Device) -> list[Finding]:
+def device_tree(device: Device, place: tuple[Tree, str] | None) -> Tree | None:
+    """The files of the device's board: those of ``place``, or this machine's if an agent reads them; None otherwise."""
+    if place is not None:
+        return place[0]
+    return Tree() if device.spec.partition(":")[0] == "agent" and device.kind == "measured" else None
+
+
+def _device(device: Device, tree: Tree | None) -> list[Finding]:
     return [
         *board_checks.check_device(device),
         board_checks.check_rails(device),
         board_checks.check_clock(device),
         board_checks.check_mode(device),
-        board_checks.check_conditions(device),
+        board_checks.check_conditions(device, tree),
         *([board_checks.check_supply(device)] if device.spec.partition(":")[0] != "external" else []),
     ]
 

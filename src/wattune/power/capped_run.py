@@ -53,7 +53,7 @@ class CappedRun:
         with ExitStack() as stack:
             self.setting = stack.enter_context(device.at(self._first))
             if limit.limit_w is not None or limit.max_temp_c is not None:
-                device.arm_guard(limit.limit_w, limit.max_temp_c)  # a step that hangs lets nobody look at readings
+                device.arm_guard(limit)  # a step that hangs lets nobody look at readings
             self.limiter = PowerLimiter(device, self.setting, limit)
             self.monitor = BoardMonitor(device)
             self.meter = self._new_meter()
@@ -78,7 +78,7 @@ class CappedRun:
                 self.limiter.expect_old_readings()
         else:  # the sensor still holds power from before, which is neither this run's nor the limiter's business
             device.wait(device.sensor.settle_s)
-        self.truth = device.ground_truth(self.limit.limit_w)
+        self.truth = device.ground_truth(self.limit.limit_w, self.limit.window_s)
         if state is not None:
             if keep_setting:
                 self.limiter.remember(state["guard"])
@@ -133,7 +133,7 @@ class CappedRun:
         }
 
     def _new_meter(self) -> Meter:
-        return Meter(self.device, cap_w=self.limit.limit_w, on_reading=self._read, on_lost=self._lost)
+        return Meter(self.device, limit=self.limit, on_reading=self._read, on_lost=self._lost)
 
     def _read(self, time_s: float, power_w: float) -> None:
         if not math.isfinite(power_w):

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattune.cap import SensorLimit
 from wattune.devices.base import Device, Setting
-from wattune.devices.meter import GONE_AFTER_S
+from wattune.devices.meter import GONE_AFTER_S, sensor_window
 from wattune.errors import DeviceError, InputError
 from wattune.point import Knobs
 from wattune.records import GuardEvent
@@ -63,6 +63,7 @@ class PowerLimiter:
         self._device = device
         self._setting = setting
         self._lock = threading.RLock()
+        self._window = sensor_window(device.sensor, limit)
         self._blind: str | None = None  # why readings say nothing any more
         self._felt_s: float | None = None  # when there last was a temperature
         self._exceeded: tuple[float, float | None] = (0.0, None)  # the last reading above a limit, its temperature
@@ -112,6 +113,7 @@ class PowerLimiter:
         with self._lock:
             self._probing, self.crossed_w, self.was_early = probe, None, False
             self._go(knobs)
+            self._window.restart(self._device.sensor.settle_s)  # at the same setting, another batch draws another power
             self._evaluation, self._blames_work = None, False
             self.top = self._setting.knobs
             self._work = self._new_guard(self._set_for_work, self._work)
@@ -148,6 +150,7 @@ class PowerLimiter:
             went_down = knobs != before and self._is_below(knobs, before)
             if knobs != before:
                 self._setting.change(knobs)
+                self._window.restart(self._device.sensor.settle_s)
                 if not went_down:  # older power in the reading is lower: above the cap is above the cap
                     self._quiet_until_s = NEVER
             if went_down or now_s < self._quiet_until_s:
@@ -168,7 +171,9 @@ class PowerLimiter:
     def _new_guard(self, change: Callable[[Knobs], None], after: CapGuard | None) -> CapGuard:
         steps, limit = self._device.ladder(self._setting.knobs), self.limit
         settle_s = self._device.sensor.settle_s
-        return CapGuard(steps, change, limit.limit_w, settle_s, limit.max_temp_c, after, scale=self._scale)
+        return CapGuard(
+            steps, change, limit.limit_w, settle_s, limit.max_temp_c, after, scale=self._scale, window=self._window
+        )
 
     def _scale(self, knobs: Knobs) -> float:
         return math.prod(knobs[k.name] if k.power_rises else 1 / knobs[k.name] for k in self._device.knobs)
@@ -202,7 +207,8 @@ class PowerLimiter:
         return temperature_c
 
     def _answer(self, time_s: float, power_w: float, temperature_c: float | None) -> bool:
-        too_much = is_above(power_w, self.limit.limit_w)
+        self._window.add(self._device.now_s(), power_w)
+        too_much, power_w = self._window.is_above, self._window.mean_w
         if too_much or is_too_hot(temperature_c, self.limit.max_temp_c):
             self._exceeded = power_w, temperature_c
         guard = self._work if self._evaluation is None else self._evaluation
@@ -292,6 +298,7 @@ class PowerLimiter:
             "quiet_s": self.quiet_s,
             "reached": dict(self._reached),
             "reached_under_w": self.limit.limit_w,
+            "window": self._window.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -311,6 +318,8 @@ class PowerLimiter:
             }
         )
         self._load_reached(state)
+        if "window" in state:  # not in states of before caps had one
+            self._window.load_state_dict(state["window"])
 
     def remember(self, state: dict[str, Any]) -> None:
         """Take from an earlier ``state_dict`` what holds at any setting: its events, and how far evaluations came."""

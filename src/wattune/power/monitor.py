@@ -20,6 +20,7 @@ class BoardMonitor:
         self._device = device
         self._events: list[BoardEvent] = []
         self._throttled: tuple[str, ...] = ()
+        self._noticed: set[str] = set()
         self._over_current: int | None = None
         self._due_s = -math.inf
 
@@ -47,6 +48,9 @@ class BoardMonitor:
             text = f"held down by {', '.join(now.throttled)}" if now.throttled else "runs freely again"
             self.note(time_s, "throttled", text)
             self._throttled = now.throttled
+        for notice in sorted({*now.notices} - self._noticed):
+            self._noticed.add(notice)
+            self.note(time_s, "notice", f"the clock is held below its setting by {notice}, its ordinary state")
         if now.over_current is not None:
             new = now.over_current - (now.over_current if self._over_current is None else self._over_current)
             if new > 0:

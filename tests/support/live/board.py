@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.live.clock import LiveClock
+from tests.support.live.memory import LiveMemory
 from tests.support.live.meter import History, LiveMeter
-from tests.support.live.power import MODELS, Model
+from tests.support.live.power import MODELS, STATES, Model
 
 BOARDS = Path(__file__).parent.parent.parent / "boards"
+CPU_LIMITS = ("scaling_min_freq", "scaling_max_freq", "scaling_cur_freq")
 HEAT_STEP_S = 0.5
 """How often the kernel looks at a zone that is too hot (passive polling of a Tegra210 device tree)."""
 
@@ -30,14 +32,14 @@ def load_record(name: str) -> dict[str, Any]:
 
 
 class LiveBoard:
-    """The physics of one family of ``MODELS``: "orin-nano" (newer kernel), "nano" (older), "cpu-laptop".
+    """The physics of one family of ``MODELS`` ("orin-nano": newer kernel, "nano": older, "cpu-laptop") or ``STATES``.
 
     ``load``: 0 to 1, set it at any time; ``ambient_c`` as well.
     """
 
     def __init__(self, family: str = "orin-nano", *, now_s: float = 0.0, settle_s: float = 0.05) -> None:
         self.family = family
-        self.model: Model = MODELS[family]
+        self.model: Model = {**MODELS, **STATES}[family]
         self.record = load_record(self.model.record)
         self.now_s = now_s
         self.ambient_c = 25.0
@@ -47,8 +49,18 @@ class LiveBoard:
         self._is_too_hot = False
         for pattern, text in self.model.instead:
             self.record["files"].update(dict.fromkeys(fnmatch.filter(self.record["files"], pattern), text + "\n"))
+        self.memory: LiveMemory | None = None
+        if self.model.memory:
+            cap = next((path for path in self.record["files"] if path.endswith("/emc_iso_cap")), None)
+            self.memory = LiveMemory(self.model.memory, cap, int(self.record["files"].get(cap, "0")))
+            self.record["files"].update({path: text + "\n" for path, text in self.memory.files().items()})
         self._texts = {path: text.rstrip("\n") for path, text in self.record["files"].items()}
-        self.clocks = self._find_clocks(settle_s)
+        self.clocks = self._find_clocks(self.model.clock_folder, self.model.limits, self.model.listing, settle_s)
+        cpu = ("*/cpufreq/policy*", CPU_LIMITS, "scaling_available_frequencies", settle_s)
+        self.cpus = self._find_clocks(*cpu) if self.memory is not None else []
+        self._cpu_tops = [clock.high for clock in self.cpus]
+        for clock in self.cpus:
+            clock.now = clock.low
         self._switches = {path: self._texts[path] for path in self._found(*self.model.switches)}
         self._zones = [path for path in self._found("*/thermal_zone*/temp") if self._is_warm(path)]
         self._coolers = [
@@ -86,7 +98,20 @@ class LiveBoard:
     def rails_w(self) -> dict[str, float]:
         """Exact power of each rail at this moment."""
         ghz = sum(clock.now for clock in self.clocks) / len(self.clocks) / self.model.per_mhz / 1e3
-        return self.model.power(ghz, self._load, self.clocks[0].asleep)
+        rails_w = self.model.power(ghz, self._load, self.clocks[0].asleep)
+        for share, watts in zip(self.other_shares(), self.model.others_w, strict=True):
+            rails_w[self.model.whole] -= watts * self._load * (1 - share)
+        return rails_w
+
+    def other_shares(self) -> tuple[float, float]:
+        """The clocks of memory and CPU under load, relative to what they may be while nobody has set them."""
+        cpus = [clock.high / top for clock, top in zip(self.cpus, self._cpu_tops, strict=True)]
+        return 1.0 if self.memory is None else self.memory.share(1.0), min(1.0, *cpus, 1.0)
+
+    def speed(self) -> float:
+        """How fast work is, relative to the highest clocks."""
+        memory, cpu = self.other_shares()
+        return self.clock_mhz / self.top_mhz * memory**0.3 * cpu**0.2
 
     def power_w(self) -> float:
         """Exact power of the whole."""
@@ -105,7 +130,7 @@ class LiveBoard:
     def advance(self, now_s: float) -> None:
         """Let time pass until then."""
         while self.now_s < now_s:
-            soon = [clock.arrives_s for clock in self.clocks if clock.arrives_s is not None]
+            soon = [clock.arrives_s for clock in self._all_clocks() if clock.arrives_s is not None]
             rails_w = self.rails_w()
             hot = [self._heat_s + HEAT_STEP_S] if self._may_overheat(rails_w[self.model.whole]) else []
             until_s = max(min([now_s, *soon, *hot]), self.now_s)
@@ -114,7 +139,7 @@ class LiveBoard:
             decay = math.exp(-(until_s - self.now_s) / self.model.heat_s)
             self.temperature_c = steady_c + (self.temperature_c - steady_c) * decay
             self.now_s = until_s
-            for clock in self.clocks:
+            for clock in self._all_clocks():
                 clock.arrive(until_s)
             if until_s >= self._heat_s + HEAT_STEP_S:
                 self._heat_s = until_s
@@ -125,18 +150,26 @@ class LiveBoard:
 
     def paths(self) -> list[str]:
         """Every file that moves or is listened to."""
-        fixed = [path for clock in self.clocks for path in (clock.low_path, clock.high_path, clock.now_path)]
+        fixed = [path for clock in self._all_clocks() for path in (clock.low_path, clock.high_path, clock.now_path)]
+        fixed += self.memory.paths() if self.memory is not None else []
         return [*fixed, *self._switches, *self._zones, *self._coolers, *self._counters, *self._rails]
 
     def writable(self) -> list[str]:
         """Those of them that somebody may write."""
-        return [path for clock in self.clocks for path in (clock.low_path, clock.high_path)] + list(self._switches)
+        limits = [path for clock in self._all_clocks() for path in (clock.low_path, clock.high_path)]
+        return [*limits, *(self.memory.writable() if self.memory is not None else []), *self._switches]
+
+    def state_paths(self) -> list[str]:
+        """Those of them that stay as they were written: not the memory's rate, which follows the load."""
+        return [path for path in self.writable() if self.memory is None or path != self.memory.setter_path]
 
     def text(self, path: str) -> str:
         """What the file holds at this moment."""
-        for clock in self.clocks:
+        for clock in self._all_clocks():
             if path in (clock.low_path, clock.high_path, clock.now_path):
                 return clock.text(path)
+        if self.memory is not None and path in self.memory.paths():
+            return self.memory.text(path, self._load)
         if path in self._switches:
             return self._switches[path]
         if path in self._zones:
@@ -159,8 +192,10 @@ class LiveBoard:
             if text.strip() not in ("0", "1"):
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
             self._switches[path] = text.strip()
+        elif self.memory is not None and path in self.memory.paths():
+            self.memory.write(path, text)
         else:
-            clocks = [clock for clock in self.clocks if path in (clock.low_path, clock.high_path, clock.now_path)]
+            clocks = [c for c in self._all_clocks() if path in (c.low_path, c.high_path, c.now_path)]
             if not clocks:
                 raise OSError(errno.EACCES, os.strerror(errno.EACCES))
             clocks[0].write(path, text)
@@ -168,8 +203,11 @@ class LiveBoard:
 
     # -------------------------------------------------------------------------------------------------------- private
 
+    def _all_clocks(self) -> list[LiveClock]:
+        return [*self.clocks, *self.cpus]
+
     def _decide(self) -> None:
-        asked = (self._load, *self._switches.values(), *((c.low, c.high, c.clamp) for c in self.clocks))
+        asked = (self._load, *self._switches.values(), *((c.low, c.high, c.clamp) for c in self._all_clocks()))
         if asked == self._decided:  # the clocks are on their way, or there
             return
         self._decided = asked
@@ -179,7 +217,7 @@ class LiveBoard:
                     clock.base = round(self.model.base_mhz * self.model.per_mhz) if text == "1" else None
                 if path.endswith("/railgate_enable"):
                     clock.asleep = text == "1" and self._load == 0.0
-        for clock in self.clocks:
+        for clock in self._all_clocks():
             clock.decide(self.now_s, self._load)
             clock.arrive(self.now_s)
 
@@ -215,12 +253,14 @@ class LiveBoard:
     def _cools(self, path: str) -> bool:
         return any(fnmatch.fnmatch(self._texts[path], pattern) for pattern in self.model.coolers)
 
-    def _find_clocks(self, settle_s: float) -> list[LiveClock]:
-        low, high, now = self.model.limits
+    def _find_clocks(
+        self, folder_pattern: str, limits: tuple[str, str, str], listing: str, settle_s: float
+    ) -> list[LiveClock]:
+        low, high, now = limits
         clocks = []
-        for path in sorted(self._found(f"{self.model.clock_folder}/{high}"), key=lambda path: (len(path), path)):
+        for path in sorted(self._found(f"{folder_pattern}/{high}"), key=lambda path: (len(path), path)):
             folder = path.rpartition("/")[0]
-            listed = self._texts.get(f"{folder}/{self.model.listing}", "").split()
+            listed = self._texts.get(f"{folder}/{listing}", "").split()
             if self.model.any_step:
                 ends = [int(self._texts[f"{folder}/cpuinfo_{end}_freq"]) for end in ("min", "max")]
                 listed = [str(step) for step in range(ends[0], ends[1] + 1, self.model.any_step)]

@@ -69,7 +69,7 @@ class Daemon:
         """One look at what was written, and one at the board."""
         self.board.advance(now_s)
         self._take(self._written())
-        share = self.board.clock_mhz / self.board.top_mhz if self._throttle is not None else 1.0
+        share = self.board.speed() if self._throttle is not None else 1.0
         if self._throttle is not None:
             self._throttle.step(now_s, share)
         load = self._load(now_s, share)

@@ -7,7 +7,7 @@ so that caps cut through the middle of the settings; nothing in the tests takes 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ class Model:
     any_step: int = 0
     base_mhz: float = 0.0
     instead: tuple[tuple[str, str], ...] = ()
+    memory: str = ""
+    """The kind of its memory's clock, see ``LiveMemory``; none where its CPU's clocks are the (first) ones."""
+    others_w: tuple[float, float] = (0.0, 0.0)
+    """What memory and CPU draw less, under full load, the closer their clocks come to nothing."""
 
 
 def _orin_nano(ghz: float, load: float, asleep: bool) -> dict[str, float]:
@@ -82,6 +86,8 @@ MODELS = {
         trip_c=99.0,
         heat_c_per_w=3.5,
         heat_s=80.0,
+        memory="bpmp",
+        others_w=(1.2, 0.8),
     ),
     "nano": Model(
         record="nano-jp4",
@@ -100,6 +106,8 @@ MODELS = {
         trip_c=97.5,
         heat_c_per_w=4.0,
         heat_s=90.0,
+        memory="override",
+        others_w=(0.8, 0.6),
         # Continuous: the chip averages and holds.
         instead=(("*/running_mode", "1"),),
     ),
@@ -124,3 +132,21 @@ MODELS = {
         base_mhz=1600.0,
     ),
 }
+
+
+def _many(low_mhz: float, high_mhz: float, count: int = 170) -> str:
+    """So many frequencies as an AGX Thor lists, in Hz."""
+    return " ".join(str(round(1e6 * (low_mhz + (high_mhz - low_mhz) * n / (count - 1)))) for n in range(count))
+
+
+_LISTED = "*.gpu/available_frequencies"
+
+STATES = {
+    # It idles at first: for a while its clock is at the lowest, or off, whatever the limits allow.
+    **{f"{family}-idle": model for family, model in MODELS.items()},
+    # Warm to the fingers: a cooling device that lowers no clock is at 1.
+    "orin-nano-warm": replace(MODELS["orin-nano"], instead=(("*/cooling_device11/cur_state", "1"),)),
+    "orin-nano-170": replace(MODELS["orin-nano"], instead=((_LISTED, _many(306.0, 1020.0)),)),
+    "nano-170": replace(MODELS["nano"], instead=((_LISTED, _many(76.8, 921.6)), *MODELS["nano"].instead)),
+}
+"""The same families in states in which a user's board may be."""

@@ -124,8 +124,8 @@ class LiveTree(Tree):
         self._shown.clear()
 
     def state(self) -> dict[str, str]:
-        """The text of every file that may be written: compare the end with the beginning."""
-        return {path: self.board.text(path) for path in self.board.writable()}
+        """The text of every file that keeps what is written: compare the end with the beginning."""
+        return {path: self.board.text(path) for path in self.board.state_paths()}
 
     # ---------------------------------------------------------------------------------------------------------- files
 
@@ -196,7 +196,7 @@ class LiveTree(Tree):
 
     def _show(self) -> None:
         """What can be written is on the disk as well, for those who look there."""
-        for path in self.board.writable():
+        for path in self.board.state_paths():
             text = self.board.text(path) + "\n"
             if self._shown.get(path) != text:
                 # Not truncated first: somebody else may be reading.

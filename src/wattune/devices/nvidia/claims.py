@@ -2,12 +2,11 @@
 
 The driver keeps a locked clock and a power limit when the process that set them dies. The file then stays, and
 ``wattune restore`` (or the next wattune on this GPU) finds it. A lock tells if its process is still alive: the
-kernel releases it when the process ends.
+kernel releases it when the process ends. An agent that controls the GPU holds the same lock.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 from wattune.errors import DeviceError, DeviceUnavailable, RecordError, WattuneError
 from wattune.files import read_json, write_json
 from wattune_agent.folders import folders
+from wattune_agent.lock import Lock, holders
 from wattune_agent.snapshot import boot_id, started_at
 from wattune_agent.tree import Tree
 
@@ -29,7 +29,7 @@ class Held:
 
     def __init__(self, folder: Path, uuid: str):
         self.path = folder / f"nvidia-{uuid}.json"
-        self._lock: int | None = None
+        self._lock: _CardLock | None = None
         self._pid = os.getpid()
 
     @property
@@ -48,25 +48,23 @@ class Held:
             return
         if self.path in _claimed:
             raise DeviceUnavailable("this process controls the GPU already")
+        lock = _CardLock(Tree(), str(self.path.with_suffix(".lock")))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Not through a link: root looks into the folders of other users.
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self.path.with_suffix(".lock"), flags, 0o644)
+            is_free = lock.acquire()
         except OSError as error:
             raise DeviceUnavailable(f"nothing can be kept in {self.path.parent} ({error.strerror})") from error
-        try:
-            # Not `flock`: a forked worker would hold it after this process is dead.
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            holder = _holder(self.path)
-            raise DeviceUnavailable(f"another process controls this GPU{holder}: wait for it or end it") from error
+        if not is_free:
+            holder = ", ".join(holders(Tree(), lock.path)) or _holder(self.path)
+            raise DeviceUnavailable(
+                f"another process controls this GPU{f' ({holder})' if holder else ''}: wait for it or end it; if it is "
+                "an agent, use --device agent"
+            )
         living = _living(self.path)  # its lock may not be visible from here, or was deleted
         if living is not None:
-            os.close(descriptor)
+            lock.release()
             raise DeviceUnavailable(f"another process controls this GPU (process {living}): wait for it or end it")
-        self._lock, self._pid = descriptor, os.getpid()
+        self._lock, self._pid = lock, os.getpid()
         _claimed.add(self.path)
 
     def read(self) -> dict[str, Any] | None:
@@ -102,9 +100,16 @@ class Held:
     def let_go(self) -> None:
         """Give up the claim; the next process finds the snapshot, if any."""
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
             _claimed.discard(self.path)
+
+
+class _CardLock(Lock):
+    """The lock on a file that need not be there, and not through a link: root looks into the folders of others."""
+
+    def _open(self) -> int:
+        return os.open(self.path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
 
 
 def usual_folders() -> list[Path]:
@@ -125,7 +130,7 @@ def held_gpus(folder: Path) -> Iterator[str]:
 
 def _holder(path: Path) -> str:
     data = _kept(path)
-    return f" (process {data['pid']})" if "pid" in data else ""
+    return f"process {data['pid']}" if "pid" in data else ""
 
 
 def _living(path: Path) -> int | None:

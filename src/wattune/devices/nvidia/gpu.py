@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: locked graphics clocks or the power limit, and the GPU's own reading of its power.
+"""NVIDIA GPUs: the power limit or locked graphics clocks, and the GPU's own reading of its power.
 
 The driver does not tell which clock was locked before, so restoring a GPU means: no lock, even if another program
 had locked it. The power limit is restored to its former value. Both need root. Memory clocks and modes are
@@ -8,7 +8,6 @@ never touched.
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 import time
@@ -16,18 +15,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from wattune.devices.base import Conditions, Knob, Sensor
+from wattune.devices.nvidia.cards import check_visible, data_types
 from wattune.devices.nvidia.claims import Held, usual_folder
 from wattune.devices.nvidia.gpu_power import find_reader
 from wattune.devices.nvidia.gpu_restore import bring_back
-from wattune.devices.nvidia.nvml import Gpu, count_gpus
+from wattune.devices.nvidia.nvml import POWER_LIMIT, Gpu, count_gpus
 from wattune.devices.real_time import RealDevice
 from wattune.devices.spec_options import split_options
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError, WattuneError
 from wattune.point import Knobs, knob_text
+from wattune_agent.nvml import may_administer
+from wattune_agent.settings import grid, thinned
 from wattune_agent.signals import call_before_end, forget
-
-MOST_VALUES = 16
-"""Most values of a knob of a GPU, spread evenly over its list of more than a hundred clocks a few MHz apart."""
 
 SETTLE_S = 2.0
 """Time within which a clock must have come down to the one that it was locked to."""
@@ -50,7 +49,7 @@ ACTUATORS: dict[str, str | None] = {"clock_mhz": "clock_mhz", "power_limit_w": "
 class NvidiaDevice(RealDevice):
     """One GPU, by its index or UUID. ``knob``: the knob that is set, None for none.
 
-    Raises: DeviceUnavailable without a driver; InputError if there is no such GPU, or no such knob on it.
+    Raises: DeviceUnavailable without a driver; InputError if the GPU or the knob does not exist.
     """
 
     kind = "measured"
@@ -65,7 +64,7 @@ class NvidiaDevice(RealDevice):
             self.sensor = self._reader.sensor if self._reader else Sensor(rail="")
             self.knobs = () if knob is None else (Knob(knob, _values(gpu, knob)),)
             self._knob = knob
-            self.data_types = _data_types(gpu.capability)
+            self.data_types = data_types(gpu.capability)
             self.memory_bytes = gpu.free_bytes()
             modes = gpu.modes()
             if knob != "power_limit_w" and (limit_w := gpu.limit_w()) is not None:
@@ -149,6 +148,8 @@ class NvidiaDevice(RealDevice):
             if left is not None:
                 self._note("left behind", f"{self.name}: {bring_back(self._gpu, left)}, left by process {left['pid']}")
             limit_w = self._gpu.limit_w() if self._knob == "power_limit_w" else None
+            if limit_w is None and self._knob == "power_limit_w":
+                raise DeviceError(f"{self.name} does not report its power limit, so it could not be restored")
             self._held.keep({"uuid": self.uuid, "name": self.name, "actuator": self._knob, "limit_w": limit_w})
             call_before_end(self._end)
         except BaseException:
@@ -215,13 +216,27 @@ class NvidiaDevice(RealDevice):
         except DeviceError as error:
             raise SensorError(str(error)) from error
 
+    def clock_mhz(self) -> float | None:
+        """The graphics clock."""
+        with suppress(DeviceError):
+            return self._gpu.clock_mhz()
+        return None
+
+    def versions(self) -> dict[str, str]:
+        """The driver's version."""
+        return {"driver": self._gpu.driver}
+
     def conditions(self) -> Conditions:
-        """Temperature and what throttles the clock; None and empty if the driver does not answer."""
+        """Temperature, what throttles the clock, and if its power limit holds it; None and empty without an answer."""
         try:
             held_back = self._gpu.held_back()
-            if self._knob == "power_limit_w":  # the limit that was asked for
-                held_back = tuple(reason for reason in held_back if reason != "power limit")
-            return Conditions(temperature_c=self._gpu.temperature_c(), throttled=held_back)
+            # A limit that was asked for is not even worth a notice.
+            is_noticed = POWER_LIMIT in held_back and self._knob != "power_limit_w"
+            return Conditions(
+                temperature_c=self._gpu.temperature_c(),
+                throttled=tuple(reason for reason in held_back if reason != POWER_LIMIT),
+                notices=(POWER_LIMIT,) if is_noticed else (),
+            )
         except DeviceError:
             return Conditions()
 
@@ -237,7 +252,10 @@ class NvidiaDevice(RealDevice):
 
 
 def open_nvidia(rest: str, *, seed: int = 0) -> NvidiaDevice:
-    """Open the GPU "0", "GPU-UUID" or "" (the first); ``?actuator=`` clock_mhz, power_limit_w or none behind it.
+    """Open the GPU "0", "GPU-UUID" or "" (the first); ``?actuator=`` power_limit_w, clock_mhz or none behind it.
+
+    By default the knob is the power limit, which the card keeps by choosing its clocks itself; on a card without one,
+    the locked clock.
 
     Raises: InputError, DeviceUnavailable.
     """
@@ -245,7 +263,7 @@ def open_nvidia(rest: str, *, seed: int = 0) -> NvidiaDevice:
     try:
         if device._reader is None:
             raise DeviceUnavailable(device.problems[0])
-        _check_visible(device)
+        check_visible(device.uuid, device._gpu.names())
     except BaseException:
         device.close()
         raise
@@ -268,38 +286,32 @@ def nvidia_specs() -> list[str]:
 
 
 def _default(which: str) -> str | None:
-    """Locked clocks if the GPU has them, otherwise none."""
     gpu = Gpu(which)
     try:
-        return "clock_mhz" if gpu.clocks_mhz() else None
+        if len(_limits_w(gpu)) > 1:
+            return "power_limit_w"
+        return "clock_mhz" if gpu.clocks_mhz() or gpu.highest_mhz() else None
     finally:
         gpu.close()
 
 
 def _values(gpu: Gpu, knob: str) -> tuple[float, ...]:
     if knob == "clock_mhz":
-        listed = gpu.clocks_mhz()
+        highest_mhz = gpu.highest_mhz()
+        listed = gpu.clocks_mhz() or (grid(highest_mhz) if highest_mhz is not None else ())
         if not listed:
             raise InputError(f"{gpu.name} has no clocks that can be locked", hint="use ?actuator=power_limit_w or none")
-        return tuple(float(mhz) for mhz in _spread(listed))
-    lowest_w, highest_w = gpu.limits_w() or (1.0, 0.0)
-    whole_w = range(math.ceil(lowest_w), math.floor(highest_w) + 1)
+        return tuple(float(mhz) for mhz in thinned(listed))
+    whole_w = _limits_w(gpu)
     if not whole_w:
         raise InputError(f"{gpu.name} has no power limit that can be set", hint="use ?actuator=clock_mhz or none")
-    return tuple(float(watts) for watts in _spread(whole_w))
+    return tuple(float(watts) for watts in thinned(whole_w))
 
 
-def _spread(listed: tuple[int, ...] | range) -> list[int]:
-    if len(listed) <= MOST_VALUES:
-        return list(listed)
-    last = len(listed) - 1
-    return [listed[round(i * last / (MOST_VALUES - 1))] for i in range(MOST_VALUES)]
-
-
-def _data_types(capability: tuple[int, int]) -> frozenset[str]:
-    if capability >= (8, 0):
-        return frozenset({"fp32", "tf32", "fp16", "bf16"})
-    return frozenset({"fp32", "fp16"} if capability >= (5, 3) else {"fp32"})
+def _limits_w(gpu: Gpu) -> range:
+    """The power limits that the card takes, in whole watts."""
+    lowest_w, highest_w = gpu.limits_w() or (1.0, 0.0)
+    return range(math.ceil(lowest_w), math.floor(highest_w) + 1)
 
 
 def _problems(gpu: Gpu, device: NvidiaDevice) -> tuple[str, ...]:
@@ -309,22 +321,16 @@ def _problems(gpu: Gpu, device: NvidiaDevice) -> tuple[str, ...]:
             f"{gpu.name} tells no power (looked for the energy counter, the instantaneous field and the averaged "
             "power); on a Jetson use --device jetson, otherwise a meter of your own by --device external:COMMAND"
         )
-    if device.knobs and os.geteuid() != 0:
+    if device.knobs and not may_administer():
         problems.append(
-            "only root may set clocks and power limits: run as root, or leave them alone with ?actuator=none"
+            "clocks and power limits need CAP_SYS_ADMIN: run as root (a container also needs --cap-add SYS_ADMIN), or "
+            "leave them alone with ?actuator=none"
+        )
+    if "clock_mhz" in [knob.name for knob in device.knobs] and not gpu.clocks_mhz():
+        problems.append(
+            f"the driver lists no clocks of {gpu.name}: the settings are a grid up to its highest one, which was never "
+            "tried on such a card"
         )
     if gpu.divided():
         problems.append("the GPU is divided into instances (MIG): its power is that of all of them together")
     return tuple(problems)
-
-
-def _check_visible(device: NvidiaDevice) -> None:
-    """Check that training runs on the GPU that is measured. Raises: DeviceUnavailable."""
-    gpu = device._gpu
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    if gpu.count == 1 or visible == str(gpu.index) or (visible.startswith("GPU-") and gpu.uuid.startswith(visible)):
-        return
-    raise DeviceUnavailable(
-        f"there are {gpu.count} GPUs, and training would not surely run on this one: set "
-        f"CUDA_VISIBLE_DEVICES={gpu.uuid} in the environment"
-    )

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
 from typing import Protocol
 
 from wattune.devices.base import Sensor
 from wattune.devices.nvidia.nvml import AMPERE, GA100, Gpu
 from wattune.errors import SensorError
+from wattune_agent.energy_steps import REFRESH_S, WINDOW_S, EnergySteps
+from wattune_agent.errors import NoReading
 
 COVERS = "the GPU board with its memory, not the rest of the machine"
-
-REFRESH_S = 0.1
-"""Time between fresh values of the energy counter. Source: ml.energy, "Thermally stable profiling"."""
-
-WINDOW_S = 0.5
-"""Window of the energy counter's power: five refreshes, whose ends are known to a few milliseconds."""
-
-SHORTEST_S = 0.2
-"""Least window of the first reading, and of one after a pause."""
-
-POLL_S = 0.002
-"""Time between reads of the energy counter while waiting for its next refresh."""
-
-STILL_S = 1.0
-"""Time without a change after which an energy counter counts as broken: a GPU always draws some power."""
 
 
 class PowerReader(Protocol):
@@ -41,46 +25,24 @@ class PowerReader(Protocol):
 class EnergyCounter:
     """Power as the difference of the energy counter between two of its refreshes (Volta and newer).
 
-    The counter moves in steps, so a difference between two arbitrary moments would be off by up to a step at either
-    end. A reading therefore waits for the next refresh, at most a tenth of a second; the first one for a few.
+    A reading waits for the next refresh, at most a tenth of a second; the first one for a few.
     """
 
     sensor = Sensor("energy counter", period_s=REFRESH_S, window_s=WINDOW_S, covers=COVERS)
 
     def __init__(self, gpu: Gpu):
         self._gpu = gpu
-        self._lock = threading.Lock()
-        self._refreshes: deque[tuple[float, float]] = deque()
+        self._steps = EnergySteps(self._energy_j)
 
     def read_w(self) -> float:
         """Mean power over about the last half second.
 
         Raises: SensorError if the counter does not move or is gone; DeviceError.
         """
-        with self._lock:
-            known = self._refreshes
-            known.append(self._next_refresh())
-            while known[-1][0] - known[0][0] > WINDOW_S + REFRESH_S:
-                known.popleft()
-            while known[-1][0] - known[0][0] < SHORTEST_S:
-                known.append(self._next_refresh())
-            (begin_s, begin_j), (end_s, end_j) = known[0], known[-1]
-            if end_j < begin_j:  # the driver was loaded again
-                known.clear()
-                raise SensorError(f"{self._gpu.name}: the energy counter fell")
-            return (end_j - begin_j) / (end_s - begin_s)
-
-    def _next_refresh(self) -> tuple[float, float]:
-        before_j = self._energy_j()
-        began_s = time.monotonic()
-        while True:
-            time.sleep(POLL_S)
-            energy_j = self._energy_j()
-            now_s = time.monotonic()
-            if energy_j != before_j:
-                return now_s, energy_j
-            if now_s - began_s > STILL_S:
-                raise SensorError(f"{self._gpu.name}: the energy counter stands still at {energy_j:.3f} J")
+        try:
+            return self._steps.read_w()
+        except NoReading as error:
+            raise SensorError(f"{self._gpu.name}: {error}") from error
 
     def _energy_j(self) -> float:
         energy_j = self._gpu.energy_j()

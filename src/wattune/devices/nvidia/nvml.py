@@ -13,8 +13,18 @@ import pynvml
 
 from wattune.errors import DeviceError, DeviceUnavailable, InputError
 
-ABSENT = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA})
-"""Error codes for something that this chip or driver does not have."""
+UNKNOWN = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_UNKNOWN,
+    }
+)
+"""Error codes for something that this chip or driver does not have, or does not tell this user: the memory of a
+divided card needs privileges, for example."""
 
 NO_DRIVER = frozenset(
     {
@@ -24,8 +34,10 @@ NO_DRIVER = frozenset(
     }
 )
 
+POWER_LIMIT = "power limit"
+
 HOLDS_BACK = {
-    pynvml.nvmlClocksEventReasonSwPowerCap: "power limit",
+    pynvml.nvmlClocksEventReasonSwPowerCap: POWER_LIMIT,
     pynvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
     pynvml.nvmlClocksEventReasonSwThermalSlowdown: "heat",
     pynvml.nvmlClocksEventReasonHwThermalSlowdown: "heat (hardware)",
@@ -43,11 +55,11 @@ class Gpu:
     """One GPU, by its index ("0") or its UUID ("GPU-..."). Units: W, J, MHz, degrees Celsius, bytes.
 
     Every method raises DeviceError if the library fails; one that can return None does so if this chip or driver
-    does not support the call.
+    does not answer the call.
     """
 
     def __init__(self, which: str):
-        """Open the GPU. Raises: DeviceUnavailable without a driver, InputError if there is no such GPU."""
+        """Open the GPU. Raises: DeviceUnavailable without a driver, InputError if the GPU does not exist."""
         with translated("NVIDIA driver"):
             pynvml.nvmlInit()
         self._closed = False
@@ -73,16 +85,41 @@ class Gpu:
         with translated("NVIDIA driver"):
             pynvml.nvmlShutdown()
 
+    def names(self) -> dict[str, str]:
+        """UUID -> name of each GPU of this computer, in the driver's order; a name is empty if a GPU does not tell."""
+        names: dict[str, str] = {}
+        for index in range(self.count):
+            with translated("GPU"):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuid: str = pynvml.nvmlDeviceGetUUID(handle)
+            try:
+                names[uuid] = pynvml.nvmlDeviceGetName(handle)
+            except pynvml.NVMLError:
+                names[uuid] = ""
+        return names
+
     # --------------------------------------------------------------------------------------------------------- clocks
 
     def clocks_mhz(self) -> tuple[int, ...]:
-        """Graphics clocks at the highest memory clock, ascending; empty if they cannot be locked."""
-        if self.architecture < VOLTA or self.architecture == pynvml.NVML_DEVICE_ARCH_UNKNOWN:
-            return ()  # "for Volta or newer fully supported devices", NVML reference
+        """Graphics clocks at the highest memory clock, ascending; empty if they are not listed or cannot be locked."""
+        if not self._has_locked_clocks():
+            return ()
         memory = self._optional(pynvml.nvmlDeviceGetSupportedMemoryClocks)
         if not memory:
             return ()
         return tuple(sorted(set(self._optional(pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory)) or ())))
+
+    def highest_mhz(self) -> int | None:
+        """The highest graphics clock of a GPU that lists none, as one without a memory clock of its own (GB10).
+
+        None if clocks cannot be locked: not before Volta, and not in a virtual machine's share of a GPU.
+        """
+        if not self._has_locked_clocks():
+            return None
+        if self._optional(pynvml.nvmlDeviceGetVirtualizationMode) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU:
+            return None
+        highest_mhz: int | None = self._optional(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_GRAPHICS)
+        return highest_mhz or None
 
     def clock_mhz(self) -> int | None:
         """The graphics clock at this moment."""
@@ -142,7 +179,11 @@ class Gpu:
 
     def temperature_c(self) -> float | None:
         """The chip's temperature."""
-        temperature = self._optional(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
+        temperature = None
+        if newer := getattr(pynvml, "nvmlDeviceGetTemperatureV", None):  # drivers from 565 on; the other one goes away
+            temperature = self._optional(newer, pynvml.NVML_TEMPERATURE_GPU)
+        if temperature is None:
+            temperature = self._optional(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
         return None if temperature is None else float(temperature)
 
     def held_back(self) -> tuple[str, ...]:
@@ -177,6 +218,10 @@ class Gpu:
 
     # -------------------------------------------------------------------------------------------------------- private
 
+    def _has_locked_clocks(self) -> bool:
+        # "For Volta or newer fully supported devices", NVML reference.
+        return bool(VOLTA <= self.architecture != pynvml.NVML_DEVICE_ARCH_UNKNOWN)
+
     def _found(self, which: str) -> Any:
         try:
             if which.isdecimal():
@@ -192,7 +237,7 @@ class Gpu:
         try:
             return function(self._handle, *arguments)
         except pynvml.NVMLError as error:
-            if error.value in ABSENT:
+            if error.value in UNKNOWN:
                 return None
             raise _ours(error, function.__name__) from error
 

@@ -38,6 +38,11 @@ ProcessorName = Literal["gpu", "cpu"]
 DataType = Literal["fp32", "tf32", "fp16", "bf16"]
 
 BOARDS = Path(__file__).parent / "boards"
+ADDED_KEYS = {
+    "memory": {"clocks_mhz", "clock_w", "clock_form"},
+    "host": {"hidden", "clocks_mhz", "voltage_v", "clock_w_per_v2ghz", "busy_w_per_v2ghz"},
+}
+"""Section -> keys that are newer than the digests of boards without them, which stay as they were."""
 
 
 class TomlSection(BaseModel):
@@ -61,6 +66,14 @@ def _check_ascending(clocks_mhz: tuple[float, ...]) -> None:
         raise ValueError("clocks_mhz ascending, each once")
 
 
+def _check_curve(clocks_mhz: tuple[float, ...], values: tuple[float, ...], name: str) -> None:
+    _check_ascending(clocks_mhz)
+    if len(values) != len(clocks_mhz):
+        raise ValueError(f"one {name} per clock: {len(clocks_mhz)} of them, not {len(values)}")
+    if list(values) != sorted(values):
+        raise ValueError(f"{name} that does not fall as the clock rises")
+
+
 class Processor(TomlSection):
     """Clocks (MHz, ascending), the voltage at each, and the speed at the highest one.
 
@@ -77,11 +90,7 @@ class Processor(TomlSection):
 
     @model_validator(mode="after")
     def _curve(self) -> Self:
-        _check_ascending(self.clocks_mhz)
-        if len(self.voltage_v) != len(self.clocks_mhz):
-            raise ValueError(f"one voltage_v per clock: {len(self.clocks_mhz)} of them, not {len(self.voltage_v)}")
-        if list(self.voltage_v) != sorted(self.voltage_v):
-            raise ValueError("voltage_v that does not fall as the clock rises")
+        _check_curve(self.clocks_mhz, self.voltage_v, "voltage_v")
         return self
 
 
@@ -90,13 +99,17 @@ class Access(TomlSection):
 
     ``achieved_gbps``: bandwidth of unfused operations at the highest clock; ``optimizer_gbps``: bandwidth of the
     optimizer's long element-wise passes over the weights. ``clock_share``: share of the memory time that grows as the
-    clock falls (1: all of it, as on a chip that cannot keep enough requests in flight). ``context_mib``: memory that
-    the framework takes on this processor before the first tensor.
+    clock falls (1: all of it, as on a chip that cannot keep enough requests in flight). ``clock_form``: how that part
+    meets the memory's own clock. "sum": the parts are added, and all of it grows as the memory's clock falls.
+    "slower": the processor's requests take ``clock_share`` of the time at the highest clocks, grow as its clock falls,
+    and overlap with the memory, which alone grows as the memory's clock falls; the slower of both decides.
+    ``context_mib``: memory that the framework takes on this processor before the first tensor.
     """
 
     achieved_gbps: Rate
     optimizer_gbps: Rate
     clock_share: Share
+    clock_form: Literal["sum", "slower"] = "sum"
     context_mib: Mebibytes
 
 
@@ -104,19 +117,23 @@ class Memory(Access):
     """The board's memory, shared by CPU and GPU, and the GPU's access to it.
 
     ``bandwidth_gbps``: the data sheet's, an upper bound of what is achieved. ``system_mib``: taken by the
-    operating system. ``clocks_mhz``: the memory's clocks, ascending, if they can be set; bandwidth and the power of
-    memory traffic, stated at the highest one, fall in proportion to the clock.
+    operating system. ``clocks_mhz``: the memory's clocks, ascending, if they can be set; bandwidth, stated at the
+    highest one, falls in proportion to the clock (and with ``clock_form = "sum"`` so does the power per traffic).
+    ``clock_w``: power of memory and controller at each clock beyond that at the lowest, with or without traffic.
     """
 
     size_mib: Annotated[Number, Field(gt=0, le=1e8)]
     system_mib: Mebibytes
     bandwidth_gbps: Rate
     clocks_mhz: Annotated[tuple[Megahertz, ...], Field(min_length=1)] | None = None
+    clock_w: tuple[Watts, ...] | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.clocks_mhz is not None:
             _check_ascending(self.clocks_mhz)
+        if self.clock_w is not None:
+            _check_curve(self.clocks_mhz or (), self.clock_w, "clock_w")
         if max(self.achieved_gbps, self.optimizer_gbps) > self.bandwidth_gbps:
             raise ValueError("achieved_gbps and optimizer_gbps at most bandwidth_gbps")
         if self.system_mib + self.context_mib >= self.size_mib:
@@ -130,11 +147,32 @@ class Host(TomlSection):
     ``s_per_operation``: time to issue one operation, during which the processor idles;
     ``s_per_optimizer_operation``: the same for the optimizer, with the Python code around it. ``sample_factor``:
     time to load a sample, relative to a Jetson Nano, for which workloads state it.
+
+    ``hidden``: share of the shorter of both, issuing and the processor's own work, that overlaps with the longer
+    (0: they are added; 1: the longer alone decides, as if the host always ran ahead). ``clocks_mhz``, ``voltage_v``:
+    the CPU's clocks, ascending, if they can be set; the times above hold at the highest one and grow as it falls.
+    The CPU then draws ``(clock_w_per_v2ghz + busy_w_per_v2ghz x share of the time that it issues) V^2 f``, f in GHz,
+    in training and beyond ``power.base_w``.
     """
 
     s_per_operation: Annotated[Number, Field(ge=0, le=1)]
     s_per_optimizer_operation: Annotated[Number, Field(ge=0, le=1)]
     sample_factor: Annotated[Number, Field(ge=0, le=1e3)] = 1.0
+    hidden: Share = 0.0
+    clocks_mhz: Annotated[tuple[Megahertz, ...], Field(min_length=1)] | None = None
+    voltage_v: tuple[Volts, ...] | None = None
+    clock_w_per_v2ghz: Watts = 0.0
+    busy_w_per_v2ghz: Watts = 0.0
+
+    @model_validator(mode="after")
+    def _curve(self) -> Self:
+        if (self.clocks_mhz is None) != (self.voltage_v is None):
+            raise ValueError("clocks_mhz and voltage_v together")
+        if self.clocks_mhz is not None and self.voltage_v is not None:
+            _check_curve(self.clocks_mhz, self.voltage_v, "voltage_v")
+        elif self.clock_w_per_v2ghz or self.busy_w_per_v2ghz:
+            raise ValueError("clock_w_per_v2ghz and busy_w_per_v2ghz only beside clocks_mhz and voltage_v")
+        return self
 
 
 class Power(TomlSection):
@@ -244,24 +282,41 @@ class Cpu(Processor):
     host: Host
     power: Power
 
+    @model_validator(mode="after")
+    def _one_clock(self) -> Self:
+        if self.host.clocks_mhz is not None:
+            raise ValueError("host without clocks_mhz: this CPU has its own")
+        return self
+
 
 class Chip(NamedTuple):
     """One processor of a board, with everything that its step time and power depend on.
 
-    ``memory_clocks_mhz`` is empty if the memory has one clock.
+    ``memory_clocks_mhz`` and ``host_clocks_mhz`` are empty if there is one clock; ``memory_clock_w`` has an entry for
+    each of the memory's clocks, or none.
     """
 
     processor: Processor
     access: Access
     host: Host
     power: Power
-    memory_clocks_mhz: tuple[float, ...]
+    memory_clocks_mhz: tuple[float, ...] = ()
+    memory_clock_w: tuple[float, ...] = ()
+
+    @property
+    def host_clocks_mhz(self) -> tuple[float, ...]:
+        """The clocks of the CPU that feeds this processor."""
+        return self.host.clocks_mhz or ()
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
         """The clocks that can be set."""
-        clock = Knob("clock_mhz", self.processor.clocks_mhz, volts=self.processor.voltage_v)
-        return (clock, Knob("memory_clock_mhz", self.memory_clocks_mhz)) if self.memory_clocks_mhz else (clock,)
+        knobs = [Knob("clock_mhz", self.processor.clocks_mhz, volts=self.processor.voltage_v)]
+        if self.memory_clocks_mhz:
+            knobs.append(Knob("memory_clock_mhz", self.memory_clocks_mhz))
+        if self.host_clocks_mhz:
+            knobs.append(Knob("cpu_clock_mhz", self.host_clocks_mhz, volts=self.host.voltage_v or ()))
+        return tuple(knobs)
 
 
 class SimulatedBoard(TomlSection):
@@ -298,20 +353,23 @@ class SimulatedBoard(TomlSection):
 
     def chip(self, processor: ProcessorName) -> Chip:
         """The GPU or the CPU. Raises: InputError if the file has no ``[cpu]``."""
-        memory_clocks_mhz = self.memory.clocks_mhz or ()
+        clocks = self.memory.clocks_mhz or (), self.memory.clock_w or ()
         if processor == "gpu":
-            return Chip(self.gpu, self.memory, self.host, self.power, memory_clocks_mhz)
+            return Chip(self.gpu, self.memory, self.host, self.power, *clocks)
         if self.cpu is None:
             raise InputError(f"board {self.name} has only", value="gpu", hint="add a [cpu] section to train on its CPU")
-        return Chip(self.cpu, self.cpu.memory, self.cpu.host, self.cpu.power, memory_clocks_mhz)
+        return Chip(self.cpu, self.cpu.memory, self.cpu.host, self.cpu.power, *clocks)
 
     @property
     def digest(self) -> str:
         """Hash of everything that step time and power depend on, eight hex digits: an edited file is another board."""
         said = {"name", "mode", "calibrated", "rails", "sensor", "supply", "fault", "ranges"}
         physics = self.model_dump(mode="json", exclude=said)
-        if self.memory.clocks_mhz is None:
-            del physics["memory"]["clocks_mhz"]  # the key is newer than the digests of boards without it
+        for part in (physics, physics["cpu"] or {}):
+            for section, added in ADDED_KEYS.items():
+                for key in added & part.get(section, {}).keys():
+                    if part[section][key] in (None, 0.0, "sum"):
+                        del part[section][key]
         return hashlib.sha256(json.dumps(physics, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -13,11 +13,13 @@ Power: see ``board_file.Power``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wattune.devices.simulator.board_file import Chip
 from wattune.point import Knobs
-from wattune.records import Operation, PhaseWork, StepWork
+from wattune.records import Operation, StepWork
 
 REFERENCE_C = 25.0
 
@@ -41,76 +43,142 @@ class Segment:
 
 def segments(work: StepWork, chip: Chip, knobs: Knobs) -> tuple[Segment, ...]:
     """The step at this setting, as stretches of constant power; their number is the same at every setting."""
-    busy = [_Busy.of(phase, work, chip, knobs) for phase in work.phases]
-    host = [phase.host_s * chip.host.sample_factor for phase in work.phases]
+    groups = [[_Group.of(operation, work, chip, knobs) for operation in phase.operations] for phase in work.phases]
+    exposed = _exposed(groups, chip)
+    busy = [_Busy.of(own, phase.bytes, exposed) for own, phase in zip(groups, work.phases, strict=True)]
+    slower = _host_slower(chip, knobs)
+    host = [phase.host_s * chip.host.sample_factor * slower for phase in work.phases]
     step_s = sum(b.seconds for b in busy) + sum(host)
     rise = step_s / (step_s + chip.power.rise_s) if step_s > 0 else 0.0
+    issuing = min(1.0, sum(b.issue_s for b in busy) / step_s) if step_s > 0 else 0.0
     result: list[Segment] = []
     for host_s, part in zip(host, busy, strict=True):
         if host_s > 0:
-            result.append(_segment(_Busy(host_s), 0.0, chip, knobs))
+            result.append(_segment(_Busy(host_s), 0.0, 1.0, chip, knobs))
         if part.seconds > 0:
-            result.append(_segment(part, rise, chip, knobs))
+            result.append(_segment(part, rise, issuing, chip, knobs))
     return tuple(result)
 
 
 def idle(chip: Chip, knobs: Knobs) -> Segment:
     """A second at rest with the clock running."""
     steady_w, leakage_w = _processor_w(chip, knobs["clock_mhz"], activity=0.0)
-    return Segment(1.0, chip.power.idle_w + steady_w, leakage_w)
+    return Segment(1.0, chip.power.idle_w + steady_w + _memory_clock_w(chip, knobs), leakage_w)
 
 
 @dataclass(frozen=True)
 class _Busy:
-    """One phase on the processor: its duration, and the time in which arithmetic and memory are busy."""
+    """One phase on the processor: its duration, and the time in which arithmetic and memory are busy.
+
+    ``issue_s``: the time in which the host issues operations, hidden or not.
+    """
 
     seconds: float
     compute_s: float = 0.0
     memory_s: float = 0.0
     bytes: float = 0.0
+    issue_s: float = 0.0
 
     @classmethod
-    def of(cls, phase: PhaseWork, work: StepWork, chip: Chip, knobs: Knobs) -> _Busy:
-        """The phase of work whose forward passes take ``micro_batch_size`` samples."""
-        seconds = compute = memory = 0.0
-        for operation in phase.operations:
-            compute_s, memory_s, host_s = _group(operation, work, chip, knobs)
-            seconds += max(compute_s, memory_s) + host_s
-            compute += compute_s
-            memory += memory_s
-        return cls(seconds, compute, memory, phase.bytes)
+    def of(cls, groups: Sequence[_Group], moved: float, exposed: float) -> _Busy:
+        """The phase of these operations, which move as many bytes; ``exposed`` as from ``_exposed``."""
+        seconds = compute = memory = issue = 0.0
+        for group in groups:
+            seconds += group.busy_s + exposed * group.issue_s
+            compute += group.compute_s
+            memory += group.active_s
+            issue += group.issue_s
+        return cls(seconds, compute, memory, moved, issue)
 
 
-def _group(operation: Operation, work: StepWork, chip: Chip, knobs: Knobs) -> tuple[float, float, float]:
-    """Seconds of arithmetic, of memory and of the host for the operations of one kind."""
-    processor, access, host = chip.processor, chip.access, chip.host
-    slower = processor.clocks_mhz[-1] / knobs["clock_mhz"]
-    peak = processor.peak_gflops[work.data_type] * 1e9  # type: ignore[index]  # checked before the step
-    filled = work.micro_batch_size / (work.micro_batch_size + processor.half_speed_samples)
-    stretch = access.clock_share * slower + (1 - access.clock_share)
-    # The optimizer differs: long passes over contiguous weights, many tiny operations from a Python loop.
-    optimizer = operation.kind == "optimizer"
-    achieved = (access.optimizer_gbps if optimizer else access.achieved_gbps) * 1e9 * _memory_share(chip, knobs)
-    issue_s = host.s_per_optimizer_operation if optimizer else host.s_per_operation
-    return (
-        operation.flops / (processor.efficiency * filled * peak) * slower,
-        operation.bytes / achieved * stretch,
-        operation.kernels * issue_s,
-    )
+class _Group(NamedTuple):
+    """Seconds of the operations of one kind: of arithmetic, of the memory, of the processor's part in memory traffic,
+    and of the host."""
+
+    compute_s: float
+    memory_s: float
+    active_s: float
+    issue_s: float
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds on the processor: arithmetic and memory overlap."""
+        return max(self.compute_s, self.memory_s)
+
+    @classmethod
+    def of(cls, operation: Operation, work: StepWork, chip: Chip, knobs: Knobs) -> _Group:
+        processor, access, host = chip.processor, chip.access, chip.host
+        slower = processor.clocks_mhz[-1] / knobs["clock_mhz"]
+        peak = processor.peak_gflops[work.data_type] * 1e9  # type: ignore[index]  # checked before the step
+        filled = work.micro_batch_size / (work.micro_batch_size + processor.half_speed_samples)
+        # The optimizer differs: long passes over contiguous weights, many tiny operations from a Python loop.
+        optimizer = operation.kind == "optimizer"
+        achieved = (access.optimizer_gbps if optimizer else access.achieved_gbps) * 1e9 * _memory_share(chip, knobs)
+        issue_s = host.s_per_optimizer_operation if optimizer else host.s_per_operation
+        memory_s = operation.bytes / achieved
+        if access.clock_form == "slower":
+            # Requests take clock_share of the memory's time at the highest clocks, whatever the memory's own clock.
+            active_s = access.clock_share * slower * memory_s * _memory_share(chip, knobs)
+            memory_s = max(memory_s, active_s)
+        else:
+            memory_s = active_s = memory_s * (access.clock_share * slower + (1 - access.clock_share))
+        return cls(
+            operation.flops / (processor.efficiency * filled * peak) * slower,
+            memory_s,
+            active_s,
+            operation.kernels * issue_s * _host_slower(chip, knobs),
+        )
 
 
-def _segment(part: _Busy, rise: float, chip: Chip, knobs: Knobs) -> Segment:
-    power, share = chip.power, _memory_share(chip, knobs)
+def _exposed(phases: Sequence[Sequence[_Group]], chip: Chip) -> float:
+    """The share of the host's time to issue operations that adds to the step.
+
+    The queue of operations runs through the whole step, so what is hidden is decided over all of it: of the shorter of
+    processor and host, ``hidden`` overlaps with the longer.
+    """
+    if chip.host.hidden == 0:
+        return 1.0
+    groups = [group for phase in phases for group in phase]
+    busy_s, issue_s = sum(group.busy_s for group in groups), sum(group.issue_s for group in groups)
+    return 1.0 - chip.host.hidden * min(busy_s, issue_s) / issue_s if issue_s > 0 else 1.0
+
+
+def _segment(part: _Busy, rise: float, issuing: float, chip: Chip, knobs: Knobs) -> Segment:
+    power = chip.power
+    # In the form "slower" the seconds say what the processor moves, and the traffic itself is all that falls.
+    share = 1.0 if chip.access.clock_form == "slower" else _memory_share(chip, knobs)
     arithmetic = power.compute_w_per_v2ghz * part.compute_s / part.seconds
     memory = share * power.memory_w_per_v2ghz * part.memory_s / part.seconds
     steady_w, leakage_w = _processor_w(chip, knobs["clock_mhz"], activity=rise * (arithmetic + memory))
     traffic_w = share * rise * power.traffic_w_per_gbps * part.bytes / part.seconds / 1e9
-    return Segment(part.seconds, power.base_w + steady_w + traffic_w, leakage_w)
+    board_w = power.base_w + _memory_clock_w(chip, knobs) + _host_w(chip, knobs, issuing)
+    return Segment(part.seconds, board_w + steady_w + traffic_w, leakage_w)
 
 
 def _memory_share(chip: Chip, knobs: Knobs) -> float:
     """The memory's clock over its highest one; 1 if it has one clock."""
     return knobs["memory_clock_mhz"] / chip.memory_clocks_mhz[-1] if chip.memory_clocks_mhz else 1.0
+
+
+def _memory_clock_w(chip: Chip, knobs: Knobs) -> float:
+    """Power of the memory's clock beyond that of its lowest one."""
+    if not chip.memory_clock_w:
+        return 0.0
+    return chip.memory_clock_w[chip.memory_clocks_mhz.index(knobs["memory_clock_mhz"])]
+
+
+def _host_slower(chip: Chip, knobs: Knobs) -> float:
+    """Time of the host relative to that at its highest clock; 1 if it has one clock."""
+    return chip.host_clocks_mhz[-1] / knobs["cpu_clock_mhz"] if chip.host_clocks_mhz else 1.0
+
+
+def _host_w(chip: Chip, knobs: Knobs, issuing: float) -> float:
+    """Power of a host whose clock can be set; ``issuing``: share of the time in which it issues operations."""
+    if not chip.host_clocks_mhz or chip.host.voltage_v is None:
+        return 0.0
+    clock_mhz = knobs["cpu_clock_mhz"]
+    volts = chip.host.voltage_v[chip.host_clocks_mhz.index(clock_mhz)]
+    return (chip.host.clock_w_per_v2ghz + issuing * chip.host.busy_w_per_v2ghz) * volts**2 * clock_mhz / 1e3
 
 
 def _processor_w(chip: Chip, clock_mhz: float, *, activity: float) -> tuple[float, float]:

@@ -29,16 +29,17 @@ NOISE_LIMIT = 3.0
 class SimulatedGroundTruth(GroundTruth):
     """Exact accounting of a simulated board from the moment it was asked for; its state survives a restart."""
 
-    def __init__(self, device: SimulatedDevice, cap_w: float | None):
+    def __init__(self, device: SimulatedDevice, cap_w: float | None, window_s: float | None):
         self._device = device
         self._cap_w = NEVER if cap_w is None else cap_w
+        self._window_s = window_s
         self._begin_s = device.now_s()
         self._begin_j = device._energy.total_j
         self._above_s = 0.0
-        self._above = device._window_mean_w() > self._cap_w
+        self._refresh()
 
     def figures(self) -> ExactFigures:
-        """Joules, seconds, and seconds during which a noise-free sensor would have shown more than the cap."""
+        """Joules, seconds, and seconds during which the mean power of the window was above the cap."""
         return ExactFigures(
             energy_j=max(0.0, self._device._energy.total_j - self._begin_j),
             above_cap_s=self._above_s,
@@ -57,8 +58,8 @@ class SimulatedGroundTruth(GroundTruth):
     def _elapse(self, seconds: float) -> None:
         self._above_s += seconds if self._above else 0.0
 
-    def _refresh(self, window_mean_w: float) -> None:
-        self._above = window_mean_w > self._cap_w
+    def _refresh(self) -> None:
+        self._above = self._device._window_mean_w(self._window_s) > self._cap_w
 
 
 class SimulatedDevice(VirtualDevice):
@@ -217,7 +218,7 @@ class SimulatedDevice(VirtualDevice):
             self._throttle()
         if self._now_s >= self._refresh_s:
             for truth in self._truths:
-                truth._refresh(self._window_mean_w())
+                truth._refresh()
         if self._now_s >= min(self._poll_s, self._refresh_s, self._fault_s):
             self._plan_events()
 
@@ -261,15 +262,16 @@ class SimulatedDevice(VirtualDevice):
             raise SensorError(f"{self.name}: the sensor {self.sensor.rail} reads {value:.3f} W")
         return value
 
-    def _window_mean_w(self) -> float:
-        """Reading of a sensor without noise and rounding."""
+    def _window_mean_w(self, window_s: float | None = None) -> float:
+        """Reading of a sensor without noise and rounding that averages over ``window_s`` (None: as this one does)."""
         sensor = self.sensor
         end_s = multiples(self._now_s, sensor.period_s) * sensor.period_s - sensor.lag_s
-        return self._energy.mean_w(end_s - sensor.window_s, end_s)
+        return self._energy.mean_w(end_s - (sensor.window_s if window_s is None else window_s), end_s)
 
-    def ground_truth(self, cap_w: float | None) -> SimulatedGroundTruth:
-        """Exact accounting against ``cap_w`` from now on."""
-        truth = SimulatedGroundTruth(self, cap_w)
+    def ground_truth(self, cap_w: float | None, window_s: float | None = None) -> SimulatedGroundTruth:
+        """Exact accounting against ``cap_w`` from now on, over the cap's window or over the sensor's own (None)."""
+        self._energy.keep(window_s or 0.0)
+        truth = SimulatedGroundTruth(self, cap_w, window_s)
         self._truths.add(truth)
         self._plan_events()
         return truth

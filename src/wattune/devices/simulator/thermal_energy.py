@@ -14,6 +14,11 @@ class Energy:
         self._times_s = [-keep_s, 0.0]
         self._joules = [-keep_s * power_w, 0.0]
 
+    def keep(self, seconds: float) -> None:
+        """Keep at least this much of the past from now on."""
+        if 2 * seconds > self._keep_s:
+            self._keep_s = 2 * seconds
+
     @property
     def total_j(self) -> float:
         """Joules since the device was opened."""

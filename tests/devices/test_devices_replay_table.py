@@ -1,0 +1,308 @@
+"""Tables in CSV, replayed as devices that are measured."""
+
+import csv
+import io
+import json
+from statistics import fmean, stdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.device_examples import make_table, make_work
+
+from wattune.devices import Knob, ReplayDevice, open_device
+from wattune.devices.replay import NOISE, Noise
+from wattune.devices.replay_table import OPTIONAL, REQUIRED, read_table
+from wattune.errors import InputError, RecordError
+from wattune.point import KNOBS, Knobs
+from wattune.records import ProfileCell, ProfileTable
+
+HEAD = "batch_size,clock_mhz,step_s,power_w\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a CSV file: text -> path."""
+
+    def written(text, name="table.csv"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def readings(device, work, steps):
+    """The step times, and a reading for each period of the sensor."""
+    times_s, powers_w = [], []
+    with device.every(device.sensor.period_s, lambda: powers_w.append(device.power_w())):
+        for _ in range(steps):
+            begin_s = device.now_s()
+            with device.step(work):
+                pass
+            times_s.append(device.now_s() - begin_s)
+    return times_s, powers_w
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def test_a_table_of_every_column(write):
+    names = (*REQUIRED, *OPTIONAL)
+    values = (16, 0.5, 9.5, 4, 900, 1600, 1200, 6, 15, 0.01, 0.2)
+    path = write(",".join(f" {name.upper()} " for name in names) + "\n\n" + ", ".join(map(str, values)) + "\n")
+    (cell,) = read_table(path).cells
+    assert cell == ProfileCell(
+        batch_size=16,
+        micro_batch_size=4,
+        clock_mhz=900.0,
+        memory_clock_mhz=1600.0,
+        cpu_clock_mhz=1200.0,
+        cpu_cores=6,
+        power_limit_w=15.0,
+        step_s=0.5,
+        step_std_s=0.01,
+        power_mean_w=9.5,
+        power_std_w=0.2,
+        power_peak_w=9.5,
+    )
+    assert [knob.name for knob in open_device(f"replay:{path}").knobs] == list(KNOBS)
+
+
+def test_a_table_without_a_knob_and_with_empty_cells(write):
+    path = write("batch_size,micro_batch_size,step_s,power_w,power_std_w\n8,,0.1,5,\n8,4,0.2,4,0.1\n16,16,0.2,6,\n")
+    table = read_table(path)
+    assert [(c.batch_size, c.micro_batch_size, c.power_std_w) for c in table.cells] == [
+        (8, 4, 0.1),
+        (8, None, None),
+        (16, None, None),
+    ]
+    assert open_device(f"replay:{path}").knobs == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "exactly once: batch_size, step_s, power_w"),
+        ("clock_mhz,step_s,power_w\n900,0.1,5\n", "exactly once: batch_size"),
+        ("batch_size,batch_size,step_s,power_w\n8,8,0.1,5\n", "exactly once: batch_size"),
+        (HEAD, "has no cells"),
+        ("batch_size,step_s,power_w,gpu_mhz\n8,0.1,5,900\n", "unknown or repeated columns: gpu_mhz"),
+        ("batch_size,step_s,power_w,clock_mhz,clock_mhz\n8,0.1,5,9,9\n", "unknown or repeated columns: clock_mhz"),
+        ("batch_size,step_s,power_w,\n8,0.1,5,\n", "unknown or repeated columns: one without a name"),
+        (HEAD + "8,900,0.1,5\n8,700,0.1\n", "line 3 has the wrong number of cells: 3"),
+        (HEAD + "8,900,0.1,5,\n", "line 2 has the wrong number of cells: 5"),
+        (HEAD + "8,900,0.1,5\n\n8,900.0,0.2,5\n", "line 4 is a duplicate cell.*first is in line 2"),
+        (HEAD + "8,900,nan,5\n", "line 2: step_s: nan; allowed: a number above 0"),
+        (HEAD + "8,900,0.1,-5\n", "line 2: power_w: -5"),
+        (HEAD + "8,900,0.1,inf\n", "line 2: power_w: inf"),
+        (HEAD + "8,900,0,5\n", "line 2: step_s: 0"),
+        (HEAD + "8,,0.1,5\n", "line 2: clock_mhz: empty"),
+        (HEAD + "8,fast,0.1,5\n", "line 2: clock_mhz: fast"),
+        (HEAD + "8.5,900,0.1,5\n", "line 2: batch_size: 8.5; allowed: a whole number from 1 on"),
+        (HEAD + "0,900,0.1,5\n", "line 2: batch_size: 0"),
+        (
+            "batch_size,micro_batch_size,step_s,power_w\n8,16,0.1,5\n",
+            "line 2: micro_batch_size: 16; allowed: at most 8",
+        ),
+        (
+            "batch_size,step_s,power_w,power_std_w\n8,0.1,5,-1\n",
+            "line 2: power_std_w: -1; allowed: a number, 0 or more",
+        ),
+        (HEAD + '8,"900,0.1,5\n', "not a CSV file"),
+    ],
+)
+def test_wrong_tables_are_refused_in_one_line(text, said, write):
+    path = write(text)
+    with pytest.raises(RecordError, match=said) as caught:
+        open_device(f"replay:{path}")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_not_text_are_refused_in_one_line(tmp_path):
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "binary.csv", tmp_path, tmp_path / "none.csv"):
+        with pytest.raises(RecordError) as caught:
+            open_device(f"replay:{path}")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("noise=-1", "replay: noise: -1"),
+        ("noise=much", "replay: noise: much"),
+        ("noise=nan", "replay: noise: nan"),
+        ("period_s=0", "replay: period_s: 0"),
+        ("seed=0.5", "replay: seed: 0.5"),
+        ("seed=-1", "replay: seed: -1"),
+        ("rate=1", "not an option"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(options, said, write):
+    path = write(HEAD + "8,900,0.1,5\n")
+    with pytest.raises(InputError, match=said) as caught:
+        open_device(f"replay:{path}?{options}")
+    assert "\n" not in str(caught.value)
+
+
+figures = st.floats(1e-3, 5.0)
+spreads = st.none() | st.floats(0, 10)
+
+
+@st.composite
+def tables(draw):
+    names = draw(st.lists(st.sampled_from([name for name in KNOBS if name != "cpu_cores"]), unique=True, max_size=3))
+    shapes = st.tuples(st.integers(1, 512), st.none() | st.integers(1, 8))
+    points = draw(
+        st.lists(st.tuples(shapes, *(st.sampled_from((1.5, 300.0, 921.6)) for _ in names)), unique=True, min_size=1)
+    )
+    cells = {}
+    for (batch, micro), *values in points:
+        cell = ProfileCell(
+            batch_size=batch,
+            micro_batch_size=None if micro is None or micro >= batch else micro,
+            **dict(zip(names, values, strict=True)),
+            step_s=draw(figures),
+            step_std_s=draw(spreads),
+            power_mean_w=(power_w := draw(figures)),
+            power_std_w=draw(spreads),
+            power_peak_w=power_w,
+        )
+        cells[cell.point] = cell
+    return ProfileTable(device="table", workload="any", cells=tuple(cells.values()))
+
+
+def as_csv(table):
+    """The text of a table."""
+    names = list(table.cells[0].knobs)
+    columns = ("batch_size", "micro_batch_size", *names, "step_s", "step_std_s", "power_mean_w", "power_std_w")
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(name.replace("_mean", "") for name in columns)
+    writer.writerows(
+        ["" if (v := getattr(cell, name)) is None else repr(v) for name in columns] for cell in table.cells
+    )
+    return text.getvalue()
+
+
+@given(table=tables(), seed=st.integers(0, 9))
+def test_a_table_that_was_written_and_read_answers_the_same(table, seed, tmp_path_factory):
+    path = tmp_path_factory.mktemp("written") / "table.csv"
+    path.write_text(as_csv(table), encoding="utf-8")
+    read, device = open_device(f"replay:{path}", seed=seed), ReplayDevice(table, Noise(seed=seed))
+    assert set(read.table.cells) == set(table.cells)
+    assert (read.name, read.mode, read.knobs, read.sensor) == (device.name, device.mode, device.knobs, device.sensor)
+    for cell in table.cells[:5]:
+        work = make_work(cell.batch_size).model_copy(update={"micro_batch_size": cell.shape.micro})
+        for one in (read, device):
+            with one.at(cell.knobs), one.step(work):
+                pass
+        assert (read.now_s(), read.power_w()) == (device.now_s(), device.power_w())
+
+
+def test_of_cells_that_draw_equally_much_their_order_does_not_decide_what_is_drawn_at_rest():
+    def cell(clock_mhz, power_std_w):
+        return ProfileCell(
+            batch_size=8,
+            clock_mhz=clock_mhz,
+            step_s=0.1,
+            power_mean_w=5.0,
+            power_std_w=power_std_w,
+            power_peak_w=5.0,
+        )
+
+    cells = (cell(300.0, 0.0), cell(600.0, None))
+    tables = [ProfileTable(device="t", workload="w", cells=order) for order in (cells, cells[::-1])]
+    one, other = (ReplayDevice(table, Noise(seed=1)) for table in tables)
+    assert one.power_w() == other.power_w()
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+
+
+def test_readings_and_step_times_scatter_as_the_table_says(write):
+    head = "batch_size,clock_mhz,step_s,step_std_s,power_w,power_std_w\n"
+    device = open_device(f"replay:{write(head + '8,900,0.2,0.01,5,0.4')}?seed=1")
+    times_s, powers_w = readings(device, make_work(8), 500)
+    assert len(powers_w) == pytest.approx(1000, rel=0.05)
+    assert fmean(times_s) == pytest.approx(0.2, rel=0.01)
+    assert stdev(times_s) == pytest.approx(0.01, rel=0.1)
+    assert fmean(powers_w) == pytest.approx(5, rel=0.01)
+    assert stdev(powers_w) == pytest.approx(0.4, rel=0.1)
+
+
+def test_the_noise_is_that_of_the_spec_where_the_table_has_none(write):
+    path = write(HEAD + "8,900,0.2,5\n")
+    for options, sd_w in (("", NOISE * 5), ("?noise=0.1", 0.5), ("?noise=0", 0.0)):
+        times_s, powers_w = readings(open_device(f"replay:{path}{options}"), make_work(8), 300)
+        assert times_s == pytest.approx([0.2] * 300)
+        assert stdev(powers_w) == pytest.approx(sd_w, rel=0.15)
+
+
+def test_a_reading_is_shown_for_a_period(write):
+    device = open_device(f"replay:{write(HEAD + '8,450,0.1,2' + chr(10) + '8,900,0.1,5')}?noise=0&period_s=1")
+    assert device.sensor.period_s == 1.0
+    shown = []
+    with device.every(0.5, lambda: shown.append(device.power_w())):
+        for _ in range(9):
+            with device.step(make_work(8)):
+                pass
+        device.wait(0.15)  # 1.05 s have passed, the last of them at rest
+        device.wait(1.0)
+    assert shown == [2.0, 2.0, 2.0, 2.0]  # a reading is of its instant; at rest, the lowest power of the table
+    with device.every(0.5, lambda: shown.append(device.power_w())):
+        for _ in range(10):
+            with device.step(make_work(8)):
+                pass
+    assert shown[4:] == [2.0, 5.0]
+
+
+def test_there_is_a_reading_before_the_first_step(write):
+    device = open_device(f"replay:{write(HEAD + '8,450,0.1,2' + chr(10) + '8,900,0.1,5')}?noise=0")
+    assert device.power_w() == 2.0
+
+
+def test_a_seed_repeats_the_run_and_another_one_does_not(write):
+    path = write(HEAD + "8,900,0.2,5\n")
+    runs = [
+        readings(open_device(f"replay:{path}{options}", seed=seed), make_work(8), 20)[1]
+        for options, seed in (("", 7), ("?seed=7", 0), ("", 8))
+    ]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_cells_that_are_not_in_the_table_are_refused_in_one_line(write):
+    device = open_device(f"replay:{write(HEAD + '8,450,0.1,2' + chr(10) + '16,900,0.1,5')}")
+    assert device.knobs == (Knob("clock_mhz", (450.0, 900.0)),)
+    for size in (8, 32):
+        with pytest.raises(InputError, match=f"batch size {size} at 900 MHz") as caught, device.step(make_work(size)):
+            pytest.fail("the step began")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_step_that_is_moved_to_where_there_is_no_cell_ends_as_the_gentlest_of_its_batch(write):
+    device = open_device(f"replay:{write(HEAD + '8,450,0.1,2' + chr(10) + '16,700,0.4,4' + chr(10) + '16,900,0.2,5')}")
+    with (
+        device.at(Knobs(clock_mhz=900.0)) as setting,
+        device.every(0.1, lambda: setting.change(Knobs(clock_mhz=450.0))),
+        device.step(make_work(16)),
+    ):
+        pass
+    assert device.now_s() == pytest.approx(0.1 + 0.5 * 0.4)
+
+
+def test_the_mode_tells_tables_and_noise_apart(write):
+    one, other = write(HEAD + "8,900,0.2,5\n"), write(HEAD + "8,900,0.2,6\n", "b.csv")
+    specs = (f"replay:{one}", f"replay:{other}", f"replay:{one}?noise=0.1", f"replay:{one}?period_s=1")
+    assert len({open_device(spec).mode for spec in specs}) == len(specs)
+    assert open_device(f"replay:{one}?seed=4").mode == open_device(f"replay:{one}").mode
+
+
+def test_a_profile_can_be_measured_again(tmp_path):
+    path = make_table().save(tmp_path / "profile.json")
+    device = open_device(f"replay:{path}")
+    assert device.recorded_profile() is None
+    assert device.replayed_table == make_table()
+    state = json.loads(json.dumps(open_device(f"recorded:{path}").state_dict()))
+    open_device(f"recorded:{path}").load_state_dict({k: v for k, v in state.items() if k != "noise"})
