@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol, get_args
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol, TypeGuard, get_args
 
 from wattune.errors import InputError
+from wattune_agent.cap_window import WINDOW_S
 
 CapSide = Literal["module", "supply"]
 """Side of a cap: the power sensor ("module"), or the terminals of the supply or the battery ("supply")."""
@@ -22,10 +23,14 @@ SIDES: dict[str, str] = {
 }
 """Name of each side, and where that is."""
 
+PEAK: Final = "peak"
+"""Window of a cap that every single reading has to stay under."""
+
 _SIDES: dict[str, CapSide] = {"module": "module", "sensor": "module", "supply": "supply"}
 _NUMBER = r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)"
 _WATTS = re.compile(_NUMBER + r"\s*(?P<unit>mW|[wW])?", re.ASCII)
 _CELSIUS = re.compile(_NUMBER + r"\s*°?[cC]?")
+_SECONDS = re.compile(_NUMBER + r"\s*(?P<unit>ms|s)?")
 
 
 class SupplyLosses(Protocol):
@@ -45,17 +50,19 @@ class SensorLimit:
     """The limit that readings of the power sensor are compared with.
 
     ``limit_w``: watts at the sensor (None: no cap), of which ``margin_w`` stay unused; ``max_temp_c``: second limit, on
-    the board's highest temperature in degrees Celsius (None: no limit).
+    the board's highest temperature in degrees Celsius (None: no limit). ``window_s``: seconds over which the mean power
+    has to stay under the limit; None: every reading has to.
     """
 
     limit_w: float | None = None
     margin_w: float = 0.0
     max_temp_c: float | None = None
+    window_s: float | None = None
 
     @property
-    def strict_w(self) -> float | None:
-        """The limit less the margin, in watts: the highest reading that is allowed. None without a cap."""
-        return None if self.limit_w is None else self.limit_w - self.margin_w
+    def strict(self) -> SensorLimit:
+        """The same limit with the margin taken off it: what profiling measures under."""
+        return self if self.limit_w is None else replace(self, limit_w=self.limit_w - self.margin_w, margin_w=0.0)
 
     def allows(self, power_w: float) -> bool:
         """True if a power of ``power_w`` watts plus the margin stays under the cap."""
@@ -72,15 +79,18 @@ class PowerCap:
 
     ``limit_w``: watts (None: no cap); ``side``: where they hold, see ``SIDES``; ``margin_w``: watts of the cap that
     stay unused; ``max_temp_c``: second limit, on the board's highest temperature in degrees Celsius (None: no limit).
+    ``window``: seconds over which the mean power has to stay under the cap; "peak": every reading has to; default
+    (None): ``WINDOW_S``, or the time that the sensor averages over if that is longer.
 
     Raises: InputError for a cap that is not a positive number of watts, an unknown side, a margin that is negative, not
-    a number or not less than the cap, and a temperature that is not a number.
+    a number or not less than the cap, a temperature that is not a number, and a window of another kind.
     """
 
     limit_w: float | None = None
     side: CapSide = "module"
     margin_w: float = 0.0
     max_temp_c: float | None = None
+    window: float | Literal["peak"] | None = None
 
     def __post_init__(self) -> None:
         if self.limit_w is not None and not (_is_number(self.limit_w) and self.limit_w > 0):
@@ -91,6 +101,9 @@ class PowerCap:
             raise InputError("margin_w", value=self.margin_w, allowed="a number of watts, 0 or more")
         if self.max_temp_c is not None and not _is_number(self.max_temp_c):
             raise InputError("max_temp_c", value=self.max_temp_c, allowed="degrees Celsius, or none")
+        is_time = _is_number(self.window) and self.window > 0
+        if not is_time and self.window not in (None, PEAK):
+            raise InputError("window", value=self.window, allowed='a positive number of seconds, "peak", or none')
 
     @classmethod
     def of(cls, value: PowerCap | float | str | None) -> PowerCap:
@@ -120,13 +133,15 @@ class PowerCap:
             )
         return cls(limit_w, _SIDES[side])
 
-    def at_sensor(self, supply: SupplyLosses | None) -> SensorLimit:
+    def at_sensor(self, supply: SupplyLosses | None, averaging_s: float | None) -> SensorLimit:
         """The limit that this cap sets at the power sensor; ``supply`` is what lies between it and the terminals.
+
+        ``averaging_s``: seconds that one reading of the sensor averages over, None if that is not known.
 
         At the supply that is ``limit_w * efficiency - other_w``, so that (module + other) / efficiency is the cap.
 
-        Raises: InputError for a cap at a supply that is not known, one that the rest of the board uses up, and a margin
-        that is not less than the limit.
+        Raises: InputError for a cap at a supply that is not known, one that the rest of the board uses up, a margin
+        that is not less than the limit, and a window that is shorter than the sensor's own.
         """
         limit_w = self.limit_w
         if limit_w is not None and self.side == "supply":
@@ -145,7 +160,21 @@ class PowerCap:
             limit_w = left_w
         if limit_w is not None and self.margin_w >= limit_w:
             raise InputError("margin_w", value=self.margin_w, allowed=f"less than the cap of {limit_w:g} W")
-        return SensorLimit(limit_w, self.margin_w, self.max_temp_c)
+        return SensorLimit(limit_w, self.margin_w, self.max_temp_c, self._window_s(averaging_s or 0.0))
+
+    def _window_s(self, averaging_s: float) -> float | None:
+        """Seconds of the window at a sensor that averages over ``averaging_s``; None if every reading counts."""
+        if self.window is None:
+            return max(WINDOW_S, averaging_s)
+        if self.window == PEAK:
+            return None
+        if self.window < averaging_s:
+            raise InputError(
+                "the cap's window",
+                value=f"{self.window:g} s",
+                allowed=f"{averaging_s:g} s or more, the time that this sensor averages over; or peak",
+            )
+        return self.window
 
     @property
     def supply_w(self) -> float | None:
@@ -167,6 +196,17 @@ def parse_watts(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def parse_window(text: str) -> float | Literal["peak"]:
+    """A cap's window from a text such as "1s", "200ms", "0.2" or "peak". Raises: InputError."""
+    if text.strip().lower() == PEAK:
+        return PEAK
+    match = _SECONDS.fullmatch(text.strip())
+    seconds = math.nan if match is None else float(match["number"]) / (1000 if match["unit"] == "ms" else 1)
+    if not 0 < seconds < math.inf:
+        raise InputError("--cap-window", value=text, allowed="seconds above zero such as 1s or 200ms, or peak")
+    return seconds
+
+
 def parse_celsius(text: str) -> float | None:
     """Degrees Celsius from a text such as "80C" or "80"; None if it is not a finite number of them."""
     match = _CELSIUS.fullmatch(text.strip())
@@ -174,5 +214,5 @@ def parse_celsius(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -96,10 +96,10 @@ class Knobs(Mapping[str, float]):
         return ", ".join(knob_text(name, value) for name, value in self._items)
 
 
-def knob_text(name: str, value: float) -> str:
-    """One knob's value as a person reads it, such as "612 MHz" or "memory 1600 MHz"."""
+def knob_text(name: str, value: float, before: str = "") -> str:
+    """One knob's value as a person reads it, such as "612 MHz" or "memory 1600 MHz"; ``before`` it, other numbers."""
     word, unit = KNOBS[name]
-    return " ".join(part for part in (word, f"{value:g}", unit) if part)
+    return " ".join(part for part in (word, f"{before}{value:g}", unit) if part)
 
 
 @dataclass(frozen=True, slots=True)

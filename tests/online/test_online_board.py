@@ -174,7 +174,8 @@ def test_a_probe_above_the_cap_ends_at_the_lowest_clock_and_its_step_counts(monk
     assert record.samples == 8 * 2048
     assert record.table.aborted[0].clock_mhz == 921.6
     assert record.table.aborted[0].power_w > 4.5
-    assert record.readings_above_cap == 1
+    assert record.readings_above_cap <= 1  # the probe ends before the mean over a second is above the cap
+    assert record.exact.above_cap_s == 0
     assert any("above the cap" in change.why for change in record.changes)
     assert record.point.clock_mhz == 76.8
     assert record.guard[0].setting == 76.8
@@ -229,6 +230,7 @@ def test_what_does_not_fit_is_left_out(touring):
     assert max(cell.micro_batch_size or cell.batch_size for cell in record.table.cells) < 256
 
 
+@pytest.mark.slow
 def test_where_the_users_own_batch_does_not_fit_it_says_what_to_do():
     class Large(torch.nn.Module):
         def __init__(self):
@@ -303,7 +305,7 @@ def test_a_probe_is_fetched_before_it_begins():
 
 
 @pytest.mark.slow
-def test_on_real_time_a_reading_above_the_cap_ends_the_probe():
+def test_on_real_time_power_above_the_cap_ends_the_probe():
     device = RealTimeDevice(lambda clock_mhz: clock_mhz / 50)  # 2 and 4 W
     device.sensor = Sensor(rail="made up", window_s=0.01)  # without a lag: no reading is of the point before
     record = trained(
@@ -315,7 +317,8 @@ def test_on_real_time_a_reading_above_the_cap_ends_the_probe():
         keep_recipe=True,
     ).record
     assert record.point.clock_mhz == 100.0
-    assert 1 <= record.readings_above_cap <= len(record.guard)  # one that came early is answered, and probed again
+    assert record.guard
+    assert record.readings_above_cap <= len(record.guard)  # one that came early is answered, and probed again
     assert device.clock_mhz == 150.0
 
 

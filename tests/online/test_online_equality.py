@@ -30,6 +30,7 @@ def trained(loader, passes, *, model=None, cap_w=4.5, **options):
     return model, losses, session
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro", [32, 8, 5])
 def test_with_the_recipe_kept_200_steps_end_where_those_of_the_plain_loop_do(micro):
     mine, _, session = trained(loader_of(), 10, keep_recipe=True, micro_batch_size=micro)
@@ -103,6 +104,7 @@ def test_each_sample_is_seen_once_a_pass_whatever_the_sizes_do(options, touring)
     assert session.record.samples == 12 * (624 if options.get("drop_last") else 640)
 
 
+@pytest.mark.slow
 def test_probing_leaves_no_trace_in_the_losses(touring):
     """The same sequence of batches, replayed by a plain loop without profiling, gives the same losses."""
     mine, model = [], perceptron()

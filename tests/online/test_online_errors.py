@@ -219,6 +219,7 @@ def test_a_batch_that_is_not_a_pair():
             _ = next(session.batches()).x
 
 
+@pytest.mark.slow
 def test_a_size_at_which_the_model_fails_is_left_out_with_a_note(touring):
     class Fixed(torch.nn.Module):
         """Runs with 32 and 64 samples alone."""

@@ -109,6 +109,7 @@ def test_what_was_probed_is_not_probed_again(tmp_path, touring):
     assert len(set(places)) >= len(places) - 1  # the one that was under way begins anew
 
 
+@pytest.mark.slow
 def test_each_sample_is_seen_once_although_the_sizes_change_and_it_was_interrupted(tmp_path, touring):
     path = tmp_path / "checkpoint.safetensors"
     seen, stops = [], iter([30, 90, 200, None])
@@ -221,6 +222,7 @@ def test_a_scheduler_that_cannot_be_saved(tmp_path):
             pass
 
 
+@pytest.mark.slow
 def test_training_resumes_after_a_safety_stop(tmp_path):
     device = RealTimeDevice()
     path = tmp_path / "c.safetensors"
@@ -244,6 +246,7 @@ def test_training_resumes_after_a_safety_stop(tmp_path):
     assert rest.session.record.passes == record.passes + 1
 
 
+@pytest.mark.slow
 def test_a_checkpoint_from_before_0_1_0_is_resumed(tmp_path):
     """Written in the middle of a pass, after seven points, a spike and evaluations."""
     path = tmp_path / "checkpoint.safetensors"

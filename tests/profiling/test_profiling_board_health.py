@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.profiles import board, workload
 
+from wattune.cap import NO_LIMIT
 from wattune.devices import Conditions, SimulatedDevice
 from wattune.point import OperatingPoint
 from wattune.profiling import profile
@@ -29,7 +30,7 @@ def strained(tells) -> Strained:
 
 
 def probe(device, **arguments):
-    return CellProbe(device, workload(), "backprop", steps=5, cap_w=None, **arguments).measure(
+    return CellProbe(device, workload(), "backprop", steps=5, limit=NO_LIMIT, **arguments).measure(
         OperatingPoint.of(32, clock_mhz=307.2)
     )
 
@@ -59,6 +60,16 @@ def test_one_that_stays_throttled_is_kept_and_marked():
     assert cell.disturbed
     assert cost.time_s > REPEATS * LONGEST_REST_S
     assert cost.probes == 1
+
+
+def test_a_clock_at_its_own_power_limit_is_kept_at_once_and_noted():
+    device = strained(lambda now_s: Conditions(notices=("power limit",)))
+    plain, plain_cost = probe(board())
+    cell, cost = probe(device)
+    assert cell.notices == ("power limit",)
+    assert not cell.disturbed
+    assert cell.step_s == pytest.approx(plain.step_s)
+    assert cost.time_s == pytest.approx(plain_cost.time_s, rel=0.1)
 
 
 def test_over_current_and_swapping_are_counted_while_it_is_measured():

@@ -125,6 +125,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_interrupted_profile_ends_as_if_it_had_not_been(tmp_path, strict):
     path = tmp_path / "partial.json"
@@ -214,6 +215,7 @@ def test_the_board_is_at_its_lowest_clock_in_the_middle_of_a_long_step(strategy)
     assert crossed == len(found.aborted)
 
 
+@pytest.mark.slow
 def test_on_real_time_it_is_at_its_lowest_within_a_third_of_a_second():
     class Hot(Computer):
         knobs = (Knob("clock_mhz", (100.0, 200.0, 300.0)),)

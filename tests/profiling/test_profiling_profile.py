@@ -31,7 +31,7 @@ def test_the_full_grid_holds_what_the_board_does():
     ]
     window_s = max(device.sensor.window_s, device.sensor.period_s)
     for cell in found.cells:
-        assert cell.steps >= 5
+        assert cell.steps >= 5 or cell.steps * cell.step_s >= ENOUGH_S
         assert cell.steps * cell.step_s >= 3 * window_s
         assert cell.power_peak_w >= cell.power_mean_w > 0
         assert cell.step_std_s < 1e-6 * cell.step_s  # a simulated step always takes the same time
@@ -47,8 +47,9 @@ def test_the_full_grid_holds_what_the_board_does():
     assert found.key == profile_key(device, workload(), "backprop")
 
 
+@pytest.mark.slow
 def test_steps_of_many_seconds_are_not_taken_seven_times():
-    """One to warm up, and one that is measured, where each is longer than ten seconds."""
+    """One to warm up, and one that is measured, where each takes longer than two seconds."""
     slow = board(memory={"achieved_gbps": 0.02})
     found = table(slow)
     long = [cell for cell in found.cells if cell.step_s >= ENOUGH_S]
@@ -125,9 +126,9 @@ def test_under_a_cap_the_board_guards_every_probe_as_well():
         def _restore(self, snapshot):
             self.clock, self.inside = snapshot, None
 
-        def arm_guard(self, cap_w, max_temp_c=None):
-            self.inside = cap_w
-            handed.append((self.clock, cap_w))
+        def arm_guard(self, limit):
+            self.inside = limit.limit_w
+            handed.append((self.clock, limit.limit_w))
 
         def step(self, work):
             assert self.inside == guarded_w
@@ -177,6 +178,7 @@ def test_a_cap_that_nothing_keeps_leaves_only_stopped_probes():
     assert [(p.batch_size, p.clock_mhz) for p in found.aborted] == [(b, 76.8) for b in reversed(BATCHES)]
 
 
+@pytest.mark.slow
 def test_batch_sizes_that_do_not_fit_are_marked_once():
     needed = [open_algorithm("backprop", workload(), b).work().peak_memory_bytes for b in BATCHES]
     made = board().board.memory

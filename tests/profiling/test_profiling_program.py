@@ -6,7 +6,10 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,7 @@ from wattune.errors import InputError, OutOfDeviceMemory, SensorError, WorkloadE
 from wattune.point import Knobs
 from wattune.profiling import profile_command
 from wattune.profiling.program import program_probe
+from wattune.profiling.program.process import Process
 from wattune.records import ProfileCell, ProfileTable
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups")
@@ -73,6 +77,7 @@ def test_by_the_lines_that_it_prints(tmp_path):
     assert "batch size 4 at 100 MHz, 8 steps" in said[0][2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "arguments"),
     [
@@ -104,6 +109,7 @@ def test_a_shell_script(tmp_path):
     assert table.program.step_time == "run lengths"
 
 
+@pytest.mark.slow
 def test_a_compiled_program_that_does_not_fit(tmp_path):
     command = compiled(tmp_path)
     if command is None:
@@ -116,6 +122,7 @@ def test_a_compiled_program_that_does_not_fit(tmp_path):
         profile_command(Files(tmp_path), command, batch_sizes=[32, 64])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dies",
     ["killed", "RuntimeError: CUDA out of memory. Tried", "NvMapMemAllocInternalTagged: error 12", "std::bad_alloc"],
@@ -147,6 +154,7 @@ class Children(OneClock):
         return 9.0
 
 
+@pytest.mark.slow
 def test_above_the_cap_children_end_as_well(tmp_path):
     (tmp_path / "many.sh").write_text("(trap '' TERM; sleep 60) & (sleep 60) & echo $!; trap '' TERM; wait; sleep 60")
     command = f"sh {tmp_path / 'many.sh'} {{batch_size}} {{steps}}"
@@ -237,6 +245,7 @@ def test_no_program_runs_on_a_simulated_board():
         profile_command(board(), "true {batch_size} {steps}", batch_sizes=[4])
 
 
+@pytest.mark.slow
 def test_a_sensor_that_goes_ends_the_program(tmp_path):
     device = OneClock(tmp_path)
     (tmp_path / "asleep.sh").write_text(f"echo $$ > {tmp_path / 'pid'}; exec sleep 60")
@@ -274,3 +283,33 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
     (tmp_path / "calls").unlink()
     assert measure().cells == table.cells
     assert not (tmp_path / "calls").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_while_a_program_is_started_ends_the_program(tmp_path, monkeypatch, number):
+    """Also one that comes when the program runs already, and nothing here knows it yet."""
+    before = {each: signal.signal(each, signal.default_int_handler) for each in (signal.SIGTERM, signal.SIGHUP)}
+    start = subprocess.Popen
+
+    def starts(*arguments, **options):
+        started = start(*arguments, **options)
+        os.kill(os.getpid(), number)
+        return started
+
+    monkeypatch.setattr(subprocess, "Popen", starts)
+    words = [sys.executable, "-S", "-c", f"import time; time.sleep(30)  # {tmp_path}"]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            with Process(words, now_s=time.monotonic, on_line=lambda *_: None, news=threading.Event()):
+                pytest.fail("it was entered")
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in _text(path)]
+
+
+def _text(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -27,6 +27,7 @@ def kill_after(probes):
     return progress
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap_w", [None, 4.5])
 def test_an_interrupted_profile_ends_as_if_it_had_not_been(tmp_path, cap_w):
     path = tmp_path / "partial.json"
@@ -64,6 +65,7 @@ def test_other_arguments_begin_anew(tmp_path):
     assert found.cost.time_s == pytest.approx(device.now_s())
 
 
+@pytest.mark.slow
 def test_the_reference_workloads_are_measured_at_every_clock():
     device = board()
     found = profile(device, workload(batch_sizes=(8,)))
@@ -83,6 +85,7 @@ def test_the_reference_workloads_are_measured_at_every_clock():
     assert found.cost.time_s + found.reference.cost.time_s == pytest.approx(device.now_s())
 
 
+@pytest.mark.slow
 def test_references_stop_climbing_at_the_cap():
     found = profile(board(), workload(batch_sizes=(8,)), limit=SensorLimit(4.5))
     free = profile(board(), workload(batch_sizes=(8,)))
@@ -132,6 +135,7 @@ def test_the_profile_of_a_recording_is_what_was_recorded():
         profile(ReplayDevice(found), workload(input_shape=(3, 16, 16)))
 
 
+@pytest.mark.slow
 def test_recorded_reference_powers_go_on():
     simulated = profile(board(), workload(), limit=SensorLimit(4.0))
     replayed = profile(ReplayDevice(simulated), workload())

@@ -12,6 +12,7 @@ from wattune.point import BatchShape
 from wattune.profiling import drawn_tables, profile, tolerance
 
 
+@pytest.mark.slow
 def test_each_table_is_that_of_the_board_that_was_drawn(monkeypatch):
     monkeypatch.setattr(tolerance, "DRAWS", 3)
     board = builtin_board("jetson-nano")

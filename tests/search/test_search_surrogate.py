@@ -2,15 +2,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wattune.search.observation import PointStats, SensorModel
-from wattune.search.surrogate import Surrogate
+from wattune.search.surrogate import Mixture, PNorm, Residual, RowAndStepResidual, SmoothResidual, Surrogate
+
+X = np.linspace(0.1, 1.0, 10)
+SMOOTH = SmoothResidual(2 * X[:, None], 0.02)
 
 
-def made(bends: bool = False) -> Surrogate:
-    x = np.linspace(0.1, 1.0, 10)
-    features = np.stack([np.ones_like(x), 1 / x], axis=1)
-    return Surrogate(features, np.zeros(2), np.full(2, 2.0), 2 * x[:, None], 0.02, 0.5 * x if bends else None)
+def made(residual: Residual = SMOOTH) -> Surrogate:
+    features = np.stack([np.ones_like(X), 1 / X], axis=1)
+    return Surrogate(features, np.zeros(2), np.full(2, 2.0), residual)
+
+
+def stepped(row: np.ndarray | None = None) -> RowAndStepResidual:
+    return RowAndStepResidual(np.zeros(10, dtype=np.intp) if row is None else row, np.full(10, 0.03), 0.01 * X[:, None])
 
 
 def test_two_points_tell_a_sum_of_two_terms() -> None:
@@ -26,23 +34,107 @@ def test_two_points_tell_a_sum_of_two_terms() -> None:
 
 
 def test_what_is_known_stays_what_it_was_told() -> None:
-    model = made(bends=True)
+    model = made(stepped())
     at = np.array([1, 4, 7])
     model.fit(at, np.array([2.0, 1.0, 0.7]), np.full(3, 1e-4))
     assert model.mean[at] == pytest.approx([2.0, 1.0, 0.7], abs=1e-3)
     assert np.allclose([model.covariance(i)[i] for i in range(10)], model.sd**2, atol=1e-9)
 
 
-def test_a_slope_that_may_bend_makes_what_lies_beyond_uncertain() -> None:
-    x = np.linspace(0.1, 1.0, 10)
+def test_a_part_that_changes_at_every_step_makes_what_lies_beyond_uncertain() -> None:
     sds = []
-    for bends in (False, True):
-        model = made(bends)
+    for residual in (SMOOTH, stepped()):
+        model = made(residual)
         at = np.arange(5)
-        model.fit(at, np.log(0.3 + 2.0 / x[at]), np.full(5, 1e-3))
+        model.fit(at, np.log(0.3 + 2.0 / X[at]), np.full(5, 1e-3))
         sds.append(model.sd)
     assert sds[1][9] > 1.5 * sds[0][9]
-    assert sds[1][2] < 1.5 * sds[0][2] + 1e-4
+    assert sds[1][2] < 0.01
+
+
+def test_a_row_is_not_known_from_another_one() -> None:
+    own = np.repeat([0, 1], 5)
+    model = Surrogate(np.ones((10, 1)), np.zeros(1), np.full(1, 2.0), stepped(own))
+    model.fit(np.array([0, 1]), np.zeros(2), np.full(2, 1e-3))
+    assert model.sd[5] > model.sd[2] + 0.01
+    assert abs(model.covariance(0)[5]) < abs(model.covariance(0)[1]) + 1e-9
+
+
+@given(
+    at=st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True).map(np.array),
+    logs=st.lists(st.floats(-1, 1), min_size=6, max_size=6).map(np.array),
+)
+def test_a_residual_is_a_covariance(at: np.ndarray, logs: np.ndarray) -> None:
+    for residual in (SMOOTH, stepped(np.arange(10) % 3)):
+        everywhere = np.arange(10)
+        covariance = residual.between(everywhere, everywhere)
+        assert np.allclose(covariance, covariance.T)
+        assert np.allclose(np.diag(covariance), residual.variance)
+        assert np.linalg.eigvalsh(covariance).min() > -1e-9
+        model = made(residual)
+        model.fit(at, logs[: len(at)], np.full(len(at), 0.1))
+        assert np.allclose([model.covariance(i)[i] for i in range(10)], model.sd**2, atol=1e-9)
+
+
+POSITIVE = st.floats(1e-3, 1e3)
+
+
+@given(
+    terms=st.lists(st.lists(POSITIVE, min_size=4, max_size=4), min_size=1, max_size=3).map(np.array),
+    p=st.floats(1, 8),
+    q=st.floats(1, 8),
+)
+def test_a_norm_lies_between_the_largest_part_and_the_sum_and_its_shares_are_its_slopes(
+    terms: np.ndarray, p: float, q: float
+) -> None:
+    norm = PNorm(np.array([0, 0, 1, 2]), p, q, outer=1)
+    value, shares = norm.sum(terms)
+    assert (np.exp(value) >= norm.parts(terms).max(axis=1) * (1 - 1e-9)).all()
+    assert (np.exp(value) <= terms.sum(axis=1) * (1 + 1e-9)).all()
+    assert np.allclose(shares.sum(axis=1), 1.0)
+    for term in range(4):
+        up, down = terms.copy(), terms.copy()
+        up[:, term] *= 1 + 1e-5
+        down[:, term] /= 1 + 1e-5
+        slope = (norm.sum(up)[0] - norm.sum(down)[0]) / (2 * np.log1p(1e-5))
+        assert np.allclose(slope, shares[:, term], atol=1e-6)
+
+
+def test_the_outer_groups_add_up_with_the_norm_of_the_others() -> None:
+    norm = PNorm(np.array([0, 1, 2]), 2.0, 5.0, outer=1)
+    assert np.exp(norm.sum(np.array([[3.0, 4.0, 5.0]]))[0]) == pytest.approx((2 * 5.0**5) ** 0.2)
+
+
+def test_what_measurements_are_off_by_is_not_taken_for_the_quantity() -> None:
+    logs = np.log(0.3 + 2.0 / X) + 0.05 * (-1.0) ** np.arange(10)
+    at = np.arange(10)
+    sharp = made()
+    features = np.stack([np.ones_like(X), 1 / X], axis=1)
+    noisy = Surrogate(features, np.zeros(2), np.full(2, 2.0), SMOOTH, noise_sd=0.05)
+    for model in (sharp, noisy):
+        model.fit(at, logs, np.full(10, 1e-3))
+    assert np.abs(noisy.mean - np.log(0.3 + 2.0 / X)).max() < 0.5 * np.abs(sharp.mean - np.log(0.3 + 2.0 / X)).max()
+    assert noisy.evidence > sharp.evidence
+
+
+def test_what_explains_the_measurements_counts_for_more() -> None:
+    straight = Surrogate(np.ones((10, 1)), np.zeros(1), np.full(1, 2.0), SMOOTH)
+    mixture, at = Mixture({made(): 0.5, straight: 0.5}), np.array([0, 4, 9])
+    mixture.fit(at, np.log(0.3 + 2.0 / X[at]), np.full(3, 1e-3))
+    alone = made()
+    alone.fit(at, np.log(0.3 + 2.0 / X[at]), np.full(3, 1e-3))
+    assert np.allclose(mixture.mean, alone.mean, atol=1e-3)
+    assert np.allclose(mixture.sd, alone.sd, atol=1e-3)
+
+
+def test_models_that_explain_the_measurements_alike_disagree_elsewhere() -> None:
+    straight = Surrogate(np.ones((10, 1)), np.zeros(1), np.full(1, 2.0), SMOOTH)
+    models = {made(): 0.5, straight: 0.5}
+    mixture, at = Mixture(models), np.array([9])
+    mixture.fit(at, np.zeros(1), np.full(1, 1e-3))
+    assert mixture.sd[0] > max(model.sd[0] for model in models) / 2
+    assert mixture.sd[0] > 5 * mixture.sd[9]
+    assert np.allclose([mixture.covariance(i)[i] for i in range(10)], mixture.sd**2, atol=1e-3)
 
 
 def test_the_highest_power_is_the_mean_where_steps_are_even() -> None:

@@ -24,6 +24,7 @@ from wattune.online.session_checkpoint import SessionCheckpoint
 from wattune.online.session_run import SessionRun
 from wattune.point import BatchShape
 from wattune.records import SampleEfficiency
+from wattune.search.policy import SESSION, SESSION_BY_CURVE
 from wattune.search.search import Search
 
 
@@ -93,7 +94,7 @@ def capped(
     )
     opened = open_device(device, seed=seed) if isinstance(device, str) else device
     try:
-        limit = cap.at_sensor(opened.supply)
+        limit = cap.at_sensor(opened.supply, opened.sensor.window_s)
         sensor, all_rows = opened.sensor, rows_of(sizes, start)
 
         def new_search(without: set[BatchShape]) -> Search:
@@ -108,6 +109,8 @@ def capped(
                 window_s=sensor.window_s,
                 period_s=sensor.period_s,
                 settle_s=sensor.settle_s,
+                cap_window_s=limit.window_s,
+                manner=SESSION if curve is None else SESSION_BY_CURVE,
             )
             search.relative(sample_model.relative)
             return search

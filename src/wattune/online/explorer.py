@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from statistics import mean
 from typing import Any
 
 from wattune.devices import Device
@@ -228,8 +227,8 @@ class Explorer:
 
     def _finish(self, readings_w: list[float]) -> None:
         point, window = self.current, self._window
-        self.cells[point] = cell(point, window.times_s, readings_w)
-        self.search.tell(point, mean(window.times_s), mean(readings_w), max(readings_w), window.elapsed_s)
+        self.cells[point] = cell(point, window.times_s, readings_w, self._limiter.limit)
+        self._tell(self.cells[point], window.elapsed_s)
         self.choose()
 
     def _update(self, readings_w: list[float]) -> None:
@@ -237,8 +236,14 @@ class Explorer:
         self._new_window()
         self.readings.clear()
         if self._limiter.knobs == point.knobs and point in self.cells:
-            self.search.tell(point, mean(window.times_s), mean(readings_w), max(readings_w), window.elapsed_s)
+            self._tell(cell(point, window.times_s, readings_w, self._limiter.limit), window.elapsed_s)
             self.choose_again()
+
+    def _tell(self, measured: ProfileCell, seconds: float) -> None:
+        assert measured.step_s is not None
+        assert measured.power_mean_w is not None
+        assert measured.highest_w is not None
+        self.search.tell(measured.point, measured.step_s, measured.power_mean_w, measured.highest_w, seconds)
 
     def _abort(self, power_w: float) -> None:
         limiter, at = self._limiter, self.current

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import mean, stdev
 
+from wattune.cap import SensorLimit
+from wattune.devices.meter import highest_window
 from wattune.point import Knobs, OperatingPoint
 from wattune.records import ProfileCell
 
@@ -92,8 +94,10 @@ class SensorReadings:
             return self._watts[:count]
 
 
-def cell(place: OperatingPoint, times_s: Sequence[float], readings_w: Sequence[float]) -> ProfileCell:
-    """The cell of a profile from the steps and readings at a point."""
+def cell(
+    place: OperatingPoint, times_s: Sequence[float], readings_w: Sequence[float], limit: SensorLimit
+) -> ProfileCell:
+    """The cell of a profile from the steps and readings at a point; ``limit``: that they were measured under."""
     return ProfileCell(
         **place.fields(),
         step_s=mean(times_s),
@@ -101,6 +105,7 @@ def cell(place: OperatingPoint, times_s: Sequence[float], readings_w: Sequence[f
         power_mean_w=mean(readings_w),
         power_std_w=stdev(readings_w) if len(readings_w) > 1 else None,
         power_peak_w=max(readings_w),
+        power_window_w=highest_window(readings_w, limit),
         steps=len(times_s),
     )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wattune.errors import InputError
-from wattune.records import EfficiencyPoint, SampleEfficiency
+from wattune.records import SampleEfficiency
 from wattune.records.session import EfficiencySource
 from wattune.sample_efficiency.prior import GradientNorms, NoiseScale, relative_samples
 
@@ -46,11 +49,11 @@ class SampleModel:
 
     @property
     def relative(self) -> dict[int, tuple[float, float]]:
-        """Batch size -> mean of the relative samples, standard deviation of their logarithm."""
+        """Batch size -> mean of the relative samples, and standard deviation of their logarithm relative to the own."""
         if self.source == "the user's batch size":
             return {self.batch_size: (1.0, 0.0)}
         if self.curve is not None:
-            return {size: _on_curve(self.curve, size) for size in self.batch_sizes}
+            return {size: _on_curve(self.curve, size, self.batch_size) for size in self.batch_sizes}
         scale, sd = (None, 0.0) if self.scale is None else self.scale
         return relative_samples(self.batch_sizes, scale, sd, reference=self.batch_size)
 
@@ -93,18 +96,36 @@ def opened_curve(curve: Any) -> SampleEfficiency | None:
     return record
 
 
-def _on_curve(curve: SampleEfficiency, size: int) -> tuple[float, float]:
-    """The curve at a batch size: interpolated linearly in logarithms, constant beyond the ends."""
-    points = sorted((p for p in curve.points if p.relative_samples), key=lambda p: p.batch_size)
-    low = max((p for p in points if p.batch_size <= size), key=lambda p: p.batch_size, default=points[0])
-    high = min((p for p in points if p.batch_size >= size), key=lambda p: p.batch_size, default=points[-1])
-    (low_mean, low_sd), (high_mean, high_sd) = _mean_and_sd(low), _mean_and_sd(high)
-    if low.batch_size == high.batch_size:
-        return low_mean, low_sd
-    share = math.log(size / low.batch_size) / math.log(high.batch_size / low.batch_size)
-    return low_mean ** (1 - share) * high_mean**share, max(low_sd, high_sd)
+def _on_curve(curve: SampleEfficiency, size: int, own: int) -> tuple[float, float]:
+    """The relative samples at a batch size, and the standard deviation of their logarithm relative to ``own``.
+
+    Interpolated linearly in logarithms, constant beyond the ends.
+    """
+    at, weights = _weights(curve, size)
+    own_at, own_weights = _weights(curve, own)
+    means = [math.log(point.relative_samples or 1.0) for point in curve.points]
+    apart = np.zeros(len(curve.points))
+    np.add.at(apart, at, weights)
+    mean = math.exp(float(apart @ means))
+    np.subtract.at(apart, own_at, own_weights)
+    if curve.covariance is not None:
+        variance = float(apart @ np.array(curve.covariance) @ apart)
+    else:
+        sds = [UNKNOWN_SD if point.log_sd is None else point.log_sd for point in curve.points]
+        variance = float(apart**2 @ np.square(sds))
+    return mean, math.sqrt(max(0.0, variance))
 
 
-def _mean_and_sd(point: EfficiencyPoint) -> tuple[float, float]:
-    assert point.relative_samples is not None
-    return point.relative_samples, UNKNOWN_SD if point.log_sd is None else point.log_sd
+def _weights(curve: SampleEfficiency, size: int) -> tuple[list[int], list[float]]:
+    """The places of the two points around a batch size, and their shares in its value."""
+    places = sorted(
+        (place for place, point in enumerate(curve.points) if point.relative_samples),
+        key=lambda place: curve.points[place].batch_size,
+    )
+    sizes = [curve.points[place].batch_size for place in places]
+    above = min(max(bisect_left(sizes, size), 1), len(sizes) - 1) if len(sizes) > 1 else 0
+    if above == 0:
+        return [places[0]], [1.0]
+    low, high = sizes[above - 1], sizes[above]
+    share = min(max(math.log(size / low) / math.log(high / low), 0.0), 1.0)
+    return [places[above - 1], places[above]], [1 - share, share]

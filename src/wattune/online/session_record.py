@@ -33,6 +33,7 @@ def session_record(session: Session) -> SessionRecord:
         device=device.name,
         mode=device.mode,
         cap_w=run.limit.limit_w,
+        cap_window_s=run.limit.window_s,
         cap_side=options.cap.side,
         supply_cap_w=options.cap.supply_w,
         supply=device.supply,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from wattune.cap import SensorLimit
 from wattune.devices import Conditions, Device, Meter, MeterFigures
 from wattune.records import AbortedProbe, ProfileCell
 
@@ -19,7 +20,7 @@ REST_S, LONGEST_REST_S = 5.0, 60.0
 
 
 def undisturbed(
-    device: Device, cap_w: float | None, spent: list[MeterFigures], measure: Callable[[], ProfileCell | AbortedProbe]
+    device: Device, limit: SensorLimit, spent: list[MeterFigures], measure: Callable[[], ProfileCell | AbortedProbe]
 ) -> ProfileCell | AbortedProbe:
     """The result of ``measure``: again, after a rest, as long as the board was throttled or had an over-current event.
 
@@ -29,7 +30,7 @@ def undisturbed(
     for _ in range(REPEATS):
         if isinstance(result, AbortedProbe) or not result.disturbed:
             break
-        with Meter(device, cap_w=cap_w) as meter:
+        with Meter(device, limit=limit) as meter:
             rest(device)
         spent.append(meter.figures())
         result = measure()
@@ -50,6 +51,7 @@ class BoardHealth:
     def __init__(self, device: Device):
         self._device = device
         self._throttled: dict[str, None] = {}
+        self._notices: dict[str, None] = {}
         self._hottest_c: float | None = None
         self._before = self._look()
 
@@ -63,6 +65,7 @@ class BoardHealth:
         before, now = self._before, self._look()
         return {
             "throttled": tuple(self._throttled),
+            "notices": tuple(self._notices),
             "over_current": _more(before.over_current, now.over_current),
             "swapped_bytes": _more(before.swapped_bytes, now.swapped_bytes),
             "temperature_c": self._hottest_c,
@@ -72,6 +75,7 @@ class BoardHealth:
         self._looked_s = self._device.now_s()
         now = self._device.conditions()
         self._throttled.update(dict.fromkeys(now.throttled))
+        self._notices.update(dict.fromkeys(now.notices))
         known = [t for t in (self._hottest_c, now.temperature_c) if t is not None]
         self._hottest_c = max(known, default=None)
         return now

@@ -14,7 +14,7 @@ from wattune.errors import OutOfDeviceMemory
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.profiling.board_health import BoardHealth, undisturbed
-from wattune.profiling.journal import Measured, probe_cost
+from wattune.profiling.journal import Measured, is_calm, probe_cost
 from wattune.profiling.memory_fit import MemoryFit, can_travel, fit, is_needed
 from wattune.profiling.peak_memory import PeakMemory
 from wattune.records import AbortedProbe, ProfileCell, StepWork
@@ -26,7 +26,7 @@ WINDOWS = 3
 
 SHORTEST_WINDOW_S = 0.1
 
-ENOUGH_S = 10.0
+ENOUGH_S = 2.0
 """Time after which no further step is asked for: a few long steps are enough to tell their time and their power.
 Otherwise the slowest settings, which are hardly ever chosen, take most of a profile's time."""
 
@@ -36,18 +36,19 @@ class CellProbe:
 
     A device that does not execute steps only gets their work; on others the algorithm trains on a synthetic batch, with
     weights of its own. If training and the system share the memory, ``rows``, the shapes to come, are tried in a
-    process of its own before the first of them is measured. ``calm``: all that the sensor may still show is below the
+    process of its own before the first of them is measured. ``workload`` None: a replayed table, whose steps are known
+    by their shape alone. ``calm``: all that the sensor may still show is below the
     cap; otherwise the first probe begins by waiting until that has passed.
     """
 
     def __init__(
         self,
         device: Device,
-        workload: Workload,
+        workload: Workload | None,
         algorithm: str,
         *,
         steps: int,
-        cap_w: float | None,
+        limit: SensorLimit,
         windows: int = WINDOWS,
         rows: Sequence[BatchShape] = (),
         calm: bool = False,
@@ -57,7 +58,7 @@ class CellProbe:
         self._algorithm = algorithm
         self._steps = steps
         self._windows = windows
-        self._limit = SensorLimit(cap_w)
+        self._limit = limit
         self._rows = rows
         self._fit: MemoryFit | None = None
         self._shape: BatchShape | None = None
@@ -70,14 +71,15 @@ class CellProbe:
         """Warm up, then measure at least ``steps`` steps, or ``ENOUGH_S`` if they are long, and ``windows`` windows of
         the sensor.
 
-        At the first reading above the cap the device goes to its safest setting, in the middle of a step, and the
+        As soon as the power is above the cap the device goes to its safest setting, in the middle of a step, and the
         probe ends with that step. A cell that was taken while the board was throttled or had an over-current event is
         measured again after a rest, ``REPEATS`` times at most. Raises: DeviceError, InputError.
         """
         spent: list[MeterFigures] = []
+        self._device.select(point.knobs)
         if self._fits(point.shape):
             try:
-                result = undisturbed(self._device, self._limit.limit_w, spent, lambda: self._measured(point, spent))
+                result = undisturbed(self._device, self._limit, spent, lambda: self._measured(point, spent))
                 return result, probe_cost(spent, self._limit.limit_w)
             except OutOfDeviceMemory:
                 pass
@@ -88,7 +90,7 @@ class CellProbe:
     def _fits(self, shape: BatchShape) -> bool:
         if self._fit is None:
             self._fit = MemoryFit(frozenset(), {}, 0.0)
-            if self._rows and is_needed(self._device) and can_travel(self._workload):
+            if self._rows and is_needed(self._device) and self._workload and can_travel(self._workload):
                 # The power is not measured meanwhile.
                 safest = Knobs() if self._limit.limit_w is None else self._device.safest
                 with CappedRun(self._device, self._limit, safest):
@@ -98,7 +100,7 @@ class CellProbe:
     def _memory_bytes(self, shape: BatchShape, work: StepWork) -> float | None:
         """Memory of a step: by the count of its operations if none is executed, else as it was measured."""
         if not self._device.executes_steps:
-            return work.peak_memory_bytes
+            return work.peak_memory_bytes or None
         measured = None if self._fit is None else self._fit.memory_bytes(shape)
         return measured if measured is not None or self._peak is None else self._peak.read()
 
@@ -109,10 +111,12 @@ class CellProbe:
             result = self._steps_timed(work, run, point, spent)
             if isinstance(result, ProfileCell):
                 result = result.model_copy(update={"memory_bytes": self._memory_bytes(point.shape, work)})
-        self._is_calm = not isinstance(result, AbortedProbe)
+        self._is_calm = is_calm(result, self._limit)
         return result
 
     def _prepared(self, shape: BatchShape) -> StepWork:
+        if self._workload is None:
+            return _known_by_shape(shape, self._device)
         if self._shape != shape or self._work is None:
             self._training = itertools.repeat(None)  # the last one's memory goes before the next one needs it
             self._peak = PeakMemory.of_cuda(self._device.trains_on) if self._device.executes_steps else None
@@ -135,6 +139,7 @@ class CellProbe:
     ) -> ProfileCell | AbortedProbe:
         device, sensor, limiter = self._device, self._device.sensor, run.limiter
         window_s = max(sensor.window_s, sensor.period_s, SHORTEST_WINDOW_S)
+        seconds = max(self._windows * window_s, self._limit.window_s or 0.0)
         with run.metered(is_calm=self._is_calm) as warm_up:
             if limiter.quiet_s:
                 device.wait(limiter.quiet_s)
@@ -143,7 +148,7 @@ class CellProbe:
         if limiter.crossed_w is None:
             health = BoardHealth(device)
             with run.metered() as meter:
-                times_s = self._run(work, run, self._steps, self._windows * window_s, health)
+                times_s = self._run(work, run, self._steps, seconds, health)
             spent.append(meter.figures())
         if limiter.crossed_w is not None:
             return AbortedProbe(**point.fields(), cap_w=self._limit.limit_w, power_w=limiter.crossed_w)
@@ -155,6 +160,7 @@ class CellProbe:
             power_mean_w=figures.power_mean_w,
             power_std_w=figures.power_std_w,
             power_peak_w=figures.power_peak_w,
+            power_window_w=figures.power_window_w,
             steps=len(times_s),
             **health.fields(),
         )
@@ -175,3 +181,13 @@ class CellProbe:
             if health is not None:
                 health.look()
         return times_s
+
+
+def _known_by_shape(shape: BatchShape, device: Device) -> StepWork:
+    return StepWork(
+        samples=shape.batch,
+        micro_batch_size=shape.micro,
+        data_type=min(device.data_types),
+        phases=(),
+        peak_memory_bytes=0.0,
+    )

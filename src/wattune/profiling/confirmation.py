@@ -7,6 +7,7 @@ from wattune.devices import Device
 from wattune.point import OperatingPoint
 from wattune.profiling.board_health import happened
 from wattune.profiling.cell_probe import CellProbe
+from wattune.profiling.repeats import merged
 from wattune.records import AbortedProbe, Confirmation, ProfileCell, ProfileCost, ProfileTable
 from wattune.workloads import Workload
 
@@ -24,43 +25,54 @@ def confirm(
 ) -> ProfileTable:
     """Measure the cell at ``point`` again, for ``WINDOWS`` windows of the sensor or until a reading is above the limit.
 
-    The table that comes back has the larger of the two peaks there, the cost of both, and a note that this was done,
+    The table that comes back has the larger of the two peaks there (or, under a cap on a mean, the power of both
+    together, and no such cell if the cap is not kept), the cost of both, and a note that this was done,
     so that it is not done twice for a limit. Time and mean power stay as they were. Without a limit, and on a
     replayed device, the table stays as it is.
 
     Raises: DeviceError, InputError.
     """
-    limit_w = limit.strict_w
+    limit = limit.strict
+    limit_w = limit.limit_w
     if (
         limit_w is None
         or device.recorded_profile() is not None
-        or any(_is_of(point, limit_w, done) for done in table.confirmed)
+        or any(_is_of(point, limit, done) for done in table.confirmed)
     ):
         return table
-    probe = CellProbe(device, workload.without_weights(), table.algorithm, steps=1, cap_w=limit_w, windows=WINDOWS)
+    probe = CellProbe(device, workload.without_weights(), table.algorithm, steps=1, limit=limit, windows=WINDOWS)
     result, cost = probe.measure(point)
-    peak_w = result.power_w if isinstance(result, AbortedProbe) else result.power_peak_w
-    assert peak_w is not None  # it fitted in memory before
+    highest_w = result.power_w if isinstance(result, AbortedProbe) else result.highest_w
+    assert highest_w is not None  # it fitted in memory before
+    aborted = (result,) if isinstance(result, AbortedProbe) and limit.window_s is not None else ()
 
     def looked_at_again(cell: ProfileCell) -> ProfileCell:
         if cell.point != point or cell.power_peak_w is None:
             return cell
-        return cell.model_copy(update={"power_peak_w": max(cell.power_peak_w, peak_w)})
+        if isinstance(result, ProfileCell) and limit.window_s is not None:  # the mean counts: that of both
+            times = {"step_s": cell.step_s, "step_std_s": cell.step_std_s, "steps": result.steps}
+            return merged([cell, result])[0].model_copy(update=times)
+        return cell.model_copy(update={"power_peak_w": max(cell.power_peak_w, highest_w)})
 
     return table.model_copy(
         update={
-            "cells": tuple(looked_at_again(cell) for cell in table.cells),
-            "confirmed": (*table.confirmed, Confirmation(**point.fields(), cap_w=limit_w, power_w=peak_w)),
+            "cells": tuple(looked_at_again(cell) for cell in table.cells if not aborted or cell.point != point),
+            "aborted": (*table.aborted, *aborted),
+            "confirmed": (
+                *table.confirmed,
+                Confirmation(**point.fields(), cap_w=limit_w, cap_window_s=limit.window_s, power_w=highest_w),
+            ),
             "cost": _sum(table.cost, cost),
             "notes": (*table.notes, *happened(device)),
         }
     )
 
 
-def _is_of(point: OperatingPoint, limit_w: float, done: Confirmation) -> bool:
-    # One that went on to its end under a higher cap would have done so under a lower one that no reading broke.
+def _is_of(point: OperatingPoint, limit: SensorLimit, done: Confirmation) -> bool:
+    # One that went on to its end under a higher cap would have done so under a lower one that nothing broke.
+    limit_w = limit.limit_w or 0.0
     enough = done.cap_w == limit_w or done.power_w <= limit_w <= done.cap_w
-    return enough and done.point == point
+    return enough and (done.point, done.cap_window_s) == (point, limit.window_s)
 
 
 def _sum(before: ProfileCost | None, more: ProfileCost) -> ProfileCost | None:

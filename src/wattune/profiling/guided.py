@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.errors import CapError, InputError
 from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.journal import Journal, JournalEntry
 from wattune.profiling.repeats import corrected, merged
-from wattune.records import AbortedProbe, Guidance, ProfileCell, SampleEfficiency
+from wattune.profiling.strategies import Absent
+from wattune.records import AbortedProbe, Guidance, Pick, ProfileCell, SampleEfficiency
 from wattune.sample_efficiency.prior import relative_samples
+from wattune.search.forecast import FORECAST
 from wattune.search.search import Search, SearchPolicy
 
 MOST: Final = 16
@@ -28,13 +31,23 @@ CHECK_AFTER: Final = 5
 CLIMB: Final = 1 / 6
 """A voltage that was flat so far may begin to rise anywhere: two settings up of twelve at a time."""
 
-FREE: Final = SearchPolicy(daring=1.0, noise=1.64, highest=(1.54, 0.6), price=0.002, least=0.005, climb=CLIMB)
+FREE: Final = SearchPolicy(
+    daring=1.0, noise=1.64, highest=(1.54, 0.6), price=0.002, least=0.01, climb=CLIMB, windows=WINDOWS
+)
 """1.0: of the steps up that are risked, five in six stay under the cap. 1.64: one reading in
 twenty of those at the pick may be above the cap. 1.54 and 0.6: mean and standard deviation of the highest of ten normal
 numbers, which a probe's readings are."""
 
 STRICT: Final = SearchPolicy(
-    deviations=3.0, noise=1.64, highest=(1.54, 0.6), price=0.002, least=0.005, climb=CLIMB, daring=None, steep=True
+    deviations=3.0,
+    probing=3.0,
+    noise=1.64,
+    highest=(1.54, 0.6),
+    price=0.002,
+    least=0.005,
+    climb=CLIMB,
+    daring=None,
+    windows=WINDOWS,
 )
 
 STRICT_MARGIN: Final = 0.005
@@ -85,23 +98,38 @@ def guided(
     notebook: Journal,
     measure: Callable[[OperatingPoint], None],
     *,
-    cap_w: float,
+    limit: SensorLimit,
     samples: Samples,
     by_curve: bool,
     strict: bool,
+    absent: Absent = (),
 ) -> Guided:
     """Probe until nothing is left to gain, ``MOST`` times at most: ``measure`` writes into the notebook, and what it
-    holds already counts.
+    holds already counts. ``absent``: points that cannot be measured.
 
-    Raises: CapError if the board at rest, or every probe at the lowest setting, is above the cap; DeviceError.
+    Raises: InputError for several knobs of which one is not a clock; CapError if the board at rest, or every probe at
+    the lowest setting, is above the cap; DeviceError.
     """
+    cap_w = limit.limit_w
+    assert cap_w is not None
+    names = [knob.name for knob in device.knobs]
+    if len(names) > 1 and not FORECAST.issuperset(names):
+        raise InputError(
+            "a guided profile cannot forecast these knobs together",
+            value=", ".join(names),
+            allowed=f"one knob, or {', '.join(sorted(FORECAST))}",
+            hint="use --strategy full",
+        )
     chosen_from = [row for row in rows if row.batch in samples]
     if not notebook.notes:
         _check_rest(device, cap_w)
+    search = _search(device, chosen_from, limit=limit, samples=samples, strict=strict)
+    search.leave_out(absent)
+    nothing_told = search.state_dict()
     while True:
         own = [note for note in notebook.notes if note.reference is None]
         results, notes = corrected([note.result for note in own])
-        search = _search(device, chosen_from, cap_w=cap_w, samples=samples, strict=strict)
+        search.load_state_dict(nothing_told)
         for result in results:
             _tell(search, result)
         point = search.next()
@@ -127,7 +155,7 @@ def guided(
         samples_from="efficiency" if by_curve else "prior",
         stopped_because=reason,
         may_save=search.worth(),
-        pick=best,
+        pick=None if best is None else _pick(next(cell for cell in cells if cell.point == best)),
         p_above_cap=None if best is None else search.risk(best),
     )
     cells = tuple(
@@ -144,36 +172,49 @@ def _start(rows: Sequence[BatchShape]) -> BatchShape:
     return ordered[len(ordered) // 2]
 
 
-def _search(device: Device, rows: Sequence[BatchShape], *, cap_w: float, samples: Samples, strict: bool) -> Search:
+def _search(
+    device: Device, rows: Sequence[BatchShape], *, limit: SensorLimit, samples: Samples, strict: bool
+) -> Search:
     sensor, settings = device.sensor, device.combinations()
-    volts = device.knobs[0].volts if device.knobs else ()
+    processor = device.knobs[0] if device.knobs else None
+    volts = dict(zip(processor.values, processor.volts, strict=True)) if processor and processor.volts else {}
     search = Search(
         rows,
         settings,
-        cap_w=cap_w,
+        cap_w=limit.limit_w,
         start=_start(rows),
-        margin_w=STRICT_MARGIN * cap_w if strict else 0.0,
+        margin_w=STRICT_MARGIN * (limit.limit_w or 0.0) if strict else 0.0,
         noise_w=sensor.noise_w,
         resolution_w=sensor.resolution_w,
         window_s=sensor.window_s,
         period_s=sensor.period_s,
         settle_s=sensor.settle_s,
+        cap_window_s=limit.window_s,
         manner=STRICT if strict else FREE,
-        volts=dict(zip(settings, volts, strict=True)) if volts else None,
+        volts={knobs: volts[knobs.first] for knobs in settings if knobs.first} if volts else None,
     )
     search.relative(samples)
     return search
+
+
+def _pick(cell: ProfileCell) -> Pick:
+    return Pick(
+        **cell.point.fields(),
+        step_s=cell.step_s,
+        power_mean_w=cell.power_mean_w,
+        power_peak_w=cell.power_peak_w,
+    )
 
 
 def _tell(search: Search, result: ProfileCell | AbortedProbe) -> None:
     point = result.point
     if isinstance(result, AbortedProbe):
         search.above(point, result.power_w)
-    elif result.step_s is None or result.power_mean_w is None or result.power_peak_w is None:
+    elif result.step_s is None or result.power_mean_w is None or result.highest_w is None:
         search.unfit(point.shape)
     else:
         seconds = result.step_s * (result.steps or 1)
-        search.tell(point, result.step_s, result.power_mean_w, result.power_peak_w, seconds)
+        search.tell(point, result.step_s, result.power_mean_w, result.highest_w, seconds)
 
 
 def _to_check(own: Sequence[JournalEntry]) -> OperatingPoint | None:

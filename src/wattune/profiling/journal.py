@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from wattune.cap import SensorLimit
 from wattune.devices import Device, MeterFigures
 from wattune.point import BatchShape, OperatingPoint
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost, ProfileKey, Record, Value
@@ -48,6 +49,7 @@ class Partial(Record):
     key: ProfileKey
     strategy: str
     cap_w: float | None = None
+    cap_window_s: float | None = None
     steps: int
     rows: tuple[BatchShape, ...]
     host_s_per_sample: float
@@ -82,11 +84,10 @@ class Journal:
         """Everything measured so far, in order."""
         return list(self._notes)
 
-    @property
-    def is_calm(self) -> bool:
-        """True if the latest probe stayed under the cap: the sensor may still show its power."""
+    def is_calm(self, limit: SensorLimit) -> bool:
+        """True if every reading of the latest probe was under the cap: the sensor may still show its power."""
         run = [note for note in self._notes if note.cell is None or not note.cell.out_of_memory]
-        return bool(run) and run[-1].aborted is None
+        return bool(run) and is_calm(run[-1].result, limit)
 
     def missing(self, rows: Sequence[BatchShape], reference: str | None = None) -> list[BatchShape]:
         """Those of the shapes that were not measured at all yet."""
@@ -134,3 +135,10 @@ def total_cost(notes: Sequence[JournalEntry]) -> ProfileCost:
 
 
 _EMPTY: dict[str, Any] = {"notes": (), "device_state": None, "provenance": None}
+
+
+def is_calm(result: ProfileCell | AbortedProbe, limit: SensorLimit) -> bool:
+    """True if no reading of this probe was above the cap; its mean may have stayed under it all the same."""
+    if isinstance(result, AbortedProbe):
+        return False
+    return limit.limit_w is None or (result.power_peak_w or 0.0) <= limit.limit_w

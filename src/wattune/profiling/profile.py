@@ -9,7 +9,7 @@ from wattune.algorithms import canonical
 from wattune.cap import NO_LIMIT, SensorLimit
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory
-from wattune.point import OperatingPoint
+from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.board_health import happened
 from wattune.profiling.cell_probe import WINDOWS, CellProbe
 from wattune.profiling.guided import MOST, Guided, guided, samples_of
@@ -17,11 +17,11 @@ from wattune.profiling.guided import WINDOWS as GUIDED_WINDOWS
 from wattune.profiling.journal import Journal, Partial, total_cost
 from wattune.profiling.key import profile_key
 from wattune.profiling.memory_fit import can_travel, is_needed
-from wattune.profiling.recording import replayed
+from wattune.profiling.recording import absent_points, replayed, rows_in
 from wattune.profiling.reference_power import climb, reference_set, references
 from wattune.profiling.rows import rows_of
-from wattune.profiling.strategies import Climbs, checked, full, staircase
-from wattune.records import AbortedProbe, ProfileCell, ProfileTable, SampleEfficiency, provenance
+from wattune.profiling.strategies import Climbs, checked, full, staircase, stays_under
+from wattune.records import AbortedProbe, ProfileCell, ProfileKey, ProfileTable, SampleEfficiency, provenance
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
@@ -29,7 +29,7 @@ Progress = Callable[[int, int, str], None]
 
 def profile(
     device: Device,
-    workload: Workload,
+    workload: Workload | None,
     *,
     algorithm: str = "backprop",
     strategy: str | None = None,
@@ -45,56 +45,62 @@ def profile(
 
     ``algorithm``: which one trains, with its options, as in "async-fgd:modules=4"; the table holds for it alone.
 
-    Each cell is warmed up, then measured for at least ``steps`` steps (ten seconds of them, where they are long) and
+    Each cell is warmed up, then measured for at least ``steps`` steps (two seconds of them, where they are long) and
     three windows of the power sensor. With a ``limit`` the device goes to its lowest setting at the first reading above
-    it (less its margin), and the probe ends with that step. ``strategy``: one of ``STRATEGIES``; by default the
-    staircase if there is a limit, else the full grid. Neither weights nor data of the workload are read, and no step is
-    executed if the device does not execute any.
+    it (less its margin), and the probe ends with that step. ``strategy``: one of ``STRATEGIES``; by default,
+    with a limit, the guided one if the device offers several clocks, else the staircase; without a limit the full grid.
+    Neither weights nor data of the workload are read, and no step is executed if the device does not execute any.
 
-    The guided strategy measures at most 16 times, where that tells most of the time to the target: ``efficiency`` says
-    how many samples each batch size needs, and without it what is usual. ``strict``: it probes nothing that might be
-    above the cap by all that is known, at the price of about one clock.
+    The guided strategy sets every knob that the device offers, the others those that it has (``device.knobs``). It
+    measures at most 16 times, where that tells most of the time to the target: ``efficiency`` says how many samples
+    each batch size needs, and without it what is usual. ``strict``: it probes nothing that might be above the cap by
+    all that is known, at the price of about one clock.
 
     ``reference``: also measure the peak power of the reference workloads at every clock, or up to the cap. That is
     needed once for a device, so its cost stands apart from the profile's, in the reference set. It serves the rules
-    that wattune is compared with, not its own pick, and takes minutes of a real board: None is yes where the device
-    does not execute the steps.
+    that wattune is compared with, not its own pick, and takes minutes of a real board: None is yes if the device
+    does not execute the steps and has one knob. With several, it has to be measured at hundreds of settings.
 
     ``partial``: a file that is replaced after every cell, from which a later call with the same key, cap, strategy
     and steps goes on. The caller removes it once the table is safe: until then it is all that there is.
 
-    Of a recorded device nothing is measured: what its table says of this workload is the profile.
+    Of a recorded device nothing is measured: what its table says of this workload is the profile. A replayed table is
+    measured, at the batch sizes of the workload that it has; without a workload (None), at all of its own.
 
     Raises: InputError for what cannot be measured as asked; OutOfDeviceMemory where no batch size fits; DeviceError;
     RecordError for a file of partial results that cannot be read.
     """
-    limit_w = limit.strict_w
-    strategy = checked(strategy, limit_w, steps)
+    limit = limit.strict
+    strategy = checked(strategy, limit.limit_w, steps, [knob.name for knob in device.offered])
     if strategy != "guided" and (strict or efficiency is not None):
         raise InputError("strict and efficiency", allowed='only with the strategy "guided"')
-    workload, algorithm = workload.without_weights(), canonical(algorithm)
-    key = profile_key(device, workload, algorithm)
-    if (recording := device.recorded_profile()) is not None:
-        return replayed(recording, workload, key)
     if strategy == "guided":
-        device.only_knob("a guided profile", hint="use --strategy full")
+        device.select([knob.name for knob in device.offered])  # the only one that need not measure all combinations
+    algorithm, table = canonical(algorithm), device.replayed_table
+    workload = None if workload is None else workload.without_weights()
+    key = profile_key(device, workload, algorithm)
+    if workload is not None and (recording := device.recorded_profile()) is not None:
+        return replayed(recording, workload, key)
+    if table is not None and reference:
+        raise InputError("a replayed table has no reference workloads", hint="leave out --reference")
     climbs = device.climbs()
-    rows = rows_of(workload, algorithm)
+    name, rows, absent = _cells_of(device, workload, key)
     samples = samples_of(efficiency, rows) if strategy == "guided" else {}
     begin = Partial(
         key=key,
         strategy=strategy,
-        cap_w=limit_w,
+        cap_w=limit.limit_w,
+        cap_window_s=limit.window_s,
         steps=steps,
         rows=tuple(rows),
-        host_s_per_sample=workload.host_s_per_sample,
+        host_s_per_sample=0.0 if workload is None else workload.host_s_per_sample,
         **({"strict": strict, "samples": tuple(samples.items())} if strategy == "guided" else {}),
     )
     notebook = Journal(partial, device, begin)
     # A clock that suits any workload can only be chosen where there is one to set.
     if reference is None:
-        reference = not device.executes_steps
-    others = references(workload.data_type) if reference and device.knobs else ()
+        reference = not device.executes_steps and len(device.knobs) == 1
+    others = references(workload.data_type) if reference and device.knobs and workload and table is None else ()
     total = _probes(strategy, len(rows), climbs) + len(others) * sum(map(len, climbs))
 
     def report(name: str, point: OperatingPoint) -> None:
@@ -108,41 +114,49 @@ def profile(
         workload,
         algorithm,
         steps=steps,
-        cap_w=limit_w,
+        limit=limit,
         windows=windows,
         rows=notebook.missing(rows),
-        calm=notebook.is_calm,
+        calm=notebook.is_calm(limit),
     )
 
     def measure(point: OperatingPoint) -> ProfileCell | AbortedProbe:
-        report(workload.name, point)
+        report(name, point)
         return notebook.look_up(None, probe, point)
 
     def again(point: OperatingPoint) -> None:
-        report(workload.name, point)
+        report(name, point)
         notebook.measure(None, probe, point)
 
     steered: Guided | None = None
-    if strategy == "guided" and limit_w is not None:
+    if strategy == "guided" and limit.limit_w is not None:
         by_curve = efficiency is not None
         steered = guided(
-            device, rows, notebook, again, cap_w=limit_w, samples=samples, by_curve=by_curve, strict=strict
+            device,
+            rows,
+            notebook,
+            again,
+            limit=limit,
+            samples=samples,
+            by_curve=by_curve,
+            strict=strict,
+            absent=absent,
         )
+    elif strategy == "full":
+        full(rows, climbs, measure, absent)
     else:
-        (full if strategy == "full" else staircase)(rows, climbs, measure)
+        staircase(rows, climbs, measure, absent, stays_under(limit, device.sensor))
     own = [note for note in notebook.notes if note.reference is None]
     if all(note.cell is not None and note.cell.out_of_memory for note in own):
         smallest = min(batch_size for batch_size, _ in rows)
-        raise OutOfDeviceMemory(
-            f"no batch size of {workload.name} fits in the memory of {device.name}, not even {smallest}"
-        )
+        raise OutOfDeviceMemory(f"no batch size of {name} fits in the memory of {device.name}, not even {smallest}")
     for other in others:
-        climb(device, other, notebook, report, cap_w=limit_w)
+        climb(device, other, notebook, report, limit=limit)
     if progress is not None:
         progress(total, total, "done")
     return ProfileTable(
         device=device.name,
-        workload=workload.name,
+        workload=name,
         algorithm=algorithm,
         cells=steered.cells
         if steered
@@ -157,8 +171,22 @@ def profile(
         guided=steered.guidance if steered else None,
         supply=device.supply,
         notes=(*(steered.notes if steered else ()), *_notes(device, workload), *happened(device)),
-        provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=limit_w),
+        cap_window_s=limit.window_s,
+        provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=limit.limit_w),
     )
+
+
+def _cells_of(
+    device: Device, workload: Workload | None, key: ProfileKey
+) -> tuple[str, list[BatchShape], frozenset[OperatingPoint]]:
+    """The name of the workload, its shapes, and the points of them that cannot be measured."""
+    table = device.replayed_table
+    if table is not None:
+        rows = rows_in(table, workload, key)
+        name = table.workload if workload is None else workload.name
+        return name, rows, absent_points(table, rows, device.combinations())
+    assert workload is not None  # there is a key
+    return workload.name, rows_of(workload, key.algorithm), frozenset()
 
 
 def _probes(strategy: str, rows: int, climbs: Climbs) -> int:
@@ -168,10 +196,10 @@ def _probes(strategy: str, rows: int, climbs: Climbs) -> int:
     return sum(rows * len(climb) if strategy == "full" else 2 * rows + len(climb) - 1 for climb in climbs)
 
 
-def _notes(device: Device, workload: Workload) -> tuple[str, ...]:
+def _notes(device: Device, workload: Workload | None) -> tuple[str, ...]:
     # What is not as it should be with a simulated board is how far its figures can be relied on.
     said = device.problems if device.kind == "simulated" else ()
-    if not is_needed(device) or can_travel(workload):
+    if not is_needed(device) or workload is None or can_travel(workload):
         return said
     note = "batch sizes were not tried in a process of its own before, since the workload cannot be sent to one"
     return (*said, note)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.point import BatchShape, OperatingPoint
@@ -50,7 +51,7 @@ class Deviations:
 
 def check(
     device: Device,
-    workload: Workload,
+    workload: Workload | None,
     table: ProfileTable,
     *,
     steps: int = 5,
@@ -63,7 +64,7 @@ def check(
     Raises: RecordError where the table is of something else, and where a time or a power differs by more than
     ``WITHIN``, which says by how much; InputError for a recorded device; DeviceError.
     """
-    workload = workload.without_weights()
+    workload = None if workload is None else workload.without_weights()
     if device.recorded_profile() is not None:
         raise InputError("a recorded device has nothing to be measured again", value=device.name)
     key = profile_key(device, workload, table.algorithm)
@@ -76,9 +77,9 @@ def check(
     cells = five(table.measured)
     if not cells:
         raise RecordError("the profile has no measured cell to check", hint="profile again")
-    cap_w = table.cost.cap_w if table.cost else None
+    limit = SensorLimit(table.cost.cap_w if table.cost else None, window_s=table.cap_window_s)
     rows = [cell.shape for cell in cells]
-    probe = CellProbe(device, workload, table.algorithm, steps=steps, cap_w=cap_w, rows=rows)
+    probe = CellProbe(device, workload, table.algorithm, steps=steps, limit=limit, rows=rows)
     fresh: dict[OperatingPoint, ProfileCell] = {}
     found: list[Deviation] = []
     costs: list[ProfileCost] = []
@@ -92,7 +93,7 @@ def check(
         if again.out_of_memory:
             raise _stale(f"batch size {cell.batch_size} does not fit in memory any more")
         fresh[cell.point] = again
-        found.append(_deviation(cell, again))
+        found.append(deviation(cell, again))
     if progress is not None:
         progress(len(cells), len(cells), "done")
     deviations = Deviations(tuple(found), _sum(costs))
@@ -131,7 +132,8 @@ def five(cells: Sequence[ProfileCell]) -> list[ProfileCell]:
     return list({cell.point: cell for cell in picked}.values())
 
 
-def _deviation(before: ProfileCell, now: ProfileCell) -> Deviation:
+def deviation(before: ProfileCell, now: ProfileCell) -> Deviation:
+    """The deviation of a measured cell from the same one before."""
     assert before.step_s is not None  # a measured cell has all of them
     assert before.power_mean_w is not None
     assert now.step_s is not None

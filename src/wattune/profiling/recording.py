@@ -1,8 +1,11 @@
-"""The profile of a recorded device: what was recorded, since a recording that is measured again says nothing new."""
+"""Profiles of replayed tables: a recording is its own profile, and of other tables only the cells can be measured."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wattune.errors import RecordError
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.rows import rows_of
 from wattune.records import ProfileKey, ProfileTable, provenance
 from wattune.workloads import Workload
@@ -17,18 +20,8 @@ def replayed(table: ProfileTable, workload: Workload, key: ProfileKey) -> Profil
     Its cost is that of the recording.
     Raises: RecordError if it was recorded of something else, or holds none of the workload's batch sizes.
     """
-    recorded = table.key or key.model_copy(update={"algorithm": table.algorithm})
-    differences = recorded.differences(key.model_copy(update={f: getattr(recorded, f) for f in _free()}))
-    if differences:
-        raise RecordError("the recording is of something else, it differs in", value=", ".join(differences))
-    rows = set(rows_of(workload, key.algorithm))
+    rows = set(rows_in(table, workload, key))
     cells = tuple(c for c in table.cells if c.shape in rows)
-    if not cells:
-        raise RecordError(
-            "the recording has no batch size of this workload",
-            value=", ".join(str(b) for b in workload.batch_sizes),
-            allowed=", ".join(str(b) for b in table.batch_sizes),
-        )
     aborted = tuple(p for p in table.aborted if p.shape in rows)
     return table.model_copy(
         update={
@@ -39,6 +32,38 @@ def replayed(table: ProfileTable, workload: Workload, key: ProfileKey) -> Profil
             "provenance": provenance("replayed", device=table.device, model=key.model),
         }
     )
+
+
+def rows_in(table: ProfileTable, workload: Workload | None, key: ProfileKey) -> list[BatchShape]:
+    """The shapes of this workload that the table has; all of the table's without a workload.
+
+    Raises: RecordError if the table was recorded of something else, or has none of the workload's batch sizes.
+    """
+    recorded = table.key or key.model_copy(update={"algorithm": table.algorithm})
+    differences = recorded.differences(key.model_copy(update={f: getattr(recorded, f) for f in _free()}))
+    if differences:
+        raise RecordError("the recording is of something else, it differs in", value=", ".join(differences))
+    shapes = {cell.shape for cell in table.cells}
+    if workload is None:
+        return sorted(shapes)
+    rows = [row for row in rows_of(workload, key.algorithm) if row in shapes]
+    if not rows:
+        raise RecordError(
+            "the recording has no batch size of this workload",
+            value=", ".join(str(b) for b in workload.batch_sizes),
+            allowed=", ".join(str(b) for b in table.batch_sizes),
+        )
+    return rows
+
+
+def absent_points(
+    table: ProfileTable, rows: Sequence[BatchShape], settings: Sequence[Knobs]
+) -> frozenset[OperatingPoint]:
+    """The points that the table does not have. A shape that did not fit in memory does not fit at any setting."""
+    points = {cell.point for cell in table.cells}
+    unfit = {cell.shape for cell in table.cells if cell.out_of_memory}
+    every = (OperatingPoint(row, knobs) for row in rows if row not in unfit for knobs in settings)
+    return frozenset(point for point in every if point not in points)
 
 
 def _free() -> list[str]:

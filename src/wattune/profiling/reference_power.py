@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.cell_probe import CellProbe
@@ -32,7 +33,7 @@ def climb(
     notebook: Journal,
     report: Callable[[str, OperatingPoint], None],
     *,
-    cap_w: float | None,
+    limit: SensorLimit,
 ) -> None:
     """Probe a reference workload along each of the device's climbs, up to the first probe that is stopped at the cap;
     with its largest batch size, halved until it fits in memory.
@@ -42,7 +43,7 @@ def climb(
     batch_size = workload.batch_sizes[-1]
     halved = [batch_size >> i for i in range(batch_size.bit_length())]
     rows = notebook.missing([BatchShape(size, size) for size in halved], workload.name)
-    probe = CellProbe(device, workload, ALGORITHM, steps=STEPS, cap_w=cap_w, rows=rows, calm=notebook.is_calm)
+    probe = CellProbe(device, workload, ALGORITHM, steps=STEPS, limit=limit, rows=rows, calm=notebook.is_calm(limit))
     for steps in device.climbs():
         left = list(steps)
         while left and batch_size:
@@ -76,5 +77,6 @@ def _power(note: JournalEntry) -> ReferencePower | None:
         batch_size=found.batch_size,
         **found.knobs,
         power_peak_w=peak_w,
+        power_window_w=None if isinstance(found, AbortedProbe) else found.power_window_w,
         stopped=stopped,
     )

@@ -37,7 +37,7 @@ def corrected(
     notes = []
     for fields, spread, what in (
         (("step_s", "step_std_s"), "step_std_s", "time"),
-        (("power_mean_w", "power_std_w", "power_peak_w"), "power_std_w", "power"),
+        (("power_mean_w", "power_std_w", "power_peak_w", "power_window_w"), "power_std_w", "power"),
     ):
         logs = [math.log(getattr(cell, fields[0]) / getattr(first, fields[0])) for _, cell in again]
         sd = (getattr(first, spread) or 0.0) / getattr(first, fields[0]) * math.sqrt(2 / INDEPENDENT)
@@ -82,9 +82,11 @@ def _both(one: ProfileCell, other: ProfileCell) -> ProfileCell:
                 one.power_mean_w, one.power_std_w, other.power_mean_w, other.power_std_w, share_s
             ),
             "power_peak_w": max(one.power_peak_w, other.power_peak_w),
+            "power_window_w": max(filter(None, (one.power_window_w, other.power_window_w)), default=None),
             "steps": steps + more,
             "probes": (one.probes or 1) + (other.probes or 1),
             "throttled": tuple(dict.fromkeys((*one.throttled, *other.throttled))),
+            "notices": tuple(dict.fromkeys((*one.notices, *other.notices))),
             "over_current": _sum(one.over_current, other.over_current),
             "swapped_bytes": _sum(one.swapped_bytes, other.swapped_bytes),
             "memory_bytes": max((m for m in (one.memory_bytes, other.memory_bytes) if m is not None), default=None),

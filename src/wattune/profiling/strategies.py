@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 
+from wattune.cap import SensorLimit
+from wattune.devices import Sensor
 from wattune.errors import InputError
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import AbortedProbe, ProfileCell
+from wattune.search.forecast import FORECAST
+from wattune.search.observation import capped_power
 
 Measure = Callable[[OperatingPoint], ProfileCell | AbortedProbe]
 """Measures a point."""
@@ -28,12 +33,16 @@ def shapes(batch_sizes: Sequence[int], micro_batch_sizes: Sequence[int]) -> list
     return [BatchShape(b, m) for b in batch_sizes for m in [m for m in micro_batch_sizes if b % m == 0] or [b]]
 
 
-def checked(strategy: str | None, limit_w: float | None, steps: int) -> str:
-    """The strategy to use; if it is None, the staircase under a limit, else the full grid. Raises: InputError."""
+def checked(strategy: str | None, limit_w: float | None, steps: int, names: Collection[str] = ()) -> str:
+    """The strategy to use; if it is None, under a limit the guided one for several clocks, else the staircase; without
+    a limit the full grid. ``names``: the knobs that the device offers. Raises: InputError."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError("steps", value=steps, allowed="1 or more")
     if strategy is None:
-        return "full" if limit_w is None else "staircase"
+        if limit_w is None:
+            return "full"
+        # Along each combination of the other clocks, a staircase takes hundreds of probes.
+        return "guided" if len(names) > 1 and FORECAST.issuperset(names) else "staircase"
     if strategy not in STRATEGIES:
         raise InputError("strategy", value=strategy, allowed=", ".join(STRATEGIES))
     if strategy != "full" and limit_w is None:
@@ -41,41 +50,77 @@ def checked(strategy: str | None, limit_w: float | None, steps: int) -> str:
     return strategy
 
 
-def full(rows: Sequence[BatchShape], climbs: Climbs, measure: Measure) -> None:
+Absent = Collection[OperatingPoint]
+"""Points that cannot be measured, since the device replays a table without them."""
+
+
+def full(rows: Sequence[BatchShape], climbs: Climbs, measure: Measure, absent: Absent = ()) -> None:
     """Measure every shape at every setting; one that does not fit in memory only once."""
     for shape in rows:
-        for knobs in chain(*climbs):
+        for knobs in _present(shape, list(chain(*climbs)), absent):
             if _out_of_memory(measure(OperatingPoint(shape, knobs))):
                 break
 
 
-def staircase(rows: Sequence[BatchShape], climbs: Climbs, measure: Measure) -> None:
+def stays_under(limit: SensorLimit, sensor: Sensor) -> Callable[[ProfileCell | AbortedProbe], bool]:
+    """The test that a probe stays under the limit for sure."""
+
+    def is_kept(probe: ProfileCell | AbortedProbe) -> bool:
+        if isinstance(probe, AbortedProbe) or probe.out_of_memory:
+            return not isinstance(probe, AbortedProbe)
+        return limit.allows(capped_power(probe, sensor.window_s, limit.window_s, limit.window_s))
+
+    return is_kept
+
+
+def _went_on(probe: ProfileCell | AbortedProbe) -> bool:
+    return not isinstance(probe, AbortedProbe)
+
+
+def staircase(
+    rows: Sequence[BatchShape],
+    climbs: Climbs,
+    measure: Measure,
+    absent: Absent = (),
+    is_kept: Callable[[ProfileCell | AbortedProbe], bool] = _went_on,
+) -> None:
     """Measure only along the cap, once for each of the device's ``climbs``.
 
     That is from the largest shape to the smallest, up to the first probe above the cap, beginning each shape at the
     last setting at which the one before it stayed under the cap. With n shapes, k settings of a climb and power that
     rises with both, a climb takes at most n + k - 1 measured cells, and one stopped probe a shape. A shape whose first
     probe is stopped, since readings need not be monotone, goes down until one is not; a shape that is stopped at every
-    setting is given up, and the next begins at the lowest.
+    setting is given up, and the next begins at the lowest. ``is_kept``: whether the cap is kept at a probe; one that
+    was not stopped may be too near to it to tell.
 
     Source: arXiv 2502.18323, section 3 (profiling under a known power limit).
     """
     # A forward pass is as large as its micro-batch, so that decides first which shape draws more.
     shapes = sorted(rows, key=lambda shape: (shape.micro, shape.batch), reverse=True)
     for climb in climbs:
-        at = 0
+        level = 0  # of the climb
         for shape in list(shapes):
-            probe = measure(OperatingPoint(shape, climb[at]))
+            steps = _present(shape, climb, absent)
+            if not steps:
+                continue
+            levels = [climb.index(knobs) for knobs in steps]
+            at = max(0, bisect_right(levels, level) - 1)
+            probe = measure(OperatingPoint(shape, steps[at]))
             if _out_of_memory(probe):
                 shapes.remove(shape)
                 continue
-            if isinstance(probe, AbortedProbe):
-                while at > 0 and isinstance(probe, AbortedProbe):
+            if not is_kept(probe):
+                while at > 0 and not is_kept(probe):
                     at -= 1
-                    probe = measure(OperatingPoint(shape, climb[at]))
-                continue
-            while at + 1 < len(climb) and not isinstance(measure(OperatingPoint(shape, climb[at + 1])), AbortedProbe):
-                at += 1
+                    probe = measure(OperatingPoint(shape, steps[at]))
+            else:
+                while at + 1 < len(steps) and is_kept(measure(OperatingPoint(shape, steps[at + 1]))):
+                    at += 1
+            level = levels[at]
+
+
+def _present(shape: BatchShape, settings: Sequence[Knobs], absent: Absent) -> Sequence[Knobs]:
+    return [knobs for knobs in settings if OperatingPoint(shape, knobs) not in absent]
 
 
 def _out_of_memory(probe: ProfileCell | AbortedProbe) -> bool:

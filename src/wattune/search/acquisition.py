@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from wattune.search.surrogate import Array, Surrogate
+from wattune.search.surrogate import Array, Mixture
 
 SURE: Final = 2.33
 """Standard deviations below the cap at which a point counts as staying under it: 99 in 100."""
@@ -53,7 +53,8 @@ class Alternatives:
     that it may be; ``power_sd``: its error after a probe. ``is_open``: may be used at all. ``sure``: stays under the
     cap as far as is known; ``short``: does so for as long as a probe takes; ``likely``: the same with less certainty,
     and only a single setting up; ``near``: within a bounded step of what was measured. ``times``: how often measured.
-    ``row`` and ``level``: index of the row and of the setting. ``price``: the share of the time left that a probe
+    ``row`` and ``level``: index of the row, and of each knob's value (points, knobs); ``beyond``: not at or below a
+    measured point of the row. ``price``: the share of the time left that a probe
     costs; ``probe_s``: how long it takes, None if that does not count. ``shifts`` (scenarios, points) and their
     ``weights``: see ``scenarios``. ``least``: saving, as a share of the time left, below which the search ends;
     ``deviations``: standard deviations that make a point sure.
@@ -62,7 +63,7 @@ class Alternatives:
     costs: Array
     costs_sd: Array
     chosen: int
-    power: Surrogate | None
+    power: Mixture | None
     limit: float
     power_sd: Array
     is_open: NDArray[np.bool_]
@@ -73,6 +74,7 @@ class Alternatives:
     times: NDArray[np.intp]
     row: NDArray[np.intp]
     level: NDArray[np.intp]
+    beyond: NDArray[np.bool_]
     price: Array
     probe_s: Array | None
     shifts: Array
@@ -159,10 +161,9 @@ def _found(options: Alternatives, target: int, kept: float, safe: NDArray[np.boo
         found = ndtr((room - options.deviations * np.sqrt(1 - told)) / np.sqrt(told))
     # When one probe is not enough, the way up on the target's own row leads there.
     own = options.row == options.row[target]
-    highest = options.level[own & (options.times > 0)].max(initial=-1)
-    up = np.flatnonzero(safe & own & (options.level <= options.level[target]) & (options.level > highest))
+    up = np.flatnonzero(safe & own & options.beyond & (options.level <= options.level[target]).all(axis=1))
     if len(up):
-        last = up[np.argmax(options.level[up])]
+        last = up[np.argmax(options.level[up].sum(axis=1))]
         found[last] = max(found[last], CLIMB * kept)
     return found
 

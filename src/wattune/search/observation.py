@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy.special import ndtri
+
+from wattune.records import ProfileCell, ProfileTable
 
 DRIFT = 0.002
 """Standard deviation of step time and power, relative, that measuring for longer does not reduce."""
@@ -25,8 +28,11 @@ NOISE_MOST = 0.03
 """Largest scatter of readings, relative, that is attributed to the sensor: the rest is the power itself."""
 
 
-@dataclass(frozen=True)
-class SensorModel:
+PICKED = 1.96
+"""Standard deviations below a cap on a mean at which a point may be chosen: 39 in 40 are below it."""
+
+
+class SensorModel(NamedTuple):
     """Figures of the sensor: noise (one standard deviation, 0: unknown) and resolution in watts, the time that a
     reading averages over, and the time from one fresh reading to the next."""
 
@@ -112,3 +118,52 @@ def scatter_w(readings: SensorModel, seen: list[PointStats]) -> float:
         return readings.scatter_w
     found = [min(one.rise_w / one.rank, NOISE_MOST * one.power_mean_w) for one in seen if one.rank > 0]
     return max(readings.scatter_w, median(found)) if found else readings.scatter_w
+
+
+def windowed(readings: SensorModel, window_s: float, noise_w: float) -> SensorModel:
+    """A sensor that averages over a cap's window, made of the readings of one with ``noise_w`` watts of noise.
+
+    Windows that begin half a window apart are taken as independent, for the highest of them.
+    """
+    apart_s = max(readings.window_s, readings.period_s)
+    return SensorModel(noise_w / math.sqrt(max(1.0, window_s / apart_s)), 0.0, window_s, window_s / 4)
+
+
+def highest_power(cell: ProfileCell, averaging_s: float, window_s: float | None) -> tuple[float, float]:
+    """The highest power of a measured cell that a sensor without noise would read, and its standard deviation (watts).
+
+    ``averaging_s``: time that the sensor averages over; ``window_s``: that of the cap which the cell was measured
+    under, None if only single readings are known. Noise of unknown size is taken as ``NOISE_MOST`` of the power.
+    """
+    assert cell.step_s is not None  # of a measured cell
+    assert cell.power_mean_w is not None
+    assert cell.power_peak_w is not None
+    mean_w, peak_w, readings = cell.power_mean_w, cell.power_peak_w, SensorModel(window_s=averaging_s)
+    scatter_w = NOISE_MOST * mean_w if cell.power_std_w is None else min(cell.power_std_w, NOISE_MOST * mean_w)
+    if window_s is not None and cell.power_window_w is not None:
+        readings, peak_w = windowed(readings, window_s, scatter_w), cell.power_window_w
+        scatter_w = readings.noise_w
+    stats = PointStats.of(readings, cell.step_s, mean_w, peak_w, cell.step_s * (cell.steps or 1))
+    return stats.highest_w(readings, scatter_w)
+
+
+def capped_power(
+    cell: ProfileCell, averaging_s: float | None, measured_window_s: float | None, window_s: float | None
+) -> float:
+    """The power of a measured cell that is compared with a cap over ``window_s`` seconds, in watts.
+
+    With a window that is the highest mean power over it, with ``PICKED`` standard errors, but no more than the highest
+    reading, which no mean is above; else the highest reading.
+    ``averaging_s`` of the sensor and ``measured_window_s`` are those of the cell's profile.
+    """
+    assert cell.power_peak_w is not None  # of a measured cell
+    if window_s is None:
+        return cell.power_peak_w
+    highest_w, sd_w = highest_power(cell, averaging_s or 0.0, measured_window_s)
+    return min(cell.power_peak_w, highest_w + PICKED * sd_w)
+
+
+def capped_powers(profile: ProfileTable, window_s: float | None) -> Callable[[ProfileCell], float]:
+    """``capped_power`` of this profile's measured cells, under a cap over ``window_s`` seconds."""
+    averaging_s, measured_window_s = profile.sensor_window_s, profile.cap_window_s
+    return lambda cell: capped_power(cell, averaging_s, measured_window_s, window_s)

@@ -11,7 +11,7 @@ and can begin again when more is known about how many samples each batch size ne
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from wattune.sample_efficiency.prior import relative_samples
 from wattune.search.acquisition import Alternatives, saving_if_known, scenarios, values
 from wattune.search.forecast import Forecast
 from wattune.search.grid import Grid, Mask, distance
-from wattune.search.observation import PointStats, SensorModel
+from wattune.search.observation import PointStats, SensorModel, windowed
 from wattune.search.policy import SESSION, SearchPolicy
 from wattune.search.surrogate import Array
 
@@ -30,9 +30,6 @@ __all__ = ["Search", "SearchPolicy"]
 
 PASSES: Final = 4
 """Least number of steps of a probe, including those before the sensor settles."""
-
-WINDOWS: Final = 3
-"""Windows of the sensor that a probe measures for."""
 
 HORIZON_S: Final = 3600.0
 """Time that training is expected to take if the caller does not say."""
@@ -47,8 +44,10 @@ class Search:
     ``start``: the user's own row, or the one nearest to it that fits. ``samples_left``: samples of training to come, at
     the user's batch size; each ``tell`` counts it down, and it may be set. Without a cap (None) the first probe is
     made at the highest setting, else at the lowest. ``noise_w`` to ``settle_s`` describe the sensor: see
-    ``wattune.devices.Sensor``; if its noise is unknown (0), it is estimated from the readings. ``manner``: how
-    careful the search is, and what a probe costs. ``volts``: setting -> voltage, if that is known.
+    ``wattune.devices.Sensor``; if its noise is unknown (0), it is estimated from the readings. ``cap_window_s``: the
+    cap is on the mean power over this time, and the peaks that ``tell`` is given are those of that mean; None: it is on
+    every reading. ``manner``: how careful the search is, and what a probe costs. ``volts``: setting -> voltage, if that
+    is known.
 
     ``tell`` is for probes, and for any stretch of training at the current point as well: the more readings there are,
     the closer to the cap the search can go.
@@ -68,6 +67,7 @@ class Search:
         window_s: float = 0.5,
         period_s: float = 0.1,
         settle_s: float = 1.0,
+        cap_window_s: float | None = None,
         manner: SearchPolicy = SESSION,
         volts: Mapping[Knobs, float] | None = None,
     ):
@@ -75,14 +75,21 @@ class Search:
         self.samples_left = samples_left
         self.reason = ""
         self._grid = grid = Grid([*rows, self.start], settings)
-        self._manner = manner
+        self._manner = manner if cap_window_s is None else manner.windowed(len(grid.names))
         self._margin_w = margin_w
         self._cap_w = math.inf if cap_w is None else cap_w - margin_w
         self._readings = SensorModel(noise_w, resolution_w, window_s, max(period_s, 0.1))
-        self._measuring_s = WINDOWS * max(window_s, period_s, 0.1) + settle_s
-        self._knows_volts = bool(volts)
+        if cap_window_s is not None:
+            self._readings = windowed(self._readings, cap_window_s, self._readings.scatter_w if noise_w else 0.0)
+        self._measuring_s = self._manner.windows * max(window_s, period_s, 0.1) + settle_s
         known = None if not volts else np.array([volts[point.knobs] for point in grid.points])
-        self._forecast = Forecast(grid, self._readings, None if known is None else known / known.max())
+        self._forecast = Forecast(
+            grid,
+            self._readings,
+            None if known is None else known / known.max(),
+            stopped=self._manner.above,
+            windows=self._manner.windows,
+        )
         self._seen: dict[int, PointStats] = {}
         self._above: dict[int, float] = {}
         self._open = np.ones(len(grid.points), dtype=bool)
@@ -132,6 +139,12 @@ class Search:
         """Exclude a row that does not fit the memory or whose forward pass fails, and all that are larger in both."""
         self._open &= ~self._grid.at_least(row)
 
+    def leave_out(self, points: Iterable[OperatingPoint]) -> None:
+        """Exclude points that cannot be measured."""
+        for point in points:
+            if point in self._grid:
+                self._open[self._grid.index(point)] = False
+
     # -------------------------------------------------------------------------------------------------------- choices
 
     def next(self) -> OperatingPoint | None:
@@ -152,10 +165,10 @@ class Search:
 
         That is so if the next setting up surely stays under the cap too, and for the very first point below a cap.
         """
-        index = self._grid.index(point)
-        if math.isinf(self._cap_w) or self._grid.level[index] + 1 == len(self._grid.settings):
+        above = self._grid.next_up([self._grid.index(point)])
+        if math.isinf(self._cap_w) or not above.any():
             return False
-        return not self._seen or bool(self._sure()[index + 1])
+        return not self._seen or bool(self._sure()[above].all())
 
     def best(self) -> OperatingPoint | None:
         """The fastest point to the target of those measured that surely stay under the cap; None before the first.
@@ -214,8 +227,8 @@ class Search:
 
     def _beginning(self) -> OperatingPoint | None:
         """The user's row, or else the nearest one left; at the lowest setting if there is a cap."""
-        level = len(self._grid.settings) - 1 if math.isinf(self._cap_w) else 0
-        left = [self._grid.points[i] for i in np.flatnonzero(self._open & (self._grid.level == level))]
+        level = self._grid.top if math.isinf(self._cap_w) else self._grid.safe
+        left = [self._grid.points[i] for i in np.flatnonzero(self._open & (self._grid.level == level).all(axis=1))]
         self.reason = "" if left else "nothing fits" if not self._above else "the cap is not kept at the lowest setting"
         return min(left, key=lambda point: distance(point.shape, self.start), default=None)
 
@@ -252,29 +265,15 @@ class Search:
             self._manner.highest,
         )
         mean_w = np.exp(power.mean)
-        if self._manner.steep and not self._knows_volts:
-            mean_w = np.maximum(mean_w, self._steepest(mean_w))
         sd_w = np.hypot(mean_w * power.sd, highest_sd * scatter_w)
-        return np.asarray(self._open & (mean_w + highest * scatter_w + sure * sd_w <= self._cap_w))
-
-    def _steepest(self, mean_w: Array) -> Array:
-        """The power if the voltage began to rise with the setting right above the highest one measured.
-
-        The power in excess of that at the lowest setting is then assumed to grow with the square of the setting,
-        as on the steepest part of published voltage curves (Jetson Nano: exponent 1.9).
-        """
-        grid = self._grid
-        top = max((int(grid.level[index]) for index in self._seen), default=0)
-        by_row = mean_w.reshape(len(grid.rows), len(grid.settings))
-        ratio = np.maximum(1.0, grid.setting / grid.setting[top]).reshape(by_row.shape)
-        return np.asarray(by_row[:, [top]] + (by_row[:, [top]] - by_row[:, [0]]) * (ratio**2 - 1)).ravel()
+        limit_w = self._cap_w * (1 + self._manner.tolerance)
+        return np.asarray(self._open & (mean_w + highest * scatter_w + sure * sd_w <= limit_w))
 
     def _near(self, kept: Sequence[int]) -> Mask:
         near, climb = self._grid.near(kept), self._manner.climb
         if climb is None:
             return near
-        top = max((int(self._grid.level[index]) for index in kept), default=0)
-        return np.asarray(near & (self._grid.level <= top + max(2, round(climb * len(self._grid.settings)))))
+        return np.asarray(near & self._grid.within_climb(kept, climb))
 
     def _likely(self, kept: Sequence[int]) -> Mask:
         """Points worth a risk: single settings up, and in a profile also the lowest setting of every row."""
@@ -283,7 +282,7 @@ class Search:
             return np.zeros_like(self._open)
         found = self._grid.next_up(kept)
         if not self._is_training:
-            found |= self._grid.level == 0
+            found |= (self._grid.level == self._grid.safe).all(axis=1)
         return np.asarray(self._short(daring) & found)
 
     def _best(self) -> int | None:
@@ -292,9 +291,19 @@ class Search:
             return None
         sure, costs, power = self._sure(), self._costs(), self._forecasts().power
         if kept := [index for index in measured if sure[index] and self._known[index]]:
-            return min(kept, key=lambda index: float(costs[index]))
+            return self._unless_own(min(kept, key=lambda index: float(costs[index])), kept, costs)
         kept = [index for index in measured if self._seen[index].power_peak_w <= self._cap_w]
         return min(kept, key=lambda index: float(power.mean[index]), default=None)
+
+    def _unless_own(self, fastest: int, kept: Sequence[int], costs: Array) -> int:
+        """The fastest of these points, or of those with the user's own batch size if it is not surely faster."""
+        own = [index for index in kept if self._grid.batch[index] == self.start.batch]
+        if fastest in own or not own:
+            return fastest
+        other = min(own, key=lambda index: float(costs[index]))
+        time_sd = self._forecasts().time.sd
+        sd = math.hypot(float(self._samples_sd[fastest]), float(time_sd[fastest]), float(time_sd[other]), 1e-9)
+        return fastest if ndtr((costs[other] - costs[fastest]) / sd) >= self._manner.switch else other
 
     def _options(self) -> Alternatives:
         forecast, costs, best, capped = self._forecasts(), self._costs(), self._best(), math.isfinite(self._cap_w)
@@ -315,12 +324,13 @@ class Search:
             power_sd=forecast.power_noise,
             is_open=self._open & self._known,
             sure=self._sure(),
-            short=self._short(manner.deviations),
+            short=self._short(manner.probing),
             likely=self._likely(kept),
             near=self._near(kept) if capped else self._open,
             times=times,
             row=self._grid.row,
             level=self._grid.level,
+            beyond=self._grid.beyond(self._seen),
             price=self._price(costs, base),
             probe_s=self._probe_s() if self._is_training else None,
             shifts=shifts,

@@ -10,8 +10,8 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -36,6 +36,24 @@ OURS = {"PYTHONUNBUFFERED": "1"}
 
 MARK = "WATTUNE_PROBE"
 """Another one, different in every run: by it those are found that have left the program's group (``setsid``)."""
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Defer interrupts to the end: they would leave a program running that nothing here knows of yet."""
+    came: list[int] = []
+    before: dict[int, signal._HANDLER] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if callable(signal.getsignal(number)):
+                    before[number] = signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for each in came:
+            signal.raise_signal(each)
 
 
 class Process:
@@ -69,6 +87,18 @@ class Process:
         """True if this process, and with it the program, was paused for a while (Ctrl-Z)."""
 
     def __enter__(self) -> Self:
+        is_started = False
+        try:
+            with _uninterrupted():
+                self._start()
+                is_started = True
+            return self
+        except BaseException as error:
+            if is_started:
+                self.__exit__(type(error), error, None)
+            raise
+
+    def _start(self) -> None:
         self.begun_s = self._now_s()
         try:
             self._program = subprocess.Popen(
@@ -89,7 +119,6 @@ class Process:
         threading.Thread(target=self._await, name="program", daemon=True).start()
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTSTP, self._pause)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

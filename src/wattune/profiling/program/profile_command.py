@@ -20,7 +20,7 @@ from wattune.profiling.journal import Journal, Partial, total_cost
 from wattune.profiling.program.command_template import CommandTemplate, ascending
 from wattune.profiling.program.program_probe import ProgramProbe
 from wattune.profiling.program.step_times import Source, compiled
-from wattune.profiling.strategies import checked, full, staircase
+from wattune.profiling.strategies import checked, full, staircase, stays_under
 from wattune.records import AbortedProbe, ProfileCell, ProfileKey, ProfileTable, Program, provenance
 
 Progress = Callable[[int, int, str], None]
@@ -67,8 +67,8 @@ def profile_command(
     Raises: InputError for what cannot be measured as asked; WorkloadError if the program fails, takes longer than
     ``run_limit_s`` or says nothing of its steps; OutOfDeviceMemory if no batch size fits; DeviceError; RecordError.
     """
-    limit_w = limit.strict_w
-    strategy = checked(strategy, limit_w, steps)
+    limit = limit.strict
+    strategy = checked(strategy, limit.limit_w, steps)
     if strategy == "guided":
         raise InputError("strategy", value=strategy, allowed="full, staircase: a program takes part in no search")
     template, sizes = CommandTemplate(command), ascending(batch_sizes)
@@ -94,7 +94,8 @@ def profile_command(
     begin = Partial(
         key=key,
         strategy=strategy,
-        cap_w=limit_w,
+        cap_w=limit.limit_w,
+        cap_window_s=limit.window_s,
         steps=steps,
         rows=tuple(rows),
         host_s_per_sample=0.0,
@@ -114,7 +115,7 @@ def profile_command(
         pattern=pattern,
         file=step_time_file,
         steps=steps,
-        cap_w=limit_w,
+        limit=limit,
         limit_s=run_limit_s,
         say=say,
     )
@@ -123,7 +124,10 @@ def profile_command(
         return notebook.look_up(None, probe, point)
 
     with _hang_up():
-        (full if strategy == "full" else staircase)(rows, climbs, measure)
+        if strategy == "full":
+            full(rows, climbs, measure)
+        else:
+            staircase(rows, climbs, measure, is_kept=stays_under(limit, device.sensor))
     cells = [note.cell for note in notebook.notes if note.cell is not None]
     if cells and all(cell.out_of_memory for cell in cells) and len(cells) == len(notebook.notes):
         raise OutOfDeviceMemory(f"no batch size fits in the memory of {device.name}, not even {sizes[0]}")
@@ -142,7 +146,8 @@ def profile_command(
         supply=device.supply,
         notes=(*happened(device), *_alike(cells)),
         program=Program(command=command, device=device.spec or device.name, step_time=source),
-        provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=limit_w),
+        cap_window_s=limit.window_s,
+        provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=limit.limit_w),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from wattune.cap import SensorLimit
 from wattune.devices import Device, MeterFigures
+from wattune.devices.meter import highest_window
 from wattune.errors import OutOfDeviceMemory, WorkloadError
 from wattune.point import Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
@@ -82,7 +83,7 @@ class ProgramProbe:
         pattern: re.Pattern[str] | None,
         file: Path | None,
         steps: int,
-        cap_w: float | None,
+        limit: SensorLimit,
         limit_s: float,
         say: Callable[[OperatingPoint, int], None],
     ):
@@ -90,7 +91,7 @@ class ProgramProbe:
         self._template = template
         self._pattern, self._file = pattern, file
         self._steps = steps
-        self._cap_w = cap_w
+        self._limit = limit
         self._limit_s = limit_s
         self._say = say
         window_s = max(device.sensor.window_s, device.sensor.period_s)
@@ -111,19 +112,19 @@ class ProgramProbe:
         result: ProfileCell | AbortedProbe = ProfileCell(**point.fields(), out_of_memory=True)
         if self._unfit is None or point.batch_size < self._unfit:
             try:
-                result = undisturbed(self._device, self._cap_w, spent, lambda: self._measured(point, spent))
+                result = undisturbed(self._device, self._limit, spent, lambda: self._measured(point, spent))
             except OutOfDeviceMemory:
                 self._unfit = point.batch_size
-        return result, probe_cost(spent, self._cap_w)
+        return result, probe_cost(spent, self._limit.limit_w)
 
     def _measured(self, point: OperatingPoint, spent: list[MeterFigures]) -> ProfileCell | AbortedProbe:
-        with CappedRun(self._device, SensorLimit(self._cap_w), point.knobs, on_reading=self._read) as run:
+        with CappedRun(self._device, self._limit, point.knobs, on_reading=self._read) as run:
             run.limiter.move(point.knobs, probe=True)
             try:
                 return self._cell(point, run, spent)
             except Above as above:
-                assert self._cap_w is not None
-                return AbortedProbe(**point.fields(), cap_w=self._cap_w, power_w=above.power_w)
+                assert self._limit.limit_w is not None
+                return AbortedProbe(**point.fields(), cap_w=self._limit.limit_w, power_w=above.power_w)
 
     def _read(self, time_s: float, power_w: float) -> None:
         self._readings.append((time_s, power_w))
@@ -150,6 +151,7 @@ class ProgramProbe:
             power_mean_w=mean(powers),
             power_std_w=stdev(powers) if len(powers) > 1 else 0.0,
             power_peak_w=max(max(peak) for peak in peaks),
+            power_window_w=max(filter(None, (highest_window(peak, self._limit) for peak in peaks)), default=None),
             steps=steps,
             **last.health,
         )
