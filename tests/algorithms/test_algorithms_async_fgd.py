@@ -116,6 +116,7 @@ def test_one_module_is_the_plain_forward_gradient(example: Any, backend: str) ->
     assert_same(ours.module.state_dict(), plain.module.state_dict())
 
 
+@pytest.mark.slow
 def test_one_module_is_the_plain_forward_gradient_of_activities() -> None:
     trainable = separate_layers()
     ours, steps = trained(trainable, "modules=1,perturb=activities")

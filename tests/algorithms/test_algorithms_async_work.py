@@ -34,6 +34,7 @@ def peak(options: str, batch_size: int = 256) -> float:
     return opened(wide(), options, batch_size=batch_size).work().peak_memory_bytes
 
 
+@pytest.mark.slow
 def test_memory_includes_pairs_between_modules() -> None:
     pair = 2 * 256 * 64 * 4
     target = 256 * 8
@@ -42,6 +43,7 @@ def test_memory_includes_pairs_between_modules() -> None:
     assert four - two == pytest.approx(2 * (pair + target), rel=0.2)
 
 
+@pytest.mark.slow
 def test_memory_includes_inputs_and_parameters_of_second_passes() -> None:
     # Of four modules 3 + 2 + 1 copies of parameters, and as many inputs: three of them the batch itself.
     kept = opened(wide(), "modules=4,perturb=activities", batch_size=256).pipeline.stages

@@ -165,6 +165,7 @@ def test_resnet18_has_the_published_multiply_adds() -> None:
     assert operation(work, "forward", "convolution").kernels == 20
 
 
+@pytest.mark.slow
 def test_resnet20_has_the_published_multiply_adds() -> None:
     work = step(Example(resnet20, images()), 4)
     assert matrix_flops(work, "forward") / 2 / 4 == pytest.approx(40.8e6, rel=0.002)
@@ -246,6 +247,7 @@ def test_peak_memory_by_hand() -> None:
 # --------------------------------------------------------------------------------------- micro-batches and freezing
 
 
+@pytest.mark.slow
 def test_micro_batches_repeat_forward_and_backward() -> None:
     trainable = Example(resnet8, images())
     whole, parts, one = step(trainable, 32), step(trainable, 32, 8), step(trainable, 8)
@@ -260,6 +262,7 @@ def test_micro_batches_repeat_forward_and_backward() -> None:
     assert parts.peak_memory_bytes < 0.5 * whole.peak_memory_bytes
 
 
+@pytest.mark.slow
 def test_an_uneven_last_micro_batch_is_counted() -> None:
     trainable = Example(resnet8, images())
     work = step(trainable, 20, 8)
@@ -415,6 +418,7 @@ def test_another_model_of_the_same_trainable_is_counted_again() -> None:
     assert step(trainable, 8).data_type == "bf16"
 
 
+@pytest.mark.slow
 def test_a_batch_size_of_resnet8_takes_few_calls_however_large_it_is() -> None:
     trainable = Example(resnet8, images())
     step(trainable, 4)  # what PyTorch imports on first use

@@ -182,6 +182,7 @@ def test_a_derivative_that_is_not_finite_changes_no_parameter():
     assert torch.equal(algorithm.module[0].weight, before)
 
 
+@pytest.mark.slow
 def test_a_diverged_run_keeps_the_last_good_checkpoint(tmp_path):
     def data() -> Any:
         points = made.points()
@@ -329,6 +330,7 @@ def test_dropout_masks_are_those_of_the_step():
     assert runs[0] == runs[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["forward-gradient", "forward-gradient:perturb=differences"])
 def test_a_model_with_batch_normalisation_resumes_exactly(spec):
     """The first pass of a process must be like every other one."""

@@ -226,6 +226,7 @@ def test_estimates_are_unbiased(name, perturb):
     assert_unbiased(*made(name), Estimate(perturb), 150)
 
 
+@pytest.mark.slow
 def test_estimates_of_a_tied_weight_are_unbiased():
     assert_unbiased(*made("tied"), Estimate("activities"), 300)
 

@@ -218,11 +218,12 @@ def test_the_choice_is_the_least_of_all_feasible_cells(cap_w, limit_mb, slower, 
         for c in profile.cells
         if c.power_peak_w <= cap_w and c.memory_bytes <= limit_mb * MB
     ]
+    cap = PowerCap(cap_w, window="peak")
     if not by_hand:
         with pytest.raises((CapError, NoFeasiblePoint)):
-            plan_algorithms(profiles, curves, cap=PowerCap(cap_w), memory_bytes=limit_mb * MB)
+            plan_algorithms(profiles, curves, cap=cap, memory_bytes=limit_mb * MB)
         return
-    found = plan_algorithms(profiles, curves, cap=PowerCap(cap_w), memory_bytes=limit_mb * MB)
+    found = plan_algorithms(profiles, curves, cap=cap, memory_bytes=limit_mb * MB)
     assert found.predicted_s == pytest.approx(min(by_hand)[0])
     assert found.predicted_memory_bytes <= limit_mb * MB
     for one in found.algorithms:

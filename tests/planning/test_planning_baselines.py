@@ -70,8 +70,9 @@ def test_a_reference_that_was_stopped_says_nothing_of_higher_caps():
         ReferencePower(workload="b", batch_size=8, clock_mhz=100, power_peak_w=3.5),
         ReferencePower(workload="b", batch_size=8, clock_mhz=200, power_peak_w=3.9),
     ]
-    assert worst_case(ReferenceSet(set_version=1, powers=tuple(powers))) == {Knobs(clock_mhz=100): 3.5}
-    assert worst_case(None) == {}
+    reference = ReferenceSet(set_version=1, powers=tuple(powers))
+    assert worst_case(reference, is_windowed=False) == {Knobs(clock_mhz=100): 3.5}
+    assert worst_case(None, is_windowed=False) == {}
 
 
 def test_a_fixed_clock_that_exceeds_the_cap_for_this_workload_is_reported():
@@ -79,7 +80,7 @@ def test_a_fixed_clock_that_exceeds_the_cap_for_this_workload_is_reported():
     # References that draw little: the clock that suits them is too high for batch size 128.
     powers = tuple(p.model_copy(update={"power_peak_w": 2.0}) for p in profile.reference.powers)
     profile = profile.model_copy(update={"reference": ReferenceSet(set_version=1, powers=powers)})
-    found = plan(profile, curve(), cap=PowerCap(CAP_W))
+    found = plan(profile, curve(), cap=PowerCap(CAP_W, window="peak"))
     baseline = next(b for b in found.baselines if b.rule == "largest batch, fixed clock")
     assert (baseline.clock_mhz, baseline.feasible, baseline.speed_up) == (CLOCKS[-1], False, None)
     assert baseline.why_not == "6.3 W exceeds the cap of 4 W"

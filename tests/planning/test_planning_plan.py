@@ -63,7 +63,7 @@ def test_ties_and_near_ties_differ_in_words():
         cell(8, 6, 0.5, 4.0000001),
     )
     profile = ProfileTable(device="d", workload="w", cells=cells)
-    reasons = [c.why_not for c in plan(profile, curve({8: 1.0}), cap=PowerCap(4.0)).candidates]
+    reasons = [c.why_not for c in plan(profile, curve({8: 1.0}), cap=PowerCap(4.0, window="peak")).candidates]
     assert reasons == [
         None,
         "as fast, but takes more energy",
@@ -111,7 +111,7 @@ def test_figures_beyond_all_devices_are_refused(step_s, relative):
 
 
 def test_gain_over_caps_covers_the_whole_range():
-    found = plan(board(), curve(), cap=PowerCap(4.0))
+    found = plan(board(), curve(), cap=PowerCap(4.0, window="peak"))
     gains = found.gain_over_caps
     assert len(gains) == CAPS == 20
     assert gains[0].cap_w < min(c.power_peak_w for c in board().cells)
@@ -120,7 +120,7 @@ def test_gain_over_caps_covers_the_whole_range():
     assert gains[0].batch_size is None
     assert all(gain.feasible for gain in gains[1:])
     for gain in gains[1:]:
-        again = plan(board(), curve(), cap=PowerCap(gain.cap_w))
+        again = plan(board(), curve(), cap=PowerCap(gain.cap_w, window="peak"))
         assert (gain.batch_size, gain.clock_mhz) == (again.batch_size, again.clock_mhz)
         speed_ups = {b.rule: b.speed_up for b in again.baselines}
         assert gain.over_largest_batch == speed_ups["largest batch, fixed clock"]
@@ -214,6 +214,13 @@ def test_a_pick_that_was_measured_under_strain_is_reported():
         "the board swapped 3 MiB while this point was measured",
         "of the table",
     )
+
+
+def test_a_pick_at_its_cards_power_limit_is_reported():
+    profile = board()
+    cells = tuple(c.model_copy(update={"notices": ("power limit",)}) for c in profile.cells)
+    notes = plan(profile.model_copy(update={"cells": cells}), curve(), cap=PowerCap(None)).notes
+    assert notes == ("its clock was held below the setting while it was measured (power limit)",)
 
 
 def test_planning_a_full_grid_takes_few_calls():

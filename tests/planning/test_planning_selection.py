@@ -63,9 +63,9 @@ def check(problem: tuple[ProfileTable, SampleEfficiency, float, float]) -> None:
     if best is None:
         assert pick("wattune", profile, efficiency, SensorLimit(cap_w, margin_w=margin_w)) is None
         with pytest.raises((CapError, RecordError)):
-            plan(profile, efficiency, cap=PowerCap(cap_w, margin_w=margin_w))
+            plan(profile, efficiency, cap=PowerCap(cap_w, margin_w=margin_w, window="peak"))
         return
-    found = plan(profile, efficiency, cap=PowerCap(cap_w, margin_w=margin_w))
+    found = plan(profile, efficiency, cap=PowerCap(cap_w, margin_w=margin_w, window="peak"))
     assert found.point == best.point
     assert found.relative_time == best.step_s / best.batch_size * efficiency.at(best.batch_size).relative_samples
     assert [c.why_not for c in found.candidates].count(None) == 1
@@ -100,7 +100,7 @@ def test_the_order_of_the_cells_does_not_matter(problem, random):
 
 
 def test_a_monotone_row_is_searched_and_not_scanned(monkeypatch):
-    table = PlanningTable(board(), curve())
+    table = PlanningTable(board(), curve(), None)
     assert all(row.ordered for row in table.rows)
     asked = []
     monkeypatch.setattr(SensorLimit, "allows", lambda limit, peak_w: asked.append(peak_w) or peak_w <= limit.limit_w)
@@ -122,9 +122,8 @@ def test_a_row_with_a_dip_is_scanned():
 def test_the_cap_is_exact_and_the_margin_is_added():
     profile = ProfileTable(device="d", workload="w", cells=(cell(8, 1, 2.0, 3.0), cell(8, 2, 1.0, 4.5)))
     efficiency = curve({8: 1.0})
-    assert plan(profile, efficiency, cap=PowerCap(4.5)).clock_mhz == 2
-    assert plan(profile, efficiency, cap=PowerCap(math.nextafter(4.5, 0))).clock_mhz == 1
-    assert plan(profile, efficiency, cap=PowerCap(4.5, margin_w=0.1)).clock_mhz == 1
+    for margin_w, cap_w, clock_mhz in ((0.0, 4.5, 2), (0.0, math.nextafter(4.5, 0), 1), (0.1, 4.5, 1)):
+        assert plan(profile, efficiency, cap=PowerCap(cap_w, margin_w=margin_w, window="peak")).clock_mhz == clock_mhz
     assert plan(profile, efficiency, cap=PowerCap(None, margin_w=0.1)).clock_mhz == 2
 
 
@@ -144,7 +143,7 @@ def test_a_margin_below_zero_is_refused(margin_w):
 
 def test_a_cap_below_everything_names_the_lowest_point():
     with pytest.raises(CapError) as caught:
-        plan(board(), curve(), cap=PowerCap(1.5))
+        plan(board(), curve(), cap=PowerCap(1.5, window="peak"))
     assert "1.5 W" in str(caught.value)
     lowest = min(board().cells, key=lambda c: c.power_peak_w)
     assert f"{lowest.power_peak_w:.4g} W, with batch size 4 at 76.8 MHz" in str(caught.value)

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support import proxy_runs as made
 
 from wattune.errors import InputError, WorkloadError
 from wattune.proxy import curve, estimate, sweep
+from wattune.proxy.estimate import run_cost
 from wattune.records import SampleEfficiency
 
 
+@pytest.mark.slow
 def test_the_proxy_is_trained_and_the_workload_is_named(tmp_path):
     workload = made.with_proxy()
     got = estimate(workload, seeds=2, folder=tmp_path, processes=1)
@@ -29,6 +33,15 @@ def test_warnings_about_the_proxy_come_through_progress():
     assert lines[0][:2] == (0, 3)
     assert "warning" in lines[0][2]
     assert "evaluate_every" in lines[0][2]
+    assert lines[1][2].startswith("3 proxy runs, by their budgets as long as 3 training runs: paid back after 30 if")
+
+
+@pytest.mark.parametrize(("length", "ends"), [(1.0, "use wattune.capped"), (0.1, "saves 10% of each")])
+def test_the_cost_is_said_and_a_single_run_is_sent_to_the_session(length, ends):
+    text = run_cost(6, 12, length)
+    assert text.startswith("about 6 proxy runs (12 at most), by their budgets as long as")
+    assert f"paid back after {60 * length:.0f} " in text
+    assert text.endswith(ends)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +66,13 @@ def test_a_proxy_target_that_is_not_reached_is_refused():
 def test_no_seeds_are_refused():
     with pytest.raises(InputError, match="seeds"):
         estimate(made.with_proxy(), seeds=0)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_proxy_with_the_targets_own_data_is_a_whole_run(is_whole):
+    workload = made.workload(batch_size=16)
+    proxy = made.workload("proxy") if is_whole else made.workload("proxy", data=made.other_points)
+    got = estimate(replace(workload, proxy=proxy), seeds=1, processes=1)
+    assert got.whole_runs == is_whole
+    assert got.own_batch_size == 16
+    assert len(got.observations) == 3

@@ -33,6 +33,7 @@ def curves():
     return sweep(made.workload(), seeds=[0, 1], folder=None, processes=1)
 
 
+@pytest.mark.slow
 def test_every_batch_size_and_seed_is_trained_once(curves):
     assert [(c.batch_size, c.seed) for c in curves] == [(b, s) for b in (8, 16, 32) for s in (0, 1)]
     for curve in curves:

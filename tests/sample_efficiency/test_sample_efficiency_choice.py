@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr
 from tests.sample_efficiency.test_sample_efficiency_posterior import SIZES, runs_of
 
-from wattune.sample_efficiency.choice import choose, contenders
-from wattune.sample_efficiency.posterior import Observation, fit
+from wattune.sample_efficiency.choice import P_SWITCH, LogTimes, choose, contenders
+from wattune.sample_efficiency.mixture import size_correlation
+from wattune.sample_efficiency.posterior import CurvePosterior, Observation, fit
 
 TIMES = {size: (math.log1p(24 / size), 0.01) for size in SIZES}
 
@@ -83,3 +85,58 @@ def test_contenders_are_the_sizes_that_may_be_best() -> None:
     assert {32, 64} <= set(left)
     assert contenders(curve, {4: (0.0, 0.0)}) == (4,)
     assert contenders(curve, {}) == ()
+
+
+# --------------------------------------------------------------------------------------------- the own batch size
+
+
+def exact_p_faster(curve: CurvePosterior, times: LogTimes, rival: int, own: int) -> float:
+    """P(T(rival) < T(own)) of the mixture in closed form: the sum of the components' normal distributions."""
+    at, other = (curve.batch_sizes.index(size) for size in (rival, own))
+    spreads = curve.mixture.spreads + curve.transfer_sd**2 * size_correlation(curve.batch_sizes)
+    variances = spreads[:, at, at] + spreads[:, other, other] - 2 * spreads[:, at, other]
+    means = curve.mixture.centres[:, at] - curve.mixture.centres[:, other] + times[rival][0] - times[own][0]
+    sds = np.sqrt(variances + times[rival][1] ** 2 + times[own][1] ** 2)
+    return float(curve.mixture.shares @ ndtr(-means / sds))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.floats(30, 2000),
+    st.floats(0.0, 0.4),
+    st.floats(2, 100),
+    st.sampled_from(SIZES),
+    st.integers(0, 1000),
+    st.booleans(),
+)
+def test_no_switch_below_ninety_percent(
+    critical: float, sd: float, half: float, own: int, draw: int, whole: bool
+) -> None:
+    draws = np.random.default_rng(draw)
+    runs = [
+        Observation(size, 1000 * (1 + size / critical) * math.exp(sd * draws.normal()), True, seed)
+        for size in (4, 16, 32, 128)
+        for seed in range(2)
+    ]
+    curve = fit(runs, SIZES, whole=whole)
+    times = {size: (math.log1p(half / size), 0.01) for size in SIZES}
+    without, choice = choose(curve, times), choose(curve, times, own=own)
+    assert choice.own is not None
+    assert choice.own.rival == without.best
+    assert without.own is None
+    if without.best == own:
+        assert choice.best == own
+        assert choice.own.p_faster is choice.own.gain is None
+        return
+    assert choice.own.p_faster is not None
+    assert choice.own.gain is not None
+    assert choice.own.p_faster == pytest.approx(exact_p_faster(curve, times, without.best, own), abs=0.03)
+    assert choice.best == (without.best if choice.own.p_faster >= P_SWITCH else own)
+    assert choice.own.gain < 1
+
+
+def test_an_own_batch_size_that_never_reaches_the_target_is_not_kept() -> None:
+    runs = [*runs_of(150.0, (16, 32, 64)), Observation(128, 3000.0, False, 0)]
+    choice = choose(fit(runs, SIZES), TIMES, own=128)
+    assert choice.own is None
+    assert choice.best != 128

@@ -10,7 +10,7 @@ from wattune.errors import InputError, Interrupted, UnknownName, WorkloadError
 from wattune.proxy import CHECKPOINT_EVERY, estimate, given_times
 from wattune.proxy.run import ProxyRun
 from wattune.records import EfficiencyPoint, LearningCurve, SampleEfficiency
-from wattune.sample_efficiency.choice import observation_of, with_critical_batch_size
+from wattune.sample_efficiency.choice import observation_of, with_runs
 from wattune.sample_efficiency.posterior import Observation
 from wattune.sample_efficiency.relative_samples import last_interval
 
@@ -41,6 +41,7 @@ def test_a_rerun_requests_the_same_runs(tmp_path, monkeypatch):
     assert again.stopped_because == first.stopped_because
 
 
+@pytest.mark.slow
 def test_an_interrupted_estimate_resumes(tmp_path, monkeypatch):
     whole = estimate(made.with_proxy(), processes=1)
     train, done = ProxyRun.train, []
@@ -140,7 +141,7 @@ def test_the_critical_batch_size_of_the_runs_is_recovered(critical):
         for seed in range(5)
     ]
     points = tuple(EfficiencyPoint(batch_size=b, relative_samples=1.0 if b == 128 else 0.5) for b in sizes)
-    curve = with_critical_batch_size(SampleEfficiency(workload="points", reference_batch_size=128, points=points), runs)
+    curve = with_runs(SampleEfficiency(workload="points", reference_batch_size=128, points=points), runs)
     assert abs(math.log(curve.critical_batch_size / critical)) < 2 * curve.critical_log_sd
     assert curve.critical_log_sd < 1.3  # the prior's
 
@@ -148,9 +149,10 @@ def test_the_critical_batch_size_of_the_runs_is_recovered(critical):
 def test_runs_of_one_batch_size_imply_no_critical_batch_size():
     points = (EfficiencyPoint(batch_size=8, relative_samples=1.0),)
     curve = SampleEfficiency(workload="points", reference_batch_size=8, points=points)
-    assert with_critical_batch_size(curve, [Observation(8, 5000.0, True, 0)]) == curve
+    assert with_runs(curve, [Observation(8, 5000.0, True, 0)]).critical_batch_size is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{"strategy": "pooled"}, {"seeds": 2}])
 def test_an_estimate_of_either_strategy_states_the_critical_batch_size(arguments):
     curve = estimate(made.with_proxy(evaluate_every=32), processes=1, **arguments)

@@ -184,13 +184,13 @@ def test_the_reference_is_the_largest_size_that_reached_the_target() -> None:
 
 def test_draws_match_mean_and_covariance_and_are_reproducible() -> None:
     curve = fit(runs_of(150.0), SIZES)
-    draws = curve.draws(500, seed=3)
-    assert draws.shape == (500, 6)
-    assert draws.mean(axis=0) == pytest.approx(curve.mean, abs=1e-9)
-    assert np.cov(draws.T, bias=True) == pytest.approx(curve.covariance, abs=1e-9)
-    assert np.array_equal(draws, curve.draws(500, seed=3))
-    assert not np.array_equal(draws, curve.draws(500, seed=4))
-    assert np.all(draws[:, -1] == pytest.approx(0.0, abs=1e-6))
+    draws = curve.draws(20000, seed=3)
+    assert draws.shape == (20000, 6)
+    assert draws.mean(axis=0) == pytest.approx(curve.mean, abs=5e-3)
+    assert np.cov(draws.T, bias=True) == pytest.approx(curve.covariance, rel=0.1, abs=1e-3)
+    assert np.array_equal(draws, curve.draws(20000, seed=3))
+    assert not np.array_equal(draws, curve.draws(20000, seed=4))
+    assert np.all(draws[:, -1] == 0.0)
 
 
 def test_the_transfer_widens_the_band_unless_disabled() -> None:
@@ -261,3 +261,43 @@ def test_more_runs_narrow_the_critical_batch_size() -> None:
     before, few, many = (fit(some, SIZES) for some in ([], runs[::6], runs))
     assert before.critical_sd == pytest.approx(1.3, rel=0.05)
     assert many.critical_sd < few.critical_sd < before.critical_sd
+
+
+# ------------------------------------------------------------------------------------------------------------- clumps
+
+
+def test_the_smaller_of_two_clumps_is_left_out() -> None:
+    runs = [*runs_of(150.0, (16, 64)), *(Observation(128, n, True, s) for s, n in enumerate((1850, 1900, 9000)))]
+    curve = fit(runs, SIZES)
+    assert curve.left_out == (Observation(128, 9000, True, 2),)
+    assert curve.runs[128] == 3
+    assert np.array_equal(curve.mean, fit(runs[:-1], SIZES).mean)
+
+
+@pytest.mark.parametrize("odd", [300.0, 12000.0])
+def test_of_two_equal_clumps_the_one_off_the_curve_is_left_out(odd: float) -> None:
+    runs = [*runs_of(150.0, (16, 32, 64)), Observation(128, 1850, True, 0), Observation(128, odd, True, 1)]
+    assert fit(runs, SIZES).left_out == (Observation(128, odd, True, 1),)
+
+
+def test_a_run_that_missed_the_target_is_not_left_out() -> None:
+    runs = [*runs_of(150.0, (16, 32, 64)), Observation(128, 1850, True, 0)]
+    missed = fit([*runs, Observation(128, 20000, False, 1)], SIZES)
+    assert missed.left_out == ()
+    assert missed.mean[-2] < fit(runs, SIZES).mean[-2]
+
+
+def test_seeds_and_coarse_evaluations_form_no_clumps() -> None:
+    assert fit(runs_of(150.0, SIZES, 4, sd=0.3), SIZES).left_out == ()
+    epochs = [Observation(128, n, True, s, 1 / n / math.sqrt(12)) for s, n in enumerate((1.0, 3.0))]
+    assert fit([*epochs, Observation(16, 2.0, True, 0, 0.14)], SIZES).left_out == ()
+
+
+@given(st.floats(0.01, 0.2), st.integers(0, 100))
+@settings(max_examples=20, deadline=None)
+def test_draws_have_the_band_of_the_mixture(sd: float, seed: int) -> None:
+    curve = fit(runs_of(150.0, sd=sd), SIZES)
+    draws = np.exp(curve.draws(4000, seed=seed))
+    for place, size in enumerate(SIZES):
+        low, high = curve.band(size)
+        assert 0.07 < np.mean((draws[:, place] < low) | (draws[:, place] > high)) < 0.13 or low == high

@@ -8,9 +8,18 @@ from hypothesis import strategies as st
 from tests.sample_efficiency.test_sample_efficiency_posterior import SIZES
 from tests.support.calls import calls_of
 
-from wattune.sample_efficiency.choice import LogTimes
+from wattune.sample_efficiency.choice import LogTimes, choose
 from wattune.sample_efficiency.posterior import Observation
-from wattune.sample_efficiency.scheduler import RunScheduler, server_seconds
+from wattune.sample_efficiency.scheduler import (
+    CAREFUL,
+    NEIGHBORS,
+    REPEATED,
+    RunScheduler,
+    server_seconds,
+    verification_of,
+)
+
+VERIFYING = ("to verify the choice", "to repeat the choice and its runner-up")
 
 
 def device(half: float) -> LogTimes:
@@ -18,18 +27,25 @@ def device(half: float) -> LogTimes:
 
 
 def simulate(
-    scheduler: RunScheduler, critical: float = 150.0, sd: float = 0.1, *, draw: int = 0, budget: float = 1e9
+    scheduler: RunScheduler,
+    critical: float = 150.0,
+    sd: float = 0.1,
+    *,
+    draw: int = 0,
+    budget: float = 1e9,
+    most: int = 12,
 ) -> list[Observation]:
     """The runs that the scheduler requests, on a synthetic workload."""
     draws = np.random.default_rng(draw)
     runs: list[Observation] = []
     while (size := scheduler.next(runs)) is not None:
-        assert size in scheduler.contenders or len({run.batch_size for run in runs}) < 3
+        is_first = len({run.batch_size for run in runs}) < 3
+        assert size in scheduler.contenders or is_first or scheduler.reason in VERIFYING
         needed = 1000 * (1 + size / critical) * math.exp(sd * draws.normal())
         allowed = min(budget, scheduler.budget(size) or budget)
         seed = sum(run.batch_size == size for run in runs)
         runs.append(Observation(size, min(needed, allowed), needed <= allowed, seed))
-        assert len(runs) <= 12
+        assert len(runs) <= most
     return runs
 
 
@@ -203,3 +219,71 @@ def test_one_step_takes_few_calls() -> None:
     scheduler = RunScheduler(SIZES, log_step_times=device(24))
     runs = simulate(scheduler, 150.0, 0.2)
     assert calls_of(lambda: scheduler.next(runs)) < 2500
+
+
+# ------------------------------------------------------------------------------------------------------- verification
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.floats(20, 3000),
+    st.floats(0.0, 0.3),
+    st.floats(2, 60),
+    st.sampled_from(SIZES),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_the_own_batch_size_is_always_one_of_the_runs(
+    critical: float, sd: float, half: float, own: int, whole: bool, draw: int
+) -> None:
+    scheduler = RunScheduler(SIZES, log_step_times=device(half), own=own, whole=whole)
+    runs = simulate(scheduler, critical, sd, draw=draw)
+    assert own in {run.batch_size for run in runs} or not runs
+    assert runs or scheduler.contenders == (own,)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(20, 3000), st.floats(0.0, 0.3), st.floats(2, 60), st.booleans(), st.booleans(), st.integers(0, 1000))
+def test_the_choice_and_its_neighbors_have_runs_at_the_end(
+    critical: float, sd: float, half: float, whole: bool, careful: bool, draw: int
+) -> None:
+    scheduler = RunScheduler(SIZES, log_step_times=device(half), whole=whole, verification=CAREFUL if careful else None)
+    runs = simulate(scheduler, critical, sd, draw=draw, most=18 if careful else 12)
+    if not runs or scheduler.reason.endswith(" runs"):
+        return
+    counts = scheduler.posterior.runs
+    place = SIZES.index(choose(scheduler.posterior, device(half)).best)
+    plausible = RunScheduler(SIZES, log_step_times=device(half)).contenders
+    assert all(counts[size] for size in SIZES[max(0, place - 1) : place + 2] if size in plausible)
+    assert counts[SIZES[place]] >= (3 if careful else 2 if whole else 1)
+
+
+def test_a_third_run_is_made_where_two_differ() -> None:
+    times = {16: (0.0, 0.0), 32: (-1.0, 0.0), 64: (0.0, 0.0)}
+
+    def next_after(ratio: float) -> int | None:
+        runs = [Observation(size, 1000.0, True, seed) for size in times for seed in range(2)]
+        runs[3] = Observation(32, 1000.0 * ratio, True, 1)
+        return RunScheduler(list(times), log_step_times=times, whole=True).next(runs)
+
+    assert next_after(1.3) is None
+    assert next_after(1.4) == 32
+
+
+def test_an_unknown_device_has_no_choice_to_verify() -> None:
+    scheduler = RunScheduler(SIZES, own=32)
+    runs = simulate(scheduler, sd=0.02)
+    assert scheduler.reason not in VERIFYING
+    assert 32 in {run.batch_size for run in runs}
+
+
+def test_an_own_batch_size_that_the_device_cannot_run_is_not_trained() -> None:
+    times = {size: value for size, value in device(24).items() if size <= 32}
+    scheduler = RunScheduler(SIZES, log_step_times=times, own=128)
+    assert {run.batch_size for run in simulate(scheduler)} <= {4, 8, 16, 32}
+
+
+def test_the_effort_depends_on_the_kind_of_run_unless_it_is_asked_for() -> None:
+    assert verification_of(whole=False) == NEIGHBORS
+    assert verification_of(whole=True) == REPEATED
+    assert {verification_of(whole=whole, careful=True) for whole in (False, True)} == {CAREFUL}

@@ -38,8 +38,8 @@ class Telling(SimulatedDevice):
         self.happens = [event for event in self.happens if event not in due]
         return due
 
-    def arm_guard(self, cap_w, max_temp_c=None):
-        self.handed.append((cap_w, max_temp_c, self.current()["clock_mhz"]))
+    def arm_guard(self, limit):
+        self.handed.append((limit.limit_w, limit.max_temp_c, self.current()["clock_mhz"]))
 
 
 def long(**changes):
@@ -79,6 +79,7 @@ def test_a_cap_that_cannot_be_kept_is_named():
     assert "W at the lowest setting, above the cap of 3 W" in record.reason
 
 
+@pytest.mark.slow
 def test_a_board_that_does_not_tell_its_temperature_any_more_is_stopped_for_safety():
     class Numb(Telling):
         numb_s = (4.0, 5.5)  # short enough to be waited for
@@ -134,6 +135,7 @@ def test_a_board_that_does_not_tell_its_temperature_is_refused():
     assert device.now_s() == 0
 
 
+@pytest.mark.slow
 def test_the_board_guards_the_limits_as_well():
     device = Telling()
     train(device, made.workload(), made.plan(cap_w=5.0), max_temp_c=95.0)
@@ -143,7 +145,7 @@ def test_the_board_guards_the_limits_as_well():
     assert free.handed == []
 
     class Refusing(Telling):
-        def arm_guard(self, cap_w, max_temp_c=None):
+        def arm_guard(self, limit):
             raise DeviceError("the agent has gone")
 
     refusing = Refusing()

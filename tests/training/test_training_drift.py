@@ -61,6 +61,7 @@ def test_a_board_that_draws_less_is_taken_to_a_higher_clock(plan):
     assert TrainingRecord.parse(record.dump()) == record
 
 
+@pytest.mark.slow
 def test_a_board_that_draws_more_is_brought_down_before_the_cap_is_broken_for_long(plan):
     higher = plan.model_copy(update={"cap_w": 1.2 * plan.predicted_peak_w})
     record = trained(higher, Fault(kind="power", time_s=0, duration_s=FOR_EVER, gain=1.1))

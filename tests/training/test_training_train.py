@@ -81,6 +81,7 @@ def test_the_meter_agrees_with_what_was_really_used():
     assert abs(record.above_cap_s - record.exact.above_cap_s) <= 0.01 * record.exact.above_cap_s + window_s
 
 
+@pytest.mark.slow
 def test_evaluations_take_time_on_the_device():
     few, many = (train(made.nano(), made.workload(target=None, evaluate_every=n), made.plan()) for n in (1024, 64))
     assert len(few.evaluations) == 2
@@ -142,6 +143,7 @@ def test_a_spike_is_seen_answered_and_recorded():
     assert record.ended == "budget used up"
 
 
+@pytest.mark.slow
 def test_a_cap_that_no_setting_keeps_ends_the_training_for_safety(tmp_path):
     device = made.nano()
     record = train(device, made.workload(target=None, budget_samples=10**6), made.plan(cap_w=3.0))
@@ -201,6 +203,7 @@ def test_resuming_what_is_finished_does_nothing_and_gives_the_record(tmp_path):
     assert same(again, first)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_the_first_tenth_of_an_older_version_is_resumed(tmp_path):
     expected = {"from_samples": 64, "progress": 0.99, "progress_low": 0.98, "progress_high": 1.0, "runs": 2}
     workload = made.workload(target=None, budget_samples=1024)
@@ -248,6 +251,7 @@ def test_a_checkpoint_with_the_guard_of_an_older_version_is_resumed(tmp_path):
     assert same(train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=path, resume=True), whole)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_from_before_0_1_0_is_resumed(tmp_path):
     workload, plan, path = made.workload(target=None, budget_samples=1024), made.plan(cap_w=4.27), tmp_path / "parts"
     whole = train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=tmp_path / "whole")
@@ -256,6 +260,7 @@ def test_a_checkpoint_from_before_0_1_0_is_resumed(tmp_path):
     assert same(resumed, whole)
 
 
+@pytest.mark.slow
 def test_a_kill_between_two_evaluations_repeats_less_than_an_interval(tmp_path, monkeypatch):
     workload, path = made.workload(target=None, budget_samples=1024), tmp_path / "c"
     whole = train(made.nano(), workload, made.plan(), checkpoint=tmp_path / "whole")
@@ -319,6 +324,7 @@ def test_a_metric_that_is_not_a_number_ends_the_training():
     assert device.current() == device.combinations()[-1]
 
 
+@pytest.mark.slow
 def test_a_sensor_that_is_away_for_a_moment_is_asked_again():
     whole = train(made.nano(), made.workload(target=None), made.plan())
     device = made.nano(faults=[Fault(kind="dropout", time_s=2.0, duration_s=1.5)])
@@ -345,6 +351,7 @@ def test_training_never_continues_without_readings(tmp_path, cap_w):
     assert device.current() == device.combinations()[-1]
 
 
+@pytest.mark.slow
 def test_training_resumes_after_a_safety_stop(tmp_path):
     workload, plan, path = made.workload(target=None), made.plan(), tmp_path / "c"
     whole = train(made.nano(), workload, plan)
@@ -405,6 +412,7 @@ def test_a_training_shorter_than_the_first_reading_has_a_record():
     assert record.readings == 1
 
 
+@pytest.mark.slow
 def test_what_profiling_cost_against_this_training():
     cost = ProfileCost(time_s=100.0, energy_j=400.0, above_cap_s=0.0, probes=12)
     rule = Baseline(batch_size=32, clock_mhz=307.2, feasible=True, rule="largest batch, fixed clock", speed_up=1.5)

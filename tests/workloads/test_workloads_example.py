@@ -84,6 +84,7 @@ def test_the_reference_set_of_this_version_is_unchanged():
     }
 
 
+@pytest.mark.slow
 def test_the_reference_set_can_be_trained():
     for workload in reference_workloads():
         workload.check()

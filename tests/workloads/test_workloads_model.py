@@ -208,6 +208,7 @@ class TestBuiltIn:
         assert sum(p.numel() for p in model.parameters()) == parameters
         assert multiply_adds(model, torch.zeros(1, 3, pixels, pixels)) / 1e6 == pytest.approx(million, rel=0.002)
 
+    @pytest.mark.slow
     def test_the_table_in_the_docs_is_right(self):
         text = (Path(__file__).parents[2] / "docs" / "workload-file.md").read_text()
         table = text[text.index("## Models by name") :]

@@ -79,6 +79,7 @@ def test_a_description_has_the_optimizer_and_the_augmentation_of_a_workload():
     assert set(made().augmentation.model_dump()) == {f.name for f in fields(Augmentation)}
 
 
+@pytest.mark.slow
 def test_the_served_example_trains_the_examples_proxy(short):
     weights, file = short
     model = ServedModel.parse(served_example(file).dump())  # as it comes over the wire

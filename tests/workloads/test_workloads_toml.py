@@ -311,3 +311,11 @@ def test_any_damage_gives_a_workload_or_a_one_line_error(tmp_path, inserted, pla
         load_workload(path)
     except InputError as error:
         assert "\n" not in str(error)  # noqa: PT017
+
+
+def test_the_own_batch_size_is_the_targets_and_not_the_proxys(tmp_path):
+    top = "batch_sizes = [8, 16]\nbatch_size = 16\n"
+    proxy = '[proxy]\nbatch_sizes = [4, 8]\n[proxy.data]\nsource = "digits"\n'
+    workload = load_workload(written(tmp_path, top + SMALL + proxy))
+    assert workload.batch_size == 16
+    assert workload.proxy.batch_size is None

@@ -328,3 +328,9 @@ def test_a_metric_that_cannot_be_computed_is_found_before_training(score):
 def test_a_batch_larger_than_the_training_part_is_refused():
     with pytest.raises(WorkloadError, match="at most the 40 training samples"):
         classification(batch_sizes=(8, 64), evaluate_every=64, budget_samples=640).check()
+
+
+def test_the_own_batch_size_is_one_of_the_batch_sizes() -> None:
+    assert classification(batch_sizes=(8, 16), batch_size=16).batch_size == 16
+    with pytest.raises(WorkloadError, match="batch_size"):
+        classification(batch_sizes=(8, 16), batch_size=12)

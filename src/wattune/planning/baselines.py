@@ -6,11 +6,13 @@ fixed clock" its Baseline 2, "fastest" its exhaustive search; the other two take
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from wattune.cap import SensorLimit
 from wattune.errors import UnknownName
 from wattune.planning.candidates import CENSORED, fastest, figures, rank, why_above, why_stopped
+from wattune.planning.own_batch_size import pick_from
 from wattune.planning.table import Option, PlanningTable
 from wattune.point import OperatingPoint
 from wattune.records import AbortedProbe, Candidate, CapGain, ProfileTable, SampleEfficiency
@@ -52,7 +54,7 @@ def pick(rule: str, profile: ProfileTable, efficiency: SampleEfficiency, limit: 
     """
     if rule not in RULES:
         raise UnknownName("rule", rule, RULES)
-    table = PlanningTable(profile, efficiency)
+    table = PlanningTable(profile, efficiency, limit.window_s)
     choice = choose(rule, table, limit)
     if choice is None:
         return None
@@ -67,7 +69,10 @@ def fields(choice: RulePick, table: PlanningTable) -> dict[str, object]:
 
 def choose(rule: str, table: PlanningTable, limit: SensorLimit) -> RulePick | None:
     """The pick of this rule from a table that is already arranged."""
-    if rule in ("wattune", "fastest"):
+    if rule == "wattune":
+        pick = pick_from(table, limit)
+        return None if pick is None else RulePick(pick.option, True, None)
+    if rule == "fastest":
         option = fastest(table.rows, limit)
         return None if option is None else RulePick(option, True, None)
     batch_size = max(table.largest_shape) if rule.startswith("largest batch") else _best_batch(table)
@@ -76,26 +81,27 @@ def choose(rule: str, table: PlanningTable, limit: SensorLimit) -> RulePick | No
     return (_at_fixed_setting if rule.endswith("fixed clock") else _at_own_setting)(table, batch_size, limit)
 
 
-def gain_over_caps(table: PlanningTable, margin_w: float = 0.0) -> tuple[CapGain, ...]:
-    """The gain over the two fixed-clock rules under each of ``CAPS`` caps.
+def gain_over_caps(table: PlanningTable, limit: SensorLimit) -> tuple[CapGain, ...]:
+    """The gain over the two fixed-clock rules under each of ``CAPS`` caps, with the margin and window of ``limit``.
 
-    The caps are spaced evenly from 1 % below the lowest measured peak power to 1 % above the highest; those without a
+    The caps are spaced evenly from 1 % below the lowest measured power to 1 % above the highest; those without a
     feasible point or without a gain are included. Empty if nothing was measured. A table made for one cap (staircase)
     has few of the points that other caps would choose between: only a full grid shows the whole picture.
     """
-    peaks_w = [option.peak_w for option in table.at.values()]
-    if not peaks_w:
+    powers_w, margin_w = [option.capped_w for option in table.at.values()], limit.margin_w
+    if not powers_w:
         return ()
-    low_w, high_w = 0.99 * (min(peaks_w) + margin_w), 1.01 * (max(peaks_w) + margin_w)
+    low_w, high_w = 0.99 * (min(powers_w) + margin_w), 1.01 * (max(powers_w) + margin_w)
     limits_w = [low_w + (high_w - low_w) * i / (CAPS - 1) for i in range(CAPS)]
-    return tuple(_gain(table, SensorLimit(limit_w, margin_w)) for limit_w in limits_w)
+    return tuple(_gain(table, replace(limit, limit_w=limit_w)) for limit_w in limits_w)
 
 
 def _gain(table: PlanningTable, limit: SensorLimit) -> CapGain:
     assert limit.limit_w is not None
-    option = fastest(table.rows, limit)
-    if option is None:
-        return CapGain(cap_w=limit.limit_w, feasible=any(limit.allows(o.peak_w) for o in table.at.values()))
+    pick = pick_from(table, limit)
+    if pick is None:
+        return CapGain(cap_w=limit.limit_w, feasible=any(limit.allows(o.capped_w) for o in table.at.values()))
+    option = pick.option
     return CapGain(
         cap_w=limit.limit_w,
         feasible=True,
@@ -122,11 +128,11 @@ def _best_batch(table: PlanningTable) -> int | None:
 
 def _at_own_setting(table: PlanningTable, batch_size: int, limit: SensorLimit) -> RulePick | None:
     options = [option for option in table.at.values() if option.cell.batch_size == batch_size]
-    allowed = [option for option in options if limit.allows(option.peak_w)]
+    allowed = [option for option in options if limit.allows(option.capped_w)]
     if allowed:
         return _judged(min(allowed, key=rank), limit)
     if options:
-        return _judged(min(options, key=lambda option: (option.peak_w, rank(option))), limit)
+        return _judged(min(options, key=lambda option: (option.capped_w, rank(option))), limit)
     probes = [probe for probe in table.profile.aborted if probe.batch_size == batch_size]
     return _stopped(min(probes, key=lambda probe: probe.power_w), limit)
 
@@ -151,8 +157,8 @@ def _at_fixed_setting(table: PlanningTable, batch_size: int, limit: SensorLimit)
 
 
 def _judged(option: Option, limit: SensorLimit) -> RulePick:
-    if not limit.allows(option.peak_w):
-        return RulePick(option, False, why_above(option.peak_w, limit))
+    if not limit.allows(option.capped_w):
+        return RulePick(option, False, why_above(option.capped_w, limit))
     return RulePick(option, True, CENSORED if option.relative_time is None else None)
 
 

@@ -29,7 +29,8 @@ def figures(option: Option, reference_samples: float | None) -> dict[str, Any]:
         "relative_time": time,
         "predicted_s": predicted_s,
         "predicted_j": None if predicted_s is None else predicted_s * option.mean_w,
-        "predicted_peak_w": option.peak_w,
+        "predicted_peak_w": option.cell.power_peak_w,
+        "predicted_window_w": option.capped_w if option.is_windowed else None,
     }
 
 
@@ -51,14 +52,14 @@ def candidates(
     return tuple(sorted([*entries, *too_large], key=lambda candidate: candidate.point.order))
 
 
-def why_above(power_peak_w: float, limit: SensorLimit) -> str:
-    """The reason why a point with this peak power is not feasible."""
+def why_above(power_w: float, limit: SensorLimit) -> str:
+    """The reason why a point with this power is not feasible."""
     limit_w = limit.limit_w or 0.0
     if limit.margin_w:
-        return f"{power_peak_w:.4g} W and the margin of {limit.margin_w:g} W exceed the cap of {limit_w:g} W"
+        return f"{power_w:.4g} W and the margin of {limit.margin_w:g} W exceed the cap of {limit_w:g} W"
     # More digits if four would print the same number twice.
-    digits = 9 if f"{power_peak_w:.4g}" == f"{limit_w:.4g}" else 4
-    return f"{power_peak_w:.{digits}g} W exceeds the cap of {limit_w:.{digits}g} W"
+    digits = 9 if f"{power_w:.4g}" == f"{limit_w:.4g}" else 4
+    return f"{power_w:.{digits}g} W exceeds the cap of {limit_w:.{digits}g} W"
 
 
 def why_stopped(probe: AbortedProbe, limit: SensorLimit) -> str:
@@ -87,8 +88,8 @@ def why_slower(option: Option, pick: Option) -> str | None:
 
 
 def _measured(option: Option, reference_samples: float | None, limit: SensorLimit, pick: Option) -> Candidate:
-    feasible = limit.allows(option.peak_w)
-    why_not = why_slower(option, pick) if feasible else why_above(option.peak_w, limit)
+    feasible = limit.allows(option.capped_w)
+    why_not = why_slower(option, pick) if feasible else why_above(option.capped_w, limit)
     return Candidate(**figures(option, reference_samples), feasible=feasible, why_not=why_not)
 
 
@@ -106,7 +107,7 @@ def rank(option: Option) -> tuple[Any, ...]:
     """Sort key of options, the smallest being the best; by step time if the samples are unknown."""
     time = option.step_s if option.relative_time is None else option.relative_time
     shape, knobs = option.point.shape, option.point.knobs
-    return (time, time * option.mean_w, option.peak_w, -shape.batch, -shape.micro, knobs.order)
+    return (time, time * option.mean_w, option.capped_w, -shape.batch, -shape.micro, knobs.order)
 
 
 def _fastest_of(row: OptionRow, limit: SensorLimit) -> Option | None:
@@ -114,8 +115,8 @@ def _fastest_of(row: OptionRow, limit: SensorLimit) -> Option | None:
     if options[0].relative_time is None:
         return None
     if not row.ordered:
-        return min((option for option in options if limit.allows(option.peak_w)), key=rank, default=None)
-    feasible = bisect_right(options, False, key=lambda option: not limit.allows(option.peak_w))
+        return min((option for option in options if limit.allows(option.capped_w)), key=rank, default=None)
+    feasible = bisect_right(options, False, key=lambda option: not limit.allows(option.capped_w))
     return options[feasible - 1] if feasible else None
 
 

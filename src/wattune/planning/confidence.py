@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import mean
 from typing import Final
 
@@ -16,11 +16,11 @@ from wattune.planning.candidates import fastest, rank
 from wattune.planning.table import Option, PlanningTable
 from wattune.records import Plan, ProfileCell, ProfileTable, Robustness, SampleEfficiency
 from wattune.sample_efficiency.choice import assess
-from wattune.search.observation import PointStats, SensorModel
+from wattune.search.observation import capped_powers, highest_power
 
 
 def confidence(
-    profile: ProfileTable, efficiency: SampleEfficiency, limit: SensorLimit, pick: Option
+    table: PlanningTable, efficiency: SampleEfficiency, limit: SensorLimit, pick: Option
 ) -> dict[str, float | None]:
     """The plan's fields ``p_best``, ``expected_loss`` and ``p_over_cap``; None if the records do not tell.
 
@@ -28,7 +28,8 @@ def confidence(
     step time and of its samples.
     """
     choice = None
-    times = log_step_times(profile, limit)
+    profile = table.profile
+    times = feasible_log_times(table, limit)
     sizes = [point.batch_size for point in efficiency.points if point.relative_samples and point.batch_size in times]
     covariance = _covariance(efficiency, sizes)
     if covariance is not None and pick.cell.batch_size in sizes:
@@ -42,6 +43,12 @@ def confidence(
     }
 
 
+def feasible_log_times(table: PlanningTable, limit: SensorLimit) -> dict[int, tuple[float, float]]:
+    """``log_step_times`` of a table that is already arranged."""
+    profile = table.profile
+    return _log_times(profile, [c for c in profile.measured if limit.allows(table.at[c.point].capped_w)])
+
+
 def robustness(plan: Plan, tables: Iterable[ProfileTable], efficiency: SampleEfficiency) -> Robustness:
     """The pick of ``plan`` on other boards, each given by its exact table."""
     limit, point = plan.limit, plan.point
@@ -49,9 +56,9 @@ def robustness(plan: Plan, tables: Iterable[ProfileTable], efficiency: SampleEff
     losses: list[float] = []
     for profile in tables:
         draws += 1
-        table = PlanningTable(profile, efficiency)
+        table = PlanningTable(profile, efficiency, limit.window_s)
         pick, other_pick = table.at.get(point), fastest(table.rows, limit)
-        over_cap += pick is None or not limit.allows(pick.peak_w)
+        over_cap += pick is None or not limit.allows(pick.capped_w)
         if other_pick is None:
             unkept += 1
             continue
@@ -60,7 +67,7 @@ def robustness(plan: Plan, tables: Iterable[ProfileTable], efficiency: SampleEff
         own = [
             option
             for option in table.at.values()
-            if option.point.batch_size == plan.batch_size and limit.allows(option.peak_w)
+            if option.point.batch_size == plan.batch_size and limit.allows(option.capped_w)
         ]
         if own:
             losses.append(rank(min(own, key=rank))[0] / rank(other_pick)[0] - 1)
@@ -86,12 +93,9 @@ def _covariance(efficiency: SampleEfficiency, sizes: list[int]) -> NDArray[np.fl
 def _over(profile: ProfileTable, cell: ProfileCell, limit_w: float) -> float | None:
     if cell.p_above_cap is not None and profile.cost is not None and profile.cost.cap_w == limit_w:
         return cell.p_above_cap  # a guided profile knows the points around it as well
-    step_s, mean_w, peak_w, scatter_w = cell.step_s, cell.power_mean_w, cell.power_peak_w, cell.power_std_w
-    if step_s is None or mean_w is None or peak_w is None or scatter_w is None or cell.steps is None:
+    if cell.power_std_w is None or cell.steps is None:
         return None
-    readings = SensorModel(window_s=profile.sensor_window_s or 0.0)
-    stats = PointStats.of(readings, step_s, mean_w, peak_w, step_s * cell.steps)
-    highest_w, sd_w = stats.highest_w(readings, scatter_w)
+    highest_w, sd_w = highest_power(cell, profile.sensor_window_s or 0.0, profile.cap_window_s)
     return float(ndtr((highest_w - limit_w) / sd_w))
 
 
@@ -106,17 +110,22 @@ def log_step_times(profile: ProfileTable, limit: SensorLimit) -> dict[int, tuple
     point of a row, a guided profile may have left out settings that stay under the cap, since no plausible number of
     samples would make them the best: the standard deviation then includes what such a setting might save.
     """
-    cells = profile.measured
-    allowed = [cell for cell in cells if limit.allows(_known(cell.power_peak_w))]
-    highest = max((cell.knobs.first or 0.0 for cell in allowed), default=0.0)
-    limited_shapes = {cell.shape for cell in cells if not limit.allows(_known(cell.power_peak_w))}
+    capped_w = capped_powers(profile, limit.window_s)
+    return _log_times(profile, [cell for cell in profile.measured if limit.allows(capped_w(cell))])
+
+
+def _log_times(profile: ProfileTable, allowed: Sequence[ProfileCell]) -> dict[int, tuple[float, float]]:
+    highest = {name: max(cell.knobs[name] for cell in allowed) for name in (allowed[0].knobs if allowed else ())}
+    allowed_points = {cell.point for cell in allowed}
+    limited_shapes = {cell.shape for cell in profile.measured if cell.point not in allowed_points}
     limited_shapes |= {probe.shape for probe in profile.aborted}
     times: dict[int, tuple[float, float]] = {}
     for size in sorted({cell.batch_size for cell in allowed}):
         best = min((cell for cell in allowed if cell.batch_size == size), key=_seconds)
-        sd, setting = _sd(best), best.knobs.first  # a guided profile sets one knob at most
-        if profile.strategy == "guided" and setting and best.shape not in limited_shapes:
-            sd = math.hypot(sd, math.log(highest / setting) / 2)
+        sd = _sd(best)
+        if profile.strategy == "guided" and best.shape not in limited_shapes:
+            left_out = max((math.log(highest[name] / value) for name, value in best.knobs.items()), default=0.0)
+            sd = math.hypot(sd, left_out / 2)
         times[size] = (math.log(_seconds(best)), sd)
     return times
 

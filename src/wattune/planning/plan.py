@@ -7,8 +7,9 @@ import shlex
 from wattune.cap import PowerCap, SensorLimit
 from wattune.errors import CapError, InputError, NoFeasiblePoint, RecordError
 from wattune.planning.baselines import BASELINES, choose, fields, gain_over_caps
-from wattune.planning.candidates import candidates, fastest, figures, needed, why_slower, within
+from wattune.planning.candidates import candidates, figures, needed, why_slower, within
 from wattune.planning.confidence import confidence
+from wattune.planning.own_batch_size import own_fields, pick_from, why_no_own
 from wattune.planning.table import Option, PlanningTable
 from wattune.records import (
     Baseline,
@@ -48,7 +49,8 @@ def plan(
 ) -> Plan:
     """Choose batch size and clock together: the measured point that trains fastest and stays under the cap.
 
-    A point stays under the cap if its ``power_peak_w`` plus the margin is at most the cap. For a cap at the terminals
+    A point stays under the cap if its power plus the margin is at most the cap: the highest mean over the cap's window,
+    with its error, or the highest reading. For a cap at the terminals
     of the supply, the profile's ``supply`` says how much of it is left to the module. ``target`` is that of the curve.
     The names of the workloads may differ, since the curve is that of a proxy.
 
@@ -60,14 +62,15 @@ def plan(
     any feasible point; RecordError if the records do not fit together.
     Source: arXiv 2502.18323, Algorithm 1.
     """
-    limit = cap.at_sensor(profile.supply)
+    limit = cap.at_sensor(profile.supply, profile.sensor_window_s)
     whole, (profile, efficiency, notes) = profile, _at_size(profile, efficiency, batch_size)
     one_size = profile is not whole
     profile, too_large = within(profile, memory_bytes)
-    table = PlanningTable(profile, efficiency)
-    pick = fastest(table.rows, limit)
-    if pick is None:
+    table = PlanningTable(profile, efficiency, limit.window_s)
+    chosen = pick_from(table, limit)
+    if chosen is None:
         raise _why_nothing(table, limit)
+    pick, why_no_rival = chosen.option, why_no_own(table, chosen)
     source = profile.provenance
     if profile.program is not None and pick.cell.power_limit_w is not None:
         notes += (NOT_PINNED,)
@@ -75,18 +78,25 @@ def plan(
         **figures(pick, table.reference_samples),
         step_s=pick.step_s,
         power_mean_w=pick.mean_w,
-        **confidence(profile, efficiency, limit, pick),
+        **confidence(table, efficiency, limit, pick),
+        **own_fields(table, limit, chosen),
         cap_w=limit.limit_w,
         cap_side=cap.side,
         supply_cap_w=cap.supply_w,
         supply=profile.supply,
         margin_w=limit.margin_w,
+        cap_window_s=limit.window_s,
         memory_limit_bytes=memory_bytes,
         predicted_memory_bytes=needed(profile).get(pick.point.shape),
-        notes=(*notes, *_notes(pick.cell, efficiency), *profile.notes),
+        notes=(
+            *notes,
+            *(() if why_no_rival is None or one_size else (why_no_rival,)),
+            *_notes(pick.cell, efficiency),
+            *profile.notes,
+        ),
         candidates=candidates(table, limit, pick, too_large),
         baselines=() if one_size else _baselines(table, limit, pick),
-        gain_over_caps=gain_over_caps(table, limit.margin_w),
+        gain_over_caps=gain_over_caps(table, limit),
         device=profile.device,
         workload=profile.workload,
         algorithm=profile.algorithm,
@@ -195,9 +205,16 @@ def _notes(cell: ProfileCell, efficiency: SampleEfficiency) -> tuple[str, ...]:
             f"{point.censored} of {point.runs} proxy runs at batch size {cell.batch_size} did not reach the target: "
             "it needs more samples than this plan assumes"
         )
+    if left_out := [run for run in efficiency.observations if run.batch_size == cell.batch_size and run.left_out]:
+        notes.append(
+            f"the proxy runs at batch size {cell.batch_size} form two clumps far apart, by another recipe or a seed "
+            f"that diverged: {len(left_out)} of them are not in its samples"
+        )
     if cell.disturbed:
         what = cell.throttled or (f"{cell.over_current} over-current events",)
         notes.append(f"the board was throttled while this point was measured ({', '.join(what)})")
+    if cell.notices:
+        notes.append(f"its clock was held below the setting while it was measured ({', '.join(cell.notices)})")
     if cell.swapped_bytes:
         notes.append(f"the board swapped {cell.swapped_bytes / 2**20:.0f} MiB while this point was measured")
     return tuple(notes)
@@ -205,13 +222,14 @@ def _notes(cell: ProfileCell, efficiency: SampleEfficiency) -> tuple[str, ...]:
 
 def _why_nothing(table: PlanningTable, limit: SensorLimit) -> CapError | NoFeasiblePoint:
     """The reason why no point could be chosen."""
-    if any(limit.allows(option.peak_w) for option in table.at.values()):
+    if any(limit.allows(option.capped_w) for option in table.at.values()):
         return NoFeasiblePoint(
             "no proxy run reached the target at any batch size that stays under the cap",
             value=", ".join(str(b) for b, relative in table.relative_samples.items() if relative is None),
             hint="estimate with a larger budget or a lower proxy target",
         )
-    powers = [(option.peak_w, point, "peak") for point, option in table.at.items()]
+    kind = "peak" if limit.window_s is None else f"mean over {limit.window_s:g} s"
+    powers = [(option.capped_w, point, kind) for point, option in table.at.items()]
     stopped = [(probe.power_w, point, "reading of a stopped probe") for point, probe in table.aborted.items()]
     power_w, point, what = min(powers or stopped)
     if limit.allows(power_w):

@@ -14,12 +14,14 @@ from wattune.records import (
     ReferenceSet,
     SampleEfficiency,
 )
+from wattune.search.observation import capped_powers
 
 
 class Option(NamedTuple):
     """A measured cell and its ``relative_time``: device seconds per sample, times the relative samples.
 
-    ``relative_time`` is None if no proxy run of the batch size reached the target. Powers in watts.
+    ``relative_time`` is None if no proxy run of the batch size reached the target. Powers in watts; ``capped_w`` is the
+    one that is compared with a cap: the highest reading or, ``is_windowed``, the highest mean over the cap's window.
     Source: arXiv 2502.18323, section 3, equations 2 and 3.
     """
 
@@ -28,13 +30,14 @@ class Option(NamedTuple):
     relative_time: float | None
     step_s: float
     mean_w: float
-    peak_w: float
+    capped_w: float
+    is_windowed: bool
 
 
 class OptionRow(NamedTuple):
     """The options of one batch size and micro-batch size, by ascending knobs.
 
-    ``ordered``: peak power never falls and relative time always falls towards higher knobs, so the highest ones that
+    ``ordered``: power never falls and relative time always falls towards higher knobs, so the highest ones that
     stay under a cap are the fastest, and a binary search finds them.
     """
 
@@ -47,10 +50,11 @@ class PlanningTable:
     """Everything that the rules need, arranged once, so that a pick under another cap is cheap.
 
     Raises: RecordError if profile and curve were made with different algorithms, nothing was measured, the curve lacks
-    a measured batch size, or the figures are beyond any real device.
+    a measured batch size, or the figures are beyond any real device. ``window_s``: that of the cap, see
+    ``wattune.cap.SensorLimit``.
     """
 
-    def __init__(self, profile: ProfileTable, efficiency: SampleEfficiency):
+    def __init__(self, profile: ProfileTable, efficiency: SampleEfficiency, window_s: float | None):
         if learns_as(profile.algorithm) != learns_as(efficiency.algorithm):
             raise RecordError(
                 "the efficiency curve belongs to another training algorithm",
@@ -67,13 +71,14 @@ class PlanningTable:
                 hint="profile smaller batch sizes",
             )
         self.profile = profile
+        self.efficiency = efficiency
         self.reference_samples = efficiency.reference_samples
         relative_samples = {b: efficiency.at(b).relative_samples for b in sorted({cell.batch_size for cell in cells})}
-        self.rows = tuple(_rows(cells, relative_samples, self.reference_samples or 1.0))
+        self.rows = tuple(_rows(profile, window_s, relative_samples, self.reference_samples or 1.0))
         self.at = {option.point: option for row in self.rows for option in row.options}
         self.combinations = sorted({point.knobs for point in self.at if point.knobs})
         self.aborted = {probe.point: probe for probe in profile.aborted}
-        self.worst_case_w = worst_case(profile.reference)
+        self.worst_case_w = worst_case(profile.reference, is_windowed=window_s is not None)
         # Shapes that fit in memory, which those of stopped probes did as well. Ascending shapes end with the largest
         # micro-batch size of each batch size.
         self.largest_shape = {shape.batch: shape for shape in sorted(p.shape for p in (*self.at, *self.aborted))}
@@ -81,8 +86,8 @@ class PlanningTable:
         self.relative_samples = {b: curve.get(b) for b in self.largest_shape}
 
 
-def worst_case(reference: ReferenceSet | None) -> dict[Knobs, float]:
-    """Knobs -> the highest peak power of all reference workloads, in watts.
+def worst_case(reference: ReferenceSet | None, *, is_windowed: bool) -> dict[Knobs, float]:
+    """Knobs -> the highest power of all reference workloads, in watts: mean over a window, or peak.
 
     Only knobs at which every reference workload was measured to the end: at any others the worst is unknown.
     """
@@ -92,20 +97,24 @@ def worst_case(reference: ReferenceSet | None) -> dict[Knobs, float]:
     peaks: dict[Knobs, dict[str, float]] = {}
     for power in reference.powers:
         if power.knobs and not power.stopped:
-            peaks.setdefault(power.knobs, {})[power.workload] = power.power_peak_w
+            highest_w = (power.power_window_w if is_windowed else None) or power.power_peak_w
+            peaks.setdefault(power.knobs, {})[power.workload] = highest_w
     return {knobs: max(by_name.values()) for knobs, by_name in sorted(peaks.items()) if by_name.keys() == workloads}
 
 
 def _rows(
-    cells: Iterable[ProfileCell], relative_samples: dict[int, float | None], reference_samples: float
+    profile: ProfileTable,
+    window_s: float | None,
+    relative_samples: dict[int, float | None],
+    reference_samples: float,
 ) -> Iterable[OptionRow]:
     rows: dict[BatchShape, list[Option]] = {}
-    for cell in cells:
+    capped_w = capped_powers(profile, window_s)
+    for cell in profile.measured:
         point, relative = cell.point, relative_samples[cell.batch_size]
-        step_s, mean_w, peak_w = cell.step_s, cell.power_mean_w, cell.power_peak_w
-        assert step_s is not None  # a measured cell has all three
+        step_s, mean_w = cell.step_s, cell.power_mean_w
+        assert step_s is not None  # a measured cell has both
         assert mean_w is not None
-        assert peak_w is not None
         time = None if relative is None else step_s / cell.batch_size * relative
         if time is not None and not (time > 1e-99 and max(time, 1.0) * reference_samples * max(mean_w, 1.0) < 1e99):
             raise RecordError(
@@ -113,10 +122,12 @@ def _rows(
                 value=f"step_s {step_s:g}, power_mean_w {mean_w:g}, relative_samples {relative:g}",
                 hint="measure it again",
             )
-        rows.setdefault(point.shape, []).append(Option(cell, point, time, step_s, mean_w, peak_w))
+        rows.setdefault(point.shape, []).append(
+            Option(cell, point, time, step_s, mean_w, capped_w(cell), window_s is not None)
+        )
     for shape, options in sorted(rows.items()):
         options.sort(key=lambda option: option.point.knobs.order)
-        rising = all(low.peak_w <= high.peak_w for low, high in pairwise(options))
+        rising = all(low.capped_w <= high.capped_w for low, high in pairwise(options))
         times = [option.relative_time for option in options if option.relative_time is not None]
         yield OptionRow(shape.batch, tuple(options), rising and all(slow > fast for slow, fast in pairwise(times)))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,17 @@ from wattune.errors import InputError, UnknownName
 from wattune.proxy.sweep import Progress, RunRequest, cores, sweep, trainer
 from wattune.records import LearningCurve, SampleEfficiency, provenance
 from wattune.records.efficiency import EfficiencyStrategy
-from wattune.sample_efficiency.choice import LogTimes, observation_of, pooled_curve, with_critical_batch_size
+from wattune.sample_efficiency.choice import LogTimes, observation_of, pooled_curve, with_runs
+from wattune.sample_efficiency.posterior import fit
 from wattune.sample_efficiency.relative_samples import curve, never_reached
-from wattune.sample_efficiency.scheduler import MAX_RUNS, SEEDS, RunScheduler
+from wattune.sample_efficiency.scheduler import (
+    MIN_SIZES,
+    NEIGHBORS,
+    SEEDS,
+    RunScheduler,
+    Verification,
+    verification_of,
+)
 from wattune.workloads import Workload
 
 STRATEGIES = ("full", "pooled")
@@ -31,6 +39,7 @@ def estimate(
     strategy: EfficiencyStrategy | None = None,
     seeds: int | None = None,
     log_step_times: LogTimes | None = None,
+    careful: bool = False,
     folder: Path | None = None,
     algorithm: str = "backprop",
     processes: int | None = None,
@@ -42,9 +51,12 @@ def estimate(
     ``strategy`` "full": train every batch size with ``seeds`` seeds (3) and take the means; "pooled": train as few runs
     as suffice and fit one curve to all of them. None: full if ``seeds`` is given, else pooled. ``log_step_times``, for
     pooled: batch size -> mean and standard deviation of ln(seconds per sample) on the device at the fastest setting
-    that the cap allows; batch sizes that are missing or cannot be best are not trained.
+    that the cap allows; batch sizes that are missing or cannot be best are not trained. ``careful``, for pooled: repeat
+    the choice and its runner-up before relying on them.
 
-    Warnings about the proxy go to ``progress``. See ``sweep`` for processes, executor, folder and resuming.
+    The workload's own ``batch_size`` is always one of the runs, and is kept unless another one is surely faster. What
+    the runs will cost and warnings about the proxy go to ``progress``. See ``sweep`` for processes, executor, folder
+    and resuming.
 
     Raises: WorkloadError without a proxy, with one of another task type, or if no run reached the proxy's target;
     InputError; UnknownName; RecordError; OutputError; Interrupted.
@@ -54,15 +66,23 @@ def estimate(
     warnings = workload.check_proxy()
     proxy = workload.proxy
     assert proxy is not None  # ensured by check_proxy
-    for warning in warnings:
-        if progress is not None:
-            most = MAX_RUNS if strategy == "pooled" else len(workload.batch_sizes) * seeds
-            progress(0, most, f"warning: {warning}")
+    # A proxy with the target's own data is the training run itself. Arrays are not compared: they may be large.
+    whole = proxy.data is workload.data or (callable(proxy.data) and proxy.data == workload.data)
+    verification = verification_of(whole=whole, careful=careful)
+    if progress is not None:
+        count = verification.most if strategy == "pooled" else len(workload.batch_sizes) * seeds
+        usual = verification.usual if strategy == "pooled" else count
+        for warning in warnings:
+            progress(0, count, f"warning: {warning}")
+        progress(0, count, run_cost(usual, count, proxy.budget_samples / workload.budget_samples))
     if strategy == "pooled":
         return estimate_pooled(
             proxy,
             name=workload.name,
             log_step_times=log_step_times,
+            own=workload.batch_size,
+            whole=whole,
+            verification=verification,
             folder=folder,
             algorithm=algorithm,
             processes=processes,
@@ -79,12 +99,20 @@ def estimate(
         executor=executor,
         progress=progress,
     )
-    return full_result(runs, name=workload.name)
+    return full_result(runs, name=workload.name, own=workload.batch_size, whole=whole)
 
 
-def full_result(runs: Sequence[LearningCurve], *, name: str) -> SampleEfficiency:
-    """Make the record of runs at every batch size. Raises: RecordError, WorkloadError; see ``curve``."""
-    return with_critical_batch_size(curve(runs, workload=name), [observation_of(run) for run in runs])
+def full_result(
+    runs: Sequence[LearningCurve], *, name: str, own: int | None = None, whole: bool = False
+) -> SampleEfficiency:
+    """Make the record of runs at every batch size; ``own``, ``whole``: see ``RunScheduler``.
+
+    Raises: RecordError, WorkloadError; see ``curve``."""
+    observations = [observation_of(run) for run in runs]
+    reached = any(run.reached for run in runs)  # if none did, there is no curve
+    left_out = fit(observations, sorted({run.batch_size for run in runs}), whole=whole).left_out if reached else ()
+    averaged = [run for run, seen in zip(runs, observations, strict=True) if seen not in left_out]
+    return with_runs(curve(averaged, workload=name), observations, own=own, whole=whole)
 
 
 def resolve_strategy(
@@ -103,6 +131,21 @@ def resolve_strategy(
     return strategy
 
 
+SAVING = 0.1
+"""Share of a training run's time that a choice is assumed to save while no run has shown it."""
+
+
+def run_cost(usual: int, most: int, length: float) -> str:
+    """Say what the runs will cost, and when that pays. ``length``: of one, in training runs of the target."""
+    runs = f"about {usual} proxy runs ({most} at most)" if usual < most else f"{most} proxy runs"
+    cost = usual * length
+    text = (
+        f"{runs}, by their budgets as long as {cost:.2g} training runs: paid back after {max(1.0, cost / SAVING):.0f} "
+        f"if the choice saves {SAVING:.0%} of each"
+    )
+    return text if cost < 1 else f"{text}; a single run cannot pay for them, use wattune.capped"
+
+
 TOGETHER = 2
 """Runs to train at a time, if there are cores: each further one is chosen with less information."""
 
@@ -112,6 +155,9 @@ def estimate_pooled(
     *,
     name: str,
     log_step_times: LogTimes | None = None,
+    own: int | None = None,
+    whole: bool = False,
+    verification: Verification = NEIGHBORS,
     folder: Path | None = None,
     algorithm: str = "backprop",
     processes: int | None = None,
@@ -120,19 +166,21 @@ def estimate_pooled(
 ) -> SampleEfficiency:
     """Train the proxy at a few batch sizes, one or a few seeds each, until another run would not change the choice.
 
-    ``log_step_times``: see ``RunScheduler``; batch sizes that cannot be best are not trained. With several processes,
+    ``log_step_times``, ``own``, ``whole`` and ``verification``: see ``RunScheduler``. With several processes,
     and on a cluster, runs are trained two at a time.
 
     Raises: WorkloadError if no run reached the target; what ``sweep`` raises.
     """
-    scheduler = RunScheduler(proxy.batch_sizes, log_step_times=log_step_times)
+    scheduler = RunScheduler(
+        proxy.batch_sizes, log_step_times=log_step_times, own=own, whole=whole, verification=verification
+    )
     processes = min(TOGETHER, processes or (cores() if executor is None else TOGETHER))
     how: dict[str, Any] = {"processes": processes, "executor": executor, "progress": progress}
     runs: list[LearningCurve] = []
-    with trainer(proxy, folder=folder, algorithm=algorithm, most=MAX_RUNS, **how) as train:
-        while requests := next_runs(scheduler, runs, together=processes):
-            runs += train(requests)
-    return pooled_result(proxy, scheduler, runs, name=name, log_step_times=log_step_times, algorithm=algorithm)
+    with trainer(proxy, folder=folder, algorithm=algorithm, most=verification.most, **how) as train:
+        while requests := next_runs(scheduler, runs, together=processes, seeds_at_once=train.seeds):
+            runs += train.runs(requests)
+    return pooled_result(proxy, scheduler, runs, name=name, log_step_times=log_step_times, own=own, algorithm=algorithm)
 
 
 def pooled_result(
@@ -142,6 +190,7 @@ def pooled_result(
     *,
     name: str,
     log_step_times: LogTimes | None = None,
+    own: int | None = None,
     algorithm: str = "backprop",
 ) -> SampleEfficiency:
     """Make the record of these runs of the proxy, once ``scheduler`` requests no more of them.
@@ -155,6 +204,7 @@ def pooled_result(
         scheduler.posterior,
         [observation_of(run) for run in runs],
         log_step_times=log_step_times,
+        own=own,
         workload=name,
         algorithm=algorithm,
         target=proxy.target,
@@ -163,16 +213,32 @@ def pooled_result(
     )
 
 
-def next_runs(scheduler: RunScheduler, runs: Sequence[LearningCurve], *, together: int = TOGETHER) -> list[RunRequest]:
-    """The runs to train next, at most ``together``; deterministic in ``runs``, so that a rerun repeats them."""
+def _one(batch_size: int) -> int:
+    return 1
+
+
+def next_runs(
+    scheduler: RunScheduler,
+    runs: Sequence[LearningCurve],
+    *,
+    together: int = TOGETHER,
+    seeds_at_once: Callable[[int], int] = _one,
+) -> list[RunRequest]:
+    """The runs to train next, at ``together`` batch sizes or fewer; deterministic in ``runs``: a rerun repeats them.
+
+    ``seeds_at_once``: batch size -> number of seeds to train in place of one, see ``Trainer``; for the first batch
+    sizes only, as every later run depends on the results so far.
+    """
     observations = [observation_of(run) for run in runs]
     seeds = Counter(run.batch_size for run in runs)
     requests: list[RunRequest] = []
-    while len(requests) < together:
+    for _ in range(together):
         size = scheduler.next(observations, pending=[request.batch_size for request in requests])
         if size is None:
             break
         budget = scheduler.budget(size) if runs else None
-        requests.append(RunRequest(size, seeds[size], None if budget is None else math.ceil(budget)))
-        seeds[size] += 1
+        is_first = size not in seeds and len(seeds) < MIN_SIZES
+        for _ in range(seeds_at_once(size) if is_first else 1):
+            requests.append(RunRequest(size, seeds[size], None if budget is None else math.ceil(budget)))
+            seeds[size] += 1
     return requests

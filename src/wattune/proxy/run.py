@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, learn, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
 from wattune.errors import RecordError
@@ -58,22 +61,46 @@ class ProxyRun:
         """Samples after which the run ends."""
         return min(workload.budget_samples, self.budget_samples or workload.budget_samples)
 
-    def train(self, workload: Workload, *, on_evaluation: Callable[[Evaluation], None] | None = None) -> LearningCurve:
+    def train(
+        self,
+        workload: Workload,
+        *,
+        on: Literal["cpu", "gpu"] = "cpu",
+        on_evaluation: Callable[[Evaluation], None] | None = None,
+    ) -> LearningCurve:
         """Train, resuming from a checkpoint if there is one, and save the curve.
 
         A metric or loss that is not finite ends the run: it has diverged and counts as having used up its budget.
-        ``seen`` is called with each evaluation; an exception from it stops the run, which can be resumed later.
+        ``on``: the processor, see ``place``; a run is resumed on the one that it began on. ``on_evaluation`` is called
+        with each evaluation; an exception from it stops the run, which can be resumed.
 
         Raises: RecordError for a checkpoint of another run; OutputError; what the workload raises.
         """
-        algorithm = open_algorithm(self.algorithm, workload, self.batch_size, seed=self.seed)
+        algorithm = open_algorithm(self.algorithm, workload, self.batch_size, seed=self.seed, on=on)
+        training = self.training(workload, algorithm, workload.evaluate, on_evaluation=on_evaluation)
+        while True:
+            try:
+                next(training)
+            except StopIteration as end:
+                curve: LearningCurve = end.value
+                return curve
+
+    def training(
+        self,
+        workload: Workload,
+        algorithm: TrainingAlgorithm,
+        evaluate: Callable[[nn.Module], float],
+        *,
+        on_evaluation: Callable[[Evaluation], None] | None = None,
+    ) -> Generator[None, None, LearningCurve]:
+        """``train`` with an algorithm that is open already, in parts: yields after each evaluation but the last."""
         samples, evaluations = self._resume(algorithm)
         batches = workload.batches(self.batch_size, seed=self.seed, start=samples)
         reached, budget = False, self.budget(workload)
         for at in learn(
             algorithm,
             batches,
-            workload.evaluate,
+            evaluate,
             budget_samples=budget,
             evaluate_every=workload.evaluate_every,
             start_samples=samples,
@@ -85,10 +112,11 @@ class ProxyRun:
             if on_evaluation is not None:
                 on_evaluation(evaluations[-1])
             reached = workload.target is not None and workload.metric.reached(at.metric, workload.target)
-            if reached:
+            if reached or samples >= budget:
                 break
             if len(evaluations) % CHECKPOINT_EVERY == 0:
                 self._checkpoint(algorithm, samples, evaluations)
+            yield
         result = LearningCurve(
             workload=workload.name,
             algorithm=self.algorithm,

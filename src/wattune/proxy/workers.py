@@ -1,4 +1,4 @@
-"""Worker processes that train one run at a time and never outlive the process that started them."""
+"""Worker processes that train one unit of runs at a time and never outlive the process that started them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import torch
 
 from wattune.errors import WattuneError
 from wattune.proxy.run import ProxyRun
+from wattune.proxy.stacked_runs import RunUnit, one_thread, train_unit
 from wattune.records import LearningCurve
 from wattune.workloads import Workload
 
@@ -41,11 +42,11 @@ def is_picklable(workload: Workload) -> bool:
 
 
 @contextmanager
-def worker_pool(workload: Workload, processes: int) -> Iterator[Callable[[Sequence[ProxyRun]], Results]]:
-    """Open a function that trains runs, with one torch thread each, and yields each with its curve as it finishes.
+def worker_pool(workload: Workload, processes: int) -> Iterator[Callable[[Sequence[RunUnit]], Results]]:
+    """Open a function that trains units of runs, with one torch thread each, and yields the runs with their curves.
 
-    With 1 process the runs are trained in this one, one after the other. The workers serve all calls; they end when the
-    context ends and when this process dies. Raises: WattuneError if a worker crashed; what a run raises.
+    With 1 process the units are trained in this one, one after the other. The workers serve all calls; they end when
+    the context ends and when this process dies. Raises: WattuneError if a worker crashed; what a run raises.
     """
     if processes == 1:
         yield partial(_here, workload)
@@ -63,22 +64,20 @@ def worker_pool(workload: Workload, processes: int) -> Iterator[Callable[[Sequen
         reader.close()
 
 
-def _here(workload: Workload, runs: Sequence[ProxyRun]) -> Results:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for run in runs:
-            yield run, run.train(workload)
-    finally:
-        torch.set_num_threads(threads)
+def _here(workload: Workload, units: Sequence[RunUnit]) -> Results:
+    with one_thread():
+        for unit in units:
+            yield from zip(unit.runs, train_unit(workload, unit), strict=True)
 
 
-def _in_processes(executor: ProcessPoolExecutor, runs: Sequence[ProxyRun]) -> Results:
+def _in_processes(executor: ProcessPoolExecutor, units: Sequence[RunUnit]) -> Results:
     try:
         with _interrupts_blocked():
-            futures: dict[Future[LearningCurve], ProxyRun] = {executor.submit(_train, run): run for run in runs}
+            futures: dict[Future[list[LearningCurve]], RunUnit] = {
+                executor.submit(_train, unit): unit for unit in units
+            }
         for future in as_completed(futures):
-            yield futures[future], future.result()
+            yield from zip(futures[future].runs, future.result(), strict=True)
     except BrokenProcessPool as error:
         raise WattuneError(
             "a worker process crashed during a proxy run: out of memory, a workload that only this process can build, "
@@ -102,9 +101,9 @@ def _end_with(reader: Connection, parent: int) -> None:
     os._exit(1)
 
 
-def _train(run: ProxyRun) -> LearningCurve:
+def _train(unit: RunUnit) -> list[LearningCurve]:
     assert _workload is not None
-    return run.train(_workload)
+    return train_unit(_workload, unit)
 
 
 @contextmanager

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import stdev
 from typing import Any
 
 import numpy as np
 
 from wattune.errors import InputError
-from wattune.records import EfficiencyPoint, LearningCurve, SampleEfficiency
+from wattune.records import EfficiencyPoint, LearningCurve, ProxyObservation, SampleEfficiency
 from wattune.sample_efficiency.posterior import Array, CurvePosterior, Observation, fit, gaussian_draws
 from wattune.sample_efficiency.relative_samples import last_interval
 
@@ -29,17 +29,42 @@ LogTimes = Mapping[int, tuple[float, float]]
 """Batch size -> mean and standard deviation of ln(seconds per sample)."""
 
 
+P_SWITCH = 0.9
+"""Least probability of being faster than the user's own batch size for which another one is chosen."""
+
+
+@dataclass(frozen=True)
+class OwnBatchSize:
+    """The user's own batch size beside its rival, the batch size that would be chosen without it.
+
+    ``p_faster``: the probability that training at the rival takes less time; ``gain``: the expected share of the time
+    that it saves, negative if it takes longer. If they are the same batch size, both are None.
+    """
+
+    batch_size: int
+    rival: int
+    p_faster: float | None = None
+    gain: float | None = None
+
+    @property
+    def choice(self) -> int:
+        """The batch size to choose: the rival if it is faster with a probability of ``P_SWITCH`` or more."""
+        return self.batch_size if self.p_faster is None or self.p_faster < P_SWITCH else self.rival
+
+
 @dataclass(frozen=True, eq=False)
 class BatchSizeChoice:
     """The batch size with the least expected logarithm of the time to the target, and the uncertainty of the choice.
 
     ``p_best``: batch size -> probability that it is the best one. ``regrets`` (draws,): in each draw, the fraction by
-    which ``best`` takes longer than the best one: 0.02 is 2 %.
+    which ``best`` takes longer than the best one: 0.02 is 2 %. ``own``: why ``best`` is the user's own batch size, or
+    another one; None if there is none to compare with.
     """
 
     best: int
     p_best: dict[int, float]
     regrets: Array
+    own: OwnBatchSize | None = None
 
     @property
     def expected_regret(self) -> float:
@@ -66,11 +91,14 @@ def given_times(step_s: Mapping[int, float]) -> dict[int, tuple[float, float]]:
     return {size: (math.log(seconds / size), 0.0) for size, seconds in sorted(step_s.items())}
 
 
-def choose(curve: CurvePosterior, log_step_times: LogTimes, *, transfer: bool = True) -> BatchSizeChoice:
+def choose(
+    curve: CurvePosterior, log_step_times: LogTimes, *, transfer: bool = True, own: int | None = None
+) -> BatchSizeChoice:
     """Choose among the batch sizes that have a step time.
 
-    ``transfer``: choose for the target workload, whose proxy the curve's runs trained. A batch size is never chosen if
-    none of its runs reached the target: only a lower bound of its samples is known.
+    ``transfer``: choose for the target workload, whose proxy the curve's runs trained. ``own``: the user's own batch
+    size, which is kept unless another one is faster with a probability of ``P_SWITCH`` or more. A batch size is never
+    chosen if none of its runs reached the target: only a lower bound of its samples is known.
 
     Raises: ValueError if no batch size is left, or if one is not on the curve.
     """
@@ -84,7 +112,25 @@ def choose(curve: CurvePosterior, log_step_times: LogTimes, *, transfer: bool = 
     times = np.array([log_step_times[size] for size in sizes])
     mean = curve.mean[at] + times[:, 0]
     covariance = (curve.covariance if transfer else curve.proxy_covariance)[np.ix_(at, at)] + np.diag(times[:, 1] ** 2)
-    return assess(sizes, mean, covariance, picked=sizes[int(np.argmin(np.where(is_lost, np.inf, mean)))])
+    best = sizes[int(np.argmin(np.where(is_lost, np.inf, mean)))]
+    beside = None
+    if own in sizes and own not in curve.lost:
+        beside = beside_own(curve, log_step_times, own=own, rival=best, transfer=transfer)
+    picked = best if beside is None else beside.choice
+    return replace(assess(sizes, mean, covariance, picked=picked), own=beside)
+
+
+def beside_own(
+    curve: CurvePosterior, log_step_times: LogTimes, *, own: int, rival: int, transfer: bool = True
+) -> OwnBatchSize:
+    """Compare the time to the target at ``own`` and at ``rival`` by draws of the mixture, which is not a Gaussian."""
+    if rival == own:
+        return OwnBatchSize(own, rival)
+    (mean, sd), (own_mean, own_sd) = log_step_times[rival], log_step_times[own]
+    samples = curve.draws(DRAWS, transfer=transfer)[:, [curve.batch_sizes.index(size) for size in (rival, own)]]
+    noise = math.hypot(sd, own_sd) * np.random.default_rng(1).standard_normal(DRAWS)
+    apart = samples[:, 0] - samples[:, 1] + mean - own_mean + noise
+    return OwnBatchSize(own, rival, float((apart < 0).mean()), float(-np.expm1(apart).mean()))
 
 
 def assess(sizes: Sequence[int], mean: Array, covariance: Array, *, picked: int) -> BatchSizeChoice:
@@ -132,12 +178,14 @@ def pooled_curve(
     runs: Sequence[Observation],
     *,
     log_step_times: LogTimes | None = None,
+    own: int | None = None,
     **fields: Any,
 ) -> SampleEfficiency:
     """Write the posterior of these runs as a record, with the best batch size if step times are given.
 
     ``relative_samples`` is the median, ``low`` and ``high`` the 90 % band on the target workload; ``samples`` is the
-    median on the proxy, from all runs. ``fields``: the record's fields that the posterior does not have.
+    median on the proxy, from all runs. ``own``: the user's own batch size. ``fields``: the record's fields that the
+    posterior does not have.
     """
     reached = {size: [r.samples for r in runs if r.batch_size == size and r.reached] for size in posterior.batch_sizes}
     points = []
@@ -156,7 +204,7 @@ def pooled_curve(
                 censored=posterior.censored[size],
             )
         )
-    choice = None if log_step_times is None else choose(posterior, log_step_times)
+    choice = None if log_step_times is None else choose(posterior, log_step_times, own=own)
     return SampleEfficiency(
         reference_batch_size=posterior.reference,
         points=tuple(points),
@@ -170,14 +218,38 @@ def pooled_curve(
         expected_regret=choice and choice.expected_regret,
         critical_batch_size=posterior.critical_batch_size[0] if runs else None,
         critical_log_sd=posterior.critical_sd if runs else None,
+        observations=recorded(runs, posterior),
+        whole_runs=posterior.whole,
+        own_batch_size=own,
+        p_faster=choice and choice.own and choice.own.p_faster,
+        expected_gain=choice and choice.own and choice.own.gain,
         **fields,
     )
 
 
-def with_critical_batch_size(curve: SampleEfficiency, runs: Sequence[Observation]) -> SampleEfficiency:
-    """Add the critical batch size that the runs imply, if they have two batch sizes or more."""
-    if len({run.batch_size for run in runs}) < 2:
-        return curve
-    posterior = fit(runs, [point.batch_size for point in curve.points])
-    critical = {"critical_batch_size": posterior.critical_batch_size[0], "critical_log_sd": posterior.critical_sd}
-    return curve.model_copy(update=critical)
+def recorded(runs: Sequence[Observation], posterior: CurvePosterior) -> tuple[ProxyObservation, ...]:
+    """The runs as a record's values."""
+    return tuple(ProxyObservation(**run._asdict(), left_out=run in posterior.left_out) for run in runs)
+
+
+def posterior_of(record: SampleEfficiency) -> CurvePosterior | None:
+    """The posterior of a record's runs, which its points only summarize; None if the record does not have them."""
+    runs = [Observation(**run.model_dump(include=set(Observation._fields))) for run in record.observations]
+    if not any(run.reached for run in runs):
+        return None
+    return fit(runs, [point.batch_size for point in record.points], whole=record.whole_runs)
+
+
+def with_runs(
+    curve: SampleEfficiency, runs: Sequence[Observation], *, own: int | None = None, whole: bool = False
+) -> SampleEfficiency:
+    """Add the runs, the user's own batch size, and the critical batch size if there are two batch sizes or more."""
+    posterior = fit(runs, [point.batch_size for point in curve.points], whole=whole)
+    fields: dict[str, Any] = {
+        "observations": recorded(runs, posterior),
+        "own_batch_size": own,
+        "whole_runs": whole,
+    }
+    if len({run.batch_size for run in runs}) > 1:
+        fields |= {"critical_batch_size": posterior.critical_batch_size[0], "critical_log_sd": posterior.critical_sd}
+    return curve.model_copy(update=fields)

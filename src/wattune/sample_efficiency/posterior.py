@@ -6,7 +6,7 @@ The model of the runs is in ``mixture``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -15,7 +15,15 @@ import numpy as np
 from scipy.special import ndtr
 
 from wattune.records.efficiency import BAND_SD
-from wattune.sample_efficiency.mixture import Array, Mixture, Observation, fit_mixture, size_correlation
+from wattune.sample_efficiency.mixture import (
+    PROXY_RUNS,
+    WHOLE_RUNS,
+    Array,
+    Mixture,
+    Observation,
+    fit_mixture,
+    size_correlation,
+)
 from wattune.sample_efficiency.prior import critical_batch_size
 
 __all__ = ["TRANSFER_SD", "Array", "CurvePosterior", "Observation", "fit", "gaussian_draws"]
@@ -28,6 +36,16 @@ of texts less than 0.03.
 """
 
 
+CLUMP_GAP: Final = 1.0
+"""Gap in ln(samples) between runs of one batch size above which they are two clumps.
+
+Seeds differ by a tenth of that: the runs have another recipe, or some of them diverged and recovered.
+"""
+
+LEAST_SHARE: Final = 1e-6
+"""Weight below which a component of the mixture is left out."""
+
+
 @dataclass(frozen=True, eq=False)
 class CurvePosterior:
     """Posterior of ln N(b) and of its shape ln r(b) = ln N(b) - ln N(reference), over ``batch_sizes`` (n,).
@@ -37,8 +55,9 @@ class CurvePosterior:
     largest. ``noise_sd``: standard deviation of ln N over runs; ``own_sd``: its part that runs of one seed do not
     share. ``critical_batch_size``: median, and ends of the 90 % interval. ``exponent``: mean of p. ``misfit``: the runs
     do not follow the curve, so more of them are needed. ``runs``, ``censored``: counts per batch size.
-    ``transfer_sd``: see ``TRANSFER_SD``; part of ``covariance``. ``mixture``: the full posterior that mean and
-    covariance summarize.
+    ``left_out``: runs that are not in the fit, since others at their batch size form a clump far from them.
+    ``whole``: the runs are whole training runs. ``transfer_sd``: see ``TRANSFER_SD``; part of ``covariance``.
+    ``mixture``: the full posterior that mean and covariance summarize.
     """
 
     batch_sizes: tuple[int, ...]
@@ -52,6 +71,8 @@ class CurvePosterior:
     misfit: bool
     runs: dict[int, int]
     censored: dict[int, int]
+    left_out: tuple[Observation, ...]
+    whole: bool
     transfer_sd: float
     mixture: Mixture
 
@@ -91,9 +112,18 @@ class CurvePosterior:
         low, high = (_quantile(share, self.mixture.shares, centres, np.sqrt(variances)) for share in (0.05, 0.95))
         return math.exp(low), math.exp(high)
 
-    def draws(self, count: int, seed: int = 0) -> Array:
-        """Draw ln r(b), (count, n), from the Gaussian with this mean and covariance; reproducible."""
-        return self.mean + gaussian_draws(self.covariance, count, seed)
+    def draws(self, count: int, seed: int = 0, *, transfer: bool = True) -> Array:
+        """Draw ln r(b), (count, n), from the mixture; reproducible. ``transfer``: on the target, not on the proxy."""
+        parts = self.mixture.shares > LEAST_SHARE
+        shares = self.mixture.shares[parts] / self.mixture.shares[parts].sum()
+        # As many draws of each component as its share, the same for every seed.
+        component = np.searchsorted(np.cumsum(shares)[:-1], (np.arange(count) + 0.5) / count)
+        spreads = self.mixture.spreads[parts] + (self._transfer if transfer else 0.0)
+        values, vectors = np.linalg.eigh(spreads)
+        roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]  # of the covariances (h, n, n)
+        noise = np.random.default_rng(seed).standard_normal((count, len(self.batch_sizes)))
+        logs = self.mixture.centres[parts][component] + np.einsum("dnm,dm->dn", roots[component], noise)
+        return np.asarray(logs - logs[:, [self._at]])
 
     @property
     def _at(self) -> int:
@@ -115,11 +145,16 @@ def fit(
     noise_scale: float | None = None,
     noise_sd: float = 0.0,
     transfer: bool = True,
+    whole: bool = False,
 ) -> CurvePosterior:
     """Fit the curve to the runs; without runs the result is the prior of any workload.
 
+    Runs of one batch size that form two clumps are not averaged: the smaller clump is left out, and of two equal ones
+    the one that is further from the curve through the other batch sizes.
+
     ``noise_scale``: the gradient noise scale in samples, if known; ``noise_sd``: standard deviation of its logarithm.
-    ``transfer``: state the posterior for the target, whose proxy the runs trained.
+    ``transfer``: state the posterior for the target, whose proxy the runs trained. ``whole``: the runs are whole
+    training runs, which differ in other ways than those of a small proxy.
 
     Raises: ValueError if a batch size or a number of samples is out of range, if a run has another batch size, or if
     there are runs and none reached the target.
@@ -129,7 +164,12 @@ def fit(
     # In one order, so that sums round alike however the runs are ordered.
     runs = sorted(observations, key=lambda run: (*run[:3], run.seed is None, run.seed or 0, run.spacing))
     reached = [run.batch_size for run in runs if run.reached]
-    mixture = fit_mixture(runs, sizes, critical_batch_size(noise_scale, noise_sd))
+
+    def mix(some: Sequence[Observation]) -> Mixture:
+        return fit_mixture(some, sizes, critical_batch_size(noise_scale, noise_sd), WHOLE_RUNS if whole else PROXY_RUNS)
+
+    left_out = _left_out(runs, sizes, mix)
+    mixture = mix([run for run in runs if run not in left_out])
     return CurvePosterior(
         batch_sizes=sizes,
         reference=max(reached, default=sizes[-1]),
@@ -142,9 +182,45 @@ def fit(
         misfit=mixture.misfit,
         runs={size: sum(run.batch_size == size for run in runs) for size in sizes},
         censored={size: sum(run.batch_size == size and not run.reached for run in runs) for size in sizes},
+        left_out=left_out,
+        whole=whole,
         transfer_sd=TRANSFER_SD if transfer else 0.0,
         mixture=mixture,
     )
+
+
+def _left_out(
+    runs: Sequence[Observation], sizes: tuple[int, ...], mix: Callable[[Sequence[Observation]], Mixture]
+) -> tuple[Observation, ...]:
+    """Runs of a clump that is not the main one of its batch size."""
+    left_out: list[Observation] = []
+    for place, size in enumerate(sizes):
+        low, high = _clumps([run for run in runs if run.batch_size == size])
+        if len(low) == len(high) > 0:
+            others = [run for run in runs if run.batch_size != size]
+            expected = mix(others).mean[place] if any(run.reached for run in others) else -math.inf
+            apart = [abs(float(np.mean(np.log([run.samples for run in clump]))) - expected) for clump in (low, high)]
+            left_out += high if apart[0] <= apart[1] else low
+        else:
+            left_out += low if len(low) < len(high) else high
+    return tuple(left_out)
+
+
+def _clumps(runs: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
+    """Split the runs of one batch size at their largest gap; empty lists if that is no more than ``CLUMP_GAP``.
+
+    A run that ended before the target belongs to neither: only a lower bound of its samples is known.
+    """
+    order = sorted((run for run in runs if run.reached), key=lambda run: run.samples)
+    if len(order) < 2:
+        return [], []
+    logs = np.log([run.samples for run in order])
+    at = int(np.argmax(np.diff(logs)))
+    # Between evaluations that are far apart, a gap may be one of where they are.
+    grain = 4 * math.hypot(order[at].spacing, order[at + 1].spacing)
+    if logs[at + 1] - logs[at] <= max(CLUMP_GAP, grain):
+        return [], []
+    return order[: at + 1], order[at + 1 :]
 
 
 def gaussian_draws(covariance: Array, count: int, seed: int = 0) -> Array:
@@ -166,7 +242,7 @@ def _difference(covariance: Array, one: int, other: int) -> Array:
 
 def _quantile(share: float, weights: Array, centres: Array, sds: Array) -> float:
     """Quantile of a mixture of Gaussians, by bisection."""
-    parts = weights > 1e-6
+    parts = weights > LEAST_SHARE
     weights, centres, sds = weights[parts], centres[parts], sds[parts]
     low, high = float((centres - 10 * sds).min()), float((centres + 10 * sds).max())
     for _ in range(40):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from wattune.errors import InputError, RecordError
+from wattune.files import read_csv
 from wattune.records import SampleEfficiency, provenance
 from wattune.sample_efficiency.choice import LogTimes, pooled_curve
 from wattune.sample_efficiency.posterior import Observation, fit
@@ -37,26 +37,11 @@ def read_runs(path: Path) -> list[RecordedRun]:
     A run without ``samples_to_target`` is censored, and needs ``samples_budget``. Raises: RecordError if the file
     cannot be read, a row contradicts itself, or a run occurs twice.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except OSError as error:
-        raise RecordError(f"cannot read {path}", value=error.strerror or str(error)) from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise RecordError(f"{path} is not a CSV file in UTF-8", value=str(error)) from error
-    head = [name.strip().lower() for name in rows[0][1]] if rows else []
-    if missing := [name for name in COLUMNS if head.count(name) != 1]:
-        raise RecordError(
-            f"{path} must have each of these columns exactly once", value=", ".join(missing), allowed=", ".join(COLUMNS)
-        )
     runs: list[RecordedRun] = []
     lines: dict[tuple[object, ...], int] = {}
-    for line, row in rows[1:]:
+    for line, cells in read_csv(path, COLUMNS):
         where = f"{path}, line {line}"
-        if len(row) != len(head):
-            raise RecordError(f"{where} has the wrong number of cells", value=len(row), allowed=str(len(head)))
-        run = _run(line, {name: cell.strip() for name, cell in zip(head, row, strict=True)}, where)
+        run = _run(line, cells, where)
         identity = (*_values_of(run, run.key), run.observation.batch_size, run.observation.seed)
         if identity in lines:
             raise RecordError(

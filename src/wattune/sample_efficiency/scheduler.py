@@ -4,21 +4,51 @@ It begins with one run at each of three batch sizes that are far apart, the larg
 whether the curve fits, and nothing is extrapolated beyond the largest. From then on it picks the run with the largest
 gain for its time. The gain is the knowledge gradient (Frazier, Powell, Dayanik 2008): the expected fall in the time to
 target of the batch size that would then be chosen. The time enters by its square root, as a run that takes four times
-as long also informs its neighbours. Batch sizes that cannot be best given the device's step times are not trained.
+as long also informs its neighbours. Batch sizes that cannot be best given the device's step times are not trained,
+except for the user's own, which is always one of the runs: it is what the choice is compared with.
+
+Before it stops, the choice is verified. It often has a single run, and may be the best by luck: each of its two
+neighbors is trained once, unless its step time alone rules it out, and ``Verification`` says how often the choice and
+its runner-up are repeated.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from wattune.sample_efficiency.choice import LogTimes, choose, contenders
 from wattune.sample_efficiency.posterior import Array, CurvePosterior, Observation, fit
 
-MAX_RUNS = 12
-"""Maximum number of runs."""
+
+class Verification(NamedTuple):
+    """The effort to verify a choice: ``repeats`` runs of it and of its runner-up, within ``most`` runs overall.
+
+    ``usual``: the mean number of runs in the benchmark of the decisions.
+    """
+
+    repeats: int
+    most: int
+    usual: int
+
+
+NEIGHBORS = Verification(1, 12, 6)
+"""For runs of a small proxy: one run at each neighbor of the choice, and no repetition."""
+
+REPEATED = Verification(2, 12, 9)
+"""For whole training runs: choice and runner-up twice, and once more if the two runs differ by ``FAR``."""
+
+CAREFUL = Verification(3, 18, 10)
+"""For a choice that is relied on for long: choice and runner-up three times."""
+
+MAX_RUNS = NEIGHBORS.most
+"""Maximum number of runs, unless the choice is verified carefully."""
+
+FAR = 1.35
+"""Ratio of the samples of two runs at one batch size above which a third is made."""
 
 SEEDS = 3
 """Default number of runs per batch size if all batch sizes are trained."""
@@ -48,6 +78,11 @@ _NODES = np.linspace(-4.0, 4.0, 81)
 _WEIGHTS = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
 
 
+def verification_of(*, whole: bool, careful: bool = False) -> Verification:
+    """The verification of a choice from whole training runs, or from runs of a small proxy."""
+    return CAREFUL if careful else REPEATED if whole else NEIGHBORS
+
+
 def server_seconds(batch_size: int) -> float:
     """Time per sample of proxy training, up to a factor: a constant per step and one per sample."""
     return 1 / batch_size + 1 / 64
@@ -59,7 +94,9 @@ class RunScheduler:
     ``log_step_times``: batch size -> mean and standard deviation of ln(seconds per sample) on the device, at the
     fastest setting that the cap allows; a batch size that is missing cannot run. None: the device is unknown, and the
     runs are to serve devices of several kinds. ``server_seconds_per_sample``: time on the machine that trains the
-    proxy, in any unit.
+    proxy, in any unit. ``own``: the user's own batch size. ``whole``: the runs are whole training runs rather than
+    those of a small proxy. ``most``: maximum number of runs; default: that of the ``verification``, which itself is by
+    default ``REPEATED`` for whole runs, else ``NEIGHBORS``.
 
     ``reason``: why the last call of ``next`` chose its batch size, or none; ``posterior``: the basis of that choice.
     """
@@ -72,12 +109,17 @@ class RunScheduler:
         server_seconds_per_sample: Callable[[int], float] = server_seconds,
         noise_scale: float | None = None,
         noise_sd: float = 0.0,
-        most: int = MAX_RUNS,
+        own: int | None = None,
+        whole: bool = False,
+        verification: Verification | None = None,
+        most: int | None = None,
     ):
         self.batch_sizes = tuple(sorted(set(batch_sizes)))
         self._seconds = np.array([server_seconds_per_sample(size) for size in self.batch_sizes])
         self._noise = (noise_scale, noise_sd)
-        self._most = most
+        self._whole = whole
+        self._verification = verification or verification_of(whole=whole)
+        self._most = self._verification.most if most is None else most
         self.reason = "not started"
         if log_step_times is None:
             self._devices: list[LogTimes] = [
@@ -85,6 +127,7 @@ class RunScheduler:
             ]
         else:
             self._devices = [{size: log_step_times[size] for size in self.batch_sizes if size in log_step_times}]
+        self._own = own if any(own in times for times in self._devices) else None
         self.posterior = self._fit(())
         self._initial = self._open = self._contenders()
 
@@ -117,8 +160,10 @@ class RunScheduler:
         sizes = [size for size in self._open if size not in without]
         first = self._first(sampled_sizes, without)
         is_decided = len(self._open) == 1 and self._open[0] not in self.posterior.lost
-        if is_decided and (first is None or not observations):
+        if is_decided and not observations and self._own in (None, *self._open):
             return self._stop("only one batch size can be best")
+        if is_decided and first is None:
+            return self._verify(observations, without, "only one batch size can be best")
         if observations and not any(run.reached for run in observations):
             # The batch sizes so far may be too large for the target: halfway down, and up again if none is left.
             new = [size for size in sizes if not counts[size]]
@@ -129,9 +174,9 @@ class RunScheduler:
         if first is not None:
             return self._go(first, "to cover the whole range")
         if self._regret() < SMALL_REGRET:
-            return self._stop(f"the expected regret on the proxy is below {SMALL_REGRET:.0%}")
+            return self._verify(observations, without, f"the expected regret on the proxy is below {SMALL_REGRET:.0%}")
         if self._is_resolved():
-            return self._stop("the proxy is known better than it predicts the target")
+            return self._verify(observations, without, "the proxy is known better than it predicts the target")
         new = [size for size in sizes if not counts[size]]
         if len(set(sampled_sizes) & set(self._open)) < 4 and new:
             sizes = new  # spread beats repetition
@@ -139,7 +184,7 @@ class RunScheduler:
             return self._stop("no runs are left")
         gains = dict(zip(self.batch_sizes, self._gains(), strict=True))
         if max(gains[size] for size in sizes) < MIN_GAIN:
-            return self._stop(f"another run would gain less than {MIN_GAIN:.1%}")
+            return self._verify(observations, without, f"another run would gain less than {MIN_GAIN:.1%}")
         seconds = self._seconds * np.exp(self.posterior.log_samples - self.posterior.log_samples.max())
         cost = dict(zip(self.batch_sizes, np.sqrt(seconds), strict=True))
         return self._go(max(sizes, key=lambda size: gains[size] / cost[size]), "the largest gain for its time")
@@ -162,11 +207,33 @@ class RunScheduler:
             most = min(most, max(dominated, curve.log_samples[at] + 1.5 * sd))
         return math.exp(most)
 
+    def _verify(self, observations: Sequence[Observation], without: Collection[int], reason: str) -> int | None:
+        """The next run that verifies the choice; none if it is verified: ``reason`` is then that to stop."""
+        if len(self._devices) > 1:
+            return self._stop(reason)  # a choice for each device, and so none to verify
+        [times] = self._devices
+        usable = [size for size in self.batch_sizes if size in times and size not in self.posterior.lost]
+        mean = {size: times[size][0] + self.posterior.mean[self.batch_sizes.index(size)] for size in usable}
+        best, *others = sorted(usable, key=mean.__getitem__)
+        sizes = [size for size in self.batch_sizes if size in times]
+        place, counts = sizes.index(best), self.posterior.runs
+        for size in sizes[max(0, place - 1) : place + 2]:
+            if not counts[size] and size in self._initial and size not in without:
+                return self._go(size, "to verify the choice")
+        for size in (best, *others[:1]) if self._verification.repeats > 1 else ():
+            samples = [run.samples for run in observations if run.batch_size == size]
+            repeats = self._verification.repeats + (len(samples) == 2 and max(samples) > FAR * min(samples))
+            if counts[size] < repeats and size not in without:
+                return self._go(size, "to repeat the choice and its runner-up")
+        return self._stop(reason)
+
     def _fit(self, observations: Sequence[Observation]) -> CurvePosterior:
         scale, sd = self._noise
         reached = any(run.reached for run in observations)
         # Runs that were all censored do not inform the shape, but they count.
-        posterior = fit(observations if reached else (), self.batch_sizes, noise_scale=scale, noise_sd=sd)
+        posterior = fit(
+            observations if reached else (), self.batch_sizes, noise_scale=scale, noise_sd=sd, whole=self._whole
+        )
         for run in () if reached else observations:
             posterior.runs[run.batch_size] += 1
             posterior.censored[run.batch_size] += 1
@@ -180,7 +247,8 @@ class RunScheduler:
         return tuple(sorted({size for times in devices for size in contenders(self.posterior, times)}))
 
     def _first(self, sampled_sizes: Sequence[int], without: Collection[int]) -> int | None:
-        """The next of the first three batch sizes: the largest, and those near an eighth and a half of it.
+        """The next of the first batch sizes: the largest, the user's own, and of those near an eighth and a half of
+        the largest as many as make three.
 
         If too few contenders remain, batch sizes that were contenders at the beginning: only a third one shows whether
         the curve fits.
@@ -188,14 +256,20 @@ class RunScheduler:
         largest = self._open[-1]
         if not sampled_sizes and largest not in without:
             return largest
+        if self._own is not None and self._own not in sampled_sizes and self._own not in without:
+            return self._own
         new = [
             [size for size in sizes if size not in sampled_sizes and size not in without]
             for sizes in (self._open, self._initial)
         ]
         if len(sampled_sizes) >= MIN_SIZES or not (unsampled := new[0] or new[1]):
             return None
-        parts = 8 if len(sampled_sizes) == 1 else 2
-        return min(unsampled, key=lambda size: abs(math.log(size * parts / largest)))
+        # Whichever of the two places is further from the batch sizes with runs.
+        target = max(
+            (largest / parts for parts in (8, 2)),
+            key=lambda size: min((abs(math.log(size / other)) for other in sampled_sizes), default=0.0),
+        )
+        return min(unsampled, key=lambda size: abs(math.log(size / target)))
 
     def _regret(self) -> float:
         choices = [choose(self.posterior, _exact(times), transfer=False) for times in self._devices]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from wattune.algorithms import Batch, EvaluationPoint, TrainingAlgorithm, learn, memory_errors
-from wattune.cap import SensorLimit
 from wattune.devices import Device, MeterFigures
 from wattune.errors import SafetyStop
 from wattune.point import Knobs, OperatingPoint
@@ -101,7 +100,7 @@ class TrainingLoop:
         self.samples = 0
         self.evaluations: list[Evaluation] = []
         self.drift = DriftWatch(device, plan, task.budget_samples)
-        limit = SensorLimit(plan.cap_w, plan.margin_w, task.max_temp_c)
+        limit = replace(plan.limit, max_temp_c=task.max_temp_c)
         self.capped = CappedRun(device, limit, plan.knobs, on_reading=self.drift.read)
         self.replanned: list[PointChange] = []
         self._moves = 0  # of the limiter, until the last evaluation

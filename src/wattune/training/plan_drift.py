@@ -113,7 +113,7 @@ class DriftWatch:
         settings = [
             s
             for s, prediction in self._predictions.items()
-            if prediction.peak_w * off.power + self._plan.margin_w <= cap_w
+            if prediction.capped_w * off.power + self._plan.margin_w <= cap_w
         ]
         if drift.time > 1 + STALE:
             settings = [knobs for knobs in settings if all(knobs[name] <= here[name] for name in here)]
@@ -151,7 +151,7 @@ _STATE = (
 class _Known(NamedTuple):
     step_s: float
     power_w: float
-    peak_w: float
+    capped_w: float
 
 
 def _expected_samples(plan: Plan) -> float | None:
@@ -166,7 +166,8 @@ def _row(plan: Plan) -> dict[Knobs, _Known]:
     time = plan.relative_time
     if not plan.knobs or time is None or plan.step_s is None or plan.power_mean_w is None:
         return {}
-    predictions = {plan.knobs: _Known(plan.step_s, plan.power_mean_w, plan.predicted_peak_w or plan.power_mean_w)}
+    capped_w = plan.predicted_window_w or plan.predicted_peak_w or plan.power_mean_w
+    predictions = {plan.knobs: _Known(plan.step_s, plan.power_mean_w, capped_w)}
     for one in plan.candidates:
         at = one.knobs
         same = (one.batch_size, one.micro_batch_size) == (plan.batch_size, plan.micro_batch_size)
@@ -174,5 +175,6 @@ def _row(plan: Plan) -> dict[Knobs, _Known]:
             continue
         if one.predicted_s is not None and one.predicted_j is not None:
             step_s = plan.step_s * one.relative_time / time
-            predictions[at] = _Known(step_s, one.predicted_j / one.predicted_s, one.predicted_peak_w)
+            capped_w = one.predicted_window_w or one.predicted_peak_w
+            predictions[at] = _Known(step_s, one.predicted_j / one.predicted_s, capped_w)
     return predictions

@@ -121,6 +121,7 @@ def train(
 
 
 def _check_knobs(device: Device, plan: Plan) -> None:
+    device.select(plan.knobs)
     names = [knob.name for knob in device.knobs]
     for name, value in plan.knobs.items():
         if name not in names:

@@ -41,6 +41,7 @@ def training_record(
         energy_j=figures.energy_j,
         power_mean_w=figures.power_mean_w,
         power_peak_w=figures.power_peak_w,
+        power_window_w=figures.power_window_w if plan.cap_w is not None else None,
         above_cap_s=figures.above_cap_s,
         readings=figures.readings,
         readings_above_cap=figures.readings_above_cap,

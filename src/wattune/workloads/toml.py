@@ -29,6 +29,7 @@ PLAIN = (
     "input_shape",
     "data_type",
     "batch_sizes",
+    "batch_size",
     "micro_batch_sizes",
     "host_s_per_sample",
     "target",
@@ -68,7 +69,9 @@ def load_workload(path: str | Path) -> Workload:
         raise _at_place(error, path.name) from error
     try:
         known_keys("[proxy]", proxy, (*PLAIN, *TABLES), required=("data",))
-        own = _workload({**table, "name": f"{workload.name}-proxy", **proxy}, folder)
+        # The batch size of today is that of the target; the proxy is trained at several.
+        shared = {key: value for key, value in table.items() if key != "batch_size"}
+        own = _workload({**shared, "name": f"{workload.name}-proxy", **proxy}, folder)
     except WorkloadError as error:
         raise _at_place(error, f"{path.name}, [proxy]") from error
     return replace(workload, proxy=own)

@@ -61,7 +61,8 @@ class Workload:
     ``target``: value of the metric at which training is done; None for a workload that is only profiled.
     ``budget_samples``: training samples after which a run ends without the target.
     ``evaluate_every``: samples between evaluations at every batch size; default: the largest batch size.
-    ``batch_sizes``: of an optimizer step, ascending. ``micro_batch_sizes``: of a forward pass; empty: the same.
+    ``batch_sizes``: of an optimizer step, ascending. ``batch_size``: the one that you train with today, which is kept
+    unless another one is surely faster; None: there is none. ``micro_batch_sizes``: of a forward pass; empty: the same.
     ``input_shape``: of one sample; read from ``Data``, otherwise required.
     ``task``: "classification", "language" or "regression". ``data_type``: one of ``DATA_TYPES``.
     ``augmentation``: random changes of the training samples. ``host_s_per_sample``: CPU seconds to load a sample.
@@ -81,6 +82,7 @@ class Workload:
     budget_samples: int
     evaluate_every: int
     batch_sizes: tuple[int, ...]
+    batch_size: int | None
     micro_batch_sizes: tuple[int, ...]
     input_shape: tuple[int, ...]
     task: str
@@ -102,6 +104,7 @@ class Workload:
         target: float | None = None,
         evaluate_every: int | None = None,
         batch_sizes: Iterable[int] = (4, 8, 16, 32, 64, 128),
+        batch_size: int | None = None,
         micro_batch_sizes: Iterable[int] = (),
         input_shape: Iterable[int] | None = None,
         task: str = "classification",
@@ -124,6 +127,8 @@ class Workload:
         sizes = whole_numbers("batch_sizes", batch_sizes)
         if sizes != tuple(sorted(set(sizes))) or not sizes:
             raise WorkloadError("batch_sizes", value=list(sizes), allowed="at least one, ascending, each once")
+        if batch_size is not None and whole("batch_size", batch_size) not in sizes:
+            raise WorkloadError("batch_size", value=batch_size, allowed=f"one of batch_sizes, {list(sizes)}")
         micro = whole_numbers("micro_batch_sizes", micro_batch_sizes)
         if micro != tuple(sorted(set(micro))) or any(m > sizes[-1] for m in micro):
             raise WorkloadError("micro_batch_sizes", value=list(micro), allowed=f"ascending, at most {sizes[-1]}")
@@ -145,6 +150,7 @@ class Workload:
             "budget_samples": budget_samples,
             "evaluate_every": every,
             "batch_sizes": sizes,
+            "batch_size": batch_size,
             "micro_batch_sizes": micro,
             "input_shape": whole_numbers("input_shape", input_shape),
             "task": task,

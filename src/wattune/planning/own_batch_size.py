@@ -1,0 +1,76 @@
+"""The pick of a table: the fastest point, or the user's own batch size unless another one is surely faster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from wattune.cap import SensorLimit
+from wattune.planning.candidates import fastest
+from wattune.planning.confidence import feasible_log_times
+from wattune.planning.table import Option, PlanningTable
+from wattune.sample_efficiency.choice import LogTimes, OwnBatchSize, beside_own, posterior_of
+
+
+class TablePick(NamedTuple):
+    """The point to train at, and why its batch size is the user's own or another one; None if that is unknown."""
+
+    option: Option
+    own: OwnBatchSize | None
+
+
+def pick_from(table: PlanningTable, limit: SensorLimit) -> TablePick | None:
+    """The fastest point under the limit, at the user's own batch size unless another is surely faster.
+
+    None if no point is feasible. Without an own batch size, without the runs of the efficiency record, and if no point
+    with the own batch size is feasible, it is the fastest point.
+    """
+    option, own_size = fastest(table.rows, limit), table.efficiency.own_batch_size
+    if option is None or own_size is None:
+        return None if option is None else TablePick(option, None)
+    own_option = fastest([row for row in table.rows if row.batch_size == own_size], limit)
+    curve, times = posterior_of(table.efficiency), feasible_log_times(table, limit)
+    if own_option is None or curve is None or own_size in curve.lost:
+        return TablePick(option, None)
+    own = beside_own(curve, times, own=own_size, rival=option.cell.batch_size)
+    return TablePick(option if own.choice == own.rival else own_option, own)
+
+
+def own_fields(table: PlanningTable, limit: SensorLimit, pick: TablePick) -> dict[str, Any]:
+    """The plan's fields on the user's own batch size."""
+    own = pick.own
+    if own is None:
+        return {"own_batch_size": table.efficiency.own_batch_size}
+    times = feasible_log_times(table, limit)
+    cost_s = sum(run.samples * _sample_s(times, run.batch_size) for run in table.efficiency.observations)
+    saved_s = None
+    if own.choice != own.batch_size and own.gain is not None and table.reference_samples is not None:
+        own_option = fastest([row for row in table.rows if row.batch_size == own.batch_size], limit)
+        if own_option is not None and own_option.relative_time is not None:
+            saved_s = own.gain * own_option.relative_time * table.reference_samples
+    return {
+        "own_batch_size": own.batch_size,
+        "rival_batch_size": own.rival,
+        "p_faster": own.p_faster,
+        "expected_gain": own.gain,
+        "proxy_cost_s": cost_s,
+        "pays_after_runs": cost_s / saved_s if saved_s else None,
+    }
+
+
+def why_no_own(table: PlanningTable, pick: TablePick) -> str | None:
+    """The reason why the pick was not compared with the user's own batch size; None if it was, or there is none."""
+    own = table.efficiency.own_batch_size
+    if own is None or pick.own is not None:
+        return None
+    return (
+        f"your batch size {own} cannot be compared with this one: no run at it reached the target, or no point of it "
+        "is feasible"
+    )
+
+
+def _sample_s(times: LogTimes | Mapping[int, tuple[float, float]], batch_size: int) -> float:
+    """Seconds per sample at this batch size, or at the nearest one that has a feasible point."""
+    nearest = min(times, key=lambda size: abs(math.log(size / batch_size)))
+    return math.exp(times[nearest][0])

@@ -1,0 +1,109 @@
+"""The user's own batch size in a plan: kept, left for a surely faster one, or not comparable."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tests.support.planning_tables import BATCHES, board
+
+from wattune.cap import PowerCap
+from wattune.planning import pick, plan
+from wattune.records import Plan, SampleEfficiency
+from wattune.reporting import phrases, summary
+from wattune.sample_efficiency.choice import pooled_curve
+from wattune.sample_efficiency.posterior import Observation, fit
+
+CAP = PowerCap(6.0)
+
+
+def efficiency(own: int | None, *, sd: float = 0.02, without: tuple[int, ...] = ()) -> SampleEfficiency:
+    """Two runs per batch size that need the more samples the larger the batch; one at 128 misses the target."""
+    draws = np.random.default_rng(0)
+    runs = [
+        Observation(b, 4000 * (1 + b / 40) * math.exp(sd * draws.normal()), b not in without, seed)
+        for b in BATCHES
+        for seed in range(2)
+    ]
+    return pooled_curve(fit(runs, BATCHES), runs, own=own, workload="proxy")
+
+
+def planned(own: int | None, **arguments: object) -> Plan:
+    return plan(board(), efficiency(own, **arguments), cap=CAP)  # type: ignore[arg-type]
+
+
+def test_a_surely_faster_batch_size_is_chosen_and_the_plan_says_what_that_gains() -> None:
+    free, other = planned(None), planned(128)
+    assert other.point == free.point
+    assert other.own_batch_size == 128
+    assert other.rival_batch_size == free.batch_size
+    assert other.p_faster is not None
+    assert other.p_faster > 0.9
+    assert other.expected_gain is not None
+    own = planned(128, without=BATCHES[:-1])
+    assert own.batch_size == 128
+    assert own.predicted_s is not None
+    assert free.predicted_s is not None
+    assert other.expected_gain == pytest.approx(1 - free.predicted_s / own.predicted_s, abs=0.1)
+    assert other.proxy_cost_s is not None
+    assert other.pays_after_runs is not None
+    saved_s = other.proxy_cost_s / other.pays_after_runs
+    assert saved_s == pytest.approx(own.predicted_s - free.predicted_s, rel=0.2)
+    assert f"faster than yours, 128, with a probability of {phrases._probability(other.p_faster)}" in summary(other)
+    assert "pays for the proxy runs after" in summary(other)
+
+
+def test_a_batch_size_that_may_be_slower_is_not_chosen() -> None:
+    best = planned(None, sd=0.1).batch_size
+    neighbor = BATCHES[BATCHES.index(best) + 1]
+    kept = planned(neighbor, sd=0.1)
+    assert kept.p_faster is not None
+    assert kept.p_faster < 0.9
+    assert "your batch size is kept" in summary(kept)
+    assert kept.batch_size == neighbor
+    assert kept.pays_after_runs is None
+
+
+def test_the_best_batch_size_may_be_the_own_one() -> None:
+    best = planned(None).batch_size
+    same = planned(best)
+    assert same.batch_size == same.own_batch_size == same.rival_batch_size == best
+    assert same.p_faster is same.expected_gain is None
+    assert "is yours; no other one is expected to be faster" in summary(same)
+
+
+def test_a_plan_without_an_own_batch_size_says_so() -> None:
+    assert "no batch size of yours to compare with" in summary(planned(None))
+    assert "no batch size of yours" not in summary(plan(board(), efficiency(None), cap=CAP, batch_size=8))
+
+
+def test_an_own_batch_size_that_never_reached_the_target_cannot_be_compared() -> None:
+    lost = planned(128, without=(128,))
+    assert lost.rival_batch_size is None
+    assert lost.own_batch_size == 128
+    assert lost.batch_size == planned(None, without=(128,)).batch_size
+    assert any("your batch size 128 cannot be compared" in note for note in lost.notes)
+
+
+def test_the_rule_of_the_comparison_is_that_of_the_plan() -> None:
+    best = planned(None, sd=0.1).batch_size
+    neighbor = BATCHES[BATCHES.index(best) + 1]
+    curve = efficiency(neighbor, sd=0.1)
+    candidate = pick("wattune", board(), curve, CAP.at_sensor(None, 0.0))
+    assert candidate is not None
+    assert candidate.point == plan(board(), curve, cap=CAP).point
+    assert candidate.point.batch_size == neighbor
+    fastest = pick("fastest", board(), curve, CAP.at_sensor(None, 0.0))
+    assert fastest is not None
+    assert fastest.point.batch_size == best
+
+
+def test_runs_that_were_left_out_are_a_note() -> None:
+    curve = efficiency(None)
+    best = planned(None).batch_size
+    runs = tuple(
+        run.model_copy(update={"left_out": run.batch_size == best and run.seed == 1}) for run in curve.observations
+    )
+    notes = plan(board(), curve.model_copy(update={"observations": runs}), cap=CAP).notes
+    assert any("two clumps" in note for note in notes)
