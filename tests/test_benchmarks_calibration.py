@@ -148,6 +148,7 @@ def test_another_board_keeps_its_data_sheet_and_takes_the_shares():
     for key in ("achieved_gbps", "optimizer_gbps"):
         share = getattr(FILES[NANO].memory, key) / FILES[NANO].memory.bandwidth_gbps
         assert getattr(other.memory, key) / other.memory.bandwidth_gbps == pytest.approx(share)
+    assert other.memory.clock_form == FILES[NANO].memory.clock_form != FILES[TX2_NX].memory.clock_form
     for place in ("gpu.efficiency", "memory.clock_share", "host.s_per_operation"):
         assert value_of(other, place) == value_of(FILES[NANO], place)
 

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import random
+from dataclasses import replace
 from html import escape
+from pathlib import Path
+from typing import Any, Literal
 
+import matplotlib.pyplot as plt
 import pytest
-from benchmarks.paper import replay
-from benchmarks.paper.families import FAMILIES, KINSHIP
+import torch
+from benchmarks.__main__ import main
+from benchmarks.paper import figures, measured, replay
+from benchmarks.paper.families import FAMILIES, FULL_SIZE, KINSHIP, WAYS
 from benchmarks.paper.measured import are_kin
+from benchmarks.paper.models import workload
 from benchmarks.paper.page import page
 from benchmarks.paper.published import CELLS, NANO, RESNET18, SOUND, TRANSFORMER
-from benchmarks.paper.sections import markdown, results, sections
+from benchmarks.paper.sections import markdown, percent, results, sections
 from benchmarks.paper.targets import cut, smoothed, target_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattune.algorithms import TrainingAlgorithm, open_algorithm
 from wattune.records import Evaluation, LearningCurve, provenance
+from wattune.workloads.models import CharacterTransformer
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +98,79 @@ def test_there_are_enough_data_sets_and_every_one_of_them_has_a_family() -> None
     assert images | texts <= {name for names in KINSHIP for name in names}
 
 
+# ----------------------------------------------------------------------------------------------------- full-size models
+
+
+def test_the_full_size_families_are_the_papers_models() -> None:
+    assert {family.name for family in FULL_SIZE} == {one.stands_for for one in FAMILIES if one.stands_for}
+    for family in FULL_SIZE:
+        model = workload(family.name)
+        ours, papers = (
+            sum(one.numel() for one in module.parameters()) for module in (family.network(10), model.model(0))
+        )
+        assert (ours, family.input_shape) == (papers, model.input_shape)
+        assert family.ways == (WAYS[True],)
+
+
+def test_without_a_cuda_device_the_full_size_models_are_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["paper", "measured", "--full-size", "--data", "nowhere"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: the full-size models need a CUDA device")
+    assert said.count("\n") == 1
+
+
+def _tiny(_: int) -> torch.nn.Module:
+    return CharacterTransformer(layers=1, heads=2, width=16)
+
+
+def test_the_full_size_path_at_small_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A small transformer in place of the paper's; without a CUDA device, `place` trains it on the CPU."""
+    letters = random.Random(0)
+    for name in ("wikitext2/valid", "wikitext2/test", "tinyshakespeare/train", "tinyshakespeare/test"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        words = letters.choices(("to", "be", "or", "not", "that", "is"), k=8000)
+        (tmp_path / f"{name}.txt").write_text(" ".join(words), encoding="utf-8")
+    [transformer] = [one for one in FULL_SIZE if one.kind == "text"]
+    small = replace(
+        transformer,
+        network=_tiny,
+        pretraining_samples=512,
+        sets=("Shakespeare", "Python's asyncio"),
+        batch_sizes=(64, 128),
+        budget_samples=1536,
+    )
+    monkeypatch.setattr(measured, "FULL_SIZE", (small,))
+    monkeypatch.setattr(measured, "cuda_device", lambda: "a made GPU")
+    monkeypatch.setattr(measured, "WORK", tmp_path / "work")
+    monkeypatch.setattr(measured, "RESULTS", tmp_path)
+    monkeypatch.setattr("benchmarks.timing.RESULTS", tmp_path)
+    processors = []
+
+    def recorded(*arguments: Any, on: Literal["cpu", "gpu"], **options: Any) -> TrainingAlgorithm:
+        processors.append(on)
+        return open_algorithm(*arguments, on=on, **options)
+
+    monkeypatch.setattr("wattune.proxy.run.open_algorithm", recorded)
+    assert main(["paper", "measured", "--full-size", "--data", str(tmp_path)]) == 0
+    assert processors == ["gpu"] * 2 * 2 * len(measured.SEEDS)
+    found = (tmp_path / "paper_full_size.json").read_text(encoding="utf-8")
+    rows = (tmp_path / "paper_full_size_runs.csv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 1 + 2 * 2 * len(measured.SEEDS)
+    text = markdown({"full_size": json.loads(found)})
+    assert "### Measured: the paper's models, real training runs on a made GPU" in text
+    assert f"proxies-{TRANSFORMER}.png" in text
+    monkeypatch.setattr(figures, "FOLDER", tmp_path)
+    figures.draw({"full_size": json.loads(found)})
+    assert (tmp_path / f"proxies-{TRANSFORMER}.png").exists()
+
+    monkeypatch.setattr("wattune.proxy.run.open_algorithm", None)  # finished runs are never repeated
+    again = measured.Measured(small, tmp_path, None, "gpu")
+    assert {name: len(runs) for name, runs in again.curves.items()} == dict.fromkeys(small.sets, 6)
+
+
 # -------------------------------------------------------------------------------------------------------------- replay
 
 
@@ -152,3 +235,58 @@ def test_page_and_text_have_every_section_of_the_results() -> None:
     assert "data:image/png;base64," in written
     assert "<script" not in written
     assert "http" not in written.replace("https://arxiv.org", "")
+
+
+MADE = {
+    "family": "made",
+    "targets": {"a": 0.9, "b": 0.8},
+    "ways": {
+        WAYS[True]: {
+            limit: {
+                "matrix": [
+                    {"proxy": proxy, "target": target, "above_fastest": above, "rows": dict.fromkeys(replay.METHODS)}
+                    for (proxy, target), above in cells.items()
+                ]
+            }
+            for limit, cells in {
+                "P1": {("a", "a"): 0.0, ("a", "b"): 0.3, ("b", "a"): None, ("b", "b"): 0.0},
+                "none": {("a", "a"): 0.0, ("a", "b"): 0.0, ("b", "a"): 0.004, ("b", "b"): 0.0},
+            }.items()
+        }
+    },
+}
+MEASURED: dict[str, Any] = results()["measured"] | {"families": [MADE]}
+
+
+def test_a_picture_of_proxies_has_a_row_for_each_proxy_and_a_panel_for_each_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = {}
+
+    def read(name: str) -> None:
+        drawn[name] = [
+            (axis.get_title(loc="left"), {text.get_position(): text.get_text() for text in axis.texts})
+            for axis in plt.gcf().axes
+        ]
+        plt.close()
+
+    monkeypatch.setattr(figures, "_save", read)
+    figures.proxies(MEASURED)
+    assert drawn == {
+        "proxies-made": [
+            ("P1", {(0, 0): "0.0%", (1, 0): "30.0%", (0, 1): percent(None), (1, 1): "0.0%"}),
+            ("no limit", {(0, 0): "0.0%", (1, 0): "0.0%", (0, 1): "0.4%", (1, 1): "0.0%"}),
+        ]
+    }
+
+
+def test_the_text_of_a_picture_of_proxies_names_its_worst_cell() -> None:
+    [section] = [one for one in sections({"measured": MEASURED}) if one.figures]
+    assert "slower than the fastest in 2 of 3 cells off the diagonal, by 30.0% at most" in section.texts[0]
+    assert "(proxy a; target b; P1)" in section.texts[0]
+    assert section.figures == ("proxies-made",)
+
+
+def test_the_repository_has_the_pictures_of_the_results_and_no_others() -> None:
+    names = {name for section in sections(results()) for name in section.figures}
+    assert names == {file.stem for file in figures.FOLDER.glob("*.png")}

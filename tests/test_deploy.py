@@ -81,6 +81,33 @@ def test_systemd_takes_the_units(name, tmp_path):
     assert said == []
 
 
+def test_systemd_takes_the_unit_for_a_card(tmp_path):
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed (Debian: apt-get install systemd)")
+    name = "wattune-agent.service"
+    (tmp_path / f"{name}.d").mkdir()
+    for source, target in ((name, name), ("wattune-agent-nvidia.conf", f"{name}.d/nvidia.conf")):
+        text = re.sub(r"^(Exec\w+=[+-]?)/\S+", r"\1/bin/true", (DEPLOY / source).read_text(), flags=re.MULTILINE)
+        (tmp_path / target).write_text(text)
+    done = subprocess.run([analyze, "verify", str(tmp_path / name)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if "nvidia.conf" in line or name in line] == []
+
+
+def test_the_unit_for_a_card_adds_what_the_driver_needs_and_keeps_the_socket():
+    found, before = settings(DEPLOY / "wattune-agent-nvidia.conf"), settings(DEPLOY / "wattune-agent.service")
+    assert found["Service", "ExecStart"] == ["", before["Service", "ExecStart"][0] + " --device nvidia"]
+    assert found["Service", "CapabilityBoundingSet"] == ["CAP_SYS_ADMIN"]
+    assert found["Service", "DeviceAllow"] == ["char-nvidia* rw"]
+    assert {key for section, key in found if section == "Service"} == {
+        "ExecStart",
+        "CapabilityBoundingSet",
+        "DeviceAllow",
+        "MemoryDenyWriteExecute",
+    }
+
+
 def test_the_container_runs_as_a_user_of_its_own_from_a_named_version():
     found = instructions(CONTAINER.read_text())
     names = [name for name, _ in found]

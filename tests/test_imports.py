@@ -45,11 +45,13 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 def test_nor_does_the_help_of_any_command():
     code = f"from wattune.cli import main; assert not any([main([command, '--help']) for command in {COMMANDS}])"
     assert loaded(code).isdisjoint({"torch", "plotly", "sklearn", "scipy", "rich"})
 
 
+@pytest.mark.slow
 def test_devices_and_plans_need_no_torch(tmp_path):
     assert loaded("from wattune.cli import main; assert main(['devices']) == 0").isdisjoint({"torch", "plotly"})
     code = "from wattune.cli import main; assert main(['plan', 'a', 'b', '--cap', '4']) == 2"
@@ -78,6 +80,7 @@ def test_the_modules_of_the_fast_tests_load_no_framework_beside_torch():
     assert loaded(code, cwd=Path(__file__).parent.parent).isdisjoint({"lightning", "transformers", "ray"})
 
 
+@pytest.mark.slow
 def test_packages_that_need_only_numbers_load_no_torch():
     rooms = ("records", "errors", "planning", "reporting", "devices")
     assert "torch" not in loaded("\n".join(f"import wattune.{room}" for room in rooms))

@@ -145,6 +145,7 @@ def test_algorithms_that_cannot_be(wattune, tmp_path, monkeypatch, arguments, sa
     assert said in err[-1]
 
 
+@pytest.mark.slow
 def test_a_finished_record_of_another_algorithm_is_not_gone_on_with(wattune, tmp_path):
     path = tmp_path / "profile.json"
     arguments = ["profile", SMALL, *DEVICE, "--no-reference", "--steps", "1", "-o", path]

@@ -76,6 +76,12 @@ def test_on_a_machine_with_nothing_real_the_simulated_boards_are_listed(wattune)
     assert all(set(entry) >= FIELDS for entry in listed)
 
 
+def test_each_clock_of_a_board_has_its_range(wattune):
+    _, out, _ = wattune("devices")
+    (several,) = (line for line in out.splitlines() if line.startswith("sim:jetson-tx2 "))
+    assert "13: 114.75 to 1300.5 MHz; memory 7: 408 to 1866 MHz; CPU 12: 345.6 to 2035.2 MHz" in several
+
+
 @pytest.mark.slow
 def test_a_reader_that_goes_away_costs_no_traceback(tmp_path):
     root = unpack("orin-nano-jp6", tmp_path / "tree")

@@ -171,3 +171,29 @@ def test_the_proxy_is_trained_a_few_times(wattune, tmp_path):
     assert len(list((tmp_path / "e-curves").iterdir())) == record.runs_used >= 2
     assert record.stopped_because in out
     assert wattune("estimate", SMALL, "-o", path, "--resume")[0] == 0
+
+
+def test_the_own_batch_size_of_the_workload_is_one_of_the_runs(wattune, tmp_path):
+    workload = tmp_path / "own.toml"
+    workload.write_text(
+        SMALL.read_text().replace("batch_sizes = [8, 32]", "batch_sizes = [8, 16, 32]\nbatch_size = 16")
+    )
+    path = tmp_path / "e.json"
+    code, out, err = wattune(
+        "estimate", workload, "--step-times", "8=0.01,16=0.011,32=0.02", "--processes", "1", "-o", path
+    )
+    assert code == 0
+    assert "about 6 proxy runs (12 at most)" in err[0]
+    record = SampleEfficiency.load(path)
+    assert record.own_batch_size == 16
+    assert any(run.batch_size == 16 for run in record.observations)
+    assert len(record.observations) == record.runs_used
+    assert record.best == 16 or record.p_faster >= 0.9
+    assert any(words in out for words in ("is yours", "yours is kept", "faster than yours"))
+
+
+def test_without_an_own_batch_size_there_is_nothing_to_compare_with(wattune, table, tmp_path):
+    _, out, _ = wattune(
+        "estimate", "--from-runs", table, "--step-times", "8=0.1,32=0.15,128=0.5", "-o", tmp_path / "e.json"
+    )
+    assert "no batch size of yours to compare with" in out

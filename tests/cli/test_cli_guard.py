@@ -32,6 +32,7 @@ GUARD = ["guard", "--device", "jetson", "--sysfs-root"]
 COMMAND = [sys.executable, "-m", "wattune"]
 
 
+@pytest.mark.slow
 def test_it_pins_meters_restores_and_ends_as_the_program_did(wattune, tmp_path):
     with live_board(tmp_path / "board", load=0.5) as root:
         before = limits(root)
@@ -50,6 +51,7 @@ def test_it_pins_meters_restores_and_ends_as_the_program_did(wattune, tmp_path):
     assert err == []
 
 
+@pytest.mark.slow
 def test_a_reading_above_the_cap_lowers_the_clock(wattune, tmp_path):
     with live_board(tmp_path / "board", load=1.0) as root:
         before = limits(root)
@@ -255,6 +257,7 @@ def test_a_short_program_above_the_cap_is_reported_and_its_exit_code_stays(wattu
     assert "not kept" in err[-1]
 
 
+@pytest.mark.slow
 def test_a_program_continues_if_the_output_of_its_guard_is_not_read(tmp_path):
     with live_board(tmp_path / "board", load=1.0) as root:
         reader, writer = os.pipe()

@@ -94,6 +94,14 @@ def test_other_devices_take_neither(tmp_path, device):
             device_spec(device, root, mode)
 
 
+def test_knobs_are_written_behind_a_jetson_or_its_agent():
+    assert device_spec("jetson", None, "2", "gpu,cpu") == "jetson?mode=2&knobs=gpu%2Ccpu"
+    assert device_spec("agent:/run/a.sock", knobs="gpu") == "agent:/run/a.sock?knobs=gpu"
+    for device in ("sim:jetson-nano", "nvidia:0", "cpu", "replay:table.csv"):
+        with pytest.raises(InputError, match="--knobs with this device"):
+            device_spec(device, knobs="gpu")
+
+
 def test_a_root_without_files(wattune, tmp_path):
     for command in (
         ["doctor"],

@@ -16,6 +16,7 @@ from tests.support.cli_boards import ROOT, board_tree, limits
 from tests.support.live_board import COMMAND, ENVIRONMENT, live, wait_for
 
 from wattune.records import Plan, ProfileTable
+from wattune_agent.cap_window import ABOVE_Z, NOISE_SHARE
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="/sys")
 
@@ -41,6 +42,7 @@ def started(words, **options):
             process.kill()
 
 
+@pytest.mark.slow
 def test_without_torch(tmp_path):
     board = board_tree(tmp_path / "board")
     code = f"""
@@ -135,8 +137,8 @@ def test_from_profile_to_guard_on_a_live_board(tmp_path):
         assert table.provenance.kind == "simulated"
         assert kept[0]["cell"]["step_s"] in [cell.step_s for cell in table.measured]
         assert table.program.device == f"jetson?root={board.root}"
-        assert all(cell.power_peak_w <= 7.0 for cell in table.measured)
-        assert table.aborted
+        # Not surely above the cap, by one reading of the noisiest sensor.
+        assert all(cell.power_window_w * (1 - ABOVE_Z * NOISE_SHARE) <= 7.0 for cell in table.measured)
 
         plan = [*COMMAND, "plan", "p.json", "--cap", "7W", "--batch-size", "16", "--json"]
         done = subprocess.run(plan, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True)
@@ -185,6 +187,7 @@ def test_while_it_stands_still_so_does_the_program(tmp_path):
     with started([*profile, "--command", command], cwd=tmp_path, env=ENVIRONMENT) as process:
         assert wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 30)
         pid = int((tmp_path / "pid").read_text())
+        assert wait_for(lambda: _catches(process.pid, signal.SIGTSTP), 5)  # it started the program a moment ago
         process.send_signal(signal.SIGTSTP)
         assert wait_for(lambda: _state(pid) == "T" and _state(process.pid) == "T", 5)
         process.send_signal(signal.SIGCONT)
@@ -194,6 +197,12 @@ def test_while_it_stands_still_so_does_the_program(tmp_path):
     # The run that stood still says nothing: the same one follows, where it is otherwise a longer one.
     runs = (tmp_path / "pid-runs").read_text().splitlines()
     assert runs[0] == runs[1] != runs[2]
+
+
+def _catches(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _state(pid: int) -> str:

@@ -82,6 +82,7 @@ class TestEfficientViT:
         assert all(math.isfinite(loss) for loss in losses)
         assert losses[-1] < losses[0]
 
+    @pytest.mark.slow
     def test_what_is_counted_follows_the_data_type(self):
         model = nn.Sequential(nn.Conv2d(3, 16, 4, stride=4), LinearAttention(16, 16), Average(), nn.Linear(16, 4))
         full, lower = (open_algorithm("backprop", vision(model=model, data_type=t), 8).work() for t in ("fp32", "bf16"))

@@ -128,6 +128,7 @@ class TestCifar:
 
 
 class TestSvhn:
+    @pytest.mark.slow
     @pytest.mark.parametrize("compress", [True, False])
     def test_as_published(self, tmp_path, compress):
         train, test = (mat(tmp_path / name, n, n, compress) for name, n in (("train", 30), ("test", 12)))

@@ -266,7 +266,7 @@ def test_every_sample_once_an_epoch_and_the_cap_is_never_read_above():
     assert record.samples == 12_000
     assert record.passes == 12
     assert record.ended == "finished"
-    assert record.readings > 50
+    assert record.readings > 40
     assert record.readings_above_cap == 0
     assert record.exact.above_cap_s == 0
     assert len({change.point.batch_size for change in record.changes}) > 2
@@ -323,7 +323,7 @@ def test_the_loader_may_come_from_the_module_and_change():
 def test_it_logs_through_the_logger_of_the_user(tmp_path):
     logger = CSVLogger(tmp_path)
     cap = PowerCapCallback(CAP_W, device=slow(), record=tmp_path / "session.json")
-    fit(Module(), cap, logger=logger, log_every_n_steps=10, max_epochs=6)
+    fit(Module(), cap, logger=logger, log_every_n_steps=10, max_epochs=8)
     with open(f"{logger.log_dir}/metrics.csv") as file:
         all_rows = list(csv.DictReader(file))
     rows = [row for row in all_rows if row["wattune/power_w"]]
@@ -343,7 +343,7 @@ def test_an_interrupted_training_run_restores_the_board_and_resumes(tmp_path):
     device = slow()
     before, handler = device.current(), signal.getsignal(signal.SIGINT)
     cap = PowerCapCallback(CAP_W, device=device)
-    module = Module(fail_at=(60, KeyboardInterrupt()))
+    module = Module(fail_at=(45, KeyboardInterrupt()))
     try:
         with pytest.raises(SystemExit):  # how Lightning itself ends then
             fit(module, cap, OnExceptionCheckpoint(tmp_path), max_epochs=4)

@@ -138,6 +138,7 @@ def test_a_profile_that_does_not_fit_is_refused_before_anything_is_done(tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_profile_and_a_strategy_are_one_too_many(tmp_path):
     profile = wattune.profile("sim:jetson-nano", SMALL, cap_w=4.2)
     with pytest.raises(InputError, match="strategy"):
@@ -170,7 +171,7 @@ def test_a_cap_at_the_supply_is_one_of_the_module_in_every_record(tmp_path):
     record = run(tmp_path / "run", device=board, cap_w=PowerCap(6.25, "supply", margin_w=0.1), compare=True)
     assert record.plan.cap_w == pytest.approx(4.2)
     assert (record.plan.cap_side, record.plan.supply_cap_w) == ("supply", 6.25)
-    assert record.plan.predicted_peak_w <= 4.1
+    assert record.plan.predicted_window_w <= 4.1
     profile = ProfileTable.load(tmp_path / "run" / "profile.json")
     assert profile.supply == record.plan.supply == board.supply
     assert profile.cost.cap_w == pytest.approx(4.1)
@@ -372,6 +373,11 @@ def test_without_a_proxy_nothing_begins(tmp_path):
 ARGUMENTS = RunArguments(device="sim:jetson-nano", cap_w=4.2)
 
 
+def test_the_arguments_keep_the_whole_cap():
+    cap = PowerCap(4.2, "supply", margin_w=0.1, max_temp_c=80.0, window=1.0)
+    assert RunArguments.check(cap, device="sim:jetson-nano").cap == cap
+
+
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     for resume in (False, True):
@@ -412,7 +418,7 @@ BEFORE = """{"record": "run", "version": 1, "device": "sim:jetson-nano", "worklo
 
 def test_a_folder_of_an_earlier_version_is_resumed(tmp_path):
     (tmp_path / "run.json").write_text(BEFORE)
-    cap = PowerCap(6.25, "supply", margin_w=0.1, max_temp_c=80.0)
+    cap = PowerCap(6.25, "supply", margin_w=0.1, max_temp_c=80.0, window="peak")  # that is what a cap meant then
     assert RunFolder(tmp_path).arguments.cap == cap
     now = RunArguments.check(cap, device="sim:jetson-nano", seeds=2, compare=True, fingerprint="0123456789abcdef")
     assert RunFolder.open(tmp_path, now, resume=True).arguments == now
@@ -466,3 +472,14 @@ def test_a_guided_run_probes_and_trains_the_proxy_seldom(tmp_path):
     assert record.power_peak_w <= plan.cap_w
     assert plan.robustness.draws == 200
     assert "is best with a probability of" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_several_clocks_are_profiled_by_a_few_probes_unless_told_otherwise(tmp_path):
+    record = run(tmp_path / "run", device="sim:jetson-tx2", cap_w=9, seeds=None)
+    table = ProfileTable.load(tmp_path / "run" / "profile.json")
+    assert table.strategy == "guided"
+    assert table.cost.probes <= 16
+    assert set(record.plan.knobs) == {"clock_mhz", "memory_clock_mhz", "cpu_clock_mhz"}
+    assert SampleEfficiency.load(tmp_path / "run" / "efficiency.json").strategy == "pooled"
+    assert not record.exceeds_cap

@@ -16,6 +16,7 @@ from wattune.reporting import RecordSet, phrases, summary, write_report
 from wattune.reporting.charts import number
 from wattune.reporting.page import Figure, Table, render
 from wattune.reporting.report import compose, headline
+from wattune.search.observation import capped_power
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_the_maps_hold_every_cell_and_nothing_else(run, html):
     columns, rows = list(samples.CLOCKS_MHZ), [*samples.BATCH_SIZES, 256]
     for key, value in (
         ("step-time", lambda c: c.step_s / c.batch_size * 1000),
-        ("peak-power", lambda c: c.power_peak_w),
+        ("capped-power", lambda c: capped_power(c, run.profile.sensor_window_s, None, 1.0)),
     ):
         heat = shown[key]["data"][0]
         cells = {(c.batch_size, c.clock_mhz): value(c) for c in run.profile.measured}
@@ -114,7 +115,7 @@ def test_unmeasured_cells_stay_blank():
 
 def test_the_margin_moves_the_frontier(run):
     wide = plan(run.profile, run.efficiency, cap=PowerCap(samples.CAP_W, margin_w=0.5))
-    frontier = traces(figures(render(compose(replace(run, plan=wide))))["peak-power"])["under 5.2 W"]
+    frontier = traces(figures(render(compose(replace(run, plan=wide))))["capped-power"])["under 5.2 W"]
     under_cap = [
         c.clock_mhz for c in run.profile.measured if c.batch_size == 128 and c.power_peak_w + 0.5 <= samples.CAP_W
     ]
@@ -130,8 +131,8 @@ def test_throttled_cells_board_events_and_caveats_are_shown(run):
     plan = run.plan.model_copy(update={"notes": ("the table is old",)})
     page = compose(replace(run, profile=profile, training=training, plan=plan))
     items = {item.title: item for section in page.sections for item in section.items}
-    assert "Ring: the board was throttled or swapping during the measurement." in items["Peak power"].note
-    assert "throttled by gpu-balanced, 5.0 MiB swapped" in json.dumps(items["Peak power"].spec)
+    assert "Ring: the board was throttled or swapping during the measurement." in items["Mean power over 1 s"].note
+    assert "throttled by gpu-balanced, 5.0 MiB swapped" in json.dumps(items["Mean power over 1 s"].spec)
     assert items["Board events"].rows == [("12 s", "another writer", "nvpmodel set max_freq")]
     assert "Highest temperature 61.5 °C." in items["Power during training"].note
     assert items["Power cap"].text == phrases.cap_meaning(plan)
@@ -303,7 +304,7 @@ def origins(records):
 def test_every_figure_states_its_origin(run, html):
     assert origins(run) == {
         "step-time": "simulated",
-        "peak-power": "simulated",
+        "capped-power": "simulated",
         "samples-needed": "measured",
         "time-to-target": "predicted, step times simulated, samples measured",
         "proxy-curves": "measured",
@@ -326,7 +327,7 @@ def test_the_origin_is_the_records_own(kind):
     chosen = plan(table, curve, cap=PowerCap(samples.CAP_W))
     word = kind or "origin unknown"
     records = RecordSet(profile=table, efficiency=curve, plan=chosen)
-    assert origins(records)["peak-power"] == word
+    assert origins(records)["capped-power"] == word
     assert origins(records)["time-to-target"] == f"predicted, {word}"
     assert compose(records).origin == word
     assert origins(RecordSet(plan=chosen))["gain-over-caps"] == f"predicted, {word}"
@@ -387,7 +388,7 @@ def test_an_exceeded_cap_and_a_missed_target_stand_out(run):
     failed = run.training.model_copy(update={"reached": False, "ended": "budget used up"})
     tiles = {tile.label: tile for tile in compose(replace(run, training=failed)).tiles}
     assert tiles["Target not reached"].warning
-    assert tiles["Peak power"].warning
+    assert tiles["Mean power over 1 s"].warning
     assert not {tile.label: tile for tile in compose(run).tiles}["Time to target"].warning
 
 
@@ -453,7 +454,7 @@ def test_a_report_of_a_folder_holds_all_of_it(run, tmp_path):
 def test_files_and_records_can_be_mixed(run, tmp_path):
     path = run.profile.save(tmp_path / "any name.json")
     out = write_report([path, run.plan], tmp_path / "report.html")
-    assert set(figures(out.read_text())) == {"step-time", "peak-power", "time-to-target", "gain-over-caps"}
+    assert set(figures(out.read_text())) == {"step-time", "capped-power", "time-to-target", "gain-over-caps"}
 
 
 def test_bad_sources_are_refused(run, tmp_path):

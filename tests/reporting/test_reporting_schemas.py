@@ -14,8 +14,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.fixture(scope="module")
 def records():
     run = samples.run()
-    session = samples.session()
-    kinds = (run.profile, run.efficiency, run.plan, run.training, run.comparison, run.proxy[0], session)
+    kinds = (run.profile, run.efficiency, run.plan, run.training, run.comparison, run.proxy[0])
+    kinds += (samples.session(), samples.contribution())
     return {r.name: r for r in kinds}
 
 

@@ -47,7 +47,7 @@ def test_chosen_point_equals_plan_under_any_cap(cap_w):
     assert step is not None
     assert step.chosen is not None
     assert point_at(GRID, TABLE, step.chosen) == wanted.point
-    assert step.texts["peak"] == f"{wanted.predicted_peak_w:.2f} W"
+    assert step.texts["power"] == f"{wanted.predicted_window_w:.2f} W"
 
 
 @pytest.mark.parametrize("cell", TABLE.measured[::7], ids=lambda cell: f"{cell.power_peak_w:g} W")
@@ -109,7 +109,7 @@ def test_empty_cap_is_the_highest():
 
 
 def test_shades_rise_with_values():
-    for heat in heatmaps(GRID):
+    for heat in heatmaps(TABLE):
         squares = [square for _, row in heat.rows for square in row]
         assert len(squares) == len(GRID.rows) * len(GRID.columns)
         known = sorted((float(s.text), s.shade) for s in squares if s.shade is not None)

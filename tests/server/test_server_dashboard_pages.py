@@ -297,6 +297,7 @@ def handed_in(client, status, table, record):
     ]
 
 
+@pytest.mark.slow
 def test_foreign_text_is_escaped(client, store):
     ids = made.fill(store)
     bad = made.HOSTILE
@@ -319,6 +320,7 @@ def test_foreign_text_is_escaped(client, store):
     assert seen >= 7  # a list of runs shows neither board nor metric
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1e300, 1.7e308, 1e-300, 5e-324])
 def test_extreme_numbers_do_not_break_a_page(client, store, number):
     made.fill(store)

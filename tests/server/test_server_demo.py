@@ -66,7 +66,7 @@ def test_reusing_board_follows_one_of_its_kind():
 
 @pytest.mark.slow
 def test_demo_fills_the_pages(tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "wattune", "serve", "--demo", "--port", "0"]
     with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -20,7 +20,6 @@ def test_two_boards_train_from_one_server(tmp_path):
     environment = {
         **ENVIRONMENT,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
     command = ["sh", str(EXAMPLE / "two_boards.sh"), str(free_port())]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=480)

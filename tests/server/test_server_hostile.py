@@ -372,6 +372,7 @@ def raw(url: str, request: bytes, *, closes: bool = False) -> bytes:
         return answer
 
 
+@pytest.mark.slow
 def test_malformed_http_is_rejected(tmp_path):
     """Below what an HTTP client would send: each is answered or cut off, nothing is kept, and the server goes on."""
     with opened(tmp_path / "store", limits=Limits(json_bytes=10_000, silence_s=0.3)) as store:

@@ -6,6 +6,7 @@ import typer
 
 from wattune.cli.options import (
     Cap,
+    CapWindow,
     DeviceSpec,
     EfficiencyFile,
     File,
@@ -30,6 +31,7 @@ def compare(
     efficiency: EfficiencyFile,
     device: DeviceSpec,
     cap: Cap,
+    cap_window: CapWindow = None,
     workload: WorkloadFile = None,
     margin: Margin = "0",
     seeds: Seeds = 3,
@@ -53,7 +55,7 @@ def compare(
     from wattune.records import Comparison
     from wattune.reporting import comparison_table, phrases
 
-    asked_cap, spec = power_cap(cap, margin), device_spec(device, sysfs_root, mode)
+    asked_cap, spec = power_cap(cap, margin, window=cap_window), device_spec(device, sysfs_root, mode)
     destination = claim(output, "comparison.json", as_json=as_json, resume=resume)
     record = destination.load(Comparison)
     if record is not None and (record.supply_cap_w or record.cap_w, record.cap_side) != (

@@ -78,7 +78,7 @@ def _settings(device: KnownDevice) -> str:
     from wattune.point import knob_text
 
     ranges = (
-        f"{len(knob.values)}: {knob.values[0]:g} to {knob_text(knob.name, knob.values[-1])}" for knob in device.knobs
+        knob_text(knob.name, knob.values[-1], f"{len(knob.values)}: {knob.values[0]:g} to ") for knob in device.knobs
     )
     return "; ".join(ranges) or "-"
 

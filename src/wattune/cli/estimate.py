@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from wattune.cli.options import ALGORITHM, SEEDS, Algorithm, Cap, File, Json, Processes, Resume, WorkloadFile, power_cap
+from wattune.cli.options import (
+    ALGORITHM,
+    SEEDS,
+    Algorithm,
+    Cap,
+    CapWindow,
+    File,
+    Json,
+    Processes,
+    Resume,
+    WorkloadFile,
+    power_cap,
+)
 from wattune.cli.output import claim, resumable, shown
 from wattune.errors import InputError, RecordError
 
@@ -31,6 +43,10 @@ def estimate(
         ),
     ] = None,
     seeds: Annotated[int | None, SEEDS] = None,
+    careful: Annotated[
+        bool,
+        typer.Option("--careful", help="Pooled: train the choice and its runner-up three times; at most 18 runs."),
+    ] = False,
     step_times: Annotated[
         str | None,
         typer.Option(
@@ -44,6 +60,7 @@ def estimate(
         typer.Option("--profile", metavar="FILE", help="Take the step times from this profile, under --cap."),
     ] = None,
     cap: Cap = "none",
+    cap_window: CapWindow = None,
     from_runs: Annotated[
         Path | None,
         typer.Option("--from-runs", metavar="CSV", help="Use the runs in this table, and train nothing."),
@@ -93,7 +110,7 @@ def estimate(
     from wattune.records import SampleEfficiency
 
     algorithm_name = ALGORITHM if algorithm is None else algorithm
-    asked_cap = power_cap(cap)
+    asked_cap = power_cap(cap, window=cap_window)
     if asked_cap.limit_w is not None and profile is None:
         raise InputError("--cap needs --profile")
     if step_times is not None and profile is not None:
@@ -110,6 +127,7 @@ def estimate(
             "--algorithm": algorithm,
             "--strategy": strategy,
             "--seeds": seeds,
+            "--careful": careful or None,
             "--processes": processes,
             "--executor": executor,
             "--resume": resume or None,
@@ -143,6 +161,7 @@ def estimate(
                 strategy=cast(Literal["full", "pooled"] | None, strategy),
                 seeds=seeds,
                 step_times=times,
+                careful=careful,
                 folder=folder,
                 processes=processes,
                 executor=executor,
@@ -176,9 +195,39 @@ def _text(record: SampleEfficiency) -> str:
         text += f"\n{record.runs_used} runs; {record.stopped_because}"
     if record.misfit:
         text += "\nno single curve fits the runs: their means are used; make more runs for a better estimate"
+    for size in sorted({run.batch_size for run in record.observations if run.left_out}):
+        text += (
+            f"\nthe runs at batch size {size} form two clumps far apart, by another recipe or a seed that diverged: "
+            "the smaller clump is left out"
+        )
     if record.best is not None:
         text += f"\nbest on the device: batch size {record.best}, expected to lose {record.expected_regret:.1%}"
+        text += f"\n{_beside_own(record)}"
     return text
+
+
+def _beside_own(record: SampleEfficiency) -> str:
+    from wattune.reporting.phrases import NO_OWN
+
+    own = record.own_batch_size
+    if own is None:
+        return NO_OWN
+    if record.p_faster is None or record.expected_gain is None:
+        return (
+            f"batch size {own} is yours; no other one is expected to be faster"
+            if own == record.best
+            else (
+                f"your batch size {own} cannot be compared with it: no run reached the target, or it has no step time"
+            )
+        )
+    if record.best == own:
+        return (
+            f"yours is kept: no other batch size is faster with a probability of 90 % ({record.p_faster:.0%} at most)"
+        )
+    return (
+        f"faster than yours, {own}, with a probability of {record.p_faster:.0%}; it is expected to save "
+        f"{record.expected_gain:.0%} of the time"
+    )
 
 
 def _step_seconds(text: str) -> dict[int, float]:

@@ -10,6 +10,7 @@ import typer
 
 from wattune.cli.options import (
     Cap,
+    CapWindow,
     DeviceSpec,
     Json,
     MaxTemp,
@@ -36,6 +37,7 @@ def guard(
         typer.Option("--clock", metavar="MHZ", help="Clock to pin, such as 612MHz (default: leave it as it is)."),
     ] = None,
     cap: Cap = "none",
+    cap_window: CapWindow = None,
     max_temp: MaxTemp = None,
     sysfs_root: SysfsRoot = None,
     mode: Mode = None,
@@ -60,7 +62,7 @@ def guard(
     from wattune_agent.guarded import run_guarded
     from wattune_agent.outcome import GuardRequest, as_record, in_words
 
-    asked_cap, wanted_mhz = power_cap(cap, max_temp=max_temp), clock_mhz(clock)
+    asked_cap, wanted_mhz = power_cap(cap, max_temp=max_temp, window=cap_window), clock_mhz(clock)
     if output is not None:
         claim(output, "", as_json=as_json)
     board = open_device(device_spec(device, sysfs_root, mode))
@@ -75,15 +77,21 @@ def guard(
                 for problem in board.problems:
                     if "supply.json" in problem:  # the supply is known, but its file cannot be read
                         raise InputError(problem)
-            limit = asked_cap.at_sensor(board.supply)
+            limit = asked_cap.at_sensor(board.supply, board.sensor.window_s)
             at_mhz = None if wanted_mhz is None else _listed(board, wanted_mhz)
             # A board's own controller also reads the present clock, and an agent has a guard of its own.
             controller = board.controller or Pinned(board)
             described = dict(controller.describe())
-            request = GuardRequest(command, at_mhz, limit.limit_w, asked_cap.supply_w, limit.max_temp_c)
+            request = GuardRequest(command, at_mhz, limit.limit_w, asked_cap.supply_w, limit.max_temp_c, limit.window_s)
             with mapped(), stdout_aside(as_json):
                 report = run_guarded(
-                    controller, command, clock_mhz=at_mhz, cap_w=limit.limit_w, max_temp_c=limit.max_temp_c, say=note
+                    controller,
+                    command,
+                    clock_mhz=at_mhz,
+                    cap_w=limit.limit_w,
+                    window_s=limit.window_s,
+                    max_temp_c=limit.max_temp_c,
+                    say=note,
                 )
         finally:
             board.close()

@@ -7,6 +7,7 @@ record, if there is one.
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ import typer
 
 from wattune.cli.bundle import bundle
 from wattune.cli.compare import compare
+from wattune.cli.contribute import contribute
 from wattune.cli.devices import devices
 from wattune.cli.doctor import doctor
 from wattune.cli.estimate import estimate
@@ -48,6 +50,9 @@ LONGEST = 600
 # The usage errors of the library below typer, which newer versions of typer carry inside: this name fits both.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
+AGAIN_S = 0.05
+"""Time after which an interrupt that a finalizer lost is repeated, by when the finalizer has ended."""
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["--help", "-h"]})
 
 
@@ -68,13 +73,15 @@ def _wattune(
     \b
     All in one:    wattune run --device sim:jetson-nano --cap 4.5W
     Step by step:  wattune devices, profile, estimate, plan, train, compare, report
-    Real boards:   wattune doctor, guard, restore, bundle
+    Real boards:   wattune doctor, guard, restore, contribute, bundle
 
     Exit codes: 0 done, 2 bad input, 3 target not reached, 4 stopped for safety, 130 interrupted, 1 any other error.
     """
 
 
-for _command in (run, devices, profile, estimate, plan, train, compare, report, doctor, guard, restore, bundle, serve):
+for _command in (
+    run, devices, profile, estimate, plan, train, compare, report, doctor, guard, restore, contribute, bundle, serve
+):  # fmt: skip
     app.command()(_command)
 app.add_typer(store, name="store")
 app.add_typer(token, name="token")
@@ -114,11 +121,13 @@ def _signals_and_warnings() -> Iterator[None]:
     before = None
     if threading.current_thread() is threading.main_thread():
         before = signal.signal(signal.SIGTERM, _terminate)
+    unraisable, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     with warnings.catch_warnings():
         warnings.showwarning = _warning  # type: ignore[assignment]  # takes fewer arguments by name
         try:
             yield
         finally:
+            sys.unraisablehook = unraisable
             if before is not None:
                 signal.signal(signal.SIGTERM, before)
 
@@ -126,6 +135,14 @@ def _signals_and_warnings() -> Iterator[None]:
 def _terminate(number: int, frame: FrameType | None) -> None:
     # So that everything that cleans up after Ctrl-C (workers, `Device.at`) does so after this, too.
     raise KeyboardInterrupt
+
+
+def _interrupt_again(unraisable: Any) -> None:
+    """Repeat an interrupt that came in the middle of a finalizer, where Python drops every exception."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        threading.Timer(AGAIN_S, _thread.interrupt_main).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _warning(message: Warning | str, *_: object) -> None:

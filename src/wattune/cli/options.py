@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from wattune.cap import PowerCap, parse_celsius, parse_watts
+from wattune.cap import PowerCap, parse_celsius, parse_watts, parse_window
 from wattune.errors import InputError
 
 WorkloadFile = Annotated[
@@ -22,7 +22,9 @@ EfficiencyFile = Annotated[Path, typer.Argument(metavar="EFFICIENCY", help="Effi
 # An option that `run` may also take from the folder of the run that it resumes has no default there: an object to
 # annotate with, beside the type that other commands have.
 DEVICE = typer.Option(
-    "--device", metavar="DEVICE", help="A name from `wattune devices`, a board file, or auto for this machine's board."
+    "--device",
+    metavar="DEVICE",
+    help="A name from `wattune devices`, a board file, replay:TABLE.csv, or auto for this machine's board.",
 )
 DeviceSpec = Annotated[str, DEVICE]
 CAP = typer.Option(
@@ -33,6 +35,15 @@ CAP = typer.Option(
 Cap = Annotated[str, CAP]
 MARGIN = typer.Option("--margin", metavar="WATTS", help="Leave this much of the cap unused, such as 0.2W or 200mW.")
 Margin = Annotated[str, MARGIN]
+CapWindow = Annotated[
+    str | None,
+    typer.Option(
+        "--cap-window",
+        metavar="SECONDS",
+        help="Time over which the mean power stays under the cap, such as 1s or 200ms; peak: every single reading "
+        "(default: 1s, or the time that the sensor averages over if that is longer).",
+    ),
+]
 SEED = typer.Option(
     "--seed", metavar="N", min=0, max=2**32 - 1, help="Random seed of the training run and of simulated sensors."
 )
@@ -62,6 +73,15 @@ Mode = Annotated[
         help="Switch the board to this nvpmodel mode, and back at the end (default: leave it as it is).",
     ),
 ]
+KnobWords = Annotated[
+    str | None,
+    typer.Option(
+        "--knobs",
+        metavar="LIST",
+        help="Clocks of a Jetson to set together, such as gpu,memory,cpu (default: with a cap all that you may set; "
+        "with --strategy full or staircase the GPU's).",
+    ),
+]
 File = Annotated[
     Path | None,
     typer.Option(
@@ -82,15 +102,15 @@ Strategy = Annotated[
         "--strategy",
         metavar="NAME",
         help="Points to profile. full: every batch size and clock; staircase: those along the cap; guided: the few "
-        "that tell most (default: staircase with a cap, full without).",
+        "that tell most (default: with a cap guided for several clocks, else staircase; full without a cap).",
     ),
 ]
 Reference = Annotated[
     bool | None,
     typer.Option(
         "--reference/--no-reference",
-        help="Also measure the reference workloads, once per device, to compare with simpler rules (default: if that "
-        "takes no time of a real board).",
+        help="Also measure the reference workloads, once per device, to compare with simpler rules (default: on "
+        "a simulated board with one knob).",
     ),
 ]
 Algorithm = Annotated[
@@ -124,8 +144,11 @@ DatabaseUrl = Annotated[
 ALGORITHM = "backprop"
 """Default training algorithm."""
 
-REAL = ("auto", "jetson", "cpu")
+REAL = ("auto", "jetson", "cpu", "amd", "intel")
 """Devices that are read from files, for which ``--sysfs-root`` names another folder."""
+
+KNOBS_OF = ("auto", "agent", "jetson")
+"""Devices that may have several knobs to choose from."""
 
 _NUMBER = r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)"
 _CLOCK = re.compile(_NUMBER + r"\s*(?P<unit>[kMG]?Hz)?", re.ASCII | re.IGNORECASE)
@@ -135,9 +158,15 @@ _MHZ = {"hz": 1e-6, "khz": 1e-3, "mhz": 1.0, "ghz": 1e3}
 
 
 def power_cap(
-    cap: str | None, margin: str | None = None, max_temp: str | None = None, *, before: PowerCap | None = None
+    cap: str | None,
+    margin: str | None = None,
+    max_temp: str | None = None,
+    window: str | None = None,
+    *,
+    before: PowerCap | None = None,
 ) -> PowerCap:
-    """The power cap that ``--cap``, ``--margin`` and ``--max-temp`` ask for; one not given is that of ``before``.
+    """The power cap that ``--cap``, ``--margin``, ``--max-temp`` and ``--cap-window`` ask for; one not given is that of
+    ``before``.
 
     Raises: InputError.
     """
@@ -147,6 +176,7 @@ def power_cap(
         requested_cap,
         margin_w=before.margin_w if margin is None else margin_w(margin),
         max_temp_c=before.max_temp_c if max_temp is None else max_temp_c(max_temp),
+        window=before.window if window is None else parse_window(window),
     )
 
 
@@ -198,16 +228,18 @@ def sizes(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def device_spec(device: str, sysfs_root: Path | None = None, mode: str | None = None) -> str:
-    """The device, with ``--sysfs-root`` and ``--mode`` in its spec. Raises: InputError if it takes neither."""
-    if sysfs_root is None and mode is None:
+def device_spec(device: str, sysfs_root: Path | None = None, mode: str | None = None, knobs: str | None = None) -> str:
+    """The device, with ``--sysfs-root``, ``--mode`` and ``--knobs`` in its spec. Raises: InputError if not taken."""
+    if sysfs_root is None and mode is None and knobs is None:
         return device
     scheme = re.split(r"[:?]", device, maxsplit=1)[0]
     option = "--sysfs-root" if sysfs_root is not None else "--mode"
-    if scheme not in REAL:
+    if scheme not in REAL and (sysfs_root is not None or mode is not None):
         raise InputError(f"{option} with this device", value=device, allowed=", ".join(REAL))
+    if knobs is not None and scheme not in KNOBS_OF:
+        raise InputError("--knobs with this device", value=device, allowed=", ".join(KNOBS_OF))
     if sysfs_root is not None and not (sysfs_root / "sys").is_dir():
         raise InputError("--sysfs-root", value=str(sysfs_root), allowed="a folder with sys/... in it")
     from wattune.devices.spec_options import with_options
 
-    return with_options(device, root=None if sysfs_root is None else sysfs_root.absolute(), mode=mode)
+    return with_options(device, root=None if sysfs_root is None else sysfs_root.absolute(), mode=mode, knobs=knobs)

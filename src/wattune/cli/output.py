@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from wattune.errors import Interrupted, OutputError, SafetyStop, TargetNotReached, WattuneError
+from wattune.errors import InputError, Interrupted, OutputError, SafetyStop, TargetNotReached, WattuneError
 
 if TYPE_CHECKING:
     from wattune.records import Record, TrainingRecord
@@ -125,6 +125,14 @@ def resumable(arguments: Sequence[str], partial: Path | None) -> Iterator[None]:
             raise
         command = shlex.join(["wattune", *(a for a in arguments if a != "--resume"), "--resume"])
         raise Interrupted(f"interrupted; the work so far is saved; continue with: {command}") from error
+
+
+def confirmed(question: str) -> bool:
+    """True if the user agrees. Raises: InputError if stdin is not a terminal, so that nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise InputError("stdin is not a terminal, so this cannot ask first", hint="give --yes to agree beforehand")
+    print(f"wattune: {question} Continue? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def failure(record: TrainingRecord) -> WattuneError | None:

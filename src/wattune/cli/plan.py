@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wattune.cli.options import Cap, File, Json, Margin, Memory, ProfileFile, memory_bytes, power_cap
+from wattune.cli.options import Cap, CapWindow, File, Json, Margin, Memory, ProfileFile, memory_bytes, power_cap
 from wattune.cli.output import Output, claim
 
 
@@ -19,6 +19,7 @@ def plan(
     ] = None,
     *,
     cap: Cap,
+    cap_window: CapWindow = None,
     margin: Margin = "0",
     batch_size: Annotated[
         int | None,
@@ -53,7 +54,7 @@ def plan(
     from wattune.job import steps
     from wattune.reporting import cap_table, summary
 
-    asked_cap = power_cap(cap, margin)
+    asked_cap = power_cap(cap, margin, window=cap_window)
     # Planning takes a moment and is repeated for other caps: without -o the plan is only printed.
     destination = Output(None, as_json) if output is None else claim(output, "plan.json", as_json=as_json)
     record = steps.plan(

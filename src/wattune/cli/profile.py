@@ -11,9 +11,11 @@ from wattune.cli.options import (
     ALGORITHM,
     Algorithm,
     Cap,
+    CapWindow,
     DeviceSpec,
     File,
     Json,
+    KnobWords,
     Mode,
     Reference,
     Resume,
@@ -38,6 +40,7 @@ def profile(
     workload: WorkloadFile = None,
     algorithm: Algorithm = None,
     cap: Cap = "none",
+    cap_window: CapWindow = None,
     strategy: Strategy = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="With guided: avoid every point that might be above the cap.")
@@ -56,7 +59,7 @@ def profile(
             metavar="N",
             min=1,
             max=100_000,
-            help="Steps of a probe, at least; ten seconds of them are enough.",
+            help="Steps of a probe, at least; two seconds of them are enough.",
         ),
     ] = 5,
     seed: Seed = 0,
@@ -99,6 +102,7 @@ def profile(
     ] = None,
     sysfs_root: SysfsRoot = None,
     mode: Mode = None,
+    knobs: KnobWords = None,
     output: File = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -110,10 +114,11 @@ def profile(
     \b
     Example:  wattune profile --device sim:jetson-nano -o profile.json
               wattune profile --device sim:jetson-nano --algorithm backprop:checkpoint=auto -o checkpointed.json
+              wattune profile --device replay:table.csv --cap 10W --strategy guided
               wattune profile --device jetson --cap 10W --batch-sizes 8,16,32
                 --command "python3 train.py --batch-size {batch_size} --steps {steps}"
     """
-    spec = device_spec(device, sysfs_root, mode)
+    spec = device_spec(device, sysfs_root, mode, knobs)
     of_program = {
         "--batch-sizes": batch_sizes,
         "--step-time": step_time,
@@ -138,7 +143,7 @@ def profile(
     from wattune.records import ProfileTable
 
     algorithm_name = ALGORITHM if algorithm is None else algorithm
-    asked_cap = power_cap(cap)
+    asked_cap = power_cap(cap, window=cap_window)
     destination = claim(output, "profile.json", as_json=as_json, resume=resume)
     partial = destination.beside("-partial.json")
     record = destination.load(ProfileTable)
@@ -186,18 +191,18 @@ def profile(
 def _check_finished(record: ProfileTable, device: str, workload: Path | None, algorithm: str) -> None:
     """Refuse a finished profile of something else. Raises: RecordError, InputError."""
     from wattune.job.checks import check_algorithm, check_command, check_profile
-    from wattune.job.coercion import as_workload, opened
+    from wattune.job.coercion import opened, profiled_workload
 
     check_algorithm("profile", record.algorithm, algorithm)
     with opened(device) as board:
         command = check_command(board, None, workload)
-        check_profile(record, board, as_workload(workload), command=command)
+        check_profile(record, board, profiled_workload(workload, board), command=command)
 
 
 def _check(path: Path, device: str, workload: Path | None, output: Path | None, *, seed: int, as_json: bool) -> None:
     """Measure five cells again, to see if a profile holds in another mode or with other software."""
     from wattune import profiling
-    from wattune.job.coercion import as_workload, opened
+    from wattune.job.coercion import opened, profiled_workload
     from wattune.records import ProfileTable
 
     table = ProfileTable.load(path)
@@ -207,7 +212,7 @@ def _check(path: Path, device: str, workload: Path | None, output: Path | None, 
         )
     destination = claim(output, f"{path.stem}-checked.json", as_json=as_json)
     with opened(device, seed=seed) as board, shown() as progress:
-        record, deviations = profiling.check(board, as_workload(workload).without_weights(), table, progress=progress)
+        record, deviations = profiling.check(board, profiled_workload(workload, board), table, progress=progress)
     destination.deliver(record, f"the profile still holds\n{deviations}")
 
 
@@ -240,8 +245,13 @@ def _text(record: ProfileTable) -> str:
 
 
 def _ending(guided: Guidance) -> str:
+    from wattune.reporting import phrases
 
     if guided.pick is None:
         return f"Nothing to pick: {guided.stopped_because}."
     risk = "" if guided.p_above_cap is None else f" (above the cap with a probability of {guided.p_above_cap:.1%})"
-    return f"Fastest: {guided.pick.point}{risk}.\nStopped: {guided.stopped_because}."
+    figures = ""
+    if guided.pick.step_s is not None:
+        mean, peak = phrases.watts(guided.pick.power_mean_w), phrases.watts(guided.pick.power_peak_w)
+        figures = f", {phrases.seconds(guided.pick.step_s)} a step at {mean}, {peak} at most"
+    return f"Fastest: {guided.pick.point}{risk}{figures}.\nStopped: {guided.stopped_because}."

@@ -14,7 +14,9 @@ from wattune.cli.options import (
     SEED,
     SEEDS,
     Algorithm,
+    CapWindow,
     Json,
+    KnobWords,
     MaxTemp,
     Mode,
     Processes,
@@ -34,6 +36,7 @@ def run(
     workload: WorkloadFile = None,
     device: Annotated[str | None, DEVICE] = None,
     cap: Annotated[str | None, CAP] = None,
+    cap_window: CapWindow = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="New or empty folder of the run (default: wattune-run-N)."),
@@ -53,6 +56,7 @@ def run(
     max_temp: MaxTemp = None,
     sysfs_root: SysfsRoot = None,
     mode: Mode = None,
+    knobs: KnobWords = None,
     processes: Processes = None,
     server: Annotated[
         str | None,
@@ -91,9 +95,9 @@ def run(
               wattune run --output wattune-run-1 --resume
               wattune run --server http://host:8484 --model resnet8-digits --device jetson --cap 5W --data my.npz
     """
-    spec = None if device is None else device_spec(device, sysfs_root, mode)
-    if spec is None and (sysfs_root is not None or mode is not None):
-        raise InputError("--sysfs-root and --mode need --device")
+    spec = None if device is None else device_spec(device, sysfs_root, mode, knobs)
+    if spec is None and not (sysfs_root is None and mode is None and knobs is None):
+        raise InputError("--sysfs-root, --mode and --knobs need --device")
     if resume and output is None:
         raise OutputError("--resume needs -o DIR, the folder of the run to continue")
 
@@ -110,7 +114,7 @@ def run(
         raise InputError("--device is missing", hint="see wattune run --help")
     if cap is None and before is None:
         raise InputError("--cap is missing", hint="see wattune run --help")
-    asked_cap = power_cap(cap, margin, max_temp, before=None if before is None else before.cap)
+    asked_cap = power_cap(cap, margin, max_temp, cap_window, before=None if before is None else before.cap)
     work = chosen("workload", None if workload is None else str(workload))
     of_server = {"--model": chosen("model", model), "--data": chosen("data", data)}
     if url is None:

@@ -171,6 +171,7 @@ class TrainerRun:
             window_s=sensor.window_s,
             period_s=sensor.period_s,
             settle_s=sensor.settle_s,
+            cap_window_s=self._limit.window_s,
         )
         search.tokens, search.bursts, search.figures = self.tokens, self._bursts.peaks, self.figures
         return search

@@ -61,7 +61,7 @@ def attach(
     if board is not device:
         weakref.finalize(trainer, board.close)
     check_limit(board, cap.max_temp_c)
-    limit = cap.at_sensor(board.supply)
+    limit = cap.at_sensor(board.supply, board.sensor.window_s)
     capped = Capped(trainer, board, SessionOptions(cap, seed=seed), limit, path=record)
     trainer.add_callback(capped)
     return capped

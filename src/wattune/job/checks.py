@@ -57,8 +57,9 @@ def check_algorithm(what: str, algorithm: str, expected: str) -> None:
         )
 
 
-def check_profile(table: ProfileTable, board: Device, work: Workload, *, command: str) -> None:
-    """Refuse a profile of another device, model, ... ``command`` is the one that checks it on this board.
+def check_profile(table: ProfileTable, board: Device, work: Workload | None, *, command: str) -> None:
+    """Refuse a profile of another device, model, ... ``command`` is the one that checks it on this board. Without a
+    workload, the profile is that of a replayed table.
 
     Raises: RecordError.
     """
@@ -76,7 +77,7 @@ def check_run(
     if profile is not None and arguments.strategy is not None:
         raise InputError("strategy", value=arguments.strategy, allowed="none if a profile is given")
     check_limit(board, arguments.max_temp_c)
-    arguments.cap.at_sensor((profile.supply if profile is not None else None) or board.supply)
+    arguments.cap.at_sensor((profile.supply if profile is not None else None) or board.supply, board.sensor.window_s)
     if profile is None:
         return
     check_profile(profile, board, work, command=command)

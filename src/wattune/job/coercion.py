@@ -52,6 +52,17 @@ def as_workload(workload: str | Path | Workload | None, progress: Progress | Non
     return load_workload(workload) if isinstance(workload, (str, Path)) else workload
 
 
+def profiled_workload(workload: str | Path | Workload | None, board: Device) -> Workload | None:
+    """The workload to profile on this board, without weights. Without one, a replayed table has its own (None), and any
+    other board profiles the built-in example.
+
+    Raises: WorkloadError, UnknownName.
+    """
+    if workload is None and board.replayed_table is not None:
+        return None
+    return as_workload(workload).without_weights()
+
+
 def as_record(kind: type[R], record: str | Path | R) -> R:
     """The record. Raises: RecordError."""
     return kind.load(record) if isinstance(record, (str, Path)) else record

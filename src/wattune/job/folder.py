@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from wattune.cap import CapSide, PowerCap
+from wattune.cap import PEAK, CapSide, PowerCap
 from wattune.errors import OutputError
 from wattune.records import Record
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Samples
@@ -41,6 +41,7 @@ class RunArguments(Record):
     seed: Samples = 0
     strategy: Literal["full", "staircase", "guided"] | None = None
     margin_w: NotNegative = 0.0
+    cap_window: Positive | Literal["peak"] | None = PEAK  # a run of an earlier version has no such field
     reference: bool | None = None
     compare: bool = False
     algorithm: str = "backprop"
@@ -54,12 +55,18 @@ class RunArguments(Record):
     @property
     def cap(self) -> PowerCap:
         """The power cap of the run, as it was asked for."""
-        return PowerCap(self.cap_w, self.cap_side, self.margin_w, self.max_temp_c)
+        return PowerCap(self.cap_w, self.cap_side, self.margin_w, self.max_temp_c, self.cap_window)
 
     @classmethod
     def check(cls, cap: PowerCap, **fields: Any) -> RunArguments:
         """The arguments, validated. Raises: RecordError with one line: which one, its value and what is allowed."""
-        limits = {"cap_w": cap.limit_w, "cap_side": cap.side, "margin_w": cap.margin_w, "max_temp_c": cap.max_temp_c}
+        limits = {
+            "cap_w": cap.limit_w,
+            "cap_side": cap.side,
+            "margin_w": cap.margin_w,
+            "max_temp_c": cap.max_temp_c,
+            "cap_window": cap.window,
+        }
         return cls.parse({"record": cls.name, **limits, **fields}, source="run")
 
 

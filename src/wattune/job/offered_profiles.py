@@ -19,7 +19,7 @@ def offered_profile(run: ResumableRun, client: Client) -> ProfileTable | None:
 
     Raises: DeviceError.
     """
-    if run.board.recorded_profile() is not None or run.arguments.strategy is not None:
+    if run.board.kind == "replayed" or run.arguments.strategy is not None:
         return None
     key = profiling.profile_key(run.board, run.work, run.arguments.algorithm)
     checks = 0
@@ -45,7 +45,7 @@ def covers(run: ResumableRun, table: ProfileTable) -> bool:
         return False
     if run.arguments.reference is True and table.reference is None:
         return False
-    profiled_w, limit_w = table.cost.cap_w if table.cost else None, run.limit().strict_w
+    profiled_w, limit_w = table.cost.cap_w if table.cost else None, run.limit().strict.limit_w
     if table.strategy == "full":  # cells above its cap were not measured to the end
         return profiled_w is None or (limit_w is not None and limit_w <= profiled_w)
     return table.strategy == "staircase" and profiled_w == limit_w
@@ -56,7 +56,7 @@ def _checked(run: ResumableRun, table: ProfileTable, offer: PublishedProfile) ->
 
     Only cells that stay under the cap even if they draw as much more as is tolerated are measured.
     """
-    limit_w = run.limit(table).strict_w
+    limit_w = run.limit(table).strict.limit_w
     safe = [c for c in table.cells if limit_w is None or (c.power_peak_w or 0.0) * (1 + profiling.WITHIN) <= limit_w]
     cost = None if table.cost is None else table.cost.model_copy(update={"cap_w": limit_w})
     try:

@@ -93,7 +93,7 @@ class ResumableRun:
         curve = self.folder.load(SampleEfficiency)
         if curve is not None:
             return curve
-        is_guided = self.arguments.strategy == "guided"
+        is_guided = self.arguments.strategy == "guided" or (table.strategy == "guided" and not self.arguments.seeds)
         curve = steps.estimate(
             self.work,
             seeds=None if is_guided else self.arguments.seeds or SEEDS,
@@ -159,7 +159,10 @@ class ResumableRun:
 
     def limit(self, table: ProfileTable | None = None) -> SensorLimit:
         """The limit at the sensor, by the supply that the table was measured with, or else by the board's."""
-        return self.arguments.cap.at_sensor(self.board.supply if table is None else table.supply)
+        supply, averaging_s = self.board.supply, self.board.sensor.window_s
+        if table is not None:
+            supply, averaging_s = table.supply, table.sensor_window_s or averaging_s
+        return self.arguments.cap.at_sensor(supply, averaging_s)
 
     def progress_of(self, step: str) -> Progress | None:
         """The same progress, with the name of the step before each text; called at once for the step's beginning."""
@@ -230,10 +233,10 @@ def run(
     ``output`` is a new or empty folder, by default the first free ``wattune-run-N``; with ``resume`` it is the folder
     of a run that was interrupted. ``profile`` is one that was measured before with this device and model, under any
     cap; it is then not measured again. ``seeds``: how often each batch size is trained on the proxy (and with
-    ``compare`` on the target); ``seed``: the seed of the training run. With the ``strategy`` "guided", the proxy is
-    trained only as often as necessary: see ``estimate``, "pooled". ``reference``: also measure the reference
-    workloads, as ``profile`` does. ``algorithm``: which one trains, with its options, as in "async-fgd:modules=4"; None
-    is that of the given profile, or backprop.
+    ``compare`` on the target); ``seed``: the seed of the training run. With the ``strategy`` "guided" (the default for
+    several clocks), the proxy is trained only as often as necessary: see ``estimate``, "pooled". ``reference``: also
+    measure the reference workloads, as ``profile`` does. ``algorithm``: which one trains, with its options, as in
+    "async-fgd:modules=4"; None is that of the given profile, or backprop.
 
     ``progress`` is called with how much of how much is done, and a text that begins with its step. A target that was
     not reached raises nothing: the record's ``reached`` is False.

@@ -59,7 +59,7 @@ def compare_rules(
             value=device.name,
             hint="on a real board, train the point of each rule separately",
         )
-    limit = cap.at_sensor(profile.supply)
+    limit = cap.at_sensor(profile.supply, profile.sensor_window_s)
     runs = sweep(
         workload,
         batch_sizes=profile.batch_sizes,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from wattune.cap import PowerCap
 from wattune.errors import CapError, InputError
-from wattune.job.coercion import as_one_of, as_record, as_workload, opened
+from wattune.job.coercion import as_one_of, as_record, as_workload, opened, profiled_workload
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.efficiency import EfficiencyStrategy
 
@@ -41,14 +41,15 @@ def profile(
     partial: Path | None = None,
     progress: Progress | None = None,
 ) -> ProfileTable:
-    """Measure step time and power per batch size and clock, on at least ``steps`` steps each (or ten seconds of them).
+    """Measure step time and power per batch size and clock, on at least ``steps`` steps each (or two seconds of them).
 
     ``strategy``: "full" for every point, "staircase" for those along the cap, "guided" for the few that tell most about
-    the fastest one below it; None: staircase if there is a cap, else full. With "guided", ``efficiency`` says how many
-    samples each batch size needs, and ``strict`` avoids every point that might be above the cap. Measured cells are
-    saved in ``partial``, from which an interrupted profile continues. ``reference``: also measure the reference
-    workloads, which simpler rules need to choose a clock by; None: if that takes no time of a real board. ``seed``: of
-    a simulated sensor.
+    the fastest one below it; None: with a cap guided for several clocks, else staircase; full without a cap. With
+    "guided", ``efficiency`` says how many samples each batch size needs, and ``strict`` avoids every point that might
+    be above the cap. Measured cells are saved in ``partial``, from which an interrupted profile continues.
+    ``reference``: also measure the reference workloads, which simpler rules need to choose a clock by; None: on a
+    simulated board with one knob. ``seed``: of a simulated sensor. On a table (``replay:TABLE.csv``) no ``workload`` is
+    needed.
 
     Raises: InputError and its kinds for what cannot be profiled as asked, DeviceError.
     """
@@ -58,13 +59,13 @@ def profile(
     with opened(device, seed=seed) as board:
         return profiling.profile(
             board,
-            as_workload(workload).without_weights(),
+            profiled_workload(workload, board),
             algorithm=algorithm,
             strategy=strategy,
             strict=strict,
             efficiency=None if efficiency is None else as_record(SampleEfficiency, efficiency),
             reference=reference,
-            limit=cap.at_sensor(board.supply),
+            limit=cap.at_sensor(board.supply, board.sensor.window_s),
             steps=steps,
             partial=partial,
             progress=progress,
@@ -100,7 +101,7 @@ def profile_command(
             step_time=step_time,
             step_time_file=step_time_file,
             strategy=strategy,
-            limit=cap.at_sensor(board.supply),
+            limit=cap.at_sensor(board.supply, board.sensor.window_s),
             steps=steps,
             run_limit_s=run_limit_s,
             partial=partial,
@@ -124,7 +125,7 @@ def step_times(
     if isinstance(times_s, Mapping):
         return given_times(times_s)
     cap, table = PowerCap.of(cap_w), as_record(ProfileTable, times_s)
-    log_times = planning.log_step_times(table, cap.at_sensor(table.supply))
+    log_times = planning.log_step_times(table, cap.at_sensor(table.supply, table.sensor_window_s))
     if not log_times:
         raise CapError("no measured point of the profile stays under the cap", value=str(cap))
     return log_times
@@ -136,6 +137,7 @@ def estimate(
     strategy: EfficiencyStrategy | None = None,
     seeds: int | None = None,
     step_times: Mapping[int, tuple[float, float]] | None = None,
+    careful: bool = False,
     algorithm: str = "backprop",
     folder: Path | None = None,
     processes: int | None = None,
@@ -146,9 +148,9 @@ def estimate(
 
     ``strategy``: "pooled" for as few runs as tell which batch size is best, "full" for ``seeds`` runs (3) at every
     batch size; None: full if ``seeds`` is given, else pooled. ``step_times``, for pooled: the result of ``step_times``;
-    batch sizes that have no chance on the device are then not trained. ``folder`` has the learning curves, from which
-    an interrupted estimate continues. ``executor`` "ray" or "ray:ADDRESS": train over a Ray cluster, not in processes
-    of this machine.
+    batch sizes that have no chance on the device are then not trained. ``careful``, for pooled: train the choice and
+    its runner-up three times before relying on them. ``folder`` has the learning curves, from which an interrupted
+    estimate continues. ``executor`` "ray" or "ray:ADDRESS": train over a Ray cluster, not in processes of this machine.
 
     Raises: WorkloadError, RecordError, OutputError, InputError.
     """
@@ -161,6 +163,7 @@ def estimate(
         strategy=strategy,
         seeds=seeds,
         log_step_times=step_times,
+        careful=careful,
         folder=folder,
         algorithm=algorithm,
         processes=processes,

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from wattune.cap import CapSide
 from wattune.records.base import BoardEvent, Kind, Provenance, Record, Supply, Value, provenance
-from wattune.records.efficiency import EfficiencyPoint, SampleEfficiency
+from wattune.records.contribution import ContributedBoard, ContributedWorkload, Contribution, Repeat
+from wattune.records.efficiency import EfficiencyPoint, ProxyObservation, SampleEfficiency
 from wattune.records.plan import AlgorithmChoice, Baseline, Candidate, CapGain, Plan, Robustness
 from wattune.records.profile import (
     AbortedProbe,
     Confirmation,
     Guidance,
+    Pick,
     ProfileCell,
     ProfileCost,
     ProfileKey,
@@ -50,6 +52,9 @@ __all__ = [
     "Comparison",
     "ComparisonRow",
     "Confirmation",
+    "ContributedBoard",
+    "ContributedWorkload",
+    "Contribution",
     "EfficiencyPoint",
     "EfficiencySource",
     "Ending",
@@ -61,6 +66,7 @@ __all__ = [
     "LearningCurve",
     "Operation",
     "PhaseWork",
+    "Pick",
     "Plan",
     "PointChange",
     "PointRecord",
@@ -71,9 +77,11 @@ __all__ = [
     "ProfileTable",
     "Program",
     "Provenance",
+    "ProxyObservation",
     "Record",
     "ReferencePower",
     "ReferenceSet",
+    "Repeat",
     "Robustness",
     "SampleEfficiency",
     "SessionEnding",

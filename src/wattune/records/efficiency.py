@@ -9,7 +9,7 @@ from pydantic import model_validator
 from typing_extensions import Self
 
 from wattune.errors import RecordError
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
+from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Value
 
 BAND_SD = 1.6449
 """Half-width of a 90 % band in standard deviations."""
@@ -52,6 +52,22 @@ class EfficiencyPoint(Value):
         return self
 
 
+class ProxyObservation(Value):
+    """One run that the figures come from: ``samples`` to the target or, if it was not ``reached``, to its end.
+
+    ``seed``: runs of one seed see the same samples. ``spacing``: standard deviation of ln(samples) that the distance
+    between two evaluations leaves open. ``left_out``: the run is not in the figures, since other runs at its batch size
+    need less than a third or more than three times as many samples: it has another recipe, or one of them diverged.
+    """
+
+    batch_size: BatchSize
+    samples: Positive
+    reached: bool
+    seed: int | None = None
+    spacing: NotNegative = 0.0
+    left_out: bool = False
+
+
 class SampleEfficiency(Record):
     """Samples to the target per batch size, relative to the reference (largest) batch size.
 
@@ -66,6 +82,12 @@ class SampleEfficiency(Record):
     ``critical_batch_size`` and ``critical_log_sd``: the batch size B at which a curve through all runs bends, with
     samples growing about as 1 + b / B, and the standard deviation of its logarithm; of either strategy. Both are None
     if unknown.
+
+    ``observations``: the runs; empty if the file does not have them. ``whole_runs``: they are whole training runs, not
+    those of a smaller proxy. ``own_batch_size``: the batch size that the user trains with today; another one is
+    ``best`` only if it is faster with a probability of 0.9. ``p_faster``: that probability for the batch size that
+    would otherwise be chosen; ``expected_gain``: the expected share of the time that it saves. Both are None without
+    step times, and if that batch size is the user's own.
     """
 
     name = "efficiency"
@@ -86,6 +108,11 @@ class SampleEfficiency(Record):
     expected_regret: NotNegative | None = None
     critical_batch_size: Positive | None = None
     critical_log_sd: NotNegative | None = None
+    observations: tuple[ProxyObservation, ...] = ()
+    whole_runs: bool = False
+    own_batch_size: BatchSize | None = None
+    p_faster: Share | None = None
+    expected_gain: Number | None = None
 
     @model_validator(mode="after")
     def _reference(self) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattune.cap import CapSide, SensorLimit
-from wattune.records.base import BatchSize, NotNegative, Positive, Record, Samples, Share, Supply, Value
+from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Supply, Value
 from wattune.records.profile import ProfileCost, ProfileKey, Program
 from wattune.records.work import AtPoint, AtPointIfAny
 
@@ -16,6 +16,7 @@ class Candidate(AtPoint):
     predicted_s: Positive | None = None
     predicted_j: Positive | None = None
     predicted_peak_w: Positive | None = None
+    predicted_window_w: Positive | None = None
     why_not: str | None = None
 
 
@@ -66,6 +67,7 @@ class AlgorithmChoice(AtPointIfAny, _WithAlgorithm):
     predicted_s: Positive | None = None
     predicted_j: Positive | None = None
     predicted_peak_w: Positive | None = None
+    predicted_window_w: Positive | None = None
     times_chosen: Positive | None = None
     why_not: str | None = None
 
@@ -95,12 +97,19 @@ class Plan(AtPoint, Record):
     is the curve's, so usually the proxy's; ``notes`` are caveats. ``step_s`` and ``power_mean_w`` are the profile's at
     the chosen point: if training deviates from them, it is planned again.
 
-    ``cap_w`` is always the limit at the sensor. If the cap was given at the terminals of the supply (``cap_side``
-    "supply"), ``supply_cap_w`` is the given cap, and ``supply`` what ``cap_w`` was computed with.
+    ``cap_w`` is always the limit at the sensor, for the mean power over ``cap_window_s`` seconds (None: for every
+    reading); ``predicted_window_w`` is that mean, with its error. If the cap was given at the terminals of the supply
+    (``cap_side`` "supply"), ``supply_cap_w`` is the given cap, and ``supply`` what ``cap_w`` was computed with.
 
     ``p_best``: the probability that the batch size is the best one; ``expected_loss``: its expected excess time over
     the best one, as a share; ``p_over_cap``: the probability that the power at the chosen point, without sensor noise,
     is above ``cap_w``. They are None if the records do not have the uncertainty of their figures.
+
+    ``own_batch_size``: the batch size that the user trains with today; None: not given. ``rival_batch_size``: the one
+    that would be chosen without it, None if the two cannot be compared; it is the plan's only if ``p_faster``, the
+    probability that it trains faster, is at least 0.9. ``expected_gain``: the expected share of the time that it saves.
+    ``proxy_cost_s``: seconds that the estimate's runs would take on the device; ``pays_after_runs``: number of training
+    runs that save as much; None if the own batch size is kept.
 
     ``program``: the profiled program, if it is not a workload of wattune; ``run_by`` is then the command that runs it
     at this point under the cap.
@@ -118,10 +127,12 @@ class Plan(AtPoint, Record):
     supply_cap_w: Positive | None = None
     supply: Supply | None = None
     margin_w: NotNegative = 0.0
+    cap_window_s: Positive | None = None
     relative_time: Positive | None = None
     predicted_s: Positive | None = None
     predicted_j: Positive | None = None
     predicted_peak_w: Positive | None = None
+    predicted_window_w: Positive | None = None
     memory_limit_bytes: Positive | None = None
     predicted_memory_bytes: Positive | None = None
     step_s: Positive | None = None
@@ -129,6 +140,12 @@ class Plan(AtPoint, Record):
     p_best: Share | None = None
     expected_loss: NotNegative | None = None
     p_over_cap: Share | None = None
+    own_batch_size: BatchSize | None = None
+    rival_batch_size: BatchSize | None = None
+    p_faster: Share | None = None
+    expected_gain: Number | None = None
+    proxy_cost_s: Positive | None = None
+    pays_after_runs: Positive | None = None
     notes: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     baselines: tuple[Baseline, ...] = ()
@@ -150,4 +167,4 @@ class Plan(AtPoint, Record):
     @property
     def limit(self) -> SensorLimit:
         """The limit at the power sensor that the chosen point was compared with."""
-        return SensorLimit(self.cap_w, self.margin_w)
+        return SensorLimit(self.cap_w, self.margin_w, window_s=self.cap_window_s)

@@ -15,10 +15,12 @@ from wattune.records.work import AtPoint, KnobFields, PointRecord
 class ProfileCell(AtPoint):
     """One measured (batch size, clock). A cell that did not fit has ``out_of_memory`` and no figures.
 
-    ``power_peak_w`` is the largest reading of the sensor; ``step_s`` the mean over ``steps`` steps. State of the board
+    ``power_peak_w`` is the largest reading of the sensor, ``power_window_w`` the highest mean over the cap's window
+    (``cap_window_s`` of the table); ``step_s`` the mean over ``steps`` steps. State of the board
     during the measurement: ``throttled``, the causes of throttling; ``over_current``, the number of over-current
     events; ``swapped_bytes``, the memory swapped in and out; ``temperature_c``, the highest temperature; None if the
-    board does not report it. ``probes``: the number of probes if more than one; means are then over all of them, the
+    board does not report it. ``notices``: what held the clock below its setting in the board's ordinary state, such as
+    a card's own power limit. ``probes``: the number of probes if more than one; means are then over all of them, the
     peak is the highest. ``p_above_cap``: the probability that its power, without sensor noise, is above the cap of a
     guided profile. ``memory_bytes``: the peak memory of a step, with parameters, gradients and the optimizer's state;
     None if unknown.
@@ -29,15 +31,22 @@ class ProfileCell(AtPoint):
     power_mean_w: Positive | None = None
     power_std_w: NotNegative | None = None
     power_peak_w: Positive | None = None
+    power_window_w: Positive | None = None
     steps: BatchSize | None = None
     out_of_memory: bool = False
     throttled: tuple[str, ...] = ()
     over_current: Samples | None = None
     swapped_bytes: NotNegative | None = None
     temperature_c: Number | None = None
+    notices: tuple[str, ...] = ()
     probes: BatchSize | None = None
     p_above_cap: Share | None = None
     memory_bytes: Positive | None = None
+
+    @property
+    def highest_w(self) -> float | None:
+        """The highest power that was seen, in the terms of the cap it was measured under: a mean, or a reading."""
+        return self.power_window_w or self.power_peak_w
 
     @property
     def disturbed(self) -> bool:
@@ -65,9 +74,13 @@ class AbortedProbe(AtPoint):
 
 
 class Confirmation(AtPoint):
-    """A cell that was measured again, for longer, before a training run used it; its figures are in the cell."""
+    """A cell that was measured again, for longer, before a training run used it; its figures are in the cell.
+
+    ``power_w``: the highest power then, a mean over ``cap_window_s`` seconds; None: the highest reading.
+    """
 
     cap_w: Positive
+    cap_window_s: Positive | None = None
     power_w: Positive
 
 
@@ -83,6 +96,7 @@ class ReferencePower(KnobFields, _OfReference):
     """
 
     power_peak_w: Positive
+    power_window_w: Positive | None = None
     stopped: bool = False
 
 
@@ -129,6 +143,16 @@ class ProfileKey(Value):
         return self != now and self.model_copy(update={"mode": now.mode, "software": now.software}) == now
 
 
+class Pick(PointRecord):
+    """The point that a guided profile picked, with its measured figures; None in records before they were added."""
+
+    unwritten = PointRecord.unwritten | {"step_s", "power_mean_w", "power_peak_w"}
+
+    step_s: Positive | None = None
+    power_mean_w: Positive | None = None
+    power_peak_w: Positive | None = None
+
+
 class Guidance(Value):
     """End of a guided profile, and its pick of the measured points.
 
@@ -140,7 +164,7 @@ class Guidance(Value):
     samples_from: Literal["efficiency", "prior"]
     stopped_because: str
     may_save: NotNegative
-    pick: PointRecord | None = None
+    pick: Pick | None = None
     p_above_cap: Share | None = None
 
 
@@ -160,7 +184,8 @@ class ProfileTable(Record):
     """Step time and power per (batch size, clock). A cell that was not measured is absent.
 
     ``supply``: losses between the terminals of the device's supply and its sensor; ``notes``: remarks about the table.
-    ``program``: the measured program, if it is not a workload of wattune.
+    ``program``: the measured program, if it is not a workload of wattune. ``cap_window_s``: seconds over which its cap,
+    and a plan's, holds for the mean power; None if it holds for every reading.
     """
 
     name = "profile"
@@ -175,6 +200,7 @@ class ProfileTable(Record):
     key: ProfileKey | None = None
     cost: ProfileCost | None = None
     sensor_window_s: NotNegative | None = None
+    cap_window_s: Positive | None = None
     sensor_rail: str | None = None
     strategy: str | None = None
     guided: Guidance | None = None

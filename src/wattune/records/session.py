@@ -42,6 +42,7 @@ class SessionRecord(Record):
     device: str
     mode: str
     cap_w: Positive | None = None
+    cap_window_s: Positive | None = None
     cap_side: CapSide = "module"
     supply_cap_w: Positive | None = None
     supply: Supply | None = None

@@ -68,7 +68,8 @@ class TrainingRecord(Record):
     Time and energy are of the whole run on the device: first steps, evaluations and checkpoints count. ``reason``: why
     it was stopped for safety; ``max_temp_c``: the temperature limit; ``temperature_max_c``: the highest temperature;
     ``board_events``: events on the board, in the run's time. ``replanned``: the points that the plan was changed to
-    because time or power of the steps deviated from it.
+    because time or power of the steps deviated from it. ``power_window_w``: the highest mean power over the window of
+    the plan's cap, None if it has none.
     """
 
     name = "training"
@@ -84,6 +85,7 @@ class TrainingRecord(Record):
     energy_j: NotNegative
     power_mean_w: NotNegative | None = None
     power_peak_w: NotNegative
+    power_window_w: NotNegative | None = None
     above_cap_s: NotNegative
     readings: Samples | None = None
     readings_above_cap: Samples | None = None
@@ -97,6 +99,15 @@ class TrainingRecord(Record):
     exact: ExactFigures | None = None
     profiling_share: NotNegative | None = None
     pays_after_trainings: NotNegative | None = None
+
+    @property
+    def exceeds_cap(self) -> bool:
+        """True if the power was above the plan's cap: a mean over its window for sure, or without one any reading."""
+        if self.plan.cap_w is None:
+            return False
+        if self.plan.cap_window_s is not None:
+            return self.above_cap_s > 0
+        return self.power_peak_w > self.plan.cap_w
 
 
 class LearningCurve(Record):

@@ -11,6 +11,7 @@ from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileTable
 from wattune.reporting import phrases
 from wattune.reporting.charts import axis, dots, line, number, rule, spec
 from wattune.reporting.page import Figure, Spec, plain
+from wattune.search.observation import capped_powers
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,17 @@ def time_map(profile: ProfileTable, plan: Plan | None) -> Figure:
 
 
 def power_map(profile: ProfileTable, plan: Plan | None) -> Figure:
-    """Peak power in watts over batch size and clock."""
-    figure = _figure("peak-power", "Peak power", "W", lambda cell: cell.power_peak_w or 0.0, "power", profile, plan)
-    window_s = profile.sensor_window_s
-    averaged = f", each averaged over {phrases.seconds(window_s)}" if window_s else ""
-    return replace(figure, note=f"The largest reading of the sensor{averaged}. {figure.note}".strip())
+    """The power that a cap is compared with, in watts, over batch size and clock: a highest mean, or the peak."""
+    window_s = profile.cap_window_s if plan is None else plan.cap_window_s
+    title = phrases.capped_power(window_s).capitalize()
+    figure = _figure("capped-power", title, "W", capped_powers(profile, window_s), "power", profile, plan)
+    averaged = f", each averaged over {phrases.seconds(profile.sensor_window_s)}" if profile.sensor_window_s else ""
+    said = (
+        f"The largest reading of the sensor{averaged}."
+        if window_s is None
+        else "The highest mean, with the sensor's error."
+    )
+    return replace(figure, note=f"{said} {figure.note}".strip())
 
 
 def _figure(
@@ -106,7 +113,7 @@ def _figure(
         "xgap": 2,
         "ygap": 2,
     }
-    marks, legend = _marks(grid, plan)
+    marks, legend = _marks(grid, profile, plan)
     figure = spec(
         [heat, *marks],
         axis(
@@ -147,11 +154,11 @@ def _scale(values: Sequence[float], colours: str) -> list[list[object]]:
     return [[0, f"var(--{colours}-0)"], [middle, f"var(--{colours}-1)"], [1, f"var(--{colours}-2)"]]
 
 
-def _marks(grid: HeatMap, plan: Plan | None) -> tuple[list[Spec], str]:
+def _marks(grid: HeatMap, profile: ProfileTable, plan: Plan | None) -> tuple[list[Spec], str]:
     """The traces over a heat map, and their legend."""
     marks, legend = [], []
     if plan is not None and plan.cap_w is not None:
-        marks.append(_frontier(grid, plan.cap_w, plan.margin_w))
+        marks.append(_frontier(grid, capped_powers(profile, plan.cap_window_s), plan))
         legend.append(f"Line: the highest setting of each batch size under {phrases.cap(plan.cap_w)}.")
     if plan is not None and (place := _chosen(grid, plan)) is not None:
         row, column = place
@@ -185,7 +192,7 @@ def _marks(grid: HeatMap, plan: Plan | None) -> tuple[list[Spec], str]:
     if grid.full:
         legend.append("Cross: does not fit in memory.")
     if grid.aborted:
-        legend.append("Triangle: probe stopped at its first reading above the cap.")
+        legend.append("Triangle: probe stopped above the cap.")
     if strained_cells:
         legend.append("Ring: the board was throttled or swapping during the measurement.")
     if blank:
@@ -193,7 +200,7 @@ def _marks(grid: HeatMap, plan: Plan | None) -> tuple[list[Spec], str]:
     return marks, " ".join(legend)
 
 
-def _frontier(grid: HeatMap, cap_w: float, margin_w: float) -> Spec:
+def _frontier(grid: HeatMap, power: Callable[[ProfileCell], float], plan: Plan) -> Spec:
     """A staircase right of the highest setting under the cap, row by row; without a line for rows that do not fit."""
     x: list[float | None] = []
     y: list[float | None] = []
@@ -201,14 +208,14 @@ def _frontier(grid: HeatMap, cap_w: float, margin_w: float) -> Spec:
         under = [
             column
             for (r, column), cell in grid.cells.items()
-            if r == row and (cell.power_peak_w or 0.0) + margin_w <= cap_w
+            if r == row and cell.power_peak_w is not None and plan.limit.allows(power(cell))
         ]
         is_probed = under or any(r == row for r, _ in (*grid.cells, *grid.aborted))
         edge = max(under, default=-1) + 0.5
         x += [edge, edge] if is_probed else [None, None]
         y += [row - 0.5, row + 0.5] if is_probed else [None, None]
     return line(
-        x, y, f"under {phrases.cap(cap_w)}", "var(--cap)", line={"width": 3}, cliponaxis=False, hoverinfo="skip"
+        x, y, f"under {phrases.cap(plan.cap_w)}", "var(--cap)", line={"width": 3}, cliponaxis=False, hoverinfo="skip"
     )
 
 
@@ -251,6 +258,8 @@ def _hover(grid: HeatMap, row: int, column: int) -> str:
     if cell is None or cell.step_s is None:
         return f"{where}<br>not measured"
     strain = f"\n{strain}" if (strain := phrases.strain(cell)) else ""
+    if cell.notices:
+        strain += f"\nheld below its setting by {', '.join(cell.notices)}"
     spread = "" if cell.step_std_s is None else f" ± {cell.step_std_s * 1000:.2g}"
     sample = number(cell.step_s / cell.batch_size * 1000)
     return plain(

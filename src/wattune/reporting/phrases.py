@@ -98,21 +98,29 @@ def under(cap_w: float | None, supply_cap_w: float | None = None) -> str:
     return "without a power cap" if cap_w is None else f"under a cap of {cap(cap_w)}"
 
 
+def capped_power(window_s: float | None) -> str:
+    """Name of the power that a cap with this window is compared with."""
+    return "peak power" if window_s is None else f"mean power over {seconds(window_s)}"
+
+
 def cap_meaning(plan: Plan) -> str:
-    """The place where the cap applies, the averaging time of its readings, and the margin; empty without a cap."""
+    """The place where the cap applies, its window, the averaging time of readings, the margin; empty without one."""
     if plan.cap_w is None:
         return ""
     rail = f" ({plan.sensor_rail})" if plan.sensor_rail else ""
+    of = "every reading" if plan.cap_window_s is None else f"the mean over {seconds(plan.cap_window_s)} of the readings"
     if plan.supply_cap_w is None:
-        text = f"The cap of {cap(plan.cap_w)} applies at the module, to the readings of its power sensor{rail}."
+        text = f"The cap of {cap(plan.cap_w)} applies at the module, to {of} of its power sensor{rail}."
     else:
         supply = plan.supply
         law = "" if supply is None else f": supply power is (module + {supply.other_w:g} W) / {supply.efficiency:g}"
         text = (
-            f"The cap of {cap(plan.supply_cap_w)} applies at the supply. That is {watts(plan.cap_w)} at the module's "
-            f"power sensor{rail}{law}."
+            f"The cap of {cap(plan.supply_cap_w)} applies at the supply. That is {watts(plan.cap_w)} at the module, "
+            f"for {of} of its power sensor{rail}{law}."
         )
     margin = f"a margin of {plan.margin_w:g} W is kept below the cap" if plan.margin_w else "no margin is kept"
+    if plan.cap_window_s is not None:
+        return f"{text} Shorter peaks may exceed it; {margin}."
     window_s = plan.sensor_window_s
     if window_s is None:
         return f"{text} The averaging time of a reading is unknown; {margin} for peaks."
@@ -135,6 +143,34 @@ def confidence(plan: Plan) -> str:
     if plan.p_over_cap is not None:
         parts.append(f"the probability that it exceeds the cap is {_probability(plan.p_over_cap)}")
     return "; ".join(parts)
+
+
+NO_OWN = "no batch size of yours to compare with: the workload has no `batch_size`"
+"""Remark on a plan whose batch size may be slower than that of today, since that is unknown."""
+
+
+def own_batch_size(plan: Plan) -> str:
+    """The reason for the user's own batch size or another one, and when the runs behind it are paid back."""
+    own, rival = plan.own_batch_size, plan.rival_batch_size
+    if own is None:
+        is_choice = len({candidate.batch_size for candidate in plan.candidates}) > 1
+        return NO_OWN if is_choice else ""
+    if rival is None:
+        return ""  # a note says why
+    if plan.p_faster is None or plan.expected_gain is None:
+        return f"batch size {own} is yours; no other one is expected to be faster"
+    faster = f"faster than yours, {own}, with a probability of {_probability(plan.p_faster)}"
+    if plan.batch_size != rival:
+        return f"your batch size is kept: {rival} is {faster}, and 90 % are required"
+    text = f"batch size {rival} is {faster}; it is expected to save {percent(plan.expected_gain)} of the time"
+    if plan.pays_after_runs is None:
+        return text
+    return f"{text}, which pays for the proxy runs after {_training_runs(plan.pays_after_runs)}"
+
+
+def _training_runs(number: float) -> str:
+    whole = math.ceil(number)
+    return "1 training run" if whole == 1 else f"{whole:,} training runs"
 
 
 def _probability(share: float) -> str:

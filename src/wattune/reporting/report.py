@@ -83,9 +83,8 @@ def _tiles(records: RecordSet) -> list[Tile]:
 
 def _trained(plan: Plan, training: TrainingRecord) -> list[Tile]:
     ending = "Time to target" if training.reached else "Target not reached"
-    above = training.above_cap_s
-    over = plan.cap_w is not None and training.power_peak_w > plan.cap_w
-    power = _against(plan) + (f", {phrases.seconds(above)} above it" if plan.cap_w is not None else "")
+    above = f", {phrases.seconds(training.above_cap_s)} above it" if plan.cap_w is not None else ""
+    power_w = training.power_window_w or training.power_peak_w
     return [
         Tile(
             ending,
@@ -94,7 +93,12 @@ def _trained(plan: Plan, training: TrainingRecord) -> list[Tile]:
             not training.reached,
         ),
         Tile("Energy", phrases.joules(training.energy_j), _predicted(phrases.joules(plan.predicted_j))),
-        Tile("Peak power", phrases.watts(training.power_peak_w), power, over),
+        Tile(
+            phrases.capped_power(plan.cap_window_s if training.power_window_w else None).capitalize(),
+            phrases.watts(power_w),
+            _against(plan) + above,
+            training.exceeds_cap,
+        ),
     ]
 
 
@@ -154,7 +158,9 @@ def _choice(records: RecordSet) -> Section:
         return Section(title, "", [Note("Plan", "There is no plan record, so nothing has been chosen.")])
     if meaning := phrases.cap_meaning(plan):
         items.append(Note("Power cap", meaning))
-    if confidence := [text for text in (phrases.confidence(plan), phrases.robustness(plan)) if text]:
+    if confidence := [
+        text for text in (phrases.own_batch_size(plan), phrases.confidence(plan), phrases.robustness(plan)) if text
+    ]:
         items.append(Note("Confidence", _sentences(confidence)))
     if plan.notes:
         items.append(Note("Caveats", _sentences(plan.notes)))

@@ -9,6 +9,7 @@ from typing import Any
 from wattune.files import write_json
 from wattune.records import (
     Comparison,
+    Contribution,
     LearningCurve,
     Plan,
     ProfileTable,
@@ -20,7 +21,16 @@ from wattune.records import (
 
 PUBLIC: dict[str, type[Record]] = {
     kind.name: kind
-    for kind in (ProfileTable, SampleEfficiency, Plan, TrainingRecord, Comparison, LearningCurve, SessionRecord)
+    for kind in (
+        ProfileTable,
+        SampleEfficiency,
+        Plan,
+        TrainingRecord,
+        Comparison,
+        LearningCurve,
+        SessionRecord,
+        Contribution,
+    )
 }
 """Public records by the value of their field ``record``: other programs may rely on their JSON."""
 

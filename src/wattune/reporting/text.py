@@ -25,7 +25,15 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
         *filter(None, [plan.algorithm_cost]),
         *plan.notes,
         _figures(plan, training),
-        *filter(None, [phrases.cap_meaning(plan), phrases.confidence(plan), phrases.robustness(plan)]),
+        *filter(
+            None,
+            [
+                phrases.cap_meaning(plan),
+                phrases.own_batch_size(plan),
+                phrases.confidence(plan),
+                phrases.robustness(plan),
+            ],
+        ),
     ]
     if training:
         parts.append("\n".join(filter(None, (_ending(training), phrases.left_out(training)))))
@@ -94,25 +102,31 @@ def _figures(plan: Plan, training: TrainingRecord | None) -> str:
         ["energy", phrases.joules(plan.predicted_j)],
         ["peak power", phrases.watts(plan.predicted_peak_w)],
     ]
+    if plan.cap_window_s is not None and plan.cap_w is not None:
+        rows.append([phrases.capped_power(plan.cap_window_s), phrases.watts(plan.predicted_window_w)])
     if training:
         head.append(training.provenance.kind or "trained")
-        for row, real in zip(
-            rows,
-            (phrases.seconds(training.time_s), phrases.joules(training.energy_j), phrases.watts(training.power_peak_w)),
-            strict=True,
-        ):
+        figures = (
+            phrases.seconds(training.time_s),
+            phrases.joules(training.energy_j),
+            phrases.watts(training.power_peak_w),
+            phrases.watts(training.power_window_w),
+        )
+        for row, real in zip(rows, figures, strict=False):  # without a window there is one row less
             row.append(real)
         if plan.predicted_s is not None:
             rows[0].append("predicted: steps only, with the proxy's samples")
         if plan.cap_w is not None:
-            verb = "stays under" if training.power_peak_w <= plan.cap_w else "exceeds"
+            verb = "exceeds" if training.exceeds_cap else "stays under"
             rows[-1].append(f"{verb} the cap of {phrases.cap(plan.cap_w)}{_window(plan)}")
             rows.append(["above the cap", "", phrases.seconds(training.above_cap_s), *_exactly(training)])
     return table(head, rows)
 
 
 def _window(plan: Plan) -> str:
-    return f", in averages over {phrases.seconds(plan.sensor_window_s)}" if plan.sensor_window_s else ""
+    if plan.cap_window_s is not None or not plan.sensor_window_s:
+        return ""
+    return f", in averages over {phrases.seconds(plan.sensor_window_s)}"
 
 
 def _exactly(training: TrainingRecord) -> list[str]:

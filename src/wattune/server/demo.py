@@ -50,7 +50,7 @@ class DemoBoard:
 
 BOARDS = (
     DemoBoard("demo-nano-1", "sim:jetson-nano", (5.5, 4.5, 4.2)),
-    DemoBoard("demo-tx2nx", "sim:jetson-tx2-nx", (6.8, 6.2, 5.8)),
+    DemoBoard("demo-tx2nx", "sim:jetson-tx2-nx", (6.8, 5.6, 5.0)),
     DemoBoard("demo-nano-2", "sim:jetson-nano", (4.2, 5.0, 4.6), profiles=False),
 )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from wattune.cap import SensorLimit
+from wattune.cap import PowerCap, SensorLimit
 from wattune.errors import InputError, RecordError
 from wattune.planning.candidates import fastest
 from wattune.planning.table import Option, PlanningTable
@@ -14,6 +14,7 @@ from wattune.records import ProfileTable, SampleEfficiency
 from wattune.reporting import phrases
 from wattune.reporting.charts import number
 from wattune.reporting.heat_maps import HeatMap, arrange
+from wattune.search.observation import capped_powers
 from wattune.server.dashboard.line_chart import colour
 
 MOST_W = 1e6
@@ -76,11 +77,15 @@ class Pick:
     colour: int
 
 
-def heatmaps(grid: HeatMap) -> tuple[MapTable, MapTable]:
-    """Build the maps of time per sample in milliseconds and of peak power in watts."""
+def heatmaps(profile: ProfileTable) -> tuple[MapTable, MapTable]:
+    """Build the maps of time per sample in milliseconds and of the power that a cap is compared with, in watts."""
+    grid = arrange(profile)
     times = {at: cell.step_s / cell.batch_size * 1000 for at, cell in grid.cells.items() if cell.step_s}
-    powers = {at: cell.power_peak_w for at, cell in grid.cells.items() if cell.power_peak_w}
-    return _map(grid, "Time per sample", "ms", "time", times), _map(grid, "Peak power", "W", "power", powers)
+    window_s = _window_s(profile)
+    capped_w = capped_powers(profile, window_s)
+    powers = {at: capped_w(cell) for at, cell in grid.cells.items() if cell.power_peak_w}
+    power_title = phrases.capped_power(window_s).capitalize()
+    return _map(grid, "Time per sample", "ms", "time", times), _map(grid, power_title, "W", "power", powers)
 
 
 def fits_page(profile: ProfileTable) -> bool:
@@ -98,8 +103,8 @@ def cap_steps(profile: ProfileTable, efficiency: SampleEfficiency | None) -> lis
     Raises: RecordError if profile and curve do not match, or a power is implausibly high.
     """
     grid = arrange(profile)
-    table = PlanningTable(profile, efficiency or _neutral_curve(profile))
-    caps_w = sorted({option.peak_w for option in table.at.values()})
+    table = PlanningTable(profile, efficiency or _neutral_curve(profile), _window_s(profile))
+    caps_w = sorted({option.capped_w for option in table.at.values()})
     if caps_w and caps_w[-1] >= MOST_W:
         raise RecordError("implausible power in the profile", value=f"{caps_w[-1]:g} W", hint="measure it again")
     return [_step(grid, table, cap_w, efficiency is not None) for cap_w in caps_w]
@@ -124,7 +129,7 @@ def as_json(steps: Sequence[CapStep]) -> list[dict[str, object]]:
 
 
 def slider(steps: Sequence[CapStep]) -> tuple[float, float]:
-    """Range of the slider: from just below the lowest to just above the highest peak power, rounded to 0.01 W."""
+    """Range of the slider: from just below the lowest to just above the highest power, rounded to 0.01 W."""
     low, high = steps[0].cap_w, steps[-1].cap_w
     space = max(0.02, 0.03 * (high - low))
     return max(0.01, math.floor((low - space) * 100) / 100), math.ceil((high + space) * 100) / 100
@@ -180,12 +185,17 @@ def _texts(pick: Option, reference_samples: float | None) -> dict[str, str]:
     time_s = pick.relative_time * reference_samples if has_time else None  # type: ignore[operator]
     texts = {
         "point": str(pick.cell.point),
-        "peak": phrases.watts(pick.peak_w),
+        "power": phrases.watts(pick.capped_w),
         "time": phrases.seconds(time_s),
         "energy": phrases.joules(None if time_s is None else time_s * pick.mean_w),
     }
-    line = f"{texts['point']}, peak {texts['peak']}, {texts['time']} and {texts['energy']} to the target"
+    line = f"{texts['point']}, at most {texts['power']}, {texts['time']} and {texts['energy']} to the target"
     return {**texts, "line": line}
+
+
+def _window_s(profile: ProfileTable) -> float | None:
+    """Window of a cap for which none was asked for."""
+    return PowerCap().at_sensor(None, profile.sensor_window_s).window_s
 
 
 def _place(grid: HeatMap, option: Option) -> tuple[int, int]:
@@ -231,7 +241,7 @@ def _square(grid: HeatMap, row: int, column: int, value: float | None, low: floa
         share = (math.log(value) - math.log(low)) / span if span > 0 else 0.0
         cell = grid.cells[row, column]
         hint = f"{cell.point}: {phrases.seconds(cell.step_s)} a step"
-        hint += f", peak {phrases.watts(cell.power_peak_w)}"
+        hint += f", mean {phrases.watts(cell.power_mean_w)}, peak {phrases.watts(cell.power_peak_w)}"
         if strain := phrases.strain(cell):
             hint += f", {strain}"
         return Square(row, column, number(value), round(share * (SHADES - 1)), hint)

@@ -332,7 +332,7 @@ def _choice(table: ProfileTable, curves: list[tuple[str, str, SampleEfficiency]]
         "sizes": sorted({(pick.batch_size, pick.colour) for pick in picks}),
         "edges": [-1 if at is None else at for at in step.marked] if step else [-1] * len(grid.rows),
         "known": [any(at == row for at, _ in (*grid.cells, *grid.aborted)) for row in range(len(grid.rows))],
-        "maps": heatmaps(grid),
+        "maps": heatmaps(table),
         "row_title": "batch size" if all(b == m for b, m in grid.rows) else "batch size / micro-batch size",
         "column_title": grid.title,
         "steps_json": embedded({"steps": as_json(steps), "none": NO_POINT, "rows": len(grid.rows)}),

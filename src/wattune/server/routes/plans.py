@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BeforeValidator, Field, ValidationError
@@ -49,6 +49,7 @@ class PlanRequest(Strict):
     cap_w: Positive | None = None
     cap_side: CapSide = "module"
     margin_w: NotNegative = 0.0
+    cap_window: Positive | Literal["peak"] | None = None
     batch_size: BatchSize | None = None
     memory_bytes: Positive | None = None
 
@@ -64,7 +65,9 @@ def post_plan(request: Request, plan_request: Annotated[PlanRequest, Depends(bod
         result = plan(
             profile,
             efficiency,
-            cap=PowerCap(plan_request.cap_w, plan_request.cap_side, plan_request.margin_w),
+            cap=PowerCap(
+                plan_request.cap_w, plan_request.cap_side, plan_request.margin_w, window=plan_request.cap_window
+            ),
             batch_size=plan_request.batch_size,
             memory_bytes=plan_request.memory_bytes,
         )
