@@ -22,13 +22,14 @@ demo: .venv/installed
 	$(BIN)/wattune run --device $(DEVICE) --cap $(CAP) --profile $(DEMO)/profile.json --compare --output $(DEMO)/run
 
 # A test that waits for ever ends at its timeout, with the stack that it waits in.
-## Under four minutes on two cores; what takes seconds each or loads a framework beside torch is left to test-slow.
+# Many tests start a process. PYTHONDONTWRITEBYTECODE, as container images set it, would have each compile all it imports.
+## Under four minutes on two cores; what takes a second each or loads a framework beside torch is left to test-slow.
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow'
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow'
 
 ## The slow tests, and every property on all its examples instead of the few of test.
 test-slow: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 1800 -m 'slow or hypothesis' --hypothesis-profile full
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 1800 -m 'slow or hypothesis' --hypothesis-profile full
 
 ## The parts that need no torch, on another Python: make test-without-torch PYTHON=python3.13
 test-without-torch:

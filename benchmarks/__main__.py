@@ -1,7 +1,8 @@
 """`python -m benchmarks [NAME ...]`: all benchmarks, or the named ones; `readme` fills in README and docs.
 
-`real_images FOLDER`, `report_picture [REPORT [PICTURE]]`, `decisions`, `asyncfgd` and `paper` (see the README.md of
-each) need extra data or software, or many minutes, and run only by name.
+`real_images FOLDER`, `contributed FOLDER`, `jetsons FOLDER`, `tx2_calibration FOLDER`,
+`report_picture [REPORT [PICTURE]]`, `stacked_runs [RUNS.csv]`, `decisions`, `asyncfgd` and `paper` (see the README.md
+of each) need extra data or software, or many minutes, and run only by name.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ NAMES = (
 ALONE = {  # these take arguments of their own
     "real_images": "benchmarks.real_images",
     "report_picture": "benchmarks.report_picture",
+    "stacked_runs": "benchmarks.stacked_runs",
+    "contributed": "benchmarks.contributed",
+    "jetsons": "benchmarks.jetsons",
+    "tx2_calibration": "benchmarks.tx2_calibration",
     "decisions": "benchmarks.decisions.command",
     "asyncfgd": "benchmarks.asyncfgd.command",
     "paper": "benchmarks.paper.command",

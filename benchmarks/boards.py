@@ -214,7 +214,7 @@ def hour(root: Path, bytes_now: Callable[[], int], seconds: float = HOUR_S, warm
     device, shuffle, before, tick = VirtualBoard(tree), random.Random(0), 0, 0
     with device.at(Knobs(clock_mhz=816.0)) as setting:
         limiter, monitor = PowerLimiter(device, setting, SensorLimit(7.5, max_temp_c=90.0)), BoardMonitor(device)
-        with Meter(device, cap_w=7.5, on_reading=limiter) as meter:
+        with Meter(device, limit=SensorLimit(7.5), on_reading=limiter) as meter:
             for tick in range(1, round(10 * seconds) + 1):
                 if tick % 600 == 1:
                     tree.board.load = shuffle.random()

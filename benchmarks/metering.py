@@ -4,28 +4,39 @@ A torch loop runs in pairs, with and without the meter, in random order; the sen
 The CPU time of the whole process is compared, sampling thread included, since other processes disturb it less than wall
 time: median of the pairs' ratios, with quartiles as its uncertainty. If the quartiles are wider than the figure, use
 the second one: CPU time of the sampling thread alone, per second of the loop.
+
+The third one is that of a board: an Orin Nano's files, each of which takes as long to read as a register of a real one.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from benchmarks.agent_cost import BOARDS, READ_S, SlowTree
 from benchmarks.timing import keep
 from wattune.algorithms import open_algorithm
+from wattune.cap import SensorLimit
 from wattune.devices import Meter
+from wattune.devices.agent import BoardDevice
 from wattune.devices.base import Device, Sensor
 from wattune.point import Knobs
 from wattune.records import StepWork
 from wattune.workloads import example_workload
+from wattune_agent.capture import materialise
+from wattune_agent.controller import Controller
+from wattune_agent.discovery import find_board
 
+BOARD = "orin-nano-jp6"
 PAIRS = 30
 STEPS = 60
 
@@ -76,30 +87,16 @@ class FileDevice(Device):
 
 def main() -> None:
     """Measure, and store the results."""
-    torch.set_num_threads(1)
-    workload = example_workload()
-    algorithm = open_algorithm("backprop", workload, 32)
-    batch = workload.example(32)
+    loop = _loop()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "in_power0_input"
         path.write_text("4321\n")
         device = FileDevice(path)
-
-        def loop() -> float:
-            begin = time.process_time()
-            for _ in algorithm.run([batch] * STEPS):
-                pass
-            return time.process_time() - begin
-
         sampling_s: list[float] = []
 
         def metered() -> float:
-            of_thread: list[float] = []
-            with Meter(device, rate_hz=10, cap_w=5.0, on_reading=lambda *_: of_thread.append(time.thread_time())):
-                begin = time.perf_counter()
-                cpu_s = loop()
-                wall_s = time.perf_counter() - begin
-            sampling_s.append(of_thread[-1] / wall_s)
+            cpu_s, share = _metered(device, loop)
+            sampling_s.append(share)
             return cpu_s
 
         loop()
@@ -121,9 +118,43 @@ def main() -> None:
             "pairs": PAIRS,
             "loop_s": loop(),
             "rate_hz": 10,
+            "board": of_board(loop),
         },
     )
 
 
-if __name__ == "__main__":
-    main()
+def of_board(loop: Callable[[], float]) -> dict[str, Any]:
+    """CPU time of the sampling thread on a board, with what its files take to read."""
+    record = json.loads((BOARDS / f"{BOARD}.json").read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        tree = SlowTree(materialise(record, folder))
+        device = BoardDevice(Controller(find_board(tree, "jetson")), tree)
+        shares = [_metered(device, loop)[1] for _ in range(PAIRS // 3)]
+        device.close()
+    return {"board": BOARD, "read_s": READ_S, "sampling_thread": statistics.median(shares)}
+
+
+def _loop() -> Callable[[], float]:
+    """Steps of a real training loop; a call takes them and returns their CPU time."""
+    torch.set_num_threads(1)
+    workload = example_workload()
+    algorithm = open_algorithm("backprop", workload, 32)
+    batch = workload.example(32)
+
+    def loop() -> float:
+        begin = time.process_time()
+        for _ in algorithm.run([batch] * STEPS):
+            pass
+        return time.process_time() - begin
+
+    return loop
+
+
+def _metered(device: Device, loop: Callable[[], float]) -> tuple[float, float]:
+    """CPU time of the loop beside a meter, and that of the meter's thread per second."""
+    of_thread: list[float] = []
+    with Meter(device, rate_hz=10, limit=SensorLimit(5.0), on_reading=lambda *_: of_thread.append(time.thread_time())):
+        begin = time.perf_counter()
+        cpu_s = loop()
+        wall_s = time.perf_counter() - begin
+    return cpu_s, of_thread[-1] / wall_s

@@ -19,13 +19,15 @@ from typing import Any
 
 from benchmarks.session_worlds import TASKS, World, work_of, world
 from benchmarks.timing import keep
-from wattune.cap import SensorLimit
+from wattune.cap import PowerCap
 from wattune.devices import Meter
+from wattune.devices.meter import sensor_window
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import OutOfDeviceMemory
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.limiter import PowerLimiter
 from wattune.sample_efficiency.prior import relative_samples
+from wattune.search.policy import SESSION, SESSION_BY_CURVE
 from wattune.search.search import Search
 
 TUNING = range(0, 20)
@@ -62,9 +64,11 @@ class Run:
 class Trainer:
     """Training on a simulated board, at points chosen by a strategy, with a count of the progress."""
 
-    def __init__(self, place: World, cap_w: float, seed: int):
-        self.place, self.cap_w = place, cap_w
+    def __init__(self, place: World, cap_w: float, seed: int, *, knows_curve: bool):
+        self.place, self.cap_w, self.knows_curve = place, cap_w, knows_curve
         self.device = SimulatedDevice(place.board, seed=seed)
+        self.limit = PowerCap(cap_w).at_sensor(None, self.device.sensor.window_s)
+        self._window = sensor_window(self.device.sensor, self.limit)
         self.progress = 0.0
         self.run = Run()
         self.is_probing = False
@@ -88,7 +92,7 @@ class Trainer:
             self.device.wait(self.device.sensor.settle_s)
             self.begun_s = self.device.now_s()
             self._limiter = None
-            with Meter(self.device, cap_w=self.cap_w, on_reading=self._read):
+            with Meter(self.device, limit=self.limit, on_reading=self._read):
                 yield
 
     @property
@@ -107,7 +111,8 @@ class Trainer:
             self._setting.change(point.knobs)
         self.point = point
         self.changed_s = self.device.now_s()
-        self._limiter = PowerLimiter(self.device, self._setting, SensorLimit(self.cap_w))
+        self._limiter = PowerLimiter(self.device, self._setting, self.limit)
+        self._window.restart(self.device.sensor.settle_s)
 
     def step(self) -> float:
         """Run one optimizer step; return its time."""
@@ -126,8 +131,10 @@ class Trainer:
         return self.device.now_s() - before_s
 
     def probe(self, point: OperatingPoint, *, brief: bool = False) -> tuple[float, float, float, float] | float | None:
-        """Probe a point: step time, mean and peak power, seconds; or the reading above the cap; or None if it does not
-        fit in memory."""
+        """Probe a point: step time, mean power, highest mean over the cap's window, and seconds.
+
+        If the power exceeds the cap, a mean above it; None if the point does not fit in memory.
+        """
         sensor = self.device.sensor
         self.go(point)
         self.is_probing, self.above = True, []
@@ -137,9 +144,9 @@ class Trainer:
                 self.step()
             times: list[float] = []
             if not self.above:
-                with Meter(self.device) as meter:
+                with Meter(self.device, limit=self.limit) as meter:
                     count = 1 if brief else 3
-                    least_s = count * max(sensor.window_s, sensor.period_s)
+                    least_s = max(count * max(sensor.window_s, sensor.period_s), self.limit.window_s or 0.0)
                     while not self.above and (sum(times) < least_s or len(times) < count):
                         times.append(self.step())
                 figures = meter.figures()
@@ -153,7 +160,7 @@ class Trainer:
         if self.above:
             self._calm()
             return self.above[0]
-        return mean(times), figures.power_mean_w, figures.power_peak_w, figures.time_s
+        return mean(times), figures.power_mean_w, figures.power_window_w or 0.0, figures.time_s
 
     def _calm(self) -> None:
         """Train at the lowest clock until the sensor's average no longer includes the probe."""
@@ -173,28 +180,30 @@ class Trainer:
         begun_s, times = self.device.now_s(), []
         while self.device.now_s() - begun_s < self.device.sensor.settle_s:
             self.step()
-        with Meter(self.device) as meter:
+        with Meter(self.device, limit=self.limit) as meter:
             while not self.over and not self.above and (not times or self.device.now_s() - begun_s < seconds):
                 times.append(self.step())
         figures = meter.figures()
         if self.above:
             return self.above[0]
-        return mean(times) if times else 1.0, figures.power_mean_w, figures.power_peak_w, figures.time_s
+        return mean(times) if times else 1.0, figures.power_mean_w, figures.power_window_w or 0.0, figures.time_s
 
     def _read(self, time_s: float, power_w: float) -> None:
         if self._limiter is None:
             return
         self.run.readings += 1
         self._limiter(time_s, power_w)
-        if power_w <= self.cap_w:
+        self._window.add(self.device.now_s(), power_w)
+        if not self._window.is_above:
             return
-        self.run.worst_above = max(self.run.worst_above, power_w / self.cap_w - 1)
+        mean_w = self._window.mean_w
+        self.run.worst_above = max(self.run.worst_above, mean_w / self.cap_w - 1)
         if self.is_probing or self.device.now_s() - self.probed_s < self.device.sensor.settle_s:
             self.run.above_probing += 1  # also while the sensor's average still includes the probe
         else:
             self.run.above_training += 1
         if self.device.now_s() - self.changed_s >= self.device.sensor.settle_s or self.is_probing:
-            self.above.append(power_w)
+            self.above.append(mean_w)
 
 
 # ----------------------------------------------------------------------------------------------------------- strategies
@@ -215,6 +224,8 @@ def guided(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> Non
         window_s=device.sensor.window_s,
         period_s=device.sensor.period_s,
         settle_s=device.sensor.settle_s,
+        cap_window_s=trainer.limit.window_s,
+        manner=SESSION_BY_CURVE if trainer.knows_curve else SESSION,
     )
     search.relative(relative)
     while not trainer.over:
@@ -238,7 +249,7 @@ def _tell(search: Search, point: OperatingPoint, figures: tuple[float, float, fl
 
 
 def staircase(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
-    """Probe every row from the lowest setting up until a reading is above the cap, then train at the best point."""
+    """Probe every row from the lowest setting up until its mean power is above the cap, then train at the best."""
     settings = trainer.device.combinations()
     costs: dict[OperatingPoint, float] = {}
     for row in trainer.place.rows:
@@ -255,7 +266,7 @@ def staircase(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> 
 
 
 def bisection(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
-    """Train the user's own row at the highest setting without a reading above the cap, found by bisection."""
+    """Train the user's own row at the highest setting whose mean power stays under the cap, found by bisection."""
     row = BatchShape(trainer.place.task.user, trainer.place.task.user)
     settings = trainer.device.combinations()
     low, high = 0, len(settings)
@@ -313,7 +324,7 @@ def cases(seed: int) -> list[dict[str, Any]]:
                 for way, train in WAYS.items():
                     if way == "staircase first" and kind == "prior":
                         continue
-                    trainer = Trainer(place, cap_w, seed)
+                    trainer = Trainer(place, cap_w, seed, knows_curve=kind == "curve")
                     with trainer.training():
                         train(trainer, relative)
                     runs.append(

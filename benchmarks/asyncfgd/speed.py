@@ -79,15 +79,15 @@ def timed(steps: Iterator[Step], row: Row, count: int) -> tuple[float, float]:
 def measure(model: SyntheticModel, batch_size: int, rows: tuple[Row, ...], rounds: int) -> list[dict[str, Any]]:
     """Measure every row for one model."""
     batch = model.example(batch_size)
-    trainings: list[Iterator[Step]] = []
+    iterators: list[Iterator[Step]] = []
     times_by_row: list[list[tuple[float, float]]] = []
     for row in rows:
         torch.set_num_threads(row.threads)
-        trainings.append(open_algorithm(row.spec, model, batch_size).run(repeat(batch)))
-        timed(trainings[-1], row, 5)
+        iterators.append(open_algorithm(row.spec, model, batch_size).run(repeat(batch)))
+        timed(iterators[-1], row, 5)
         times_by_row.append([])
     for _ in range(rounds):
-        for row, steps, times in zip(rows, trainings, times_by_row, strict=True):
+        for row, steps, times in zip(rows, iterators, times_by_row, strict=True):
             times.append(timed(steps, row, STEPS))
     return [
         {

@@ -17,6 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattune.cap import SensorLimit
+from wattune.devices.base import Sensor
+from wattune.devices.meter import sensor_window
+from wattune_agent.cap_window import WINDOW_S, highest_mean
+
 Array = NDArray[np.float64]
 
 REPETITION = 0.002
@@ -44,6 +49,7 @@ class Reading(NamedTuple):
     power_std_w: float
     power_peak_w: float
     steps: int
+    power_window_w: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +118,16 @@ def probe_length(board: Board, true_s: float, windows: int) -> tuple[int, int]:
 
 @dataclass
 class Rig:
-    """One board under one cap, cold at first: counts probes, their time, and how far they exceeded the cap."""
+    """One board under one cap, cold at first: counts probes, their time, and how far they exceeded the cap.
+
+    The cap is on the mean power over a second, or over the sensor's own window if that is longer. ``budget_s``: probing
+    time after which a search without an end of its own stops.
+    """
 
     board: Board
     cap_w: float
     seed: int
+    budget_s: float = math.inf
     probes: int = 0
     seconds: float = 0.0
     over: list[float] = field(default_factory=list)
@@ -124,9 +135,20 @@ class Rig:
 
     def __post_init__(self) -> None:
         self._draw = random.Random(f"{self.board.name} {self.cap_w:.6g} {self.seed}")
+        board = self.board
+        self.sensor = Sensor(
+            "board",
+            resolution_w=board.resolution_w,
+            period_s=board.window_s / READINGS_PER_WINDOW,
+            window_s=board.window_s,
+            lag_s=board.lag_s,
+            noise_w=board.noise_w if board.noise_known else 0.0,
+        )
+        self._window_s = max(WINDOW_S, board.window_s)
+        self.limit = SensorLimit(self.cap_w, window_s=self._window_s)
 
     def probe(self, cell: Cell, *, windows: int = 3, abort: bool = True) -> Reading | float:
-        """Probe a cell; return the reading, or with ``abort`` the first power above the cap, if there is one."""
+        """Probe a cell; return the reading, or with ``abort`` the mean power once that is surely above the cap."""
         board, gauss = self.board, self._draw.gauss
         true_s, warm_w = float(board.step_s[board.place(cell)]), float(board.power_w[board.place(cell)])
         power_w = warm_w * (1 - board.cold * (1 - self._warm))
@@ -136,7 +158,7 @@ class Rig:
             self.over.append(power_w / self.cap_w - 1)
         own_w = power_w * (1 + REPETITION * gauss(0, 1))
         readings = [self._rounded(own_w + board.noise_w * gauss(0, 1)) for _ in range(count)]
-        above = next((number for number, reading in enumerate(readings) if reading > self.cap_w), None)
+        above = self._above(readings)
         length_s = steps * true_s
         if abort and above is not None:
             length_s = (above + 1) * board.window_s / READINGS_PER_WINDOW
@@ -145,7 +167,7 @@ class Rig:
         towards = warm_w / float(board.power_w.max())
         self._warm += (towards - self._warm) * (1 - math.exp(-spent_s / board.warming_s))
         if abort and above is not None:
-            return readings[above]
+            return fmean(readings[: above + 1])
         return Reading(
             step_s=true_s * (1 + REPETITION * gauss(0, 1) + board.step_noise / math.sqrt(steps) * gauss(0, 1)),
             step_std_s=true_s * board.step_noise,
@@ -153,7 +175,16 @@ class Rig:
             power_std_w=stdev(readings),
             power_peak_w=max(readings),
             steps=steps,
+            power_window_w=highest_mean(readings, max(1, round(self._window_s / self.sensor.period_s))),
         )
+
+    def _above(self, readings: list[float]) -> int | None:
+        window = sensor_window(self.sensor, self.limit)
+        for number, reading in enumerate(readings):
+            window.add(number * self.sensor.period_s, reading)
+            if window.is_above:
+                return number
+        return None
 
     def _rounded(self, power_w: float) -> float:
         step_w = self.board.resolution_w

@@ -1,4 +1,4 @@
-"""`python -m benchmarks decisions [PART ...] [--sweeps RUNS.csv] [--zeus DIR]`, or `decisions train --data DIR`.
+"""`python -m benchmarks decisions [PART ...] [--sweeps RUNS.csv] [--zeus DIR] [--limits DIR]`, or `train --data DIR`.
 
 Without PART, all parts run; a single part replaces its own results and keeps those of the others.
 """
@@ -18,6 +18,7 @@ from benchmarks.decisions import (
     efficiency_part,
     goals,
     pipeline_part,
+    power_limits,
     profiling_part,
     sweeps,
     tables,
@@ -31,7 +32,7 @@ WORK = Path("build") / "decisions"
 """Folder of the fresh runs' learning curves, from which they resume."""
 
 RESULT = RESULTS / "decisions.json"
-PARTS = ("efficiency", "gpus", "pipeline", "profiling")
+PARTS = ("efficiency", "gpus", "limits", "pipeline", "profiling")
 
 
 def main(arguments: list[str]) -> None:
@@ -48,11 +49,12 @@ def main(arguments: list[str]) -> None:
     compared: dict[str, Callable[[], dict[str, Any]]] = {
         "efficiency": lambda: efficiency_part.summary(efficiency_part.cases(recorded(), sweeps.noise_scales(NOISE))),
         "gpus": lambda: traces.summary(traces.cases(options.zeus)),
+        "limits": lambda: power_limits.summary(power_limits.cases(options.limits)),
         "pipeline": lambda: pipeline_part.summary(pipeline_part.cases(recorded())),
         "profiling": lambda: profiling_part.summary(profiling_part.cases()),
     }
     figures: dict[str, Any] = {}
-    for name in options.parts or [part for part in PARTS if part != "gpus" or options.zeus]:
+    for name in options.parts or _available(options):
         begun_s = time.perf_counter()
         summary = compared[name]()
         seconds = round(time.perf_counter() - begun_s, 1)
@@ -66,11 +68,18 @@ def main(arguments: list[str]) -> None:
         print(f"\n{tables.goals(figures['goals'])}")
 
 
+def _available(options: argparse.Namespace) -> list[str]:
+    """The parts whose data is there."""
+    without = {"gpus": options.zeus, "limits": options.limits}
+    return [part for part in PARTS if without.get(part, True) is not None]
+
+
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks decisions")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}, or train alone")
     parser.add_argument("--sweeps", type=Path, help="recorded runs beside the fresh ones, in the same columns")
     parser.add_argument("--zeus", type=Path, help="folder of Zeus' traces: summary_train.csv, summary_power_*.csv")
+    parser.add_argument("--limits", type=Path, help="folder of recordings by power limit; see README.md here")
     parser.add_argument("--data", type=Path, help="folder of the data sets to train on; see README.md here")
     options = parser.parse_args(arguments)
     if options.parts != ["train"] and (unknown := set(options.parts) - set(PARTS)):
@@ -79,4 +88,6 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("train needs --data DIR")
     if "gpus" in options.parts and options.zeus is None:
         parser.error("gpus needs --zeus DIR")
+    if "limits" in options.parts and options.limits is None:
+        parser.error("limits needs --limits DIR")
     return options

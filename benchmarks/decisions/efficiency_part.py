@@ -65,8 +65,8 @@ def cases(sweeps: Sequence[Sweep], scales: dict[Key, list[float]]) -> list[dict[
                     case
                     | {
                         "way": way,
-                        "regret": _regret(decision, times, true),
-                        "same": _regret(decision, times, same),
+                        "regret": regret(decision, times, true),
+                        "same": regret(decision, times, same),
                         "runs": len(bank.made),
                         "censored": sum(not run.reached for _, run in bank.made),
                         "samples": bank.samples,
@@ -82,7 +82,7 @@ def cases(sweeps: Sequence[Sweep], scales: dict[Key, list[float]]) -> list[dict[
                 )
             seen = {size: one * math.exp(error[size] * draw.gauss(0, 1)) for size, one in true.items()}
             perfect = Decision(estimators.cheapest(times, true))
-            rows.append(case | {"way": FLOOR, "regret": _regret(perfect, times, seen)})
+            rows.append(case | {"way": FLOOR, "regret": regret(perfect, times, seen)})
     return rows
 
 
@@ -118,7 +118,7 @@ def _ways(
     yield way("target known", lambda bank: Decision(estimators.cheapest(times, true)))
 
 
-def _regret(decision: Decision, times: dict[int, float], true: dict[int, float]) -> float:
+def regret(decision: Decision, times: dict[int, float], true: dict[int, float]) -> float:
     """Regret relative to the best batch size; a batch size that misses the target has a regret of 100 %."""
     best = estimators.cheapest(times, true)
     if best is None:

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.decisions.sweeps import Run, Runs
 from wattune.sample_efficiency.choice import choose
 from wattune.sample_efficiency.posterior import CurvePosterior, Observation
-from wattune.sample_efficiency.scheduler import RunScheduler, server_seconds
+from wattune.sample_efficiency.scheduler import MIN_SIZES, RunScheduler, Verification, server_seconds
 
 SampleTimes = Mapping[int, float]
 """Batch size -> seconds per sample at the device's fastest cell under the cap; batch sizes without one are absent."""
@@ -31,12 +31,19 @@ TIME_SD = 0.005
 
 @dataclass
 class Bank:
-    """Recorded runs, made one after another at each batch size; counts samples and the server's time."""
+    """Recorded runs, made one after another at each batch size; counts samples and the server's time.
+
+    ``first_seeds``: runs to make for each of the first requests in place of one. ``longest``: the server's time of only
+    the longest run of each request.
+    """
 
     runs: Runs
+    first_seeds: int = 1
     made: list[tuple[int, Run]] = field(default_factory=list)
     samples: float = 0.0
     server: float = 0.0
+    requests: int = 0
+    longest: float = 0.0
 
     def has(self, size: int) -> bool:
         """Check if another run can be made at this batch size."""
@@ -52,6 +59,14 @@ class Bank:
         self.server += run.samples * server_seconds(size)
         return run
 
+    def request(self, size: int, most: float | None) -> list[Run]:
+        """Make the runs for a request at this batch size; see ``make``."""
+        seeds = self.first_seeds if self.requests < MIN_SIZES else 1
+        runs = [self.make(size, most) for _ in range(seeds) if self.has(size)]
+        self.requests += 1
+        self.longest += max(run.samples for run in runs) * server_seconds(size)
+        return runs
+
 
 class Decision(NamedTuple):
     """The batch size (None if there is no choice), and the basis of the decision for ours."""
@@ -63,29 +78,44 @@ class Decision(NamedTuple):
     step_s: tuple[float, ...] = ()
 
 
-def ours(bank: Bank, times: SampleTimes, *, noise: tuple[float, float] | None = None, spacing: float = 0.0) -> Decision:
-    """Choose by sequential runs and the pooled curve; ``noise``: a noise scale and the sd of its logarithm."""
+def ours(
+    bank: Bank,
+    times: SampleTimes,
+    *,
+    noise: tuple[float, float] | None = None,
+    spacing: float = 0.0,
+    own: int | None = None,
+    whole: bool = False,
+    verification: Verification | None = None,
+) -> Decision:
+    """Choose by sequential runs and the pooled curve; ``noise``: a noise scale and the sd of its logarithm.
+
+    ``own``: the user's own batch size, which is kept unless another one is surely faster. ``whole``: the runs are whole
+    training runs.
+    """
     sizes = sorted(bank.runs)
     logs = {size: (math.log(one), TIME_SD) for size, one in times.items()}
     if len(logs) == 1:
         return Decision(next(iter(logs)), 0.0, reason="only one batch size stays under the cap")
     scale, sd = noise or (None, 0.0)
-    design = RunScheduler(sizes, log_step_times=logs, noise_scale=scale, noise_sd=sd)
+    design = RunScheduler(
+        sizes, log_step_times=logs, noise_scale=scale, noise_sd=sd, own=own, whole=whole, verification=verification
+    )
     seen: list[Observation] = []
     steps: list[float] = []
     while True:
-        begun_s = time.perf_counter()
+        begun_s = time.process_time()
         size = design.next(seen, without=[one for one in sizes if not bank.has(one)])
-        steps.append(time.perf_counter() - begun_s)
+        steps.append(time.process_time() - begun_s)
         if size is None:
             break
-        run = bank.make(size, design.budget(size))
-        seen.append(Observation(size, run.samples, run.reached, run.seed, _spacing(run, spacing)))
+        for run in bank.request(size, design.budget(size)):
+            seen.append(Observation(size, run.samples, run.reached, run.seed, _spacing(run, spacing)))
     if not any(run.reached for run in seen):
         # Only one batch size can be best, so nothing was trained; or no run reached the target.
         best = min(logs, key=lambda one: logs[one][0] + float(design.posterior.mean[sizes.index(one)]))
         return Decision(best, None, design.posterior, design.reason, tuple(steps))
-    choice = choose(design.posterior, logs)
+    choice = choose(design.posterior, logs, own=own)
     return Decision(choice.best, choice.expected_regret, design.posterior, design.reason, tuple(steps))
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.decisions import estimators
 from benchmarks.decisions.boards import Cell, Reading, Rig
 from benchmarks.decisions.estimators import Bank, Decision
-from benchmarks.decisions.profilers import ProbeOutcome, Samples, result
-from wattune.devices.base import Device, Knob, Sensor
+from benchmarks.decisions.profilers import ProbeOutcome, Samples, capped_w, result
+from wattune.devices.base import Device, Knob
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.guided import WINDOWS, Guided, guided
 from wattune.profiling.journal import Journal
@@ -41,14 +41,7 @@ class RigDevice(Device):
         board = rig.board
         self.name = board.name
         self.knobs = (Knob("clock_mhz", board.clocks_mhz, volts=board.volts),)
-        self.sensor = Sensor(
-            "board",
-            resolution_w=board.resolution_w,
-            period_s=board.window_s / 2,
-            window_s=board.window_s,
-            lag_s=board.lag_s,
-            noise_w=board.noise_w if board.noise_known else 0.0,
-        )
+        self.sensor = rig.sensor
         self._rig = rig
         self._present: Knobs | None = None
 
@@ -95,22 +88,22 @@ class Profile:
     def proceed(self, samples: Believed, *, by_curve: bool) -> Guided:
         """Probe until no further probe is worth its time."""
         rows = [BatchShape.of(size) for size in self.rig.board.batch_sizes]
-        self._asked_s = time.perf_counter()
+        self._asked_s = time.process_time()
         return guided(
             self._device,
             rows,
             self._notebook,
             self._measure,
-            cap_w=self.rig.cap_w,
+            limit=self.rig.limit,
             samples=samples,
             by_curve=by_curve,
             strict=self._strict,
         )
 
     def _measure(self, point: OperatingPoint) -> None:
-        self.step_s.append(time.perf_counter() - self._asked_s)
+        self.step_s.append(time.process_time() - self._asked_s)
         self._notebook.measure(None, self, point)
-        self._asked_s = time.perf_counter()
+        self._asked_s = time.process_time()
 
     def measure(self, point: OperatingPoint) -> tuple[ProfileCell | AbortedProbe, ProfileCost]:
         """Probe one cell, in the form that the journal expects."""
@@ -134,7 +127,7 @@ def together(rig: Rig, bank: Bank) -> tuple[ProbeOutcome, Decision]:
     first = profile.proceed(relative_samples(rig.board.batch_sizes), by_curve=False)
     times: dict[int, float] = {}
     for cell in first.cells:
-        if cell.step_s is not None and cell.power_peak_w is not None and cell.power_peak_w <= rig.cap_w:
+        if cell.step_s is not None and capped_w(rig, cell) <= rig.cap_w:
             times[cell.batch_size] = min(times.get(cell.batch_size, math.inf), cell.step_s / cell.batch_size)
     if not times:
         return _outcome(profile, first), Decision(None)
@@ -165,10 +158,10 @@ def _outcome(profile: Profile, end: Guided) -> ProbeOutcome:
     pick = end.guidance.pick
     measured = {
         Cell(cell.batch_size, cell.clock_mhz): Reading(
-            cell.step_s, 0.0, cell.power_mean_w, 0.0, cell.power_peak_w, cell.steps or 1
+            cell.step_s, 0.0, cell.power_mean_w, 0.0, cell.power_peak_w, cell.steps or 1, cell.power_window_w
         )
         for cell in end.cells
-        if cell.clock_mhz and cell.step_s and cell.power_mean_w and cell.power_peak_w
+        if cell.clock_mhz and cell.step_s and cell.power_mean_w and cell.power_peak_w and cell.power_window_w
     }
     return ProbeOutcome(
         pick=None if pick is None else Cell(pick.batch_size, pick.clock_mhz or 0.0),

@@ -13,6 +13,7 @@ from benchmarks.decisions.boards import Cell, Reading, Rig
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling import strategies
 from wattune.records import AbortedProbe, ProfileCell
+from wattune.search.observation import capped_power
 
 Samples = Mapping[int, float]
 """Batch size -> samples to the target, up to a factor."""
@@ -39,7 +40,11 @@ def full_grid(rig: Rig, samples: Samples) -> ProbeOutcome:
 def staircase(rig: Rig, samples: Samples) -> ProbeOutcome:
     """Probe by the paper's method under a known cap, as `wattune profile --strategy staircase` does."""
     outcome = ProbeOutcome()
-    strategies.staircase(_rows(rig), _climbs(rig), _measure(rig, outcome))
+
+    def is_kept(probe: ProfileCell | AbortedProbe) -> bool:
+        return isinstance(probe, ProfileCell) and capped_w(rig, probe) <= rig.cap_w
+
+    strategies.staircase(_rows(rig), _climbs(rig), _measure(rig, outcome), is_kept=is_kept)
     return _picked(rig, outcome, samples)
 
 
@@ -59,8 +64,8 @@ def fastest_sample(rig: Rig, samples: Samples) -> ProbeOutcome:
 
 
 def pick(rig: Rig, measured: Mapping[Cell, Reading], samples: Samples) -> Cell | None:
-    """The cell with the least time to the target, of those without a reading above the cap."""
-    cells = [cell for cell, reading in measured.items() if reading.power_peak_w <= rig.cap_w]
+    """The cell with the least time to the target, of those that stay under the cap by what was read."""
+    cells = [cell for cell, reading in measured.items() if capped_w(rig, _cell(cell, reading)) <= rig.cap_w]
     cells = [cell for cell in cells if math.isfinite(samples.get(cell.batch_size, math.inf))]
     return min(cells, key=lambda c: measured[c].step_s / c.batch_size * samples[c.batch_size], default=None)
 
@@ -101,9 +106,17 @@ def _measure(rig: Rig, outcome: ProbeOutcome, *, abort: bool = True) -> Callable
     return measure
 
 
+def capped_w(rig: Rig, cell: ProfileCell) -> float:
+    """The power of a measured cell that is compared with the cap, as a plan does."""
+    return capped_power(cell, rig.sensor.window_s, rig.limit.window_s, rig.limit.window_s)
+
+
+def _cell(cell: Cell, reading: Reading) -> ProfileCell:
+    return ProfileCell(batch_size=cell.batch_size, clock_mhz=cell.clock_mhz, **reading._asdict())
+
+
 def result(rig: Rig, cell: Cell, reading: Reading | float) -> ProfileCell | AbortedProbe:
     """A reading in the form of a profile's cell or aborted probe."""
-    place = {"batch_size": cell.batch_size, "clock_mhz": cell.clock_mhz}
     if isinstance(reading, Reading):
-        return ProfileCell(**place, **reading._asdict())
-    return AbortedProbe(**place, cap_w=rig.cap_w, power_w=reading)
+        return _cell(cell, reading)
+    return AbortedProbe(**cell._asdict(), cap_w=rig.cap_w, power_w=reading)

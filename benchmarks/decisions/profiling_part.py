@@ -1,10 +1,8 @@
 """Probing alone: every method on the same boards and caps, with exactly known samples to the target.
 
-Regret is against the fastest cell whose true power is under 0.98 of the cap, so it may be below 0. A pick whose true
-power exceeds the cap is counted, and costs what follows: the guard lowers the clock until power is under the cap.
-
-The regret against the fastest cell whose largest reading is expected to stay under the cap is given as well: a cell is
-never picked after a reading above the cap, so the difference is due to that rule and no search could avoid it.
+Regret is against the fastest cell whose true power is under 0.98 of the cap, so it may be below 0, and against the
+fastest one under the cap. A pick whose true power exceeds the cap is counted, and costs what follows: the guard lowers
+the clock until power is under the cap.
 """
 
 from __future__ import annotations
@@ -13,19 +11,17 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from benchmarks.decisions import optuna_way, profilers
-from benchmarks.decisions.boards import Array, Board, Cell, Rig, probe_length
+from benchmarks.decisions.boards import Board, Cell, Rig
 from benchmarks.decisions.generators import board
 from benchmarks.decisions.guided_way import guided_way
 from benchmarks.decisions.profilers import ProbeOutcome, Samples
 from benchmarks.decisions.scoring import grouped, paired, regrets, rounded
-from wattune.profiling.guided import WINDOWS
 
 BOARDS = 120
 """Boards of each kind."""
@@ -35,6 +31,9 @@ GP_BOARDS = 50
 
 CAPS = (0.25, 0.9)
 GUARD = 0.98
+MARGIN = 0.01
+"""Share of the cap that a probe may exceed it by without being counted among those surely above."""
+
 KINDS = ("roofline", "table")
 NOISY = 0.015
 
@@ -48,9 +47,10 @@ WAYS: dict[str, Way] = {
     "batch first, then clock": profilers.batch_first,
     "largest batch": profilers.largest_batch,
     "fastest sample, full grid": profilers.fastest_sample,
-    "Optuna TPE, 16": optuna_way.tpe,
-    "Optuna GP, 16": optuna_way.gp,
+    "Optuna TPE, same time": optuna_way.tpe,
+    "Optuna GP, same time": optuna_way.gp,
 }
+"""Ours first: it sets the probing time of Optuna's searches."""
 
 
 def case(kind: str, seed: int) -> tuple[Board, float, dict[int, float]]:
@@ -70,13 +70,15 @@ def cases(boards: int = BOARDS, gp_boards: int = GP_BOARDS) -> list[dict[str, An
     for kind in KINDS:
         for seed in range(boards):
             place, cap_w, samples = case(kind, seed)
+            budget_s = math.inf
             for name, way in WAYS.items():
                 if name.startswith("Optuna GP") and seed >= gp_boards:
                     continue
-                rig = Rig(place, cap_w, seed)
+                rig = Rig(place, cap_w, seed, budget_s)
                 begun_s = time.perf_counter()
                 outcome = way(rig, samples)
                 seconds = time.perf_counter() - begun_s
+                budget_s = rig.seconds if way is guided_way else budget_s
                 own = {"way": name, "seconds": seconds, "step_s": tuple(outcome.step_s)}
                 rows.append(own | score(place, cap_w, samples, rig, outcome))
     return rows
@@ -88,7 +90,6 @@ def score(place: Board, cap_w: float, samples: Samples, rig: Rig, outcome: Probe
     assert best is not None
     assert at_cap is not None
     runnable = cell_under_cap(place, cap_w, outcome.pick)
-    readable = place.best(cap_w, samples, power_w=largest_readings(place))
     cost = math.inf if runnable is None else place.cost(runnable, samples)
     return {
         "board": place.name,
@@ -97,32 +98,16 @@ def score(place: Board, cap_w: float, samples: Samples, rig: Rig, outcome: Probe
         "volts": "V(f) known" if place.volts else "V(f) unknown",
         "regret": cost / place.cost(best, samples) - 1,
         "regret_at_cap": cost / place.cost(at_cap, samples) - 1,
-        "regret_by_readings": math.nan if readable is None else cost / place.cost(readable, samples) - 1,
         "probes": rig.probes,
         "probing_s": rig.seconds,
         "over": len(rig.over),
+        "surely_over": sum(share > MARGIN for share in rig.over),
         "overshoot": max(rig.over, default=0.0),
         "pick_over": outcome.pick is not None and float(place.power_w[place.place(outcome.pick)]) > cap_w,
         "pick_overshoot": 0.0 if outcome.pick is None else float(place.power_w[place.place(outcome.pick)]) / cap_w - 1,
         "stated_over": outcome.stated,
         "reason": "" if "may save" in outcome.reason else outcome.reason,
     }
-
-
-def largest_readings(place: Board) -> Array:
-    """The largest reading that a probe of a cell on the warm board has on average (batch sizes, clocks), in watts."""
-    counts = np.vectorize(lambda true_s: probe_length(place, float(true_s), WINDOWS)[1])(place.step_s)
-    return np.asarray(place.power_w + place.noise_w * np.vectorize(expected_largest)(counts))
-
-
-@cache
-def expected_largest(count: int) -> float:
-    """Mean of the largest of ``count`` draws from the standard normal distribution.
-
-    It is the integral of x over the density of the largest, count * pdf(x) * cdf(x)^(count - 1).
-    """
-    x = np.linspace(-9.0, 9.0, 3601)
-    return float((x * count * stats.norm.pdf(x) * stats.norm.cdf(x) ** (count - 1)).sum() * (x[1] - x[0]))
 
 
 def cell_under_cap(place: Board, cap_w: float, cell: Cell | None) -> Cell | None:
@@ -141,6 +126,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for row in rows:
         ways.setdefault(row["way"], []).append(row)
     grid = {row["board"]: row for row in ways["full grid"]}
+    gaussian = {row["board"]: row for row in ways["Optuna GP, same time"]}
     summaries: dict[str, Any] = {}
     for name, every in ways.items():
         some = [row for row in every if math.isfinite(row["regret"])]
@@ -154,10 +140,11 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 for kind, one in grouped(some, "regret", "board", by).items()
             },
             "against the optimum at the cap": regrets([row["regret_at_cap"] for row in some], boards),
-            "against the best by readings": by_readings(some),
             "against full grid": paired([row["regret"] for row in some], beside, boards),
         }
         summaries[name] = figures | counted(every)
+        if name == "ours":
+            summaries[name]["against Optuna GP"] = beside_gaussian(some, gaussian)
         steps = [one for row in every for one in row["step_s"]]
         if steps:
             summaries[name]["step_ms"] = {
@@ -167,17 +154,16 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return summaries
 
 
-def by_readings(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Regret against the best cell whose largest reading is expected to stay under the cap.
-
-    ``none``: boards without such a cell; ``plain``: regret against the optimum at 0.98 of the cap on the other boards.
-    """
-    some = [row for row in rows if math.isfinite(row["regret_by_readings"])]
-    boards = [row["board"] for row in some]
-    return regrets([row["regret_by_readings"] for row in some], boards) | {
-        "none": len(rows) - len(some),
-        "plain": rounded(float(np.mean([row["regret"] for row in some]))) if some else None,
-        "by": grouped(some, "regret_by_readings", "board", "family"),
+def beside_gaussian(rows: Sequence[dict[str, Any]], gaussian: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Ours and the Gaussian process on the boards where it found a pick: the regrets' difference and boards over."""
+    both = [(row, gaussian[row["board"]]) for row in rows if row["board"] in gaussian]
+    both = [(own, other) for own, other in both if math.isfinite(other["regret"])]
+    boards = [own["board"] for own, _ in both]
+    over, other_over = (sum(pair[place]["surely_over"] > 0 for pair in both) for place in (0, 1))
+    return paired([own["regret"] for own, _ in both], [other["regret"] for _, other in both], boards) | {
+        "boards_over": over,
+        "boards_over_of_gp": other_over,
+        "boards_over_share": rounded(over / max(1, other_over)),
     }
 
 
@@ -195,6 +181,7 @@ def counted(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "probes_max": max(row["probes"] for row in rows),
         "probing_s": round(float(np.mean([row["probing_s"] for row in rows])), 1),
         "boards_with_probe_over": round(float(np.mean([row["over"] > 0 for row in rows])), 4),
+        "boards_with_probe_surely_over": round(float(np.mean([row["surely_over"] > 0 for row in rows])), 4),
         "boards_with_probe_over_by_family": by_family,
         "worst_overshoot": round(max(row["overshoot"] for row in rows), 4),
         "picks_over": round(float(np.mean([row["pick_over"] for row in rows])), 4),

@@ -51,16 +51,20 @@ def pipeline(figures: dict[str, Any]) -> str:
 
 def _probing(figures: dict[str, Any], against: str) -> str:
     head = (
-        "way", "regret", "p90", "< 2 %", "probes", "boards over", "worst", "picks over", "worst", "less grid (95 %)"
+        "way", "regret", "at the cap", "p90", "< 2 %", "probes", "probing s", "boards over", "by 1 %", "worst",
+        "picks over", "worst", "less grid (95 %)",
     )  # fmt: skip
     lines = [
         (
             name,
             mean(one["all"]),
+            mean(one["against the optimum at the cap"]),
             percent(one["all"]["p90"]),
             percent(one["all"]["under_2_percent"], 0),
             f"{one['probes_mean']:.1f} ({one['probes_max']})",
+            f"{one['probing_s']:.0f}",
             percent(one["boards_with_probe_over"]),
+            percent(one["boards_with_probe_surely_over"]),
             percent(one["worst_overshoot"]),
             percent(one["picks_over"]),
             percent(one["worst_pick_over"]),
@@ -81,7 +85,12 @@ def by_family(figures: dict[str, Any]) -> str:
 
 
 def real_gpus(figures: dict[str, Any]) -> str:
-    """Tables for Zeus' traces."""
+    """Tables for Zeus' traces, as recorded and without the marked runs."""
+    parts = {"as recorded": figures, "clean": figures["clean"], "clean, resolved": figures["clean, resolved"]}
+    return "\n\n".join(f"{name}: {part['cases']} cases\n\n{_gpus(part)}" for name, part in parts.items() if part)
+
+
+def _gpus(figures: dict[str, Any]) -> str:
     lines = [
         (
             name,
@@ -100,13 +109,18 @@ def real_gpus(figures: dict[str, Any]) -> str:
     gains = [
         (
             name,
-            *(f"{one[what]:.3f}" for what in ("geometric_mean", "best", "median", "worst")),
+            *(f"{one[what]:.3f}" for what in ("equal_weight", "geometric_mean", "best", "median", "worst")),
             percent(one["none"], 0),
-            percent(one["loses"], 0),
+            percent(one["loses"], 1),
+            percent(one["loses_surely"], 1),
             str(one["never_reaches"]),
         )
-        for name, one in figures["gain"].items()
+        for name, one in [
+            *figures["gain"].items(),
+            *((name, one) for name, one in figures.items() if name.endswith("over default batch")),
+        ]
     ]
+    paid = figures["paid back"]
     own = figures["ours"]
     return "\n".join(
         [
@@ -118,14 +132,36 @@ def real_gpus(figures: dict[str, Any]) -> str:
             table(("regret by GPU and data", *groups), by),
             "",
             table(
-                ("times ours, at least", "geometric mean", "best", "median", "worst", "none", "loses", "never there"),
+                (
+                    "times ours, at least",
+                    "equal weight",
+                    "by cases",
+                    "best",
+                    "median",
+                    "worst",
+                    "none",
+                    "loses",
+                    "surely",
+                    "never there",
+                ),
                 gains,
             ),
             "",
-            f"ours: coverage {percent(own['coverage'])}, stated {percent(own['stated'])}, realised over stated "
-            f"{own['realised_over_stated']}",
+            f"ours: coverage {percent(own['coverage'])} ({percent(own['coverage_but_error'])} with the judge's error), "
+            f"stated {percent(own['stated'])}, realised over stated {own['realised_over_stated']}",
+            f"its runs take as long as {paid['cost_in_runs']:.1f} training runs; paid back against the default after "
+            f"{paid['median_if_ever']} (median), never in {percent(paid['never'])} of the cases",
         ]
     )
+
+
+def power_limits(figures: dict[str, Any]) -> str:
+    """Time and energy with a limit equal to the cap, relative to the planned limit."""
+    lines = [
+        (job, str(one["gpus"]), f"{one['time']:.3f}", f"{one['energy']:.3f}", f"{one['nominal_over']} of {one['caps']}")
+        for job, one in figures.items()
+    ]
+    return table(("limit equal to the cap", "GPUs", "times as long", "times the energy", "over the cap"), lines)
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -175,6 +211,7 @@ def goals(figures: dict[str, Any]) -> str:
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "efficiency": efficiency,
     "gpus": real_gpus,
+    "limits": power_limits,
     "pipeline": pipeline,
     "profiling": profiling,
 }

@@ -1,7 +1,8 @@
 """Real GPUs: the recorded traces of Zeus, estimated on some of the recorded runs and judged on the others.
 
 The knob is a power limit, so a cap is a limit, and the time of an epoch under it was measured once. Batch sizes reach
-16384. The epochs of a run are counted until the first evaluation that meets the target, one per epoch.
+16384. The epochs of a run are counted until the first evaluation that meets the target, one per epoch. The runs are
+whole training runs of the workload itself, and the recipe's default batch size is the user's own.
 
 Source of the data: You, Chung, Chowdhury (NSDI 2023), github.com/ml-energy/zeus, its NSDI '23 trace, Apache-2.0.
 """
@@ -21,12 +22,24 @@ from benchmarks.decisions import estimators
 from benchmarks.decisions.efficiency_part import covered
 from benchmarks.decisions.estimators import Bank, Decision
 from benchmarks.decisions.scoring import paired, regrets, rounded, spread_of_mean
-from benchmarks.decisions.sweeps import Run, truth
+from benchmarks.decisions.sweeps import Run, errors, truth
 from benchmarks.decisions.zeus_policy import zeus
+from wattune.sample_efficiency.scheduler import CAREFUL, Verification
 
 SPLITS = 4
 FEWEST_EPOCHS = 3.0
 """Least epochs of the fastest batch size: targets that are met sooner are skipped, since an epoch is the resolution."""
+
+RESOLVED_EPOCHS = 8.0
+"""Least epochs at which the resolution of an epoch no longer hides which batch size is faster."""
+
+SURE = 1.64
+"""Standard errors of the judging runs beyond which a loss is one of the choice, and not of the judge."""
+
+MARKED = {("imagenet", size, run) for size in ("128", "192") for run in ("4", "5")}
+"""Runs that look like another recipe: they meet a target of 0.6 at exactly epoch 31, after 10 to 16 epochs of the
+others, and 0.7 at exactly epoch 61, which the others never meet, as if their learning rate had been stepped at 30 and
+60. The table states one recipe for all of them, so this is inferred."""
 
 NONE = 0.005
 """Gains within this distance of 1 count as no gain."""
@@ -47,6 +60,9 @@ class Task(NamedTuple):
 Times = dict[tuple[str, Task], dict[int, dict[int, float]]]
 """(GPU, task) -> power limit in watts -> batch size -> seconds of an epoch."""
 
+Way = Callable[[Bank, dict[int, float], dict[str, Any]], Decision]
+"""Method that chooses: the runs that it may make, the seconds of an epoch by batch size, and the place of the case."""
+
 RecordedRuns = dict[tuple[Task, float], dict[int, list[Run]]]
 """(task, target) -> batch size -> epochs of each recorded run."""
 
@@ -62,9 +78,16 @@ def read_times(folder: Path) -> Times:
     return times
 
 
-def read_runs(folder: Path) -> RecordedRuns:
-    """Read the epochs to each target; a run that missed one is censored at the last epoch at which it met another."""
-    rows = list(_rows(folder / "summary_train.csv"))
+def read_runs(folder: Path, *, clean: bool = False) -> RecordedRuns:
+    """Read the epochs to each target; a run that missed one is censored at the last epoch at which it met another.
+
+    ``clean``: without the runs in ``MARKED``.
+    """
+    rows = [
+        row
+        for row in _rows(folder / "summary_train.csv")
+        if not (clean and (row["dataset"], row["batch_size"], row["run"]) in MARKED)
+    ]
     last: dict[tuple[str, ...], float] = {}
     for row in rows:
         if row["target_epoch"] != "nan":
@@ -88,13 +111,25 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def cases(folder: Path) -> list[dict[str, Any]]:
-    """Every GPU, task, target, limit and split of the runs; one row per method that chooses the batch size."""
-    times, runs_by_target = read_times(folder), read_runs(folder)
-    rows: list[dict[str, Any]] = []
+    """Every GPU, task, target, limit and split of the runs; one row per method that chooses the batch size.
+
+    Cases with marked runs occur twice: ``data`` is "recorded" with them, "clean" without, and "both" for the others.
+    """
+    times, marked = read_times(folder), {dataset for dataset, _, _ in MARKED}
+    recorded, clean = read_runs(folder), read_runs(folder, clean=True)
+    parts = {
+        "both": {key: runs for key, runs in recorded.items() if key[0].dataset not in marked},
+        "recorded": {key: runs for key, runs in recorded.items() if key[0].dataset in marked},
+        "clean": {key: runs for key, runs in clean.items() if key[0].dataset in marked},
+    }
+    return [row | {"data": data} for data, runs in parts.items() for row in _cases(times, runs)]
+
+
+def _cases(times: Times, runs_by_target: RecordedRuns) -> Iterator[dict[str, Any]]:
     for (task, target), runs in sorted(runs_by_target.items()):
         for split in range(SPLITS):
             ours, judging = halves(runs, random.Random(f"{task} {target} {split}"))
-            true = truth(judging)
+            true, error = truth(judging), errors(judging)
             if sum(map(math.isfinite, true.values())) < 2 or min(true.values()) < FEWEST_EPOCHS:
                 continue
             for (gpu, of), limits in times.items():
@@ -103,8 +138,7 @@ def cases(folder: Path) -> list[dict[str, Any]]:
                     if sum(math.isfinite(true[size]) for size in epoch_s) < 2:
                         continue
                     place = {"gpu": gpu, "dataset": task.dataset, "target": target, "limit_w": limit_w, "split": split}
-                    rows += _case(place, {size: ours[size] for size in epoch_s}, epoch_s, true)
-    return rows
+                    yield from _case(place, {size: ours[size] for size in epoch_s}, epoch_s, true, error)
 
 
 def halves(runs: dict[int, list[Run]], draw: random.Random) -> tuple[dict[int, list[Run]], dict[int, list[Run]]]:
@@ -119,35 +153,43 @@ def halves(runs: dict[int, list[Run]], draw: random.Random) -> tuple[dict[int, l
 
 
 def _case(
-    place: dict[str, Any], runs: dict[int, list[Run]], epoch_s: dict[int, float], true: dict[int, float]
-) -> list[dict[str, Any]]:
+    place: dict[str, Any],
+    runs: dict[int, list[Run]],
+    epoch_s: dict[int, float],
+    true: dict[int, float],
+    error: dict[int, float],
+) -> Iterator[dict[str, Any]]:
     cost = {size: epoch_s[size] * true[size] for size in epoch_s}
     best = min(cost.values())
-    banks = {name: Bank(runs) for name in WAYS}
-    rows = []
     for name, way in WAYS.items():
-        decision = way(banks[name], epoch_s, place)
+        bank = Bank(runs)
+        decision = way(bank, epoch_s, place)
         chosen = decision.batch_size
-        rows.append(
-            place
-            | {
-                "way": name,
-                "group": f"{place['gpu']} {place['dataset']}",
-                "batch_size": chosen,
-                "cost": cost[chosen] if chosen is not None else math.inf,
-                "regret": cost[chosen] / best - 1 if chosen is not None else math.inf,
-                "runs": len(banks[name].made),
-                "samples": banks[name].samples,
-                "stated": decision.expected_regret,
-                "misfit": decision.curve is not None and decision.curve.misfit,
-                "covered": covered(decision, true),
-            }
-        )
-    return rows
+        yield place | {
+            "way": name,
+            "group": f"{place['gpu']} {place['dataset']}",
+            "epochs": min(true.values()),
+            "batch_size": chosen,
+            "cost": cost[chosen] if chosen is not None else math.inf,
+            "error": error[chosen] if chosen is not None else 0.0,
+            "best": best,
+            "regret": cost[chosen] / best - 1 if chosen is not None else math.inf,
+            "runs": len(bank.made),
+            "spent_s": sum(run.samples * epoch_s[size] for size, run in bank.made),
+            "samples": bank.samples,
+            "stated": decision.expected_regret,
+            "misfit": decision.curve is not None and decision.curve.misfit,
+            "covered": covered(decision, true),
+            "covered_but_error": covered(decision, true, error),
+        }
 
 
-def _ours(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
-    return estimators.ours(bank, epoch_s, spacing=EPOCH)
+def _ours(*, own: bool = True, verification: Verification | None = None) -> Way:
+    def way(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
+        default = _default(bank, epoch_s, place).batch_size if own else None
+        return estimators.ours(bank, epoch_s, spacing=EPOCH, own=default, whole=True, verification=verification)
+
+    return way
 
 
 def _largest(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
@@ -161,7 +203,7 @@ def _default(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> De
     return Decision(min(epoch_s, key=lambda size: abs(math.log(size / DEFAULTS.get(place["dataset"], max(epoch_s))))))
 
 
-def _zeus(jobs: int) -> Callable[..., Decision]:
+def _zeus(jobs: int) -> Way:
     def way(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
         default = _default(bank, epoch_s, place).batch_size
         return zeus(bank, epoch_s, jobs, place["split"], default=default)
@@ -169,8 +211,10 @@ def _zeus(jobs: int) -> Callable[..., Decision]:
     return way
 
 
-WAYS: dict[str, Callable[[Bank, dict[int, float], dict[str, Any]], Decision]] = {
-    "ours": _ours,
+WAYS: dict[str, Way] = {
+    "ours": _ours(),
+    "ours, careful": _ours(verification=CAREFUL),
+    "ours, no own batch size": _ours(own=False),
     "largest batch": _largest,
     "default batch": _default,
     "fewest samples, all runs": lambda bank, epoch_s, place: estimators.fewest_samples(bank, epoch_s),
@@ -183,6 +227,17 @@ WAYS: dict[str, Callable[[Bank, dict[int, float], dict[str, Any]], Decision]] = 
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Figures of all cases as recorded, and in "clean" of those without marked runs, all and with more epochs."""
+    clean = [row for row in rows if row["data"] != "recorded"]
+    resolved = [row for row in clean if row["epochs"] >= RESOLVED_EPOCHS]
+    return {
+        **_figures([row for row in rows if row["data"] != "clean"]),
+        "clean": _figures(clean),
+        "clean, resolved": _figures(resolved) if resolved else None,
+    }
+
+
+def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Regret of every method, and the gain of ours over the other methods."""
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -204,17 +259,23 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "runs_mean": round(float(np.mean([row["runs"] for row in some])), 2),
             "runs_max": max(row["runs"] for row in some),
         }
-    for name in ("largest batch", "default batch", "fewest samples, all runs", "constant r", "raw means, all runs"):
+    for name in ("default batch", "largest batch", "fewest samples, all runs", "constant r", "raw means, all runs"):
         results["gain"][name] = _gain(ways["ours"], ways[name])
+    oracle = [row | {"cost": row["best"], "error": 0.0} for row in ways["ours"]]
+    results["best of all over default batch"] = _gain(oracle, ways["default batch"])
+    for name in ("ours, careful", "ours, no own batch size"):
+        results[f"{name} over default batch"] = _gain(ways[name], ways["default batch"])
+    results["paid back"] = _paid_back(ways["ours"], ways["default batch"])
     ours = ways["ours"]
     inside = [(one, row["group"]) for row in ours for one in row["covered"]]
     stated = [row for row in ours if row["stated"] is not None and math.isfinite(row["regret"])]
     results["ours"] = {
         "coverage": round(float(np.mean([one for one, _ in inside])), 4),
         "coverage_se": rounded(spread_of_mean([float(one) for one, _ in inside], [group for _, group in inside])),
+        "coverage_but_error": round(float(np.mean([one for row in ours for one in row["covered_but_error"]])), 4),
         "stated": round(float(np.mean([row["stated"] for row in stated])), 5),
-        "realised_over_stated": round(
-            float(np.mean([row["regret"] for row in stated]) / np.mean([row["stated"] for row in stated])), 3
+        "realised_over_stated": rounded(
+            float(np.mean([row["regret"] for row in stated])) / max(np.mean([row["stated"] for row in stated]), 1e-9), 3
         ),
         "misfits": round(float(np.mean([row["misfit"] for row in ours])), 4),
         "worst": sorted(
@@ -239,27 +300,46 @@ def _by_group(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 def _gain(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Time of theirs relative to ours; methods that never reach the target are counted separately."""
     apart = [
-        (other["cost"] / own["cost"], own)
+        (other["cost"] / own["cost"], own, math.hypot(own["error"], other["error"]))
         for own, other in zip(ours, theirs, strict=True)
         if math.isfinite(own["cost"]) and math.isfinite(other["cost"])
     ]
-    gains = np.array([gain for gain, _ in apart])
-    logs, groups = [math.log(gain) for gain, _ in apart], [row["group"] for _, row in apart]
+    gains = np.array([gain for gain, _, _ in apart])
+    logs, groups = [math.log(gain) for gain, _, _ in apart], [row["group"] for _, row, _ in apart]
     best = max(apart, key=lambda one: one[0])[1]
+    by_group = {group: float(np.mean([v for v, g in zip(logs, groups, strict=True) if g == group])) for group in groups}
+    surely = [
+        math.log(gain) < -SURE * error for gain, error in zip(gains, [error for _, _, error in apart], strict=True)
+    ]
     return {
         "geometric_mean": round(math.exp(float(np.mean(logs))), 4),
         "se_of_ln": rounded(spread_of_mean(logs, groups)),
+        "equal_weight": round(math.exp(float(np.mean(list(by_group.values())))), 4),
+        "median_group": round(math.exp(float(np.median(list(by_group.values())))), 4),
         "best": round(float(gains.max()), 3),
         "best_at": {key: best[key] for key in ("gpu", "dataset", "target", "limit_w")},
         "median": round(float(np.median(gains)), 4),
         "worst": round(float(gains.min()), 4),
         "none": round(float(np.mean(np.abs(gains - 1) <= NONE)), 4),
         "loses": round(float(np.mean(gains < 1 - NONE)), 4),
-        "by_group": {
-            group: round(math.exp(float(np.mean([v for v, g in zip(logs, groups, strict=True) if g == group]))), 4)
-            for group in sorted(set(groups))
-        },
+        "loses_surely": round(float(np.mean((gains < 1 - NONE) & np.array(surely))), 4),
+        "by_group": {group: round(math.exp(by_group[group]), 4) for group in sorted(by_group)},
         "never_reaches": sum(
             math.isfinite(a["cost"]) and not math.isfinite(b["cost"]) for a, b in zip(ours, theirs, strict=True)
         ),
+    }
+
+
+def _paid_back(ours: Sequence[dict[str, Any]], default: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Training runs after which the device time of our runs is saved, against the default; never without a gain."""
+    counts = [
+        row["spent_s"] / max(other["cost"] - row["cost"], 1e-9 * row["cost"])
+        for row, other in zip(ours, default, strict=True)
+        if math.isfinite(row["cost"]) and math.isfinite(other["cost"])
+    ]
+    gained = [count for count in counts if count < 1e6]
+    return {
+        "cost_in_runs": round(float(np.mean([row["spent_s"] / row["best"] for row in ours])), 2),
+        "median_if_ever": round(float(np.median(gained)), 1) if gained else None,
+        "never": round(1 - len(gained) / len(counts), 4),
     }

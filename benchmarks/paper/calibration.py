@@ -46,10 +46,13 @@ def from_data_sheet(other: SimulatedBoard, fitted: SimulatedBoard) -> SimulatedB
     """Another board with the constants of a fitted one, scaled by their data sheets.
 
     Peak rate, clocks and bandwidth are its own. Carried over: the achieved shares of peak rate and bandwidth, the share
-    of the memory's time that follows the clock, and the host's times per operation (both boards have Cortex-A57 cores).
+    of the memory's time that follows the clock, with the form in which it does, and the host's times per operation
+    (both boards have Cortex-A57 cores).
     """
     wider = other.memory.bandwidth_gbps / fitted.memory.bandwidth_gbps
     scale = {"memory.achieved_gbps": wider, "memory.optimizer_gbps": wider}
+    memory = other.memory.model_copy(update={"clock_form": fitted.memory.clock_form})
+    other = other.model_copy(update={"memory": memory})
     return changed(other, {place: value_of(fitted, place) * scale.get(place, 1.0) for place in FREE})
 
 
@@ -211,7 +214,7 @@ def _fits(data: dict[str, Any]) -> str:
         begin = (
             f"| {way} | {fitted['number_of_constants']} | {fitted['data_points']} ({fitted['cells']}) |"
             if fitted
-            else f"| {way} | by hand | |"
+            else f"| {way} | those of the files | |"
         )
         shown = []
         for group in GROUPS:

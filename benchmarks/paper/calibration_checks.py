@@ -9,6 +9,7 @@ from benchmarks.paper.calibration_model import LEVEL_S, level_s, step_s
 from benchmarks.paper.models import work, workload
 from benchmarks.paper.power_check import our_limits_w
 from benchmarks.paper.published import CELLS, EFFICIENTVIT, MOBILENET_V2, NANO, RESNET18, TRANSFORMER, TX2_NX
+from wattune.cap import PEAK, PowerCap
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.devices.simulator.variants import exact
 from wattune.point import Knobs
@@ -111,7 +112,8 @@ def _staircase() -> list[dict[str, Any]]:
 
 
 def _profiled(name: str, model: str, cap_w: float) -> ProfileTable:
-    return wattune.profile(f"sim:{name}", workload(model), cap_w=cap_w, strategy="staircase", reference=False)
+    limit = PowerCap(cap_w, window=PEAK)  # the paper's caps are on the highest reading
+    return wattune.profile(f"sim:{name}", workload(model), cap_w=limit, strategy="staircase", reference=False)
 
 
 def _powers() -> list[dict[str, Any]]:

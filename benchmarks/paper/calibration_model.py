@@ -217,13 +217,16 @@ def _spread(names: list[tuple[str, str]], solution: Any, points: int, rows: int)
     freedom = max(1, points + 1 - len(free))
     variance = 2 * solution.cost / rows * points / freedom
     covariance = np.linalg.pinv(jacobian.T @ jacobian * points / rows) * variance
-    errors = dict(zip(free, np.sqrt(np.diag(covariance)), strict=True))
+    variances = dict(zip(free, np.diag(covariance), strict=True))
     texts: dict[str, dict[str, str]] = {}
     for index, (device, place) in enumerate(names):
-        if index not in errors:
+        if index not in variances:
             text = "at its bound"
+        elif variances[index] <= 0:  # of a constant on which no error depends here, or but for rounding
+            text = "undetermined"
         else:
-            ends = (max(0.0, min(1.0, solution.x[index] + sign * 2 * errors[index])) for sign in (-1, 1))
+            error = math.sqrt(variances[index])
+            ends = (max(0.0, min(1.0, solution.x[index] + sign * 2 * error)) for sign in (-1, 1))
             low, high = (_between(place, float(end)) for end in ends)
             text = f"{low:.3g} to {high:.3g}"
         texts.setdefault(device, {})[place] = text

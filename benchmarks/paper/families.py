@@ -1,17 +1,17 @@
-"""Networks of the measured part: four small ones, each pre-trained once, and the data sets of each.
+"""Networks of the measured part, each pre-trained once, and the data sets of each: small ones, and the paper's own.
 
 A folder of data has ``tin100_32``, ``cifar10_12k`` and ``mnist_10k`` (train.npz and test.npz with ``images``, uint8
 (N, 3, 32, 32) or (N, 28, 28), and ``labels``) and the texts ``wikitext2/{valid,test}.txt``,
 ``tinyshakespeare/{train,test}.txt`` and ``austen/austen_{train,test}.txt``. The digits are scikit-learn's, the third
-text is Python's own asyncio library. Images are scaled down to 16 x 16, so that two cores can train on them;
-optimizers, learning rates and their scaling are those of arXiv 2502.18323, section 5.1.
+text is Python's own asyncio library. For the small networks images are scaled down to 16 x 16, so that two cores can
+train on them; optimizers, learning rates and their scaling are those of arXiv 2502.18323, section 5.1.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.paper.models import ADAM, ADAMW, SIZES
+from benchmarks.paper.models import ADAM, ADAMW, FACTORIES, SIZES, workload
 from benchmarks.paper.published import MOBILENET_V2, RESNET18, TRANSFORMER
 from wattune.datasets.mobile_vision import MobileNetV2
 from wattune.datasets.npz import Npz
@@ -35,28 +35,32 @@ SIZE, TESTS = 16, 600
 HELD_OUT = 20
 """Number of the hundred classes that are not pre-trained on, and form a separate data set."""
 
+WAYS = ("own step times", "the step times of the paper's model")
+"""Step times that the measured samples are combined with."""
+
 EVALUATE_EVERY = 512
 LENGTH = 32
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """A source's images as float32 (N, 3, 16, 16) around 0, with at most ``TESTS`` test images."""
+    """A source's images as float32 (N, 3, size, size) around 0, with at most ``TESTS`` test images."""
 
     source: Npz | Digits
+    size: int
 
     def __call__(self) -> Data:
         """Read and convert. Raises: WorkloadError."""
         data = self.source()
-        return Data((_small(data.train[0]), data.train[1]), (_small(data.test[0])[:TESTS], data.test[1][:TESTS]))
+        train, test = (self._resized(images) for images in (data.train[0], data.test[0][:TESTS]))
+        return Data((train, data.train[1]), (test, data.test[1][:TESTS]))
 
-
-def _small(images: torch.Tensor) -> torch.Tensor:
-    resized = images.float() / 255 if images.dtype == torch.uint8 else images
-    if resized.ndim == 3:
-        resized = resized[:, None]
-    resized = F.interpolate(resized, (SIZE, SIZE), mode="area").expand(-1, 3, -1, -1)
-    return (4 * (resized - 0.47)).contiguous()
+    def _resized(self, images: torch.Tensor) -> torch.Tensor:
+        resized = images.float() / 255 if images.dtype == torch.uint8 else images
+        if resized.ndim == 3:
+            resized = resized[:, None]
+        resized = F.interpolate(resized, (self.size, self.size), mode="area").expand(-1, 3, -1, -1)
+        return (4 * (resized - 0.47)).contiguous()
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class Family:
 
     ``kind``: "images", "text" or "series". ``network(classes)`` makes it; ``classes`` by data set, empty if every set
     has the same outputs and the head is kept. It is pre-trained on ``pretraining_samples``. ``stands_for``: the paper's
-    model of the same kind, whose step times its samples are combined with as well.
+    model of the same kind, whose step times its samples are combined with as well; its own name if it is that model.
     """
 
     name: str
@@ -120,6 +124,13 @@ class Family:
     optimizer: OptimizerRule
     batch_sizes: tuple[int, ...]
     budget_samples: int
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The step times that its samples are combined with."""
+        if self.stands_for is None:
+            return WAYS[:1]
+        return WAYS[1:] if self.name == self.stands_for else WAYS
 
     @property
     def higher_is_better(self) -> bool:
@@ -139,7 +150,7 @@ class Family:
         return Workload(
             f"{self.name} on {name}",
             model=Model(partial(self.network, self.classes.get(name, 0)), weights=weights, reinitialise=new_head),
-            data=_sources(folder)[name],
+            data=_sources(folder, max(self.input_shape))[name],
             input_shape=self.input_shape,
             task=self.task,
             batch_sizes=self.batch_sizes,
@@ -150,13 +161,16 @@ class Family:
         )
 
 
-def _sources(folder: Path) -> dict[str, Callable[[], Data]]:
+def _sources(folder: Path, size: int) -> dict[str, Callable[[], Data]]:
+    """The data sets, as images of ``size`` x ``size`` and texts of ``size`` characters."""
+
     def pictures(name: str, classes: range | None = None) -> Pictures:
         at = folder / name
-        return Pictures(Npz(at / "train.npz", at / "test.npz", classes=None if classes is None else tuple(classes)))
+        npz = Npz(at / "train.npz", at / "test.npz", classes=None if classes is None else tuple(classes))
+        return Pictures(npz, size)
 
     def text(train: Path | tuple[Path, ...], test: Path | None = None) -> Texts:
-        return Texts(Text(train, LENGTH, test=test, vocabulary="ascii"))
+        return Texts(Text(train, size, test=test, vocabulary="ascii"))
 
     library = Path(asyncio.__file__).parent
     return {
@@ -165,7 +179,7 @@ def _sources(folder: Path) -> dict[str, Callable[[], Data]]:
         "CIFAR-10, classes 0-4": pictures("cifar10_12k", range(5)),
         "CIFAR-10, classes 5-9": pictures("cifar10_12k", range(5, 10)),
         "MNIST": pictures("mnist_10k"),
-        "digits": Pictures(Digits(size=SIZE)),
+        "digits": Pictures(Digits(size=size), size),
         "WikiText-2": text(folder / "wikitext2" / "valid.txt", folder / "wikitext2" / "test.txt"),
         "Shakespeare": text(folder / "tinyshakespeare" / "train.txt", folder / "tinyshakespeare" / "test.txt"),
         "Austen": text(folder / "austen" / "austen_train.txt", folder / "austen" / "austen_test.txt"),
@@ -271,3 +285,16 @@ FAMILIES = (
         budget_samples=8192,
     ),
 )
+
+
+def _paper_network(model: str, classes: int) -> nn.Module:
+    return CharacterTransformer() if model == TRANSFORMER else FACTORIES[model](classes=classes)
+
+
+def _full_size(small: Family, model: str) -> Family:
+    network = partial(_paper_network, model)
+    return replace(small, name=model, network=network, input_shape=workload(model).input_shape)
+
+
+FULL_SIZE = tuple(_full_size(family, family.stands_for) for family in FAMILIES if family.stands_for is not None)
+"""The paper's models, for a CUDA device, with the data sets and budgets of the small networks that stand for them."""

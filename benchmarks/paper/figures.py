@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +11,32 @@ import matplotlib as mpl
 mpl.use("Agg")  # works without a display
 
 import matplotlib.pyplot as plt
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from benchmarks.paper.families import WAYS
 from benchmarks.paper.published import LIMITS, NANO, RESNET18
 from benchmarks.paper.replay import METHODS
-from benchmarks.paper.sections import WORDS
+from benchmarks.paper.sections import WORDS, matrix, percent, proxies_name
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "paper"
 COLOURS = ("#8c8c8c", "#c2a14d", "#1f6f8b", "#444444")
 """Colours of the methods, in their order; distinguishable in grey, too."""
 
 RAMP = "viridis"
+SHADES = LinearSegmentedColormap.from_list("shades", ("white", COLOURS[2]))
 
 
-def draw(replay: dict[str, Any]) -> None:
-    """Draw all figures."""
+def draw(data: dict[str, dict[str, Any]]) -> None:
+    """Draw the figures of all parts that have been measured."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    epochs(replay)
-    two_batches(replay)
-    energy(replay)
-    times(replay)
+    if "replay" in data:
+        for figure in (epochs, two_batches, energy, times):
+            figure(data["replay"])
+    for part in ("measured", "full_size"):
+        if part in data:
+            proxies(data[part])
 
 
 def _save(name: str) -> None:
@@ -148,3 +154,31 @@ def times(replay: dict[str, Any]) -> None:
     plt.ylabel("replayed (s)")
     plt.legend(frameon=False)
     _save("times")
+
+
+def proxies(measured: dict[str, Any]) -> None:
+    """Figures 5, 6 and 8: each data set as the proxy of each, by limit; one picture for each of the paper's models."""
+    of = [(family, family["ways"][WAYS[True]]) for family in measured["families"] if WAYS[True] in family["ways"]]
+    all_cells = [one["above_fastest"] for _, way in of for limit in way.values() for one in limit["matrix"]]
+    most = max(cell for cell in all_cells if cell is not None)
+    for family, limits in of:
+        names = list(family["targets"])
+        height = 0.5 + 0.3 * len(names)
+        _, axes = plt.subplots(len(limits), 1, figsize=(5.6, len(limits) * height + 0.9), sharex=True)
+        for axis, (limit, tables) in zip(axes, limits.items(), strict=True):
+            cells = matrix(names, tables)
+            shares = [[math.nan if cell is None else cell for cell in row] for row in cells]
+            axis.imshow(shares, cmap=SHADES, vmin=0, vmax=most, aspect="auto")
+            for y, row in enumerate(cells):
+                for x, cell in enumerate(row):
+                    dark = cell is not None and cell > 0.85 * most  # where white has more contrast than black
+                    axis.text(x, y, percent(cell), ha="center", va="center", color="white" if dark else "black")
+            axis.set_yticks(range(len(names)), names)
+            axis.set_title(WORDS[limit], loc="left", fontsize=9)
+            axis.tick_params(length=0)
+        axes[len(limits) // 2].set_ylabel("proxy")
+        axes[-1].set_xticks(range(len(names)), names, rotation=25, ha="right", rotation_mode="anchor")
+        axes[-1].set_xlabel("target")
+        plt.suptitle(f"{family['family']}: ours slower than the fastest by", x=0.02, ha="left", fontsize=10)
+        plt.tight_layout()
+        _save(proxies_name(family))

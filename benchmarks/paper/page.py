@@ -29,8 +29,7 @@ LIBRARIES = ("wattune", "torch", "numpy", "scipy")
 def main(_: list[str]) -> None:
     """Draw the figures and write the page."""
     data = results()
-    if "replay" in data:
-        figures.draw(data["replay"])
+    figures.draw(data)
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text(page(data), encoding="utf-8")
     print(f"{PAGE}: {PAGE.stat().st_size / 1000:.0f} kB")

@@ -10,10 +10,12 @@ from pathlib import Path
 import wattune
 from benchmarks.paper.published import NANO
 from benchmarks.timing import keep
+from wattune.cap import PEAK, PowerCap
 from wattune.records import Comparison
 
 FOLDER = Path("build") / "paper" / "pair"
-CAP_W = 4.5
+CAP = PowerCap(4.5, window=PEAK)
+"""As in the paper, on the highest reading."""
 
 
 def main(_: list[str]) -> None:
@@ -25,13 +27,13 @@ def main(_: list[str]) -> None:
         wattune.profile(device).save(profile)
     run = FOLDER / "run"
     if not (run / "comparison.json").exists():
-        wattune.run(device, cap_w=CAP_W, profile=profile, compare=True, output=run, resume=run.exists())
+        wattune.run(device, cap_w=CAP, profile=profile, compare=True, output=run, resume=run.exists())
     comparison = Comparison.load(run / "comparison.json")
     keep(
         "paper_pair",
         {
             "board": NANO,
-            "cap_w": CAP_W,
+            "cap_w": CAP.limit_w,
             "workload": comparison.workload,
             "seeds": list(comparison.seeds),
             "rows": [row.model_dump(mode="json") for row in comparison.rows],
