@@ -119,7 +119,7 @@ IDENTIFIERS = re.compile(
     r"|\b\d{1,3}(\.\d{1,3}){3}\b"  # an IP address
     r"|/(home|root|Users|tmp|dev|var|etc|sys|proc)\b"  # a path
     r"|[\w.]+@[\w.]+"  # an e-mail address
-    r"|\b\d{13}\b",  # a Jetson's serial number
+    r"|(?<![\w.])\d{13}\b",  # a Jetson's serial number, and not the decimals of a figure
     re.IGNORECASE,
 )
 
@@ -157,6 +157,13 @@ def test_what_a_device_says_of_its_surroundings_is_left_out(secret):
         controller=SimpleNamespace(path=secret), events=lambda: (BoardEvent(time_s=0, kind="clamp", text=secret),),
     )  # fmt: skip
     assert secret not in described(device).model_dump_json()
+
+
+def test_identifiers_are_told_from_figures():
+    for identifier in ("1421019012345", "48:b0:2d:aa:bb:cc", "192.168.1.77", "tm@x.org", "/home/tom"):
+        assert IDENTIFIERS.search(json.dumps({"text": f"read {identifier}"}))
+        assert IDENTIFIERS.search(identifier)
+    assert not IDENTIFIERS.search(json.dumps({"step_s": 0.7134884501445, "power_mean_w": 11.7134884501445}))
 
 
 @pytest.mark.slow
