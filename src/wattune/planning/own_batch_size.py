@@ -10,14 +10,18 @@ from wattune.cap import SensorLimit
 from wattune.planning.candidates import fastest
 from wattune.planning.confidence import feasible_log_times
 from wattune.planning.table import Option, PlanningTable
-from wattune.sample_efficiency.choice import LogTimes, OwnBatchSize, beside_own, posterior_of
+from wattune.sample_efficiency.choice import LogTimes, OwnBatchSize, beside_own
 
 
 class TablePick(NamedTuple):
-    """The point to train at, and why its batch size is the user's own or another one; None if that is unknown."""
+    """The point to train at, and why its batch size is the user's own or another one; None if that is unknown.
+
+    ``own_option``: the fastest point with the own batch size, where the two were compared.
+    """
 
     option: Option
-    own: OwnBatchSize | None
+    own: OwnBatchSize | None = None
+    own_option: Option | None = None
 
 
 def pick_from(table: PlanningTable, limit: SensorLimit) -> TablePick | None:
@@ -28,13 +32,13 @@ def pick_from(table: PlanningTable, limit: SensorLimit) -> TablePick | None:
     """
     option, own_size = fastest(table.rows, limit), table.efficiency.own_batch_size
     if option is None or own_size is None:
-        return None if option is None else TablePick(option, None)
+        return None if option is None else TablePick(option)
     own_option = fastest([row for row in table.rows if row.batch_size == own_size], limit)
-    curve, times = posterior_of(table.efficiency), feasible_log_times(table, limit)
+    curve, times = table.posterior, feasible_log_times(table, limit)
     if own_option is None or curve is None or own_size in curve.lost:
-        return TablePick(option, None)
+        return TablePick(option)
     own = beside_own(curve, times, own=own_size, rival=option.cell.batch_size)
-    return TablePick(option if own.choice == own.rival else own_option, own)
+    return TablePick(option if own.choice == own.rival else own_option, own, own_option)
 
 
 def own_fields(table: PlanningTable, limit: SensorLimit, pick: TablePick) -> dict[str, Any]:
@@ -46,9 +50,9 @@ def own_fields(table: PlanningTable, limit: SensorLimit, pick: TablePick) -> dic
     cost_s = sum(run.samples * _sample_s(times, run.batch_size) for run in table.efficiency.observations)
     saved_s = None
     if own.choice != own.batch_size and own.gain is not None and table.reference_samples is not None:
-        own_option = fastest([row for row in table.rows if row.batch_size == own.batch_size], limit)
-        if own_option is not None and own_option.relative_time is not None:
-            saved_s = own.gain * own_option.relative_time * table.reference_samples
+        assert pick.own_option is not None  # as the two were compared
+        if pick.own_option.relative_time is not None:
+            saved_s = own.gain * pick.own_option.relative_time * table.reference_samples
     return {
         "own_batch_size": own.batch_size,
         "rival_batch_size": own.rival,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from wattune.records import (
     ReferenceSet,
     SampleEfficiency,
 )
+from wattune.sample_efficiency.choice import posterior_of
+from wattune.sample_efficiency.posterior import CurvePosterior
 from wattune.search.observation import capped_powers
 
 
@@ -84,6 +87,11 @@ class PlanningTable:
         self.largest_shape = {shape.batch: shape for shape in sorted(p.shape for p in (*self.at, *self.aborted))}
         curve = {point.batch_size: point.relative_samples for point in efficiency.points}
         self.relative_samples = {b: curve.get(b) for b in self.largest_shape}
+
+    @cached_property
+    def posterior(self) -> CurvePosterior | None:
+        """The fit to the runs of the efficiency record, for the picks under all caps; None if it has no runs."""
+        return posterior_of(self.efficiency)
 
 
 def worst_case(reference: ReferenceSet | None, *, is_windowed: bool) -> dict[Knobs, float]:
