@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattune.errors import InputError
 from wattune.records import SampleEfficiency
@@ -101,13 +101,9 @@ def _on_curve(curve: SampleEfficiency, size: int, own: int) -> tuple[float, floa
 
     Interpolated linearly in logarithms, constant beyond the ends.
     """
-    at, weights = _weights(curve, size)
-    own_at, own_weights = _weights(curve, own)
+    shares = _shares(curve, size)
     means = [math.log(point.relative_samples or 1.0) for point in curve.points]
-    apart = np.zeros(len(curve.points))
-    np.add.at(apart, at, weights)
-    mean = math.exp(float(apart @ means))
-    np.subtract.at(apart, own_at, own_weights)
+    mean, apart = math.exp(float(shares @ means)), shares - _shares(curve, own)
     if curve.covariance is not None:
         variance = float(apart @ np.array(curve.covariance) @ apart)
     else:
@@ -116,16 +112,12 @@ def _on_curve(curve: SampleEfficiency, size: int, own: int) -> tuple[float, floa
     return mean, math.sqrt(max(0.0, variance))
 
 
-def _weights(curve: SampleEfficiency, size: int) -> tuple[list[int], list[float]]:
-    """The places of the two points around a batch size, and their shares in its value."""
-    places = sorted(
+def _shares(curve: SampleEfficiency, size: int) -> NDArray[np.float64]:
+    """The share of each point (points,) in the value at a batch size."""
+    known = sorted(
         (place for place, point in enumerate(curve.points) if point.relative_samples),
         key=lambda place: curve.points[place].batch_size,
     )
-    sizes = [curve.points[place].batch_size for place in places]
-    above = min(max(bisect_left(sizes, size), 1), len(sizes) - 1) if len(sizes) > 1 else 0
-    if above == 0:
-        return [places[0]], [1.0]
-    low, high = sizes[above - 1], sizes[above]
-    share = min(max(math.log(size / low) / math.log(high / low), 0.0), 1.0)
-    return [places[above - 1], places[above]], [1 - share, share]
+    sizes = [math.log(curve.points[place].batch_size) for place in known]
+    units = np.eye(len(curve.points))[known]
+    return np.array([np.interp(math.log(size), sizes, unit) for unit in units.T])
