@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -102,7 +103,12 @@ class PNorm:
 
     def parts(self, terms: Array) -> Array:
         """Each group's own sum (points, groups) of ``terms`` (points, terms)."""
-        return np.asarray(terms @ np.equal.outer(self.groups, np.arange(self.groups.max() + 1)).astype(float))
+        return np.asarray(terms @ self._members)
+
+    @cached_property
+    def _members(self) -> Array:
+        """1 where a term (rows) is one of a group (columns), else 0."""
+        return np.equal.outer(self.groups, np.arange(self.groups.max() + 1)).astype(float)
 
     def sum(self, terms: Array) -> tuple[Array, Array]:
         """ln of the sum (points,), and each term's share of it (points, terms), its slope in the term's logarithm."""
