@@ -157,7 +157,7 @@ def estimate(
     from wattune import proxy
 
     # Checked before the built-in example trains its initial weights.
-    strategy = proxy.resolve_strategy(strategy, seeds, step_times)
+    strategy = proxy.resolve_strategy(strategy, seeds, step_times, careful=careful)
     return proxy.estimate(
         as_workload(workload, progress),
         strategy=strategy,

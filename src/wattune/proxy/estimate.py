@@ -61,7 +61,7 @@ def estimate(
     Raises: WorkloadError without a proxy, with one of another task type, or if no run reached the proxy's target;
     InputError; UnknownName; RecordError; OutputError; Interrupted.
     """
-    strategy, algorithm = resolve_strategy(strategy, seeds, log_step_times), canonical(algorithm)
+    strategy, algorithm = resolve_strategy(strategy, seeds, log_step_times, careful=careful), canonical(algorithm)
     seeds = seeds or SEEDS
     warnings = workload.check_proxy()
     proxy = workload.proxy
@@ -116,7 +116,11 @@ def full_result(
 
 
 def resolve_strategy(
-    strategy: EfficiencyStrategy | None, seeds: int | None = None, log_step_times: LogTimes | None = None
+    strategy: EfficiencyStrategy | None,
+    seeds: int | None = None,
+    log_step_times: LogTimes | None = None,
+    *,
+    careful: bool = False,
 ) -> EfficiencyStrategy:
     """Resolve None to a strategy. Raises: UnknownName; InputError if it conflicts with the other arguments."""
     if strategy is None:
@@ -128,6 +132,8 @@ def resolve_strategy(
         raise InputError("seeds", value=seeds, allowed=allowed)
     if strategy == "full" and log_step_times is not None:
         raise InputError("step times with the full strategy", allowed="the pooled strategy")
+    if strategy == "full" and careful:
+        raise InputError("careful with the full strategy", allowed="the pooled strategy, which chooses what to repeat")
     return strategy
 
 
