@@ -165,6 +165,18 @@ def test_an_interrupted_run_names_the_command_that_resumes_it(whole, tmp_path, n
     assert contents(folder) == expected
 
 
+def test_ctrl_c_while_source_text_runs_has_its_exit_code(tmp_path):
+    """A module that is loaded may run texts, as each definition of a dataclass does."""
+    (tmp_path / "interrupting.py").write_text("def make(model, batch_size):\n    exec('raise KeyboardInterrupt')\n")
+    optimizer = 'optimizer = { factory = "interrupting:make" }\n'
+    text = re.sub(r"optimizer = .*\n", optimizer, SMALL.read_text())
+    (tmp_path / "small.toml").write_text(text)
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    done = call("estimate", tmp_path / "small.toml", *HERE, cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths})
+    assert "interrupted" in done.stderr.splitlines()[-1]
+    assert done.returncode == 130, done.stderr
+
+
 def test_interrupted_steps_name_their_command(tmp_path):
     hard = tmp_path / "hard.toml"
     hard.write_text(SMALL.read_text().replace("target = 0.93", "target = 1.0").replace("3200", "3200000"))
