@@ -38,7 +38,7 @@ test-without-torch:
 	$(TORCHLESS)/bin/pip install --quiet --disable-pip-version-check numpy plotly pydantic rich typer \
 		httpx nvidia-ml-py packaging scipy 'tomli; python_version < "3.11"' hypothesis jsonschema \
 		pytest pytest-timeout pytest-xdist
-	$(TORCHLESS)/bin/pytest -n 2 --dist loadgroup -m 'not slow' tests/test_records.py tests/planning tests/reporting tests/devices tests/agent \
+	$(TORCHLESS)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' tests/test_records.py tests/planning tests/reporting tests/devices tests/agent \
 		--ignore tests/devices/test_devices_believable.py
 	rm -rf $(TORCHLESS)
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 from tests.support.agent_socket import ENVIRONMENT, state_of, wait_for
@@ -644,17 +645,37 @@ from wattune_agent.guarded import guard_program
 from wattune_agent.program import GuardedProgram
 board = Board([])
 board.watts = 9.5
-script = "echo $$ > " + sys.argv[3] + "; while :; do echo x >> " + sys.argv[2] + "; sleep 0.02; done"
-report = guard_program(board, GuardedProgram(["sh", "-c", script], Shifted(sys.argv[4])), cap_w=9.0)
+command = [sys.executable, "-c", *sys.argv[5:], *sys.argv[2:4]]
+report = guard_program(board, GuardedProgram(command, Shifted(sys.argv[4])), cap_w=9.0)
 print(report.exit_code, report.ended, report.time_s, report.energy_j / report.time_s, report.above_cap_s)
+"""
+
+
+@contextmanager
+def ended_at_last(command, **options):
+    """A process that is killed at the end, also one that stands still: nobody would end it where an assertion fails."""
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+# One process: a shell that starts another one at that moment waits for it to run, and does not stand still.
+WRITING = """
+import os, sys, time
+with open(sys.argv[2], "w") as file: file.write(str(os.getpid()))
+while True:
+    with open(sys.argv[1], "a") as file: file.write("x\\n")
+    time.sleep(0.02)
 """
 
 
 def test_the_program_stands_still_while_its_guard_does(tmp_path):
     out, pid, shift = tmp_path / "out", tmp_path / "pid", tmp_path / "shift"
-    arguments = [os.path.dirname(__file__), str(out), str(pid), str(shift)]
+    arguments = [os.path.dirname(__file__), str(out), str(pid), str(shift), WRITING]
     command = [sys.executable, "-W", "ignore", "-c", PAUSED, *arguments]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+    with ended_at_last(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         assert wait_for(lambda: out.exists() and out.stat().st_size > 10)
         process.send_signal(signal.SIGTSTP)
         assert wait_for(lambda: state_of(process.pid) == "T")
