@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         WattuneError,
         WorkloadError,
     )
+    from wattune.goal import Goal
     from wattune.job.resumable_run import run
     from wattune.job.steps import compare, estimate, plan, profile, profile_command, train
     from wattune.job.with_server import run_with_server
@@ -58,6 +59,7 @@ __all__ = [
     "Data",
     "DeviceError",
     "DeviceUnavailable",
+    "Goal",
     "InputError",
     "Interrupted",
     "Loaders",
@@ -103,6 +105,7 @@ __all__ = [
 _HOMES = {
     "wattune.cap": ("PowerCap",),
     "wattune.devices": ("open_device",),
+    "wattune.goal": ("Goal",),
     "wattune.errors": (
         "DeviceUnavailable",
         "CapError",

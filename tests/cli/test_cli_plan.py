@@ -6,8 +6,10 @@ import pytest
 from tests.support.cli_records import EFFICIENCY, PROFILE, written
 
 from wattune.cap import PowerCap
+from wattune.goal import Goal
 from wattune.planning import plan
 from wattune.records import Plan, ProfileTable, SampleEfficiency
+from wattune.reporting.phrases import LEAST
 
 
 @pytest.fixture
@@ -77,3 +79,45 @@ def test_a_margin_counts(wattune, records):
     chosen = json.loads(out)
     assert chosen["predicted_peak_w"] <= 3.5
     assert chosen["margin_w"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "goal"),
+    [
+        (["--goal", "energy"], Goal("energy")),
+        (["--max-slowdown", "5%"], Goal("energy", max_slowdown=0.05)),
+        (["--goal", "edp", "--max-slowdown", "0.1"], Goal("edp", max_slowdown=0.1)),
+        (["--deadline", "100h"], Goal("energy", deadline_s=360000.0)),
+        (["--energy", "50Wh"], Goal(energy_j=180000.0)),
+        (["--price-per-kwh", "0.3", "--price-per-hour", "2"], Goal("cost", price_per_kwh=0.3, price_per_hour=2.0)),
+    ],
+)
+def test_goals_on_the_command_line(wattune, records, words, goal):
+    code, out, err = wattune("plan", *records, "--cap", "4W", *words, "--json")
+    assert (code, err) == (0, [])
+    assert Plan.parse(json.loads(out)).goal == goal
+    code, out, _ = wattune("plan", *records, "--cap", "4W", *words)
+    assert f"chosen for the least {LEAST[goal.aim]}" in out
+    assert "range of caps" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--goal", "joy"], "goal: joy; allowed: time, energy"),
+        (["--max-slowdown", "five"], "--max-slowdown: five; allowed: a share"),
+        (["--max-slowdown", "0%"], "--max-slowdown: 0%"),
+        (["--goal", "time", "--max-slowdown", "5%"], "max_slowdown with the goal time"),
+        (["--deadline", "8"], "--deadline: 8; allowed: a time above zero such as 90s"),
+        (["--deadline", "0.001s"], "no point under the cap meets the deadline: 0.001 s; allowed: "),
+        (["--deadline", "8h", "--max-slowdown", "5%"], "the bounds of a goal: max_slowdown, deadline_s"),
+        (["--energy", "-5J"], "--energy: -5J"),
+        (["--goal", "cost"], "a price and the goal cost"),
+        (["--price-per-kwh", "nan"], "price_per_kwh: nan"),
+        (["--goal", "energy-above-rest"], "the power at rest is not known"),
+    ],
+)
+def test_goals_that_are_refused_in_one_line(wattune, records, words, said):
+    code, out, err = wattune("plan", *records, "--cap", "4W", *words)
+    assert (code, out, len(err)) == (2, "", 1)
+    assert said in err[0]

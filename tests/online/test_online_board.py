@@ -22,7 +22,8 @@ from torch.utils.data import DataLoader
 
 from wattune.algorithms.counting.step_counting import step_work
 from wattune.devices import Fault, Sensor, SimulatedDevice, builtin_board
-from wattune.errors import OutOfDeviceMemory, SafetyStop
+from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop
+from wattune.goal import TIME, Goal
 from wattune.online import capped
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import SampleEfficiency, SessionRecord, Supply
@@ -81,6 +82,29 @@ def test_without_a_cap_the_fastest_is_found_and_with_one_the_fastest_that_keeps_
     assert chosen.power_peak_w <= 4.5
     assert fastest < chosen.step_s < 3 * fastest
     assert "chosen from" in session.explain()
+
+
+@pytest.mark.slow
+def test_a_session_for_energy_takes_less_of_it_than_one_for_time():
+    """On a board that draws next to nothing at rest, so that a lower clock and voltage save energy."""
+    power = builtin_board("jetson-nano").power.model_copy(update={"base_w": 0.2, "idle_w": 0.1})
+    records = [
+        trained(board(power=power), cap_w=None, passes=15, keep_recipe=True, goal=goal).record
+        for goal in ("energy", "time")
+    ]
+    least, fast = records
+    assert (least.goal, fast.goal) == (Goal("energy"), TIME)
+    energy_j = {one.point: one.step_s * one.power_mean_w for one in (*fast.table.cells, *least.table.cells)}
+    assert energy_j[least.point.point] < 0.95 * energy_j[fast.point.point]
+    assert least.point.clock_mhz < fast.point.clock_mhz
+
+
+@pytest.mark.parametrize(
+    "goal", [Goal("energy", deadline_s=60.0), Goal(energy_j=5.0), Goal("energy-above-rest"), "joy"]
+)
+def test_goals_that_a_session_cannot_search_for(goal):
+    with pytest.raises(InputError, match="goal"):
+        trained(board(), passes=1, goal=goal)
 
 
 @pytest.mark.slow

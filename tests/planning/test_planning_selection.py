@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.support.planning_tables import board, cell, curve
+from tests.support.planning_tables import board, cell, curve, problems
 
 import wattune.planning.candidates as selection
 from wattune.cap import PowerCap, SensorLimit
@@ -13,36 +13,6 @@ from wattune.errors import CapError, InputError, RecordError
 from wattune.planning import pick, plan
 from wattune.planning.table import PlanningTable
 from wattune.records import ProfileCell, ProfileTable, SampleEfficiency
-
-# Few different values, so that ties and powers exactly at the cap are common.
-POWERS = st.integers(8, 24).map(lambda quarter: quarter / 4)
-TIMES = st.integers(1, 12).map(lambda tick: tick / 8)
-BATCHES = [4, 8, 16, 32]
-
-
-@st.composite
-def problems(draw: st.DrawFn, *, monotone: bool) -> tuple[ProfileTable, SampleEfficiency, float, float]:
-    batches = draw(st.lists(st.sampled_from(BATCHES), min_size=1, unique=True).map(sorted))
-    count = draw(st.integers(1, 7))
-    cells: list[ProfileCell] = []
-    for batch_size in batches:
-        clocks = [100.0 * (i + 1) for i in range(count)]
-        powers = draw(st.lists(POWERS, min_size=count, max_size=count))
-        times = draw(st.lists(TIMES, min_size=count, max_size=count, unique=monotone))
-        means = draw(st.lists(st.sampled_from([1.0, 1.5]), min_size=count, max_size=count))
-        if monotone:
-            powers, times = sorted(powers), sorted(times, reverse=True)
-        else:
-            # A table from a staircase, a broken run or another program has holes.
-            holes = draw(st.lists(st.booleans(), min_size=count, max_size=count))
-            clocks = [math.nan if hole and i else f for i, (f, hole) in enumerate(zip(clocks, holes, strict=True))]
-        measured = zip(clocks, times, powers, means, strict=True)
-        cells += [cell(batch_size, f, t, p, m) for f, t, p, m in measured if not math.isnan(f)]
-    cells = draw(st.permutations(cells))
-    relative = {b: draw(st.sampled_from([0.25, 0.5, 1.0, 2.0, None])) for b in batches}
-    relative[max(batches)] = draw(st.sampled_from([1.0, 1.0, None]))
-    table = ProfileTable(device="d", workload="w", cells=tuple(cells))
-    return table, curve(relative), draw(POWERS), draw(st.sampled_from([0.0, 0.0, 0.25]))
 
 
 def brute_force(

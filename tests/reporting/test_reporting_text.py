@@ -27,6 +27,8 @@ peak power              5.16 W     6.12 W
 mean power over 1 s     5.16 W     5.31 W  exceeds the cap of 5.2 W
 above the cap                         2 s  exactly 2 s in the simulation
 
+of the points measured under the cap, the fastest takes the least energy
+
 The cap of 5.2 W applies at the module, to the mean over 1 s of the readings of its power sensor. Shorter peaks may \
 exceed it; no margin is kept.
 

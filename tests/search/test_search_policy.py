@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from wattune.goal import Goal
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.search.acquisition import scenarios
 from wattune.search.policy import SESSION_BY_CURVE
@@ -53,7 +54,7 @@ class Board:
         mean_w = power_w + sum(noise) / count
         return self.step_s(point), mean_w, mean_w if self.is_windowed else power_w + max(noise), seconds
 
-    def search(self, cap_w: float | None, rows: tuple[BatchShape, ...] = ROWS, **options: float) -> Search:
+    def search(self, cap_w: float | None, rows: tuple[BatchShape, ...] = ROWS, **options: object) -> Search:
         known = {"noise_w": self.noise_w, "window_s": 0.4, "period_s": 0.4, "settle_s": 0.8, **options}
         if self.is_windowed:
             known["cap_window_s"] = 2.0
@@ -110,6 +111,32 @@ def test_finds_a_point_near_the_best_under_the_cap(cap_w: float, seed: int, is_w
     below = CLOCKS[max(0, CLOCKS.index(ideal.knobs) - 1)]
     assert board.cost(best) <= 1.02 * board.cost(OperatingPoint(ideal.shape, below))
     assert len(points) <= 50
+
+
+@pytest.mark.parametrize("goal", [Goal("energy"), Goal("edp"), Goal("energy", max_slowdown=0.1)], ids=str)
+@pytest.mark.parametrize("cap_w", [None, 5.6])
+@pytest.mark.parametrize("seed", range(3))
+def test_finds_a_point_near_the_best_for_the_goal(cap_w: float | None, seed: int, goal: Goal) -> None:
+    draw = random.Random(seed)
+    board = Board(rest_w=draw.uniform(0.5, 3.0), busy_w=draw.uniform(4, 9), is_windowed=True, draw=draw)
+    rows = (START, BatchShape(128, 128))
+    search = board.search(cap_w, rows, goal=goal)
+    finish(search, board, math.inf if cap_w is None else cap_w)
+    best = search.best()
+    assert best is not None
+
+    def value(point: OperatingPoint) -> float:
+        return board.cost(point) * float(goal.price(board.power_w(point), None))
+
+    limit_w = math.inf if cap_w is None else 0.98 * cap_w  # a setting less is what a point so near the cap may cost
+    allowed = [
+        point for row in rows for knobs in CLOCKS if board.power_w(point := OperatingPoint(row, knobs)) <= limit_w
+    ]
+    fastest = min(map(board.cost, allowed))
+    if goal.max_slowdown is not None:
+        allowed = [point for point in allowed if board.cost(point) <= (1 + goal.max_slowdown) * fastest]
+        assert board.cost(best) <= 1.03 * (1 + goal.max_slowdown) * fastest
+    assert value(best) <= 1.05 * min(map(value, allowed))
 
 
 def test_begins_at_the_users_row_at_the_lowest_setting() -> None:

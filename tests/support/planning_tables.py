@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+
+from hypothesis import strategies as st
 
 from wattune.records import (
     EfficiencyPoint,
@@ -75,3 +78,35 @@ def curve(relative: Mapping[int, float | None] | None = None, *, samples: float 
         for b, r in relative.items()
     )
     return SampleEfficiency(workload="proxy", target=0.9, reference_batch_size=reference, points=points)
+
+
+# Few different values, so that ties and powers exactly at the cap are common.
+POWERS = st.integers(8, 24).map(lambda quarter: quarter / 4)
+TIMES = st.integers(1, 12).map(lambda tick: tick / 8)
+TABLE_BATCHES = [4, 8, 16, 32]
+
+
+@st.composite
+def problems(draw: st.DrawFn, *, monotone: bool) -> tuple[ProfileTable, SampleEfficiency, float, float]:
+    """A profile, a curve, a cap and a margin."""
+    batches = draw(st.lists(st.sampled_from(TABLE_BATCHES), min_size=1, unique=True).map(sorted))
+    count = draw(st.integers(1, 7))
+    cells: list[ProfileCell] = []
+    for batch_size in batches:
+        clocks = [100.0 * (i + 1) for i in range(count)]
+        powers = draw(st.lists(POWERS, min_size=count, max_size=count))
+        times = draw(st.lists(TIMES, min_size=count, max_size=count, unique=monotone))
+        means = draw(st.lists(st.sampled_from([1.0, 1.5]), min_size=count, max_size=count))
+        if monotone:
+            powers, times = sorted(powers), sorted(times, reverse=True)
+        else:
+            # A table from a staircase, a broken run or another program has holes.
+            holes = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+            clocks = [math.nan if hole and i else f for i, (f, hole) in enumerate(zip(clocks, holes, strict=True))]
+        measured = zip(clocks, times, powers, means, strict=True)
+        cells += [cell(batch_size, f, t, p, m) for f, t, p, m in measured if not math.isnan(f)]
+    cells = draw(st.permutations(cells))
+    relative = {b: draw(st.sampled_from([0.25, 0.5, 1.0, 2.0, None])) for b in batches}
+    relative[max(batches)] = draw(st.sampled_from([1.0, 1.0, None]))
+    table = ProfileTable(device="d", workload="w", cells=tuple(cells))
+    return table, curve(relative), draw(POWERS), draw(st.sampled_from([0.0, 0.0, 0.25]))

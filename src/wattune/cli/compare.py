@@ -7,12 +7,18 @@ import typer
 from wattune.cli.options import (
     Cap,
     CapWindow,
+    Deadline,
     DeviceSpec,
     EfficiencyFile,
+    EnergyBudget,
     File,
+    GoalName,
     Json,
     Margin,
+    MaxSlowdown,
     Mode,
+    PricePerHour,
+    PricePerKwh,
     Processes,
     ProfileFile,
     Resume,
@@ -20,9 +26,11 @@ from wattune.cli.options import (
     SysfsRoot,
     WorkloadFile,
     device_spec,
+    goal_of,
     power_cap,
 )
 from wattune.cli.output import claim, resumable, shown
+from wattune.goal import TIME
 
 
 def compare(
@@ -32,6 +40,12 @@ def compare(
     device: DeviceSpec,
     cap: Cap,
     cap_window: CapWindow = None,
+    goal: GoalName = None,
+    max_slowdown: MaxSlowdown = None,
+    deadline: Deadline = None,
+    energy: EnergyBudget = None,
+    price_per_kwh: PricePerKwh = None,
+    price_per_hour: PricePerHour = None,
     workload: WorkloadFile = None,
     margin: Margin = "0",
     seeds: Seeds = 3,
@@ -56,6 +70,7 @@ def compare(
     from wattune.reporting import comparison_table, phrases
 
     asked_cap, spec = power_cap(cap, margin, window=cap_window), device_spec(device, sysfs_root, mode)
+    asked_goal = goal_of(goal, max_slowdown, deadline, energy, price_per_kwh, price_per_hour) or TIME
     destination = claim(output, "comparison.json", as_json=as_json, resume=resume)
     record = destination.load(Comparison)
     if record is not None and (record.supply_cap_w or record.cap_w, record.cap_side) != (
@@ -65,6 +80,8 @@ def compare(
         raise RecordError(
             "the finished record is of another cap", value=phrases.under(record.cap_w), hint="give another -o FILE"
         )
+    if record is not None and record.goal != asked_goal:
+        raise RecordError("the finished record is for another goal", value=record.goal.aim, hint="give another -o FILE")
     if record is None:
         folder = destination.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:
@@ -74,6 +91,7 @@ def compare(
                 profile,
                 efficiency,
                 cap_w=asked_cap,
+                goal=asked_goal,
                 seeds=seeds,
                 folder=folder,
                 processes=processes,

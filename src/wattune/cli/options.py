@@ -6,12 +6,13 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from wattune.cap import PowerCap, parse_celsius, parse_watts, parse_window
 from wattune.errors import InputError
+from wattune.goal import Aim, Goal, parse_duration, parse_energy, parse_share
 
 WorkloadFile = Annotated[
     Path | None, typer.Argument(metavar="WORKLOAD", help="Workload file (default: the built-in example).")
@@ -127,6 +128,38 @@ Memory = Annotated[
     typer.Option("--memory", metavar="BYTES", help="Memory limit, such as 64MB, 1.5GB or 512MiB (default: no limit)."),
 ]
 
+GOAL = typer.Option(
+    "--goal",
+    metavar="NAME",
+    help="What is least at the chosen point: time, energy, energy-above-rest, edp (energy times time), or cost "
+    "(default: time; energy with --max-slowdown or --deadline, cost with a price).",
+)
+GoalName = Annotated[str | None, GOAL]
+MaxSlowdown = Annotated[
+    str | None,
+    typer.Option(
+        "--max-slowdown", metavar="SHARE", help="Be at most this much slower than the fastest point, such as 5%."
+    ),
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option("--deadline", metavar="TIME", help="Reach the target within this time, such as 90min or 8h."),
+]
+EnergyBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--energy", metavar="JOULES", help="Be the fastest within this energy to the target, such as 200kJ or 50Wh."
+    ),
+]
+PricePerKwh = Annotated[
+    float | None,
+    typer.Option("--price-per-kwh", metavar="PRICE", help="Price of a kWh, for the goal cost, in any currency."),
+]
+PricePerHour = Annotated[
+    float | None,
+    typer.Option("--price-per-hour", metavar="PRICE", help="Price of an hour of the device, in the same currency."),
+]
+
 STORE = Path("wattune-store")
 """Default store of a server."""
 
@@ -177,6 +210,33 @@ def power_cap(
         margin_w=before.margin_w if margin is None else margin_w(margin),
         max_temp_c=before.max_temp_c if max_temp is None else max_temp_c(max_temp),
         window=before.window if window is None else parse_window(window),
+    )
+
+
+def goal_of(
+    name: str | None,
+    max_slowdown: str | None,
+    deadline: str | None,
+    energy: str | None,
+    price_per_kwh: float | None,
+    price_per_hour: float | None,
+) -> Goal | None:
+    """The goal that ``--goal``, ``--max-slowdown`` and the other options of ``GOAL`` ask for; None if none is given.
+
+    Raises: InputError.
+    """
+    if all(value is None for value in (name, max_slowdown, deadline, energy, price_per_kwh, price_per_hour)):
+        return None
+    if name is None:
+        is_priced = price_per_kwh is not None or price_per_hour is not None
+        name = "cost" if is_priced else "time" if max_slowdown is deadline is None else "energy"
+    return Goal(
+        cast(Aim, name),
+        max_slowdown=None if max_slowdown is None else parse_share(max_slowdown, name="--max-slowdown"),
+        deadline_s=None if deadline is None else parse_duration(deadline, name="--deadline"),
+        energy_j=None if energy is None else parse_energy(energy, name="--energy"),
+        price_per_kwh=price_per_kwh,
+        price_per_hour=price_per_hour,
     )
 
 

@@ -7,8 +7,26 @@ from typing import Annotated
 
 import typer
 
-from wattune.cli.options import Cap, CapWindow, File, Json, Margin, Memory, ProfileFile, memory_bytes, power_cap
+from wattune.cli.options import (
+    Cap,
+    CapWindow,
+    Deadline,
+    EnergyBudget,
+    File,
+    GoalName,
+    Json,
+    Margin,
+    MaxSlowdown,
+    Memory,
+    PricePerHour,
+    PricePerKwh,
+    ProfileFile,
+    goal_of,
+    memory_bytes,
+    power_cap,
+)
 from wattune.cli.output import Output, claim
+from wattune.goal import TIME
 
 
 def plan(
@@ -21,6 +39,12 @@ def plan(
     cap: Cap,
     cap_window: CapWindow = None,
     margin: Margin = "0",
+    goal: GoalName = None,
+    max_slowdown: MaxSlowdown = None,
+    deadline: Deadline = None,
+    energy: EnergyBudget = None,
+    price_per_kwh: PricePerKwh = None,
+    price_per_hour: PricePerHour = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -44,30 +68,34 @@ def plan(
 ) -> None:
     """Choose batch size and clock from records, and the training algorithm if there are records of several.
 
+    The fastest point is chosen, or the best one for another goal.
     The plan is only printed, unless -o names a file. From a program's profile, it includes the command that runs the
     program at the chosen point.
 
     \b
     Example:  wattune plan profile.json efficiency.json --cap 4.5W --json
+              wattune plan profile.json efficiency.json --cap 4.5W --max-slowdown 5%
               wattune plan profile.json efficiency.json --cap 4.5W --memory 64MB --also profile-checkpointed.json
     """
     from wattune.job import steps
     from wattune.reporting import cap_table, summary
 
     asked_cap = power_cap(cap, margin, window=cap_window)
+    asked_goal = goal_of(goal, max_slowdown, deadline, energy, price_per_kwh, price_per_hour) or TIME
     # Planning takes a moment and is repeated for other caps: without -o the plan is only printed.
     destination = Output(None, as_json) if output is None else claim(output, "plan.json", as_json=as_json)
     record = steps.plan(
         profile,
         efficiency,
         cap_w=asked_cap,
+        goal=asked_goal,
         batch_size=batch_size,
         memory_bytes=memory_bytes(memory),
         also=also or (),
     )
-    text = f"{summary(record)}\nover the range of caps, in multiples of the pick's time\n{cap_table(record)}"
-    if batch_size is not None or efficiency is None:  # there is nothing to compare a single batch size with
-        text = summary(record)
+    text = summary(record)
+    if record.gain_over_caps and batch_size is None and efficiency is not None:  # otherwise there is no comparison
+        text += f"\nover the range of caps, in multiples of the pick's time\n{cap_table(record)}"
     if record.run_by is not None:
         text += f"\nrun it, with your number of STEPS:\n  {record.run_by}"
     destination.deliver(record, text)

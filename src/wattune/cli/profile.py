@@ -14,6 +14,7 @@ from wattune.cli.options import (
     CapWindow,
     DeviceSpec,
     File,
+    GoalName,
     Json,
     KnobWords,
     Mode,
@@ -29,6 +30,7 @@ from wattune.cli.options import (
 )
 from wattune.cli.output import claim, resumable, shown
 from wattune.errors import InputError, RecordError
+from wattune.goal import TIME
 
 if TYPE_CHECKING:
     from wattune.records import Guidance, ProfileTable
@@ -41,6 +43,7 @@ def profile(
     algorithm: Algorithm = None,
     cap: Cap = "none",
     cap_window: CapWindow = None,
+    goal: GoalName = None,
     strategy: Strategy = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="With guided: avoid every point that might be above the cap.")
@@ -133,9 +136,11 @@ def profile(
         raise InputError("--command needs --batch-sizes, such as 8,16,32")
     if strategy != "guided" and (strict or efficiency is not None):
         raise InputError(f"{'--strict' if strict else '--efficiency'} needs --strategy guided")
+    if command is not None and goal is not None:
+        raise InputError("--goal cannot be combined with --command", hint="use --strategy full, and plan for any goal")
     if check is not None:
-        if (cap, strategy, resume, algorithm) != ("none", None, False, None):
-            raise InputError("--check cannot be combined with --cap, --strategy, --resume or --algorithm")
+        if (cap, strategy, resume, algorithm, goal) != ("none", None, False, None, None):
+            raise InputError("--check cannot be combined with --cap, --strategy, --resume, --algorithm or --goal")
         _check(check, spec, workload, output, seed=seed, as_json=as_json)
         return
 
@@ -174,6 +179,7 @@ def profile(
                 workload,
                 algorithm=algorithm_name,
                 cap_w=asked_cap,
+                goal=TIME if goal is None else goal,
                 strategy=strategy,
                 strict=strict,
                 efficiency=efficiency,
@@ -254,4 +260,5 @@ def _ending(guided: Guidance) -> str:
     if guided.pick.step_s is not None:
         mean, peak = phrases.watts(guided.pick.power_mean_w), phrases.watts(guided.pick.power_peak_w)
         figures = f", {phrases.seconds(guided.pick.step_s)} a step at {mean}, {peak} at most"
-    return f"Fastest: {guided.pick.point}{risk}{figures}.\nStopped: {guided.stopped_because}."
+    best = "Fastest" if guided.goal.is_time else f"Least {phrases.LEAST[guided.goal.aim]}"
+    return f"{best}: {guided.pick.point}{risk}{figures}.\nStopped: {guided.stopped_because}."

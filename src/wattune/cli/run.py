@@ -15,10 +15,16 @@ from wattune.cli.options import (
     SEEDS,
     Algorithm,
     CapWindow,
+    Deadline,
+    EnergyBudget,
+    GoalName,
     Json,
     KnobWords,
+    MaxSlowdown,
     MaxTemp,
     Mode,
+    PricePerHour,
+    PricePerKwh,
     Processes,
     Reference,
     Resume,
@@ -26,10 +32,12 @@ from wattune.cli.options import (
     SysfsRoot,
     WorkloadFile,
     device_spec,
+    goal_of,
     power_cap,
 )
 from wattune.cli.output import Output, failure, resumable, shown
 from wattune.errors import InputError, OutputError
+from wattune.goal import TIME
 
 
 def run(
@@ -37,6 +45,12 @@ def run(
     device: Annotated[str | None, DEVICE] = None,
     cap: Annotated[str | None, CAP] = None,
     cap_window: CapWindow = None,
+    goal: GoalName = None,
+    max_slowdown: MaxSlowdown = None,
+    deadline: Deadline = None,
+    energy: EnergyBudget = None,
+    price_per_kwh: PricePerKwh = None,
+    price_per_hour: PricePerHour = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="New or empty folder of the run (default: wattune-run-N)."),
@@ -92,6 +106,7 @@ def run(
 
     \b
     Example:  wattune run --device sim:jetson-nano --cap 4.5W
+              wattune run --device sim:jetson-tx2 --cap 9W --max-slowdown 5%
               wattune run --output wattune-run-1 --resume
               wattune run --server http://host:8484 --model resnet8-digits --device jetson --cap 5W --data my.npz
     """
@@ -115,6 +130,7 @@ def run(
     if cap is None and before is None:
         raise InputError("--cap is missing", hint="see wattune run --help")
     asked_cap = power_cap(cap, margin, max_temp, cap_window, before=None if before is None else before.cap)
+    asked_goal = chosen("goal", goal_of(goal, max_slowdown, deadline, energy, price_per_kwh, price_per_hour)) or TIME
     work = chosen("workload", None if workload is None else str(workload))
     of_server = {"--model": chosen("model", model), "--data": chosen("data", data)}
     if url is None:
@@ -142,6 +158,7 @@ def run(
                 spec,
                 work,
                 cap_w=asked_cap,
+                goal=asked_goal,
                 output=folder.path,
                 seeds=SEEDS if seeds is None else seeds,
                 seed=seed,
@@ -163,6 +180,7 @@ def run(
                 model=of_server["--model"],
                 data=of_server["--data"],
                 cap_w=asked_cap,
+                goal=asked_goal,
                 target=chosen("target", target),
                 device_name=chosen("device_name", name),
                 token=token,

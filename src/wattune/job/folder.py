@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from wattune.cap import PEAK, CapSide, PowerCap
 from wattune.errors import OutputError
+from wattune.goal import TIME, Goal
 from wattune.records import Record
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Samples
 
@@ -42,6 +43,7 @@ class RunArguments(Record):
     strategy: Literal["full", "staircase", "guided"] | None = None
     margin_w: NotNegative = 0.0
     cap_window: Positive | Literal["peak"] | None = PEAK  # a run of an earlier version has no such field
+    goal: Goal = TIME
     reference: bool | None = None
     compare: bool = False
     algorithm: str = "backprop"

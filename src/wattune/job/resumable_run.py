@@ -16,6 +16,7 @@ from wattune import planning, profiling, reporting
 from wattune.cap import PowerCap, SensorLimit
 from wattune.devices import Device
 from wattune.errors import DeviceError, WorkloadError
+from wattune.goal import TIME, Goal
 from wattune.job import steps
 from wattune.job.checks import (
     algorithm_of,
@@ -68,6 +69,7 @@ class ResumableRun:
                     self.board,
                     self.work,
                     cap_w=self.arguments.cap,
+                    goal=self.arguments.goal,
                     strategy=self.arguments.strategy,
                     reference=self.arguments.reference,
                     algorithm=self.arguments.algorithm,
@@ -150,6 +152,7 @@ class ResumableRun:
             table,
             curve,
             cap_w=self.arguments.cap,
+            goal=self.arguments.goal,
             seeds=self.arguments.seeds or SEEDS,
             folder=self.folder.target_curves,
             processes=self.processes,
@@ -179,7 +182,7 @@ class ResumableRun:
 
     def _confirmed(self, table: ProfileTable, curve: SampleEfficiency) -> tuple[ProfileTable, Plan]:
         limit, progress = self.limit(table), self.progress_of("plan")
-        choose = partial(steps.plan, cap_w=self.arguments.cap)
+        choose = partial(steps.plan, cap_w=self.arguments.cap, goal=self.arguments.goal)
         while True:
             plan = choose(table, curve)
             if limit.limit_w is None:
@@ -192,7 +195,7 @@ class ResumableRun:
                 return table, confirmed
 
     def _with_robustness(self, plan: Plan, curve: SampleEfficiency) -> Plan:
-        if not self.board.variants(1):
+        if not self.arguments.goal.is_time or not self.board.variants(1):
             return plan
         if (progress := self.progress_of("plan")) is not None:
             progress(0, 1, "checking the choice on other boards that the board file allows")
@@ -212,6 +215,7 @@ def run(
     workload: str | Path | Workload | None = None,
     *,
     cap_w: float | str | PowerCap | None,
+    goal: Goal | str = TIME,
     output: str | Path | None = None,
     seeds: int = SEEDS,
     seed: int = 0,
@@ -228,7 +232,8 @@ def run(
 
     ``device`` is a spec such as ``"sim:jetson-nano"`` or an open device; ``workload`` an object, the path of a workload
     file, or None for the built-in example. ``cap_w``: watts at the power sensor, a text such as "10W" or "12W@supply",
-    a ``PowerCap`` (which may have a margin and a highest temperature of the board), or None for no cap.
+    a ``PowerCap`` (which may have a margin and a highest temperature of the board), or None for no cap. ``goal``: see
+    ``plan``.
 
     ``output`` is a new or empty folder, by default the first free ``wattune-run-N``; with ``resume`` it is the folder
     of a run that was interrupted. ``profile`` is one that was measured before with this device and model, under any
@@ -252,6 +257,7 @@ def run(
             cap,
             device=board.spec or board.name,
             workload=work.name if isinstance(workload, Workload) else workload and str(workload),
+            goal=Goal.of(goal),
             seeds=seeds,
             seed=seed,
             strategy=strategy,

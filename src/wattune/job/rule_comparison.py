@@ -10,6 +10,7 @@ from wattune import planning, training
 from wattune.cap import PowerCap, SensorLimit
 from wattune.devices import Device
 from wattune.errors import InputError
+from wattune.goal import TIME, Goal
 from wattune.point import OperatingPoint
 from wattune.proxy import curve as curve_of
 from wattune.proxy import sweep
@@ -43,6 +44,7 @@ def compare_rules(
     efficiency: SampleEfficiency,
     *,
     cap: PowerCap,
+    goal: Goal = TIME,
     seeds: Sequence[int],
     folder: Path | None = None,
     processes: int | None = None,
@@ -69,7 +71,7 @@ def compare_rules(
         processes=processes,
         progress=progress,
     )
-    picks = {rule: planning.pick(rule, profile, efficiency, limit) for rule in planning.RULES if rule != FASTEST}
+    picks = {rule: planning.pick(rule, profile, efficiency, limit, goal) for rule in planning.RULES if rule != FASTEST}
     pick_points = [choice.point for choice in picks.values() if choice is not None and choice.feasible]
     # If no run reached the target, the fastest is unknown.
     own = curve_of(runs, workload=workload.name) if any(run.reached for run in runs) else None
@@ -97,6 +99,7 @@ def compare_rules(
         cap_w=limit.limit_w,
         cap_side=cap.side,
         supply_cap_w=cap.supply_w,
+        goal=goal,
         seeds=tuple(seeds),
         method=METHOD,
         rows=_relative(rows),

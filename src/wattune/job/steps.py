@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from wattune.cap import PowerCap
 from wattune.errors import CapError, InputError
+from wattune.goal import TIME, Goal
 from wattune.job.coercion import as_one_of, as_record, as_workload, opened, profiled_workload
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.efficiency import EfficiencyStrategy
@@ -31,6 +32,7 @@ def profile(
     workload: str | Path | Workload | None = None,
     *,
     cap_w: float | str | PowerCap | None = None,
+    goal: Goal | str = TIME,
     strategy: str | None = None,
     strict: bool = False,
     efficiency: str | Path | SampleEfficiency | None = None,
@@ -44,12 +46,12 @@ def profile(
     """Measure step time and power per batch size and clock, on at least ``steps`` steps each (or two seconds of them).
 
     ``strategy``: "full" for every point, "staircase" for those along the cap, "guided" for the few that tell most about
-    the fastest one below it; None: with a cap guided for several clocks, else staircase; full without a cap. With
-    "guided", ``efficiency`` says how many samples each batch size needs, and ``strict`` avoids every point that might
-    be above the cap. Measured cells are saved in ``partial``, from which an interrupted profile continues.
-    ``reference``: also measure the reference workloads, which simpler rules need to choose a clock by; None: on a
-    simulated board with one knob. ``seed``: of a simulated sensor. On a table (``replay:TABLE.csv``) no ``workload`` is
-    needed.
+    the best one below it; None: with a cap guided for several clocks or a ``goal`` other than the time, else staircase;
+    full without a cap. With "guided", ``efficiency`` says how many samples each batch size needs, ``goal`` (see
+    ``plan``) which point is best, and ``strict`` avoids every point that might be above the cap. Measured cells are
+    saved in ``partial``, from which an interrupted profile continues. ``reference``: also measure the reference
+    workloads, which simpler rules need to choose a clock by; None: on a simulated board with one knob. ``seed``: of a
+    simulated sensor. On a table (``replay:TABLE.csv``) no ``workload`` is needed.
 
     Raises: InputError and its kinds for what cannot be profiled as asked, DeviceError.
     """
@@ -61,6 +63,7 @@ def profile(
             board,
             profiled_workload(workload, board),
             algorithm=algorithm,
+            goal=Goal.of(goal),
             strategy=strategy,
             strict=strict,
             efficiency=None if efficiency is None else as_record(SampleEfficiency, efficiency),
@@ -198,13 +201,15 @@ def plan(
     efficiency: str | Path | SampleEfficiency | None = None,
     *,
     cap_w: float | str | PowerCap | None,
+    goal: Goal | str = TIME,
     batch_size: int | None = None,
     memory_bytes: float | None = None,
     also: Sequence[str | Path | ProfileTable | SampleEfficiency] = (),
 ) -> Plan:
-    """Choose batch size and clock: the fastest point whose peak power plus the cap's margin is at most the cap.
+    """Choose batch size and clock: of the points whose power plus the cap's margin is at most the cap, the best one.
 
-    ``cap_w``: watts at the power sensor, a text such as "12W@supply", a ``PowerCap``, or None for no cap.
+    ``cap_w``: watts at the power sensor, a text such as "12W@supply", a ``PowerCap``, or None for no cap. ``goal``:
+    what the best point is, the name of an aim such as "energy" or a ``Goal``; by default the fastest one.
     ``batch_size``: choose only the clock, for this one; needed if there is no efficiency record. ``memory_bytes``:
     choose nothing of which a step takes more. ``also``: profiles and efficiency records of other training algorithms
     to choose from, in any order; see ``wattune.planning.plan_algorithms``.
@@ -213,10 +218,12 @@ def plan(
     """
     from wattune import planning
 
-    cap, table = PowerCap.of(cap_w), as_record(ProfileTable, profile)
+    cap, asked, table = PowerCap.of(cap_w), Goal.of(goal), as_record(ProfileTable, profile)
     curve = None if efficiency is None else as_record(SampleEfficiency, efficiency)
     if not also:
-        return planning.plan(table, curve, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
+        return planning.plan(table, curve, cap=cap, goal=asked, batch_size=batch_size, memory_bytes=memory_bytes)
+    if not asked.is_time:
+        raise InputError("a goal with other training algorithms to choose from", value=asked.aim, allowed="time")
     if curve is None:
         raise InputError("other training algorithms without an efficiency record", allowed="one with the profile")
     others = [as_one_of((ProfileTable, SampleEfficiency), record) for record in also]
@@ -292,12 +299,14 @@ def compare(
     efficiency: str | Path | SampleEfficiency,
     *,
     cap_w: float | str | PowerCap | None,
+    goal: Goal | str = TIME,
     seeds: int | Sequence[int] = 3,
     folder: Path | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Train the pick of every rule on the target. ``seeds``: how many, or which; ``folder`` has the learning curves.
+    """Train the pick of every rule on the target. ``goal``: that of wattune's own pick, see ``plan``; the others choose
+    for the time. ``seeds``: how many, or which; ``folder`` has the learning curves.
 
     Raises: InputError for a device that executes steps itself; RecordError if the records do not fit together;
     WorkloadError, DeviceError, OutputError.
@@ -311,6 +320,7 @@ def compare(
             as_record(ProfileTable, profile),
             as_record(SampleEfficiency, efficiency),
             cap=PowerCap.of(cap_w),
+            goal=Goal.of(goal),
             seeds=range(seeds) if isinstance(seeds, int) else seeds,
             folder=folder,
             processes=processes,

@@ -16,6 +16,7 @@ from wattune import planning, reporting
 from wattune.cap import PowerCap
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, ServerUnavailable, WorkloadError
+from wattune.goal import TIME, Goal
 from wattune.job.checks import algorithm_of, check_cap, check_command, check_run, check_workload, fingerprint
 from wattune.job.coercion import as_record, opened
 from wattune.job.folder import RunArguments, RunFolder, free_folder
@@ -38,6 +39,7 @@ def run_with_server(
     model: str,
     data: str | Path | Data | Loaders,
     cap_w: float | str | PowerCap | None,
+    goal: Goal | str = TIME,
     target: float | None = None,
     device_name: str | None = None,
     token: str | None = None,
@@ -84,6 +86,7 @@ def run_with_server(
         arguments = RunArguments.check(
             cap,
             device=board.spec or board.name,
+            goal=Goal.of(goal),
             seeds=seeds,
             seed=seed,
             strategy=strategy,

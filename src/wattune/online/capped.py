@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from wattune.cap import PowerCap
 from wattune.devices import Device, open_device
 from wattune.errors import InputError
+from wattune.goal import TIME, Goal
 from wattune.online.batch_shapes import batch_sizes as sizes_of
 from wattune.online.batch_shapes import rows as rows_of
 from wattune.online.batch_source import BatchSource
@@ -32,6 +33,7 @@ def capped(
     *,
     device: str | Device = "auto",
     cap_w: float | str | PowerCap | None,
+    goal: Goal | str = TIME,
     model: nn.Module,
     optimizer: Optimizer,
     loader: Any = None,
@@ -56,7 +58,8 @@ def capped(
                 session.backward(loss_fn(model(batch.x), batch.y))
 
     ``cap_w``: watts at the power sensor, a text such as "12W@supply", a ``PowerCap`` (with a margin, or a highest
-    temperature of the board), or None for no cap.
+    temperature of the board), or None for no cap. ``goal``: what the chosen point is best for, "energy" or
+    a ``Goal`` such as ``Goal("energy", max_slowdown=0.05)``; by default it is the fastest one.
 
     Batch size, micro-batch size and clock are chosen by measurements of training steps, while the model trains. With
     ``keep_recipe`` the batch size stays, and the trajectory is that of the plain loop if its loss is a mean over
@@ -74,7 +77,7 @@ def capped(
     if not isinstance(optimizer, Optimizer):
         raise InputError("optimizer", value=type(optimizer).__name__, allowed="an optimizer of torch")
     _check_parameters(model, optimizer)
-    cap = PowerCap.of(cap_w)  # a malformed cap is refused before anything is opened
+    cap, asked_goal = PowerCap.of(cap_w), _session_goal(goal)  # a malformed cap is refused before anything is opened
     if resume and checkpoint is None:
         raise InputError("resume=True needs", value="checkpoint=PATH")
     batch_source = None if loader is None else BatchSource(loader, keep=keep_recipe)
@@ -111,6 +114,7 @@ def capped(
                 settle_s=sensor.settle_s,
                 cap_window_s=limit.window_s,
                 manner=SESSION if curve is None else SESSION_BY_CURVE,
+                goal=asked_goal,
             )
             search.relative(sample_model.relative)
             return search
@@ -124,6 +128,7 @@ def capped(
     _warn(run, keep_recipe)
     options = SessionOptions(
         cap,
+        asked_goal,
         seed=seed,
         checkpoint=None if checkpoint is None else Path(checkpoint),
         record=None if record is None else Path(record),
@@ -141,6 +146,19 @@ def capped(
         before_step=before_step,
         resumed=resumed,
     )
+
+
+def _session_goal(goal: Goal | str) -> Goal:
+    """A goal that a session can search for. Raises: InputError."""
+    asked = Goal.of(goal)
+    if asked.deadline_s is not None or asked.energy_j is not None or asked.aim == "energy-above-rest":
+        raise InputError(
+            "the goal of a session",
+            value="energy-above-rest" if asked.aim == "energy-above-rest" else "a deadline or an energy budget",
+            allowed="time, energy, edp or cost, and max_slowdown",
+            hint="a session knows neither the samples to a target nor the power at rest; use wattune run",
+        )
+    return asked
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

@@ -16,6 +16,7 @@ from typing_extensions import Self
 from wattune.algorithms import memory_errors
 from wattune.cap import PowerCap
 from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop, SensorError, WattuneError
+from wattune.goal import TIME, Goal
 from wattune.online.batch_source import BatchSource
 from wattune.online.micro_batching import Batch
 from wattune.online.optimizer_step import OptimizerStepper
@@ -36,6 +37,7 @@ class SessionOptions:
     """Arguments of a session that go into its record and its files."""
 
     cap: PowerCap
+    goal: Goal = TIME
     seed: int = 0
     checkpoint: Path | None = None
     record: Path | None = None

@@ -36,6 +36,7 @@ def session_record(session: Session) -> SessionRecord:
         cap_window_s=run.limit.window_s,
         cap_side=options.cap.side,
         supply_cap_w=options.cap.supply_w,
+        goal=options.goal,
         supply=device.supply,
         margin_w=run.limit.margin_w,
         max_temp_c=run.limit.max_temp_c,

@@ -114,6 +114,8 @@ OF_ANOTHER: Mapping[str, object] = {
     "profile_cost": None,
     "run_by": None,
     "robustness": None,
+    "front": (),
+    "predicted_above_rest_j": None,
 }
 """Fields of a plan that hold for the chosen algorithm alone, with their values for another."""
 

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from wattune.cap import SensorLimit
 from wattune.errors import UnknownName
+from wattune.goal import TIME, Goal
 from wattune.planning.candidates import CENSORED, fastest, figures, rank, why_above, why_stopped
+from wattune.planning.objective import Objective
 from wattune.planning.own_batch_size import pick_from
 from wattune.planning.table import Option, PlanningTable
 from wattune.point import OperatingPoint
@@ -43,8 +45,11 @@ class RulePick(NamedTuple):
     why_not: str | None
 
 
-def pick(rule: str, profile: ProfileTable, efficiency: SampleEfficiency, limit: SensorLimit) -> Candidate | None:
+def pick(
+    rule: str, profile: ProfileTable, efficiency: SampleEfficiency, limit: SensorLimit, goal: Goal = TIME
+) -> Candidate | None:
     """The point that this rule chooses under the cap. "fastest" is given the target's own curve as ``efficiency``.
+    Only "wattune" knows a ``goal``; all other rules choose for the time.
 
     None if nothing stays under the cap, or the profile does not say what the rule would choose: no reference powers, a
     device without a clock, a cell that was not measured. If the rule's only choice exceeds the cap, it is returned with
@@ -55,7 +60,7 @@ def pick(rule: str, profile: ProfileTable, efficiency: SampleEfficiency, limit: 
     if rule not in RULES:
         raise UnknownName("rule", rule, RULES)
     table = PlanningTable(profile, efficiency, limit.window_s)
-    choice = choose(rule, table, limit)
+    choice = choose(rule, table, limit, goal)
     if choice is None:
         return None
     return Candidate(**fields(choice, table), feasible=choice.feasible, why_not=choice.why_not)
@@ -67,10 +72,10 @@ def fields(choice: RulePick, table: PlanningTable) -> dict[str, object]:
     return option.point.fields() if isinstance(option, AbortedProbe) else figures(option, table.reference_samples)
 
 
-def choose(rule: str, table: PlanningTable, limit: SensorLimit) -> RulePick | None:
+def choose(rule: str, table: PlanningTable, limit: SensorLimit, goal: Goal = TIME) -> RulePick | None:
     """The pick of this rule from a table that is already arranged."""
     if rule == "wattune":
-        pick = pick_from(table, limit)
+        pick = pick_from(Objective(goal, table, limit))
         return None if pick is None else RulePick(pick.option, True, None)
     if rule == "fastest":
         option = fastest(table.rows, limit)
@@ -98,7 +103,7 @@ def gain_over_caps(table: PlanningTable, limit: SensorLimit) -> tuple[CapGain, .
 
 def _gain(table: PlanningTable, limit: SensorLimit) -> CapGain:
     assert limit.limit_w is not None
-    pick = pick_from(table, limit)
+    pick = pick_from(Objective(TIME, table, limit))
     if pick is None:
         return CapGain(cap_w=limit.limit_w, feasible=any(limit.allows(o.capped_w) for o in table.at.values()))
     option = pick.option

@@ -8,7 +8,7 @@ The memory limit leaves a part of the profile, and says why the rest does not fi
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from wattune.cap import SensorLimit
@@ -35,11 +35,16 @@ def figures(option: Option, reference_samples: float | None) -> dict[str, Any]:
 
 
 def candidates(
-    table: PlanningTable, limit: SensorLimit, pick: Option, too_large: tuple[Candidate, ...] = ()
+    table: PlanningTable,
+    limit: SensorLimit,
+    why_not: Callable[[Option], str | None],
+    too_large: tuple[Candidate, ...] = (),
 ) -> tuple[Candidate, ...]:
-    """Every cell and every stopped probe of the profile: batch sizes, then knobs, ascending. ``too_large``: those
-    that do not fit in the memory limit, of which the table knows nothing."""
-    entries = [_measured(option, table.reference_samples, limit, pick) for option in table.at.values()]
+    """Every cell and every stopped probe of the profile: batch sizes, then knobs, ascending.
+
+    ``why_not``: the reason why an option under the cap was not chosen. ``too_large``: those that do not fit in the
+    memory limit, of which the table knows nothing."""
+    entries = [_measured(option, table.reference_samples, limit, why_not) for option in table.at.values()]
     entries += [
         Candidate(**cell.point.fields(), feasible=False, why_not="does not fit in memory")
         for cell in table.profile.cells
@@ -87,10 +92,12 @@ def why_slower(option: Option, pick: Option) -> str | None:
     return next((reason for reason, is_worse in zip(reasons, worse, strict=False) if is_worse), tie)
 
 
-def _measured(option: Option, reference_samples: float | None, limit: SensorLimit, pick: Option) -> Candidate:
+def _measured(
+    option: Option, reference_samples: float | None, limit: SensorLimit, why_not: Callable[[Option], str | None]
+) -> Candidate:
     feasible = limit.allows(option.capped_w)
-    why_not = why_slower(option, pick) if feasible else why_above(option.capped_w, limit)
-    return Candidate(**figures(option, reference_samples), feasible=feasible, why_not=why_not)
+    why = why_not(option) if feasible else why_above(option.capped_w, limit)
+    return Candidate(**figures(option, reference_samples), feasible=feasible, why_not=why)
 
 
 def fastest(rows: Iterable[OptionRow], limit: SensorLimit) -> Option | None:

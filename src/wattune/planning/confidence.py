@@ -13,23 +13,23 @@ from scipy.special import ndtr
 
 from wattune.cap import SensorLimit
 from wattune.planning.candidates import fastest, rank
+from wattune.planning.objective import Objective
 from wattune.planning.table import Option, PlanningTable
 from wattune.records import Plan, ProfileCell, ProfileTable, Robustness, SampleEfficiency
 from wattune.sample_efficiency.choice import assess
 from wattune.search.observation import capped_powers, highest_power
 
 
-def confidence(
-    table: PlanningTable, efficiency: SampleEfficiency, limit: SensorLimit, pick: Option
-) -> dict[str, float | None]:
+def confidence(objective: Objective, pick: Option) -> dict[str, float | None]:
     """The plan's fields ``p_best``, ``expected_loss`` and ``p_over_cap``; None if the records do not tell.
 
-    Batch sizes are compared at the fastest point of each that was measured under the cap, with the uncertainty of its
+    Batch sizes are compared at the best point of each that was measured under the cap, with the uncertainty of its
     step time and of its samples.
     """
     choice = None
-    profile = table.profile
-    times = feasible_log_times(table, limit)
+    table, limit = objective.table, objective.limit
+    profile, efficiency = table.profile, table.efficiency
+    times = log_costs(objective)
     sizes = [point.batch_size for point in efficiency.points if point.relative_samples and point.batch_size in times]
     covariance = _covariance(efficiency, sizes)
     if covariance is not None and pick.cell.batch_size in sizes:
@@ -47,6 +47,18 @@ def feasible_log_times(table: PlanningTable, limit: SensorLimit) -> dict[int, tu
     """``log_step_times`` of a table that is already arranged."""
     profile = table.profile
     return _log_times(profile, [c for c in profile.measured if limit.allows(table.at[c.point].capped_w)])
+
+
+def log_costs(objective: Objective) -> dict[int, tuple[float, float]]:
+    """Batch size -> mean and standard deviation of the logarithm of what the goal makes least, for one sample."""
+    if objective.goal.is_time:
+        return feasible_log_times(objective.table, objective.limit)
+    best = {size: objective.best(size) for size in {option.cell.batch_size for option in objective.options}}
+    return {
+        size: (math.log(objective.sample_cost(option)), _sd(option.cell))
+        for size, option in best.items()
+        if option is not None
+    }
 
 
 def robustness(plan: Plan, tables: Iterable[ProfileTable], efficiency: SampleEfficiency) -> Robustness:

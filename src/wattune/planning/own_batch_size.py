@@ -1,4 +1,4 @@
-"""The pick of a table: the fastest point, or the user's own batch size unless another one is surely faster."""
+"""The pick of a table: the best point, or the user's own batch size unless another one is surely better."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from wattune.cap import SensorLimit
-from wattune.planning.candidates import fastest
-from wattune.planning.confidence import feasible_log_times
+from wattune.planning.confidence import feasible_log_times, log_costs
+from wattune.planning.objective import Objective
 from wattune.planning.table import Option, PlanningTable
 from wattune.sample_efficiency.choice import LogTimes, OwnBatchSize, beside_own
 
@@ -24,32 +23,34 @@ class TablePick(NamedTuple):
     own_option: Option | None = None
 
 
-def pick_from(table: PlanningTable, limit: SensorLimit) -> TablePick | None:
-    """The fastest point under the limit, at the user's own batch size unless another is surely faster.
+def pick_from(objective: Objective) -> TablePick | None:
+    """The best point under the limit, at the user's own batch size unless another is surely better.
 
     None if no point is feasible. Without an own batch size, without the runs of the efficiency record, and if no point
-    with the own batch size is feasible, it is the fastest point.
+    with the own batch size is feasible, it is the best point.
     """
-    option, own_size = fastest(table.rows, limit), table.efficiency.own_batch_size
+    table = objective.table
+    option, own_size = objective.best(), table.efficiency.own_batch_size
     if option is None or own_size is None:
         return None if option is None else TablePick(option)
-    own_option = fastest([row for row in table.rows if row.batch_size == own_size], limit)
-    curve, times = table.posterior, feasible_log_times(table, limit)
+    own_option, curve, costs = objective.best(own_size), table.posterior, log_costs(objective)
     if own_option is None or curve is None or own_size in curve.lost:
         return TablePick(option)
-    own = beside_own(curve, times, own=own_size, rival=option.cell.batch_size)
+    own = beside_own(curve, costs, own=own_size, rival=option.cell.batch_size, exponent=objective.goal.exponent)
     return TablePick(option if own.choice == own.rival else own_option, own, own_option)
 
 
-def own_fields(table: PlanningTable, limit: SensorLimit, pick: TablePick) -> dict[str, Any]:
+def own_fields(objective: Objective, pick: TablePick) -> dict[str, Any]:
     """The plan's fields on the user's own batch size."""
-    own = pick.own
+    own, table = pick.own, objective.table
     if own is None:
         return {"own_batch_size": table.efficiency.own_batch_size}
-    times = feasible_log_times(table, limit)
+    times = feasible_log_times(table, objective.limit)
     cost_s = sum(run.samples * _sample_s(times, run.batch_size) for run in table.efficiency.observations)
     saved_s = None
-    if own.choice != own.batch_size and own.gain is not None and table.reference_samples is not None:
+    # What another goal saves is not time, and cannot pay for it.
+    saves_time = objective.goal.is_time and own.choice != own.batch_size
+    if saves_time and own.gain is not None and table.reference_samples is not None:
         assert pick.own_option is not None  # as the two were compared
         if pick.own_option.relative_time is not None:
             saved_s = own.gain * pick.own_option.relative_time * table.reference_samples

@@ -6,9 +6,11 @@ import shlex
 
 from wattune.cap import PowerCap, SensorLimit
 from wattune.errors import CapError, InputError, NoFeasiblePoint, RecordError
+from wattune.goal import TIME, Goal
 from wattune.planning.baselines import BASELINES, choose, fields, gain_over_caps
-from wattune.planning.candidates import candidates, figures, needed, why_slower, within
+from wattune.planning.candidates import candidates, figures, needed, within
 from wattune.planning.confidence import confidence
+from wattune.planning.objective import Objective, predictions
 from wattune.planning.own_batch_size import own_fields, pick_from, why_no_own
 from wattune.planning.table import Option, PlanningTable
 from wattune.records import (
@@ -44,10 +46,11 @@ def plan(
     efficiency: SampleEfficiency | None = None,
     *,
     cap: PowerCap,
+    goal: Goal = TIME,
     batch_size: int | None = None,
     memory_bytes: float | None = None,
 ) -> Plan:
-    """Choose batch size and clock together: the measured point that trains fastest and stays under the cap.
+    """Choose batch size and clock together: the measured point that stays under the cap and is best for the goal.
 
     A point stays under the cap if its power plus the margin is at most the cap: the highest mean over the cap's window,
     with its error, or the highest reading. For a cap at the terminals
@@ -57,9 +60,10 @@ def plan(
     ``batch_size``: choose for this one only, the baselines left out. Without ``efficiency`` it is needed, unless the
     profile has no other. ``memory_bytes``: nothing is chosen of which a step takes more.
 
-    Raises: CapError if no measured point stays under the cap; InputError for a cap at a supply that is not known, or a
-    batch size that was not profiled; NoFeasiblePoint if nothing fits in memory, or no proxy run reached the target at
-    any feasible point; RecordError if the records do not fit together.
+    Raises: CapError if no measured point stays under the cap; InputError for a cap at a supply that is not known, a
+    batch size that was not profiled, or a goal that the records cannot tell about; NoFeasiblePoint if nothing fits in
+    memory or meets the deadline, or no proxy run reached the target at any feasible point; RecordError if the records
+    do not fit together.
     Source: arXiv 2502.18323, Algorithm 1.
     """
     limit = cap.at_sensor(profile.supply, profile.sensor_window_s)
@@ -67,10 +71,13 @@ def plan(
     one_size = profile is not whole
     profile, too_large = within(profile, memory_bytes)
     table = PlanningTable(profile, efficiency, limit.window_s)
-    chosen = pick_from(table, limit)
+    objective = Objective(goal, table, limit)
+    chosen = pick_from(objective)
     if chosen is None:
         raise _why_nothing(table, limit)
     pick, why_no_rival = chosen.option, why_no_own(table, chosen)
+    objective.check(pick)
+    own_is_kept = chosen.own is not None and chosen.own.choice == chosen.own.batch_size
     source = profile.provenance
     if profile.program is not None and pick.cell.power_limit_w is not None:
         notes += (NOT_PINNED,)
@@ -78,8 +85,10 @@ def plan(
         **figures(pick, table.reference_samples),
         step_s=pick.step_s,
         power_mean_w=pick.mean_w,
-        **confidence(table, efficiency, limit, pick),
-        **own_fields(table, limit, chosen),
+        **confidence(objective, pick),
+        **own_fields(objective, chosen),
+        **predictions(objective, pick),
+        front=objective.front(pick.cell.batch_size if own_is_kept else None),
         cap_w=limit.limit_w,
         cap_side=cap.side,
         supply_cap_w=cap.supply_w,
@@ -94,9 +103,9 @@ def plan(
             *_notes(pick.cell, efficiency),
             *profile.notes,
         ),
-        candidates=candidates(table, limit, pick, too_large),
-        baselines=() if one_size else _baselines(table, limit, pick),
-        gain_over_caps=gain_over_caps(table, limit),
+        candidates=candidates(table, limit, lambda option: objective.why_not(option, pick), too_large),
+        baselines=() if one_size else _baselines(objective, pick),
+        gain_over_caps=gain_over_caps(table, limit) if goal.is_time else (),
         device=profile.device,
         workload=profile.workload,
         algorithm=profile.algorithm,
@@ -180,15 +189,15 @@ def _at_size(
     return part, even, (NO_CURVE,)
 
 
-def _baselines(table: PlanningTable, limit: SensorLimit, pick: Option) -> tuple[Baseline, ...]:
-    baselines = []
+def _baselines(objective: Objective, pick: Option) -> tuple[Baseline, ...]:
+    baselines, table, limit = [], objective.table, objective.limit
     for rule in BASELINES:
         choice = choose(rule, table, limit)
         if choice is None:
             continue
         why_not, speed_up = choice.why_not, None
         if choice.feasible and isinstance(choice.option, Option):
-            why_not = why_slower(choice.option, pick)
+            why_not = objective.why_not(choice.option, pick)
             if choice.option.relative_time is not None and pick.relative_time is not None:
                 speed_up = choice.option.relative_time / pick.relative_time
         baselines.append(

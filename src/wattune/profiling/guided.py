@@ -10,6 +10,7 @@ from typing import Final
 from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.errors import CapError, InputError
+from wattune.goal import TIME, Goal
 from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.journal import Journal, JournalEntry
 from wattune.profiling.repeats import corrected, merged
@@ -102,6 +103,7 @@ def guided(
     samples: Samples,
     by_curve: bool,
     strict: bool,
+    goal: Goal = TIME,
     absent: Absent = (),
 ) -> Guided:
     """Probe until nothing is left to gain, ``MOST`` times at most: ``measure`` writes into the notebook, and what it
@@ -122,8 +124,10 @@ def guided(
         )
     chosen_from = [row for row in rows if row.batch in samples]
     if not notebook.notes:
-        _check_rest(device, cap_w)
-    search = _search(device, chosen_from, limit=limit, samples=samples, strict=strict)
+        notebook.rest_w = _rest_w(device, cap_w)
+    search = _search(
+        device, chosen_from, limit=limit, samples=samples, strict=strict, goal=goal, rest_w=notebook.rest_w
+    )
     search.leave_out(absent)
     nothing_told = search.state_dict()
     while True:
@@ -155,6 +159,7 @@ def guided(
         samples_from="efficiency" if by_curve else "prior",
         stopped_because=reason,
         may_save=search.worth(),
+        goal=goal,
         pick=None if best is None else _pick(next(cell for cell in cells if cell.point == best)),
         p_above_cap=None if best is None else search.risk(best),
     )
@@ -173,7 +178,14 @@ def _start(rows: Sequence[BatchShape]) -> BatchShape:
 
 
 def _search(
-    device: Device, rows: Sequence[BatchShape], *, limit: SensorLimit, samples: Samples, strict: bool
+    device: Device,
+    rows: Sequence[BatchShape],
+    *,
+    limit: SensorLimit,
+    samples: Samples,
+    strict: bool,
+    goal: Goal,
+    rest_w: float | None,
 ) -> Search:
     sensor, settings = device.sensor, device.combinations()
     processor = device.knobs[0] if device.knobs else None
@@ -191,6 +203,8 @@ def _search(
         settle_s=sensor.settle_s,
         cap_window_s=limit.window_s,
         manner=STRICT if strict else FREE,
+        goal=goal,
+        rest_w=rest_w,
         volts={knobs: volts[knobs.first] for knobs in settings if knobs.first} if volts else None,
     )
     search.relative(samples)
@@ -227,7 +241,8 @@ def _to_check(own: Sequence[JournalEntry]) -> OperatingPoint | None:
     return first if since >= CHECK_AFTER else None
 
 
-def _check_rest(device: Device, cap_w: float) -> None:
+def _rest_w(device: Device, cap_w: float) -> float:
+    """The power at rest, at the lowest setting. Raises: CapError if that is above the cap; DeviceError."""
     with device.at(device.safest):
         device.wait(device.sensor.settle_s)
         power_w = device.power_w()
@@ -238,3 +253,4 @@ def _check_rest(device: Device, cap_w: float) -> None:
             allowed=f"above {power_w:.4g} W",
             hint="raise the cap",
         )
+    return power_w

@@ -42,7 +42,10 @@ class JournalEntry(Value):
 
 
 class Partial(Record):
-    """The file: all that the profile depends on, the finished probes, and the state of the device after the last."""
+    """The file: all that the profile depends on, the finished probes, and the state of the device after the last.
+
+    ``rest_w``: what the board drew at rest before the first probe, if that was read.
+    """
 
     name = "partial-profile"
 
@@ -53,6 +56,7 @@ class Partial(Record):
     steps: int
     rows: tuple[BatchShape, ...]
     host_s_per_sample: float
+    rest_w: float | None = None
     notes: tuple[JournalEntry, ...] = ()
     device_state: dict[str, Any] | None = None
 
@@ -61,7 +65,9 @@ class Journal:
     """Finished probes, in order and by their place.
 
     Those of a file that was begun with the same key, cap, strategy, steps and rows are taken over, and the device
-    continues from its state of then; any other file is replaced. Raises: RecordError if the file cannot be read.
+    continues from its state of then; any other file is replaced. ``rest_w``: see ``Partial``.
+
+    Raises: RecordError if the file cannot be read.
     """
 
     def __init__(self, path: Path | None, device: Device, begin: Partial):
@@ -70,11 +76,12 @@ class Journal:
         self._begin = begin
         self._notes: list[JournalEntry] = []
         self._latest: dict[Place, JournalEntry] = {}
+        self.rest_w: float | None = None
         if path is None or not path.is_file():
             return
         partial = Partial.load(path)
         if partial.model_copy(update=_EMPTY) == begin.model_copy(update=_EMPTY):
-            self._notes = list(partial.notes)
+            self._notes, self.rest_w = list(partial.notes), partial.rest_w
             self._latest = {(note.reference, note.result.point): note for note in partial.notes}
             if partial.device_state is not None:
                 device.load_state_dict(partial.device_state)
@@ -108,7 +115,11 @@ class Journal:
         self._notes.append(note)
         self._latest[reference, point] = note
         if self._path is not None:
-            state = {"notes": tuple(self.notes), "device_state": self._device.state_dict()}
+            state = {
+                "rest_w": self.rest_w,
+                "notes": tuple(self.notes),
+                "device_state": self._device.state_dict(),
+            }
             self._begin.model_copy(update=state).save(self._path)
 
 
@@ -134,7 +145,7 @@ def total_cost(notes: Sequence[JournalEntry]) -> ProfileCost:
     )
 
 
-_EMPTY: dict[str, Any] = {"notes": (), "device_state": None, "provenance": None}
+_EMPTY: dict[str, Any] = {"rest_w": None, "notes": (), "device_state": None, "provenance": None}
 
 
 def is_calm(result: ProfileCell | AbortedProbe, limit: SensorLimit) -> bool:

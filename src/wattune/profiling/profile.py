@@ -9,6 +9,7 @@ from wattune.algorithms import canonical
 from wattune.cap import NO_LIMIT, SensorLimit
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory
+from wattune.goal import TIME, Goal
 from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.board_health import happened
 from wattune.profiling.cell_probe import WINDOWS, CellProbe
@@ -32,6 +33,7 @@ def profile(
     workload: Workload | None,
     *,
     algorithm: str = "backprop",
+    goal: Goal = TIME,
     strategy: str | None = None,
     strict: bool = False,
     efficiency: SampleEfficiency | None = None,
@@ -48,13 +50,14 @@ def profile(
     Each cell is warmed up, then measured for at least ``steps`` steps (two seconds of them, where they are long) and
     three windows of the power sensor. With a ``limit`` the device goes to its lowest setting at the first reading above
     it (less its margin), and the probe ends with that step. ``strategy``: one of ``STRATEGIES``; by default,
-    with a limit, the guided one if the device offers several clocks, else the staircase; without a limit the full grid.
+    with a limit, the guided one if the device offers several clocks or for a goal other than the time, else the
+    staircase; without a limit the full grid.
     Neither weights nor data of the workload are read, and no step is executed if the device does not execute any.
 
     The guided strategy sets every knob that the device offers, the others those that it has (``device.knobs``). It
-    measures at most 16 times, where that tells most of the time to the target: ``efficiency`` says how many samples
-    each batch size needs, and without it what is usual. ``strict``: it probes nothing that might be above the cap by
-    all that is known, at the price of about one clock.
+    measures at most 16 times, where that tells most of the time to the target, then of the ``goal``: ``efficiency``
+    says how many samples each batch size needs, and without it what is usual. ``strict``: it probes nothing that might
+    be above the cap by all that is known, at the price of about one clock.
 
     ``reference``: also measure the peak power of the reference workloads at every clock, or up to the cap. That is
     needed once for a device, so its cost stands apart from the profile's, in the reference set. It serves the rules
@@ -71,7 +74,7 @@ def profile(
     RecordError for a file of partial results that cannot be read.
     """
     limit = limit.strict
-    strategy = checked(strategy, limit.limit_w, steps, [knob.name for knob in device.offered])
+    strategy = checked(strategy, limit.limit_w, steps, [knob.name for knob in device.offered], goal)
     if strategy != "guided" and (strict or efficiency is not None):
         raise InputError("strict and efficiency", allowed='only with the strategy "guided"')
     if strategy == "guided":
@@ -94,7 +97,7 @@ def profile(
         steps=steps,
         rows=tuple(rows),
         host_s_per_sample=0.0 if workload is None else workload.host_s_per_sample,
-        **({"strict": strict, "samples": tuple(samples.items())} if strategy == "guided" else {}),
+        **({"strict": strict, "samples": tuple(samples.items()), "goal": goal} if strategy == "guided" else {}),
     )
     notebook = Journal(partial, device, begin)
     # A clock that suits any workload can only be chosen where there is one to set.
@@ -140,6 +143,7 @@ def profile(
             samples=samples,
             by_curve=by_curve,
             strict=strict,
+            goal=goal,
             absent=absent,
         )
     elif strategy == "full":
@@ -172,6 +176,7 @@ def profile(
         supply=device.supply,
         notes=(*(steered.notes if steered else ()), *_notes(device, workload), *happened(device)),
         cap_window_s=limit.window_s,
+        rest_w=notebook.rest_w,
         provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=limit.limit_w),
     )
 

@@ -9,6 +9,7 @@ from itertools import chain
 from wattune.cap import SensorLimit
 from wattune.devices import Sensor
 from wattune.errors import InputError
+from wattune.goal import TIME, Goal
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import AbortedProbe, ProfileCell
 from wattune.search.forecast import FORECAST
@@ -23,7 +24,7 @@ Climbs = Sequence[Sequence[Knobs]]
 STRATEGIES: dict[str, str] = {
     "full": "every batch size at every clock",
     "staircase": "only along the cap: at most one cell for each batch size and each clock",
-    "guided": "the cells that tell most about the fastest one under the cap",
+    "guided": "the cells that tell most about the best one under the cap",
 }
 """Name of each strategy -> the cells that it measures."""
 
@@ -33,20 +34,28 @@ def shapes(batch_sizes: Sequence[int], micro_batch_sizes: Sequence[int]) -> list
     return [BatchShape(b, m) for b in batch_sizes for m in [m for m in micro_batch_sizes if b % m == 0] or [b]]
 
 
-def checked(strategy: str | None, limit_w: float | None, steps: int, names: Collection[str] = ()) -> str:
-    """The strategy to use; if it is None, under a limit the guided one for several clocks, else the staircase; without
-    a limit the full grid. ``names``: the knobs that the device offers. Raises: InputError."""
+def checked(
+    strategy: str | None, limit_w: float | None, steps: int, names: Collection[str] = (), goal: Goal = TIME
+) -> str:
+    """The strategy to use; if it is None, under a limit the guided one for several clocks or for another goal than the
+    time, else the staircase; without a limit the full grid. ``names``: the knobs that the device offers.
+
+    Raises: InputError.
+    """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError("steps", value=steps, allowed="1 or more")
     if strategy is None:
         if limit_w is None:
             return "full"
         # Along each combination of the other clocks, a staircase takes hundreds of probes.
-        return "guided" if len(names) > 1 and FORECAST.issuperset(names) else "staircase"
+        can_forecast = len(names) < 2 or FORECAST.issuperset(names)
+        return "guided" if can_forecast and (len(names) > 1 or not goal.is_time) else "staircase"
     if strategy not in STRATEGIES:
         raise InputError("strategy", value=strategy, allowed=", ".join(STRATEGIES))
     if strategy != "full" and limit_w is None:
         raise InputError(f"the strategy {strategy}", allowed="only with a cap", hint='give cap_w, or take "full"')
+    if strategy == "staircase" and not goal.is_time:
+        raise InputError(f"the goal {goal.aim} with the strategy staircase", allowed="guided or full")
     return strategy
 
 

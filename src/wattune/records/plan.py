@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wattune.cap import CapSide, SensorLimit
+from wattune.goal import TIME, Goal
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Supply, Value
 from wattune.records.profile import ProfileCost, ProfileKey, Program
 from wattune.records.work import AtPoint, AtPointIfAny
@@ -28,6 +29,17 @@ class Baseline(Candidate):
 
     rule: str
     speed_up: Positive | None = None
+
+
+class FrontPoint(AtPoint):
+    """A point under the cap of which no other is both faster and takes less energy.
+
+    ``slower``: share of the time of the fastest point by which it is slower; ``saves``: share of the fastest point's
+    energy, of the whole board, that it saves.
+    """
+
+    slower: NotNegative
+    saves: Share
 
 
 class _UnderCap(Value):
@@ -111,6 +123,12 @@ class Plan(AtPoint, Record):
     ``proxy_cost_s``: seconds that the estimate's runs would take on the device; ``pays_after_runs``: number of training
     runs that save as much; None if the own batch size is kept.
 
+    ``goal``: what was chosen for, and its bound. ``front``: from the fastest point to that of least energy, at the own
+    batch size if that is kept; empty without predicted times. ``rest_w``: power of the board at rest, if the profile
+    has it; ``predicted_above_rest_j``: the part of ``predicted_j`` above it. ``predicted_cost``: price of time and
+    energy, in the currency of the goal's prices. ``reached_share``: share of the samples to the target that the goal's
+    energy is enough for, None if for all of them.
+
     ``program``: the profiled program, if it is not a workload of wattune; ``run_by`` is then the command that runs it
     at this point under the cap.
 
@@ -146,6 +164,12 @@ class Plan(AtPoint, Record):
     expected_gain: Number | None = None
     proxy_cost_s: Positive | None = None
     pays_after_runs: Positive | None = None
+    goal: Goal = TIME
+    front: tuple[FrontPoint, ...] = ()
+    rest_w: NotNegative | None = None
+    predicted_above_rest_j: Positive | None = None
+    predicted_cost: Positive | None = None
+    reached_share: Share | None = None
     notes: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     baselines: tuple[Baseline, ...] = ()

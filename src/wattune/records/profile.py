@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import model_validator
 from typing_extensions import Self
 
+from wattune.goal import TIME, Goal
 from wattune.point import Knobs
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Supply, Value
 from wattune.records.work import AtPoint, KnobFields, PointRecord
@@ -157,13 +158,14 @@ class Guidance(Value):
     """End of a guided profile, and its pick of the measured points.
 
     ``samples_from``: source of the samples to target per batch size, an efficiency record or the prior. ``may_save``:
-    expected share of the training time that more probes could save.
+    expected share of the training time, or of what the ``goal`` makes least, that more probes could save.
     """
 
     strict: bool
     samples_from: Literal["efficiency", "prior"]
     stopped_because: str
     may_save: NotNegative
+    goal: Goal = TIME
     pick: Pick | None = None
     p_above_cap: Share | None = None
 
@@ -184,6 +186,7 @@ class ProfileTable(Record):
     """Step time and power per (batch size, clock). A cell that was not measured is absent.
 
     ``supply``: losses between the terminals of the device's supply and its sensor; ``notes``: remarks about the table.
+    ``rest_w``: power of the board at rest, at its lowest setting, which a guided profile reads before the first probe.
     ``program``: the measured program, if it is not a workload of wattune. ``cap_window_s``: seconds over which its cap,
     and a plan's, holds for the mean power; None if it holds for every reading.
     """
@@ -201,6 +204,7 @@ class ProfileTable(Record):
     cost: ProfileCost | None = None
     sensor_window_s: NotNegative | None = None
     cap_window_s: Positive | None = None
+    rest_w: NotNegative | None = None
     sensor_rail: str | None = None
     strategy: str | None = None
     guided: Guidance | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from wattune.cap import CapSide
+from wattune.goal import TIME, Goal
 from wattune.records.base import BatchSize, BoardEvent, NotNegative, Number, Positive, Record, Samples, Supply, Value
 from wattune.records.profile import ProfileTable
 from wattune.records.training import ExactFigures, GuardEvent, PointChange
@@ -35,6 +36,7 @@ class SessionRecord(Record):
     ``point`` is the last chosen one, ``changes`` are all points that training ran at, in order. Time and energy are of
     the whole session, with evaluations; ``compute_s``, ``waiting_s`` and ``copying_s`` are parts of its steps.
     ``cap_w`` is the limit at the sensor; ``supply_cap_w`` the cap at the supply that it was computed from.
+    ``goal``: what the chosen point is best for.
     """
 
     name = "session"
@@ -45,6 +47,7 @@ class SessionRecord(Record):
     cap_window_s: Positive | None = None
     cap_side: CapSide = "module"
     supply_cap_w: Positive | None = None
+    goal: Goal = TIME
     supply: Supply | None = None
     margin_w: NotNegative = 0.0
     max_temp_c: Number | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from wattune.cap import CapSide
+from wattune.goal import TIME, Goal
 from wattune.records.base import BatchSize, BoardEvent, NotNegative, Number, Positive, Record, Samples, Value
 from wattune.records.plan import Plan
 from wattune.records.work import AtPointIfAny, AtSetting, PointRecord
@@ -158,7 +159,7 @@ class ComparisonRow(AtPointIfAny, _ByRule):
 class Comparison(Record):
     """Every rule's pick for one cap, trained on the target's own data. ``method``: how time and energy were determined.
 
-    ``cap_w``, ``cap_side`` and ``supply_cap_w`` are those of a plan.
+    ``cap_w``, ``cap_side``, ``supply_cap_w`` and ``goal`` are those of a plan; the goal is that of wattune's own pick.
     """
 
     name = "comparison"
@@ -168,6 +169,7 @@ class Comparison(Record):
     cap_w: Positive | None = None
     cap_side: CapSide = "module"
     supply_cap_w: Positive | None = None
+    goal: Goal = TIME
     seeds: tuple[int, ...]
     method: str
     rows: tuple[ComparisonRow, ...]

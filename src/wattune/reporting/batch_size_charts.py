@@ -129,7 +129,7 @@ def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: SampleE
 
 
 def best_settings(plan: Plan) -> dict[int, Candidate]:
-    """The fastest feasible candidate of every batch size."""
+    """The fastest feasible candidate of every batch size, and the chosen one of its own."""
     best: dict[int, Candidate] = {}
     for candidate in plan.candidates:
         time = candidate.relative_time
@@ -138,7 +138,7 @@ def best_settings(plan: Plan) -> dict[int, Candidate]:
         fastest = best.get(candidate.batch_size)
         if fastest is None or time < (fastest.relative_time or time):
             best[candidate.batch_size] = candidate
-    # The plan's own choice settles ties.
+    # The plan's own choice settles ties, and may be slower where the goal is not the time.
     for candidate in plan.candidates:
         if candidate.point == plan.point and candidate.batch_size in best:
             best[candidate.batch_size] = candidate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from wattune.goal import Goal
 from wattune.point import Knobs, OperatingPoint
 from wattune.records import (
     Baseline,
@@ -145,6 +146,66 @@ def confidence(plan: Plan) -> str:
     return "; ".join(parts)
 
 
+LEAST = {
+    "time": "time",
+    "energy": "energy",
+    "energy-above-rest": "energy above rest",
+    "edp": "energy times time",
+    "cost": "price",
+}
+"""Name of the quantity that is least at the point that is chosen for a goal."""
+
+NEAR = 0.04
+"""Share of the least energy by which the fastest point counts as near it."""
+
+LITTLE_SLOWER = 0.05
+"""Slowdown that is offered first for the energy that it saves."""
+
+
+def bound(goal: Goal) -> str:
+    """Write the bound of a goal: "at most 5 % slower than the fastest point"; empty without one."""
+    if goal.max_slowdown is not None:
+        return f"at most {percent(goal.max_slowdown)} slower than the fastest point"
+    if goal.deadline_s is not None:
+        return f"within {seconds(goal.deadline_s)}"
+    return "" if goal.energy_j is None else f"within {joules(goal.energy_j)}"
+
+
+def goal(plan: Plan) -> str:
+    """The goal that the point was chosen for, what it costs beside the fastest point, and what an energy budget is
+    enough for; empty for the fastest point."""
+    if plan.goal.is_time:
+        return ""
+    text = ", ".join(filter(None, (f"chosen for the least {LEAST[plan.goal.aim]}", bound(plan.goal))))
+    if plan.predicted_cost is not None:
+        text += f": {plan.predicted_cost:.3g} in the currency of the prices"
+    here = next((point for point in plan.front if point.point == plan.point), None)
+    if here is not None and here.slower > 0:
+        text += f"; {percent(here.slower)} slower than the fastest point, with {percent(here.saves)} less energy"
+    if plan.reached_share is not None:
+        text += f"; that energy is enough for {percent(plan.reached_share)} of the samples to the target"
+    return text
+
+
+def trade_off(plan: Plan) -> str:
+    """The saving of a slower point, or that the fastest point is near the least energy; empty if that is unknown, and
+    where the slower point is the chosen one, of which ``goal`` says it."""
+    if not plan.front:
+        return ""
+    least = plan.front[-1]
+    above = 1 / (1 - least.saves) - 1
+    if above <= NEAR:
+        fastest = "of the points measured under the cap, the fastest"
+        if above == 0:
+            return f"{fastest} takes the least energy"
+        return f"{fastest} is within {percent(above)} of the least energy, which is {percent(least.slower)} slower"
+    little = [point for point in plan.front if point.slower <= LITTLE_SLOWER]
+    offered = little[-1] if little[-1].saves > little[-1].slower else least
+    if offered.point == plan.point:
+        return ""
+    return f"{percent(offered.slower)} slower would save {percent(offered.saves)} of the energy ({offered.point})"
+
+
 NO_OWN = "no batch size of yours to compare with: the workload has no `batch_size`"
 """Remark on a plan whose batch size may be slower than that of today, since that is unknown."""
 
@@ -157,12 +218,14 @@ def own_batch_size(plan: Plan) -> str:
         return NO_OWN if is_choice else ""
     if rival is None:
         return ""  # a note says why
+    better = "faster" if plan.goal.aim == "time" else "better"
     if plan.p_faster is None or plan.expected_gain is None:
-        return f"batch size {own} is yours; no other one is expected to be faster"
-    faster = f"faster than yours, {own}, with a probability of {_probability(plan.p_faster)}"
+        return f"batch size {own} is yours; no other one is expected to be {better}"
+    faster = f"{better} than yours, {own}, with a probability of {_probability(plan.p_faster)}"
     if plan.batch_size != rival:
         return f"your batch size is kept: {rival} is {faster}, and 90 % are required"
-    text = f"batch size {rival} is {faster}; it is expected to save {percent(plan.expected_gain)} of the time"
+    least = LEAST[plan.goal.aim]
+    text = f"batch size {rival} is {faster}; it is expected to save {percent(plan.expected_gain)} of the {least}"
     if plan.pays_after_runs is None:
         return text
     return f"{text}, which pays for the proxy runs after {_training_runs(plan.pays_after_runs)}"

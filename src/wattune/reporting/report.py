@@ -47,6 +47,9 @@ def headline(records: RecordSet) -> str:
     under = phrases.under(plan.cap_w, plan.supply_cap_w)
     where = str(plan.point)
     where = where[:1].upper() + where[1:]
+    if not plan.goal.is_time:
+        within = "".join(f", {text}" for text in filter(None, [phrases.bound(plan.goal)]))
+        return f"{where} is predicted to take the least {phrases.LEAST[plan.goal.aim]}{within}, {under}"
     own, rival = (_row(records, rule) for rule in (phrases.OWN_RULE, phrases.FIXED_CLOCK_RULE))
     if own and rival and rival.speed_up is not None and own.point == plan.point:
         return f"{where} trains {phrases.gain(rival.speed_up)} {phrases.FIXED_CLOCK}, {under}"
@@ -152,10 +155,14 @@ def _learning(part: str, curves: Sequence[LearningCurve], records: RecordSet) ->
 def _choice(records: RecordSet) -> Section:
     plan, items = records.chosen, list[Item]()
     title, intro = "The choice", "The point with the shortest predicted time to target that stays under the cap."
+    if plan is not None and not plan.goal.is_time:
+        intro = f"The point with the least predicted {phrases.LEAST[plan.goal.aim]} that stays under the cap."
     if plan is not None and plan.memory_limit_bytes is not None:
         intro = f"{intro.rstrip('.')} and the memory limit of {phrases.memory(plan.memory_limit_bytes)}."
     if plan is None:
         return Section(title, "", [Note("Plan", "There is no plan record, so nothing has been chosen.")])
+    if goal := [text for text in (phrases.goal(plan), phrases.trade_off(plan)) if text]:
+        items.append(Note("Time and energy", _sentences(goal)))
     if meaning := phrases.cap_meaning(plan):
         items.append(Note("Power cap", meaning))
     if confidence := [
@@ -169,6 +176,8 @@ def _choice(records: RecordSet) -> Section:
         items.append(Note("Cost of the training algorithm", _sentences([plan.algorithm_cost])))
     if plan.algorithms:
         items.append(rule_charts.algorithm_rows(plan, origin))
+    if (front := rule_charts.front(plan, origin)) is not None:
+        items.append(front)
     if plan.baselines:
         items.append(rule_charts.baseline_rows(plan, origin))
     if plan.candidates:
@@ -177,7 +186,7 @@ def _choice(records: RecordSet) -> Section:
         profile = records.profile
         one_cap = profile is not None and (profile.strategy in ("staircase", "guided") or bool(profile.aborted))
         items += [rule_charts.gain_over_caps(plan, origin, one_cap=one_cap), rule_charts.cap_rows(plan, origin)]
-    else:
+    elif plan.goal.is_time:
         items.append(Note("Speed-up under other caps", "The plan has no results for other caps."))
     return Section(title, intro, items)
 

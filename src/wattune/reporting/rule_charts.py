@@ -85,6 +85,47 @@ def algorithm_rows(plan: Plan, origin: str) -> Table:
     return Table("Training algorithms under the same limits", origin, head, numeric, rows, marked, shown=20, note=note)
 
 
+SPAN = 0.05
+"""Share of time or energy that a front has to span to be worth a figure."""
+
+
+def front(plan: Plan, origin: str) -> Figure | None:
+    """Time and energy of the points of which no other is both faster and takes less energy.
+
+    None if they hardly differ, see ``SPAN``.
+    """
+    points = plan.front
+    if not points or max(points[-1].slower, points[-1].saves) <= SPAN:
+        return None
+    slower, energy = [100 * point.slower for point in points], [100 * (1 - point.saves) for point in points]
+    texts = [
+        f"{plain(str(point.point))}<br>{phrases.percent(point.slower)} slower, saves {phrases.percent(point.saves)}"
+        for point in points
+    ]
+    marks = [
+        dots(
+            [slower[place] for place in places],
+            [energy[place] for place in places],
+            name,
+            colour,
+            marker={"size": size},
+            text=[texts[place] for place in places],
+            hovertemplate="%{text}<extra></extra>",
+        )
+        for name, colour, size, places in (
+            ("other points", "var(--second)", 9, [i for i, one in enumerate(points) if one.point != plan.point]),
+            ("chosen", "var(--accent)", 13, [i for i, one in enumerate(points) if one.point == plan.point]),
+        )
+    ]
+    figure = spec(
+        [line(slower, energy, "", "var(--second)", hoverinfo="skip"), *marks],
+        axis("slower than the fastest point (%)", rangemode="tozero"),
+        axis("energy (% of the fastest point's)"),
+    )
+    note = "Energy of the whole board, from the profile's mean power. Green: chosen."
+    return Figure("front", "Time against energy", origin, figure, note=note)
+
+
 def candidate_rows(plan: Plan, origin: str) -> Table:
     """Every candidate, the fastest first, and why it was not chosen."""
     candidates = sorted(plan.candidates, key=lambda c: (not c.feasible, c.relative_time or float("inf"), c.batch_size))

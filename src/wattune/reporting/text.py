@@ -28,6 +28,8 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
         *filter(
             None,
             [
+                phrases.goal(plan),
+                phrases.trade_off(plan),
                 phrases.cap_meaning(plan),
                 phrases.own_batch_size(plan),
                 phrases.confidence(plan),
@@ -120,6 +122,11 @@ def _figures(plan: Plan, training: TrainingRecord | None) -> str:
             verb = "exceeds" if training.exceeds_cap else "stays under"
             rows[-1].append(f"{verb} the cap of {phrases.cap(plan.cap_w)}{_window(plan)}")
             rows.append(["above the cap", "", phrases.seconds(training.above_cap_s), *_exactly(training)])
+    if plan.predicted_above_rest_j is not None and plan.rest_w is not None:
+        above = ["energy above rest", phrases.joules(plan.predicted_above_rest_j)]
+        if training:
+            above.append(phrases.joules(max(0.0, training.energy_j - plan.rest_w * training.time_s)))
+        rows.insert(2, above)
     return table(head, rows)
 
 

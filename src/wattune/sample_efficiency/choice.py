@@ -121,16 +121,20 @@ def choose(
 
 
 def beside_own(
-    curve: CurvePosterior, log_step_times: LogTimes, *, own: int, rival: int, transfer: bool = True
+    curve: CurvePosterior, log_step_times: LogTimes, *, own: int, rival: int, transfer: bool = True, exponent: int = 1
 ) -> OwnBatchSize:
-    """Compare the time to the target at ``own`` and at ``rival`` by draws of the mixture, which is not a Gaussian."""
+    """Compare the time to the target at ``own`` and at ``rival`` by draws of the mixture, which is not a Gaussian.
+
+    ``log_step_times`` may be the logarithms of any other cost of a sample; the gain is that of its total raised to
+    ``exponent``.
+    """
     if rival == own:
         return OwnBatchSize(own, rival)
     (mean, sd), (own_mean, own_sd) = log_step_times[rival], log_step_times[own]
     samples = curve.draws(DRAWS, transfer=transfer)[:, [curve.batch_sizes.index(size) for size in (rival, own)]]
     noise = math.hypot(sd, own_sd) * np.random.default_rng(1).standard_normal(DRAWS)
     apart = samples[:, 0] - samples[:, 1] + mean - own_mean + noise
-    return OwnBatchSize(own, rival, float((apart < 0).mean()), float(-np.expm1(apart).mean()))
+    return OwnBatchSize(own, rival, float((apart < 0).mean()), float(-np.expm1(exponent * apart).mean()))
 
 
 def assess(sizes: Sequence[int], mean: Array, covariance: Array, *, picked: int) -> BatchSizeChoice:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from scipy.special import ndtr
 
+from wattune.goal import TIME, Goal
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.sample_efficiency.prior import relative_samples
 from wattune.search.acquisition import Alternatives, saving_if_known, scenarios, values
@@ -34,6 +35,9 @@ PASSES: Final = 4
 HORIZON_S: Final = 3600.0
 """Time that training is expected to take if the caller does not say."""
 
+STEP: Final = 0.01
+"""Step in the logarithm of the power by which a goal's price of a second is differentiated."""
+
 FAR: Final = 50.0
 """Logarithm of a time slower than any other, for batch sizes without an estimate of the samples that they need."""
 
@@ -46,8 +50,9 @@ class Search:
     made at the highest setting, else at the lowest. ``noise_w`` to ``settle_s`` describe the sensor: see
     ``wattune.devices.Sensor``; if its noise is unknown (0), it is estimated from the readings. ``cap_window_s``: the
     cap is on the mean power over this time, and the peaks that ``tell`` is given are those of that mean; None: it is on
-    every reading. ``manner``: how careful the search is, and what a probe costs. ``volts``: setting -> voltage, if that
-    is known.
+    every reading. ``manner``: how careful the search is, and what a probe costs. ``goal``: what the best point is;
+    with another one than the time the search is for the fastest point first, since a bound and every saving are
+    relative to it. ``rest_w``: power at rest, for a goal above it. ``volts``: setting -> voltage, if that is known.
 
     ``tell`` is for probes, and for any stretch of training at the current point as well: the more readings there are,
     the closer to the cap the search can go.
@@ -69,12 +74,15 @@ class Search:
         settle_s: float = 1.0,
         cap_window_s: float | None = None,
         manner: SearchPolicy = SESSION,
+        goal: Goal = TIME,
+        rest_w: float | None = None,
         volts: Mapping[Knobs, float] | None = None,
     ):
         self.start = start
         self.samples_left = samples_left
         self.reason = ""
         self._grid = grid = Grid([*rows, self.start], settings)
+        self._goal, self._rest_w = goal, rest_w
         self._manner = manner if cap_window_s is None else manner.windowed(len(grid.names))
         self._margin_w = margin_w
         self._cap_w = math.inf if cap_w is None else cap_w - margin_w
@@ -153,9 +161,12 @@ class Search:
         if not self._seen:
             return self._beginning()
         found = values(self._options())
+        if found.point is None and not self._goal.is_time:
+            found = values(self._options(self._goal))
         self._worth = found.worth
         if found.point is None:
-            self.reason = f"what is left may save {found.worth:.1%} of the time, less than finding it costs"
+            of = "time" if self._goal.is_time else "goal"
+            self.reason = f"what is left may save {found.worth:.1%} of the {of}, less than finding it costs"
             return None
         self.reason = ""
         return self._grid.points[found.point]
@@ -175,7 +186,7 @@ class Search:
 
         If none surely does, the one that draws least of those without a reading above the cap.
         """
-        found = self._best()
+        found = self._best(*self._costs(self._goal)) if self._seen else None
         return None if found is None else self._grid.points[found]
 
     def risk(self, point: OperatingPoint) -> float:
@@ -238,10 +249,18 @@ class Search:
             self._is_fitted = True
         return self._forecast
 
-    def _costs(self) -> Array:
-        """ln of the time that each point takes for the progress of one sample at the user's batch size."""
-        costs = self._forecasts().time.mean + self._samples
-        return np.asarray(np.where(self._known, costs, FAR))
+    def _costs(self, goal: Goal = TIME) -> tuple[Array, Array]:
+        """The cost of each point for the progress of one sample at the user's batch size: ln of the time, or of what
+        the goal makes least, and its standard deviation. Points beyond the goal's bound are far."""
+        time, power = self._forecasts().time, self._forecasts().power
+        times = np.asarray(np.where(self._known, time.mean + self._samples, FAR))
+        if goal.is_time:
+            return times, time.sd
+        prices, more = (np.log(goal.price(np.exp(power.mean + by), self._rest_w)) for by in (0.0, STEP))
+        costs = times + prices
+        if goal.max_slowdown is not None and (fastest := self._best(times, time.sd)) is not None:
+            costs = costs + FAR * (times > times[fastest] + math.log1p(goal.max_slowdown))
+        return costs, np.hypot(time.sd, (more - prices) / STEP * power.sd)
 
     def _limit_w(self) -> float:
         """The most that a point may draw so that no reading exceeds the cap, with all the noise that there may be."""
@@ -285,39 +304,38 @@ class Search:
             found |= (self._grid.level == self._grid.safe).all(axis=1)
         return np.asarray(self._short(daring) & found)
 
-    def _best(self) -> int | None:
+    def _best(self, costs: Array, costs_sd: Array) -> int | None:
         measured = [index for index in self._seen if self._open[index]]
         if not measured:
             return None
-        sure, costs, power = self._sure(), self._costs(), self._forecasts().power
+        sure, power = self._sure(), self._forecasts().power
         if kept := [index for index in measured if sure[index] and self._known[index]]:
-            return self._unless_own(min(kept, key=lambda index: float(costs[index])), kept, costs)
+            return self._unless_own(min(kept, key=lambda index: float(costs[index])), kept, costs, costs_sd)
         kept = [index for index in measured if self._seen[index].power_peak_w <= self._cap_w]
         return min(kept, key=lambda index: float(power.mean[index]), default=None)
 
-    def _unless_own(self, fastest: int, kept: Sequence[int], costs: Array) -> int:
-        """The fastest of these points, or of those with the user's own batch size if it is not surely faster."""
+    def _unless_own(self, best: int, kept: Sequence[int], costs: Array, costs_sd: Array) -> int:
+        """The best of these points, or of those with the user's own batch size if it is not surely better."""
         own = [index for index in kept if self._grid.batch[index] == self.start.batch]
-        if fastest in own or not own:
-            return fastest
+        if best in own or not own:
+            return best
         other = min(own, key=lambda index: float(costs[index]))
-        time_sd = self._forecasts().time.sd
-        sd = math.hypot(float(self._samples_sd[fastest]), float(time_sd[fastest]), float(time_sd[other]), 1e-9)
-        return fastest if ndtr((costs[other] - costs[fastest]) / sd) >= self._manner.switch else other
+        sd = math.hypot(float(self._samples_sd[best]), float(costs_sd[best]), float(costs_sd[other]), 1e-9)
+        return best if ndtr((costs[other] - costs[best]) / sd) >= self._manner.switch else other
 
-    def _options(self) -> Alternatives:
-        forecast, costs, best, capped = self._forecasts(), self._costs(), self._best(), math.isfinite(self._cap_w)
-        manner = self._manner
+    def _options(self, goal: Goal = TIME) -> Alternatives:
+        forecast, manner, capped = self._forecasts(), self._manner, math.isfinite(self._cap_w)
+        (times, _), (costs, costs_sd) = self._costs(), self._costs(goal)
+        best = self._best(costs, costs_sd)
         chosen = min(self._seen, key=lambda index: float(costs[index])) if best is None else best
-        base = float(costs[chosen])
         kept = [index for index in self._seen if self._open[index]]
-        times = np.zeros(len(costs), dtype=np.intp)
+        often = np.zeros(len(costs), dtype=np.intp)
         for index, one in self._seen.items():
-            times[index] = one.times
+            often[index] = one.times
         shifts, weights = scenarios(np.zeros_like(costs) if self._is_training else self._samples_sd)
         return Alternatives(
             costs=costs,
-            costs_sd=forecast.time.sd,
+            costs_sd=costs_sd,
             chosen=chosen,
             power=forecast.power if capped else None,
             limit=math.log(max(self._limit_w(), 1e-9)) if capped else math.inf,
@@ -327,11 +345,11 @@ class Search:
             short=self._short(manner.probing),
             likely=self._likely(kept),
             near=self._near(kept) if capped else self._open,
-            times=times,
+            times=often,
             row=self._grid.row,
             level=self._grid.level,
             beyond=self._grid.beyond(self._seen),
-            price=self._price(costs, base),
+            price=self._price(times, float(times[chosen])),
             probe_s=self._probe_s() if self._is_training else None,
             shifts=shifts,
             weights=weights,

@@ -102,8 +102,8 @@ class DriftWatch:
     def follow(self, drift: Drift) -> Knobs | None:
         """Scale the expectation at every setting by the drift, and return the setting that is now the best.
 
-        That is the fastest one for the plan's batch size that stays under the cap if every point is off as much as this
-        one. None if that is the present setting, or if there is no cap. If steps take longer than they should,
+        That is the best one for the plan's goal and batch size that stays under the cap if every point is off as much
+        as this one. None if that is the present setting, or if there is no cap. If steps take longer than they should,
         something else slows the board down, and a higher setting would not help.
         """
         off = self._off = Drift(self._off.time * drift.time, self._off.power * drift.power)
@@ -117,11 +117,20 @@ class DriftWatch:
         ]
         if drift.time > 1 + STALE:
             settings = [knobs for knobs in settings if all(knobs[name] <= here[name] for name in here)]
-        best = min(settings, key=lambda knobs: (self._predictions[knobs].step_s, knobs), default=min(self._predictions))
+        best = min(settings, key=lambda knobs: (*self._rank(knobs), knobs), default=min(self._predictions))
         if best == here:
             return None
         self._knobs = best
         return best
+
+    def _rank(self, knobs: Knobs) -> tuple[bool, float]:
+        """Sort key of a setting for the plan's goal, the smallest being the best: beyond its bound, what is least."""
+        goal, plan, expected = self._plan.goal, self._predictions[self._plan.knobs], self._predictions[knobs]
+        if goal.energy_j is not None and expected.energy_j > plan.energy_j:
+            return True, expected.energy_j
+        if (goal.max_slowdown or goal.deadline_s) is not None and expected.step_s > plan.step_s:
+            return True, expected.step_s
+        return False, expected.step_s * float(goal.price(expected.power_w, self._plan.rest_w))
 
     def state_dict(self) -> dict[str, Any]:
         """State to resume from, as JSON values."""
@@ -152,6 +161,10 @@ class _Known(NamedTuple):
     step_s: float
     power_w: float
     capped_w: float
+
+    @property
+    def energy_j(self) -> float:
+        return self.step_s * self.power_w
 
 
 def _expected_samples(plan: Plan) -> float | None:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from wattune.cap import CapSide, PowerCap
+from wattune.goal import TIME, Goal
 from wattune.planning import plan
 from wattune.records import Plan, ProfileTable, Record, SampleEfficiency
 from wattune.records.base import BatchSize, NotNegative, Positive
@@ -50,13 +51,14 @@ class PlanRequest(Strict):
     cap_side: CapSide = "module"
     margin_w: NotNegative = 0.0
     cap_window: Positive | Literal["peak"] | None = None
+    goal: Goal = TIME
     batch_size: BatchSize | None = None
     memory_bytes: Positive | None = None
 
 
 @router.post("", **route("read", Plan, takes=PlanRequest))
 def post_plan(request: Request, plan_request: Annotated[PlanRequest, Depends(body(PlanRequest))]) -> Response:
-    """Compute the batch size and the clock that train fastest under a cap."""
+    """Compute the batch size and the clock that train fastest under a cap, or are best for another goal."""
     with request.app.state.database.session(reads_only=True) as session:
         profile, efficiency = _profile(session, plan_request), _efficiency(session, plan_request)
     if len(profile.cells) + len(profile.aborted) > CELLS:
@@ -68,6 +70,7 @@ def post_plan(request: Request, plan_request: Annotated[PlanRequest, Depends(bod
             cap=PowerCap(
                 plan_request.cap_w, plan_request.cap_side, plan_request.margin_w, window=plan_request.cap_window
             ),
+            goal=plan_request.goal,
             batch_size=plan_request.batch_size,
             memory_bytes=plan_request.memory_bytes,
         )

@@ -1,0 +1,145 @@
+"""The goal of a choice: what is least at the point that is chosen, and the bound that it has to meet.
+
+Every aim is the time to the target multiplied by the price of one second at the point's power: 1 for the time, the
+power for the energy, its square root for the energy-delay product (whose square root that is), and so on.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from wattune.errors import InputError
+
+Aim = Literal["time", "energy", "energy-above-rest", "edp", "cost"]
+"""Quantity that is least: the time to the target; the energy of the whole board; the energy above what the board draws
+at rest; energy multiplied by time; the price of energy and time."""
+
+LEAST_ABOVE_REST: Final = 0.01
+"""Least share of a point's power that counts as above rest: readings of a quiet board scatter around its rest."""
+
+_SHARE = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>%)?")
+_DURATION = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>s|min|h|d)")
+_ENERGY = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>J|kJ|MJ|Wh|kWh)")
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "kWh": 3.6e6}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Purpose of a choice: the least ``aim`` among the points that stay under the cap.
+
+    At most one bound: ``max_slowdown``, the share by which it may be slower than the fastest point; ``deadline_s``, the
+    seconds within which the target has to be reached; ``energy_j``, the joules within which the time is least.
+    ``price_per_kwh`` and ``price_per_hour``: of the aim "cost", in any one currency.
+
+    Raises: InputError for an unknown aim, a bound that is not a positive number or does not go with the aim, more than
+    one bound, and an aim "cost" without a price.
+    """
+
+    aim: Aim = "time"
+    max_slowdown: float | None = None
+    deadline_s: float | None = None
+    energy_j: float | None = None
+    price_per_kwh: float | None = None
+    price_per_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.aim not in get_args(Aim):
+            raise InputError("goal", value=self.aim, allowed=", ".join(get_args(Aim)))
+        for name in ("max_slowdown", "deadline_s", "energy_j", "price_per_kwh", "price_per_hour"):
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value) and value > 0):
+                raise InputError(name, value=value, allowed="a positive number, or none")
+        bounds = [name for name in ("max_slowdown", "deadline_s", "energy_j") if getattr(self, name) is not None]
+        if len(bounds) > 1:
+            raise InputError("the bounds of a goal", value=", ".join(bounds), allowed="one of them")
+        if self.aim == "time" and bounds and bounds != ["energy_j"]:
+            raise InputError(f"{bounds[0]} with the goal time", allowed="energy or another goal than time")
+        if self.aim != "time" and self.energy_j is not None:
+            raise InputError(
+                f"energy_j with the goal {self.aim}", allowed="the goal time, the least within that energy"
+            )
+        if (self.aim == "cost") != (self.price_per_kwh is not None or self.price_per_hour is not None):
+            raise InputError(
+                "a price and the goal cost", allowed="both: the goal cost with a price per kWh, per hour, or of each"
+            )
+
+    @classmethod
+    def of(cls, value: Goal | str) -> Goal:
+        """The goal that is meant: a goal, or the name of an aim. Raises: InputError."""
+        return value if isinstance(value, Goal) else cls(value)  # type: ignore[arg-type]  # refused if it is unknown
+
+    @property
+    def is_time(self) -> bool:
+        """True if the fastest point is chosen, whatever it takes."""
+        return self == TIME
+
+    @property
+    def exponent(self) -> int:
+        """The power of ``price`` times time that the aim is."""
+        return 2 if self.aim == "edp" else 1
+
+    def price(self, power_w: Any, rest_w: float | None) -> Any:
+        """The price of one second at this power (watts, a number or an array); the aim is least where time times it is.
+
+        ``rest_w``: what the board draws at rest. Raises: InputError if that is needed and not known.
+        """
+        import numpy as np  # the command line parses goals, and starts faster without it
+
+        if self.aim == "time":
+            return np.ones_like(power_w)
+        if self.aim == "energy":
+            return power_w
+        if self.aim == "edp":
+            return np.sqrt(power_w)
+        if self.aim == "cost":
+            return (self.price_per_hour or 0.0) / 3600 + (self.price_per_kwh or 0.0) * power_w / 3.6e6
+        if rest_w is None:
+            raise InputError(
+                "the power at rest is not known",
+                value=self.aim,
+                hint="make a guided profile, which reads it, or use the goal energy",
+            )
+        return np.maximum(power_w - rest_w, LEAST_ABOVE_REST * power_w)
+
+
+TIME: Final = Goal()
+"""The fastest point, whatever it takes: the goal unless another one is asked for."""
+
+
+def parse_share(text: str, *, name: str) -> float:
+    """A share from "5%" or "0.05"; ``name`` is what errors call it. Raises: InputError."""
+    match = _SHARE.fullmatch(text.strip())
+    share = math.nan if match is None else float(match["number"]) / (100 if match["unit"] else 1)
+    return _positive(share, text, name, "a share above zero such as 5% or 0.05")
+
+
+def parse_duration(text: str, *, name: str) -> float:
+    """Seconds from "90s", "30min", "8h" or "2d"; ``name`` is what errors call it. Raises: InputError."""
+    return _positive(
+        _with_unit(_DURATION, _SECONDS, text), text, name, "a time above zero such as 90s, 30min, 8h or 2d"
+    )
+
+
+def parse_energy(text: str, *, name: str) -> float:
+    """Joules from "900J", "200kJ", "1MJ", "50Wh" or "1.2kWh"; ``name`` is what errors call it. Raises: InputError."""
+    allowed = "an energy above zero such as 200kJ, 1.5MJ, 50Wh or 1.2kWh"
+    return _positive(_with_unit(_ENERGY, _JOULES, text), text, name, allowed)
+
+
+def _with_unit(pattern: re.Pattern[str], units: dict[str, float], text: str) -> float:
+    match = pattern.fullmatch(text.strip())
+    return math.nan if match is None else float(match["number"]) * units[match["unit"]]
+
+
+def _positive(value: float, text: str, name: str, allowed: str) -> float:
+    if not 0 < value < math.inf:
+        raise InputError(name, value=text, allowed=allowed)
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
