@@ -119,7 +119,7 @@ def front(plan: Plan, origin: str) -> Figure | None:
     ]
     figure = spec(
         [line(slower, energy, "", "var(--second)", hoverinfo="skip"), *marks],
-        axis("slower than the fastest point (%)", rangemode="tozero"),
+        axis("slower than the fastest point (%)", range=[-0.04 * slower[-1], 1.04 * slower[-1]]),
         axis("energy (% of the fastest point's)"),
     )
     note = "Energy of the whole board, from the profile's mean power. Green: chosen."
