@@ -210,6 +210,8 @@ def _training(records: RecordSet) -> Section:
     items.append(training_charts.power_trace(training) or Note("Power", "The record has no power readings."))
     if training.board_events:
         items.append(training_charts.board_rows(training))
+    if flat := phrases.flat_curve(training):
+        items.append(Note("Learning curve", f"{flat[:1].upper()}{flat[1:]}."))
     items.append(training_charts.evaluations(training) or Note("Metric", "The record has no evaluations."))
     return Section("Training", intro, items)
 

@@ -39,6 +39,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
     ]
     if training:
         parts.append("\n".join(filter(None, (_ending(training), phrases.left_out(training)))))
+        parts += filter(None, [phrases.flat_curve(training)])
         parts += filter(None, [_board(training)])
     parts += [algorithm_table(plan)] if plan.algorithms else []
     parts += [comparison_table(comparison)] if comparison else [_baselines(plan)] if plan.baselines else []
