@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 import wattune
 from wattune.cap import PowerCap
 from wattune.errors import CapError, InputError, OutputError, RecordError, WattuneError, WorkloadError
+from wattune.goal import Goal
 from wattune.job.folder import RunArguments, RunFolder, free_folder
 from wattune.records import Comparison, Plan, ProfileTable, SampleEfficiency, Supply, TrainingRecord
 
@@ -275,6 +276,7 @@ def test_a_comparison_can_be_asked_for_afterwards(finished, tmp_path):
         ({"seed": 1}, "seed"),
         ({"cap_w": PowerCap(4.2, margin_w=0.1)}, "margin_w"),
         ({"strategy": "full"}, "strategy"),
+        ({"goal": "energy"}, "goal"),
     ],
 )
 def test_a_run_is_not_resumed_as_another(finished, changes, expected):
@@ -476,10 +478,14 @@ def test_a_guided_run_probes_and_trains_the_proxy_seldom(tmp_path):
 
 @pytest.mark.slow
 def test_several_clocks_are_profiled_by_a_few_probes_unless_told_otherwise(tmp_path):
-    record = run(tmp_path / "run", device="sim:jetson-tx2", cap_w=9, seeds=None)
+    record = run(tmp_path / "run", device="sim:jetson-tx2", cap_w=9, seeds=None, goal=Goal("energy", max_slowdown=0.05))
     table = ProfileTable.load(tmp_path / "run" / "profile.json")
     assert table.strategy == "guided"
     assert table.cost.probes <= 16
     assert set(record.plan.knobs) == {"clock_mhz", "memory_clock_mhz", "cpu_clock_mhz"}
     assert SampleEfficiency.load(tmp_path / "run" / "efficiency.json").strategy == "pooled"
     assert not record.exceeds_cap
+    assert record.plan.goal == table.guided.goal == Goal("energy", max_slowdown=0.05)
+    assert record.plan.rest_w == table.rest_w < record.plan.power_mean_w
+    fastest = min(one.relative_time for one in record.plan.candidates if one.feasible)
+    assert record.plan.relative_time <= 1.05 * fastest

@@ -10,7 +10,7 @@ from tests.support.planning_tables import board, cell, curve, problems
 from wattune.cap import PowerCap
 from wattune.errors import CapError, InputError, NoFeasiblePoint
 from wattune.goal import TIME, Goal
-from wattune.planning import plan, plan_algorithms
+from wattune.planning import log_step_times, plan, plan_algorithms
 from wattune.records import Plan, ProfileCell, ProfileTable, SampleEfficiency
 from wattune.reporting import phrases
 from wattune.reporting.rule_charts import front
@@ -231,3 +231,13 @@ def test_a_plan_with_a_goal_is_read_back_as_it_was(tmp_path):
 def test_goals_that_cannot_be(arguments):
     with pytest.raises(InputError):
         Goal(**arguments)
+
+
+def test_batch_sizes_are_told_apart_by_what_the_goal_makes_least():
+    profile, limit = board(), PowerCap(6.0).at_sensor(None, None)
+    for goal in (TIME, Goal("energy"), Goal("edp")):
+        costs = log_step_times(profile, limit, goal)
+        for size, (mean, _) in costs.items():
+            cells = [one for one in profile.cells if one.batch_size == size and one.power_peak_w <= 6.0]
+            least = min(one.step_s / size * float(goal.price(one.power_mean_w, None)) for one in cells)
+            assert mean == pytest.approx(math.log(least))

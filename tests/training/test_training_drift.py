@@ -8,11 +8,12 @@ from tests.support import training_runs as made
 from wattune.cap import PowerCap
 from wattune.devices import Fault
 from wattune.errors import Interrupted
+from wattune.goal import Goal
 from wattune.planning import plan as make_plan
 from wattune.profiling import profile
 from wattune.records import EfficiencyPoint, SampleEfficiency, TrainingRecord
 from wattune.training import train
-from wattune.training.plan_drift import Drift
+from wattune.training.plan_drift import Drift, DriftWatch
 
 CAP_W = 4.5
 FOR_EVER = 1e6
@@ -59,6 +60,26 @@ def test_a_board_that_draws_less_is_taken_to_a_higher_clock(plan):
     assert without.replanned == ()
     assert record.time_s < without.time_s
     assert TrainingRecord.parse(record.dump()) == record
+
+
+@pytest.mark.slow
+def test_a_plan_for_energy_is_changed_for_energy(plan):
+    """Of what the cap allows on the board as it is, the setting of least energy, or the fastest within the bound."""
+    table = profile(made.nano(), workload(), reference=False)
+    points = tuple(EfficiencyPoint(batch_size=b, relative_samples=1.0, samples=38400.0) for b in (8, 32))
+    curve = SampleEfficiency(workload="points", reference_batch_size=32, points=points)
+    tight = make_plan(table, curve, cap=PowerCap(CAP_W), goal=Goal("energy"))
+    watch = DriftWatch(made.nano(), tight, 38400)
+    energy_j = {one.knobs: one.predicted_j for one in tight.candidates if one.batch_size == tight.batch_size}
+    least = min(energy_j, key=energy_j.get)
+    assert tight.knobs == least or energy_j[tight.knobs] <= min(
+        one.predicted_j for one in tight.candidates if one.feasible and one.batch_size == tight.batch_size
+    )
+    moved = watch.follow(Drift(1.0, 0.7)) or tight.knobs
+    assert energy_j[moved] == pytest.approx(min(energy_j.values()))
+    bounded = make_plan(table, curve, cap=PowerCap(CAP_W), goal=Goal("energy", max_slowdown=0.05))
+    moved = DriftWatch(made.nano(), bounded, 38400).follow(Drift(1.0, 0.7)) or bounded.knobs
+    assert moved["clock_mhz"] >= bounded.clock_mhz  # nothing slower than what the bound allowed
 
 
 @pytest.mark.slow

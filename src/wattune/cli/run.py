@@ -101,8 +101,8 @@ def run(
 ) -> None:
     """Profile, estimate, plan, train and report, in one folder.
 
-    To resume an interrupted run, give its folder; the other options are remembered. Defaults: 3 seeds, seed 0, no
-    margin.
+    To resume an interrupted run, give its folder; the other options are remembered. Defaults: 3 seeds
+    (with a guided profile as many proxy runs as needed), seed 0, no margin.
 
     \b
     Example:  wattune run --device sim:jetson-nano --cap 4.5W
@@ -151,7 +151,6 @@ def run(
         again += ["--token-file", str(token_file)]
     with resumable(again, folder.arguments_file), shown() as progress:
         if url is None:
-            from wattune.job.resumable_run import SEEDS
             from wattune.job.resumable_run import run as run_job
 
             record = run_job(
@@ -160,7 +159,7 @@ def run(
                 cap_w=asked_cap,
                 goal=asked_goal,
                 output=folder.path,
-                seeds=SEEDS if seeds is None else seeds,
+                seeds=seeds,
                 seed=seed,
                 strategy=strategy,
                 reference=reference,

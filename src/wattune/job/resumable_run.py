@@ -99,7 +99,9 @@ class ResumableRun:
         curve = steps.estimate(
             self.work,
             seeds=None if is_guided else self.arguments.seeds or SEEDS,
-            step_times=planning.log_step_times(table, self.limit(table)) or None if is_guided else None,
+            step_times=planning.log_step_times(table, self.limit(table), self.arguments.goal) or None
+            if is_guided
+            else None,
             algorithm=planning.learns_as(table.algorithm),
             folder=self.folder.proxy_curves,
             processes=self.processes,
@@ -217,7 +219,7 @@ def run(
     cap_w: float | str | PowerCap | None,
     goal: Goal | str = TIME,
     output: str | Path | None = None,
-    seeds: int = SEEDS,
+    seeds: int | None = None,
     seed: int = 0,
     strategy: str | None = None,
     reference: bool | None = None,
@@ -238,8 +240,8 @@ def run(
     ``output`` is a new or empty folder, by default the first free ``wattune-run-N``; with ``resume`` it is the folder
     of a run that was interrupted. ``profile`` is one that was measured before with this device and model, under any
     cap; it is then not measured again. ``seeds``: how often each batch size is trained on the proxy (and with
-    ``compare`` on the target); ``seed``: the seed of the training run. With the ``strategy`` "guided" (the default for
-    several clocks), the proxy is trained only as often as necessary: see ``estimate``, "pooled". ``reference``: also
+    ``compare`` on the target); None: with a guided profile only as often as necessary, see ``estimate``,
+    "pooled"; otherwise 3. ``seed``: the seed of the training run. ``strategy``: see ``profile``. ``reference``: also
     measure the reference workloads, as ``profile`` does. ``algorithm``: which one trains, with its options, as in
     "async-fgd:modules=4"; None is that of the given profile, or backprop.
 

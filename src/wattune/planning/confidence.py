@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from wattune.cap import SensorLimit
+from wattune.goal import TIME, Goal
 from wattune.planning.candidates import fastest, rank
 from wattune.planning.objective import Objective
 from wattune.planning.table import Option, PlanningTable
@@ -115,30 +116,36 @@ LEAST_SD: Final = 0.002
 """Standard deviation of ln(seconds) that a step time has, however long it is measured."""
 
 
-def log_step_times(profile: ProfileTable, limit: SensorLimit) -> dict[int, tuple[float, float]]:
-    """Batch size -> mean and standard deviation of ln(seconds per sample) at its fastest measured point below the cap.
+def log_step_times(profile: ProfileTable, limit: SensorLimit, goal: Goal = TIME) -> dict[int, tuple[float, float]]:
+    """Batch size -> mean and standard deviation of ln(seconds per sample) at its fastest measured point below the cap,
+    or of what another goal makes least, at the point that is best for it. The goal's bound is left out.
 
     A batch size without such a point is left out: it cannot be chosen, so its samples do not matter. Above the fastest
     point of a row, a guided profile may have left out settings that stay under the cap, since no plausible number of
     samples would make them the best: the standard deviation then includes what such a setting might save.
     """
     capped_w = capped_powers(profile, limit.window_s)
-    return _log_times(profile, [cell for cell in profile.measured if limit.allows(capped_w(cell))])
+    return _log_times(profile, [cell for cell in profile.measured if limit.allows(capped_w(cell))], goal)
 
 
-def _log_times(profile: ProfileTable, allowed: Sequence[ProfileCell]) -> dict[int, tuple[float, float]]:
+def _log_times(
+    profile: ProfileTable, allowed: Sequence[ProfileCell], goal: Goal = TIME
+) -> dict[int, tuple[float, float]]:
+    def cost(cell: ProfileCell) -> float:
+        return _seconds(cell) * float(goal.price(_known(cell.power_mean_w), profile.rest_w))
+
     highest = {name: max(cell.knobs[name] for cell in allowed) for name in (allowed[0].knobs if allowed else ())}
     allowed_points = {cell.point for cell in allowed}
     limited_shapes = {cell.shape for cell in profile.measured if cell.point not in allowed_points}
     limited_shapes |= {probe.shape for probe in profile.aborted}
     times: dict[int, tuple[float, float]] = {}
     for size in sorted({cell.batch_size for cell in allowed}):
-        best = min((cell for cell in allowed if cell.batch_size == size), key=_seconds)
+        best = min((cell for cell in allowed if cell.batch_size == size), key=cost)
         sd = _sd(best)
         if profile.strategy == "guided" and best.shape not in limited_shapes:
             left_out = max((math.log(highest[name] / value) for name, value in best.knobs.items()), default=0.0)
             sd = math.hypot(sd, left_out / 2)
-        times[size] = (math.log(_seconds(best)), sd)
+        times[size] = (math.log(cost(best)), sd)
     return times
 
 
