@@ -9,8 +9,9 @@ import pytest
 from tests.support.planning_tables import BATCHES, board
 
 from wattune.cap import PowerCap
+from wattune.goal import Goal
 from wattune.planning import pick, plan
-from wattune.records import Plan, SampleEfficiency
+from wattune.records import Plan, ProfileTable, SampleEfficiency
 from wattune.reporting import phrases, summary
 from wattune.sample_efficiency.choice import pooled_curve
 from wattune.sample_efficiency.posterior import Observation, fit
@@ -107,3 +108,43 @@ def test_runs_that_were_left_out_are_a_note() -> None:
     )
     notes = plan(board(), curve.model_copy(update={"observations": runs}), cap=CAP).notes
     assert any("two clumps" in note for note in notes)
+
+
+def frugal_at(own: int) -> ProfileTable:
+    """A board that takes a hundredth of the power at one batch size, which is then the one of least energy."""
+    table = board()
+    cells = tuple(
+        cell.model_copy(update={"power_mean_w": (cell.power_mean_w or 0) / 100}) if cell.batch_size == own else cell
+        for cell in table.cells
+    )
+    return table.model_copy(update={"cells": cells})
+
+
+def test_an_own_batch_size_is_not_kept_where_only_others_meet_the_deadline() -> None:
+    def deadline(seconds: float) -> Plan:
+        return plan(frugal_at(128), efficiency(128), cap=CAP, goal=Goal("energy", deadline_s=seconds))
+
+    fastest_s = plan(board(), efficiency(None), cap=CAP).predicted_s
+    own_s = plan(board(), efficiency(None), cap=CAP, batch_size=128).predicted_s
+    assert fastest_s is not None
+    assert own_s is not None
+    assert fastest_s < own_s
+    between = deadline(math.sqrt(fastest_s * own_s))
+    assert between.batch_size != 128
+    assert any("your batch size 128 cannot be compared" in note for note in between.notes)
+    assert deadline(1.001 * own_s).batch_size == 128
+
+
+@pytest.mark.parametrize("is_sure", [True, False])
+def test_a_slowdown_is_relative_to_the_own_batch_size_only_while_that_may_be_the_fastest(is_sure: bool) -> None:
+    sd = 0.02 if is_sure else 0.1
+    best = planned(None, sd=sd)
+    own = 128 if is_sure else BATCHES[BATCHES.index(best.batch_size) + 1]
+    curve = efficiency(own, sd=sd)
+    own_s = plan(board(), curve, cap=CAP, batch_size=own).predicted_s
+    assert own_s is not None
+    assert best.predicted_s is not None
+    slowdown = 0.5 * (own_s / best.predicted_s - 1)
+    assert slowdown > 0
+    found = plan(frugal_at(own), curve, cap=CAP, goal=Goal("energy", max_slowdown=slowdown))
+    assert (found.batch_size == own) == (not is_sure)

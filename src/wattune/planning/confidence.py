@@ -55,11 +55,12 @@ def log_costs(objective: Objective) -> dict[int, tuple[float, float]]:
     if objective.goal.is_time:
         return feasible_log_times(objective.table, objective.limit)
     best = {size: objective.best(size) for size in {option.cell.batch_size for option in objective.options}}
-    return {
-        size: (math.log(objective.sample_cost(option)), _sd(option.cell))
-        for size, option in best.items()
-        if option is not None
-    }
+    return {size: log_cost(objective, option) for size, option in best.items() if option is not None}
+
+
+def log_cost(objective: Objective, option: Option) -> tuple[float, float]:
+    """Mean and standard deviation of the logarithm of what the goal makes least, for one sample at this point."""
+    return math.log(objective.sample_cost(option)), _sd(option.cell)
 
 
 def robustness(plan: Plan, tables: Iterable[ProfileTable], efficiency: SampleEfficiency) -> Robustness:

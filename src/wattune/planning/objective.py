@@ -41,6 +41,10 @@ class Objective:
         known = (option for option in self.table.at.values() if option.relative_time is not None)
         return tuple(option for option in known if self.limit.allows(option.capped_w))
 
+    @cached_property
+    def _least_time(self) -> float:
+        return min(map(time_of, self.options))
+
     def value(self, option: Option) -> float:
         """The quantity that the goal makes least: relative time multiplied by the price of a second at the point."""
         return time_of(option) * self._price(option)
@@ -49,11 +53,13 @@ class Objective:
         """The same for one sample instead of the way to the target."""
         return option.step_s / option.cell.batch_size * self._price(option)
 
-    def best(self, batch_size: int | None = None) -> Option | None:
+    def best(self, batch_size: int | None = None, *, in_bound: bool = False) -> Option | None:
         """The best point, or the best of this batch size; None if there is none.
 
         If no point meets the bound, it is the one that comes nearest to it: the fastest for a deadline, the one of
-        least energy for a budget. A slowdown is relative to the fastest of the points that are chosen from.
+        least energy for a budget. A slowdown is relative to the fastest of the points that are chosen from. With
+        ``in_bound`` it is relative to the fastest of all points, and a point that does not meet the bound is not the
+        best.
         """
         if self.goal.is_time:
             rows = self.table.rows
@@ -61,10 +67,16 @@ class Objective:
         options = [one for one in self.options if batch_size is None or one.cell.batch_size == batch_size]
         if not options:
             return None
-        if within := self._within(options):
+        if within := self._within(options, fastest=self._least_time if in_bound else None):
             return min(within, key=lambda option: (self.value(option), rank(option)))
+        if in_bound:
+            return None
         key = energy_of if self.goal.energy_j is not None else time_of
         return min(options, key=lambda option: (key(option), rank(option)))
+
+    def meets(self, option: Option) -> bool:
+        """Check if a point under the cap meets the bound, a slowdown being relative to the fastest of all points."""
+        return bool(self._within([option], fastest=self._least_time))
 
     def check(self, pick: Option) -> None:
         """Check that the pick meets a deadline. Raises: NoFeasiblePoint with the earliest time."""
@@ -86,7 +98,7 @@ class Objective:
         """The reason why a point under the cap is not the chosen one; None if it is."""
         if self.goal.is_time or option.relative_time is None or option.point == pick.point:
             return why_slower(option, pick)
-        if not self._within([option], fastest=min(map(time_of, self.options))):
+        if not self.meets(option):
             return self._why_beyond(option)
         ratio = (self.value(option) / self.value(pick)) ** self.goal.exponent
         more = _MORE[self.goal.aim]
@@ -124,7 +136,7 @@ class Objective:
 
     def _why_beyond(self, option: Option) -> str:
         if self.goal.max_slowdown is not None:
-            ratio = time_of(option) / min(map(time_of, self.options))
+            ratio = time_of(option) / self._least_time
             return f"{ratio:.2f} x slower than the fastest point"
         if self.goal.deadline_s is not None:
             return f"takes {self._seconds(option):.4g} s, over the deadline"
