@@ -31,6 +31,7 @@ from benchmarks.timing import keep
 from wattune.cap import PowerCap
 from wattune.devices.replay import Noise, ReplayDevice
 from wattune.errors import InputError
+from wattune.goal import TIME, Goal
 from wattune.point import Knobs
 from wattune.profiling import profile
 from wattune.records import ProfileCell, ProfileTable, provenance
@@ -131,7 +132,7 @@ class Outcome:
 Strategy = Callable[[Recording, float, int], Outcome]
 
 
-def ours(recording: Recording, cap_w: float, seed: int) -> Outcome:
+def ours(recording: Recording, cap_w: float, seed: int, goal: Goal = TIME) -> Outcome:
     """A guided profile of the three clocks, as `wattune profile --device replay:` makes it."""
     device = ReplayDevice(recording.table(), Noise(NOISE.relative, NOISE.period_s, seed))
     moments = [time.process_time()]
@@ -140,6 +141,7 @@ def ours(recording: Recording, cap_w: float, seed: int) -> Outcome:
         None,
         limit=PowerCap(cap_w).at_sensor(None, device.sensor.window_s),
         strategy="guided",
+        goal=goal,
         progress=lambda *_: moments.append(time.process_time()),
     )
     assert table.guided is not None
@@ -234,7 +236,8 @@ STRATEGIES: dict[str, Strategy] = {
 def score(recording: Recording, cap_w: float, outcome: Outcome) -> dict[str, Any]:
     """One case by the truth. A pick above the cap counts as the next lower GPU clock that is not: the guard's."""
     truth, pick = recording.truth, outcome.pick
-    runnable = math.inf if pick is None else _guarded_s(recording, cap_w, pick)
+    runs_at = None if pick is None else guarded(recording, cap_w, pick)
+    runnable = math.inf if runs_at is None else runs_at.step_s
     over = [truth[knobs].power_w / cap_w - 1 for knobs in outcome.probed]
     return {
         "regret": runnable / recording.best_s(cap_w) - 1,
@@ -247,15 +250,16 @@ def score(recording: Recording, cap_w: float, outcome: Outcome) -> dict[str, Any
     }
 
 
-def _guarded_s(recording: Recording, cap_w: float, pick: Knobs) -> float:
+def guarded(recording: Recording, cap_w: float, pick: Knobs) -> Figures | None:
+    """The truth at the fastest setting under the cap with at most the pick's GPU clock, the other clocks held."""
     below = [
-        recording.truth[knobs].step_s
-        for knobs in recording.truth
+        true
+        for knobs, true in recording.truth.items()
         if knobs["clock_mhz"] <= pick["clock_mhz"]
         and all(knobs[name] == pick[name] for name in NAMES[1:])
-        and recording.truth[knobs].power_w <= cap_w
+        and true.power_w <= cap_w
     ]
-    return min(below, default=math.inf)
+    return min(below, default=None)
 
 
 def best_constant(recordings: Sequence[Recording], caps: int) -> dict[str, float]:

@@ -375,6 +375,69 @@ def decisions_gpus() -> str:
     return "\n".join(lines) + "\n"
 
 
+def decisions_goals() -> str:
+    """What planning for energy or the energy-delay product saves on real GPUs."""
+    lines = [
+        "| cases | goal | way | the default takes of it: by cases, equal weight, worst | times the energy | "
+        "times as fast | loses (beyond the judge's error) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    data = read("decisions")["goals"]
+    for name, part in {"as recorded": data, "without the marked runs": data["clean"]}.items():
+        for goal in ("energy", "edp"):
+            for way, one in part["over default"][goal].items():
+                lines.append(
+                    f"| {name} ({part['cases']}) | {goal} | {way} | {one['geometric_mean']:.2f}, "
+                    f"{one['equal_weight']:.2f}, {one['worst']:.2f} | {1 / one['energy']:.2f} | {one['time']:.2f} | "
+                    f"{percent(one['loses'])} ({percent(one['loses_surely'])}) |"
+                )
+    return "\n".join(lines) + "\n"
+
+
+def decisions_slowdown() -> str:
+    """Energy and time with a slowdown of 5% at most, on each pair of GPU and workload."""
+    data = read("decisions")["goals"]["slowdown"]
+    groups = list(data["ours"]["over the fastest"]["by_group"])
+    lines = [
+        "| way | relative to | mean of six | " + " | ".join(map(gpu_workload, groups)) + " | cases over 5% slower |",
+        "|---|---|---|" + "---|" * (len(groups) + 1),
+    ]
+    for way, both in data.items():
+        for beside, words in (("over the fastest", "the fastest point"), ("over its own for time", "its own for time")):
+            one = both[beside]
+            if way == "best of all" and beside != "over the fastest":
+                continue  # its own pick for time is the fastest point
+            shown = " | ".join(
+                f"{signed(at['energy'])} / {signed(at['time'])}" for at in (one, *one["by_group"].values())
+            )
+            lines.append(f"| {way} | {words} | {shown} | {percent(one['slower_than_allowed'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def signed(share: float) -> str:
+    """A share in percent with its sign."""
+    return f"{100 * share:+.1f}%"
+
+
+def decisions_tx2() -> str:
+    """Guided profiling for the least energy on a recorded Jetson TX2."""
+    lines = [
+        "| way | more energy than the best: mean, ninth decile, worst | slower than the fastest | probes (most) | "
+        "probes over the cap (by more than 1%) | worst | picks over |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, one in read("decisions")["goals"]["tx2"].items():
+        regret = ", ".join(percent(one[f"energy_regret{what}"]) for what in ("", "_p90", "_worst"))
+        probed = (
+            f"{one['probes']:.1f} ({one['probes_most']}) | {one['probes_over']} ({one['probes_over_by_1_percent']}) | "
+            f"{percent(one['worst_over'])} | {one['picks_over']} of {one['cases']}"
+            if "probes" in one
+            else "- | - | - | -"
+        )
+        lines.append(f"| {name} | {regret} | {percent(one['time'])} | {probed} |")
+    return "\n".join(lines) + "\n"
+
+
 def decisions_limits() -> str:
     """A power limit equal to the cap, beside the one that is planned."""
     lines = [
@@ -397,7 +460,7 @@ REACHED = {"aim": "aim met", "must": "requirement met", "missed": "missed"}
 def decisions() -> str:
     """The figures of the decisions, each beside its goal."""
     lines = ["| figure | measured | required | aim | result |", "|---|---|---|---|---|"]
-    for one in read("decisions")["goals"]["figures"]:
+    for one in read("decisions")["targets"]["figures"]:
         shown = [percent(one[key]) if one["share"] else f"{one[key]:g}" for key in ("measured", "must", "aim")]
         lines.append(f"| {one['figure']} | {' | '.join(shown)} | {REACHED[one['reached']]} |")
     return "\n".join(lines) + "\n"
@@ -622,8 +685,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "contributed": contributed,
     "decisions": decisions,
     **{f"decisions_{part}": ways(part) for part in ("profiling", "pipeline")},
+    "decisions_goals": decisions_goals,
     "decisions_gpus": decisions_gpus,
     "decisions_limits": decisions_limits,
+    "decisions_slowdown": decisions_slowdown,
+    "decisions_tx2": decisions_tx2,
     "gpus": gpus,
     "headline": headline,
     "jetsons": jetsons,

@@ -13,6 +13,8 @@ import torch
 from benchmarks.decisions import (
     command,
     efficiency_part,
+    energy_goals,
+    energy_probing,
     estimators,
     fresh_runs,
     goals,
@@ -383,6 +385,86 @@ def test_traces_are_split_and_judged_on_the_other_trainings(tmp_path: Path) -> N
     assert "equal weight" in tables.real_gpus(figures)
 
 
+def recorded_gpu(folder: Path, *, epochs: dict[int, int]) -> None:
+    """A GPU at three limits. At 120 W an epoch takes 4 % longer than at 200 W, and at 60 W twice as long; batch sizes
+    16 and 64 draw their limit, and 256 an eighth less. All runs with a batch size take about these epochs."""
+    slower = {200: 1.0, 120: 1.04, 60: 2.0}
+    power = ["dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"]
+    power += [
+        f"movielens-1m,net,{b},adam,{w},{10 * slow},{w * (0.875 if b == 256 else 1)}"
+        for b in (16, 64, 256)
+        for w, slow in slower.items()
+    ]
+    (folder / "summary_power_gpu.csv").write_text("\n".join(power) + "\n")
+    lines = ["dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch"]
+    for size, count in epochs.items():
+        lines += [f"movielens-1m,net,{size},adam,1e-3,{run},0.5,{count + run % 2}" for run in range(8)]
+    (folder / "summary_train.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_energy_is_planned_on_some_trainings_and_judged_on_the_others(tmp_path: Path) -> None:
+    # The default of this data set is 1024, so the own batch size is 256, which needs twice the epochs of the best.
+    recorded_gpu(tmp_path, epochs={16: 400, 64: 200, 256: 400})
+    rows = energy_goals.cases(tmp_path)
+    picks = {(row["way"], row["goal"]): (row["batch_size"], row["limit_w"]) for row in rows}
+    for way in ("ours", "ours, no own batch size", "best of all"):
+        assert picks[way, "time"] == (64, 200)
+        assert picks[way, "energy"] == (64, 60)  # 2 x 60 W is less than 1.04 x 120 W
+        assert picks[way, "edp"] == (64, 120)
+        assert picks[way, "slowdown"] == (64, 120)
+    figures = energy_goals.summary(rows)
+    assert figures["cases"] == traces.SPLITS
+    energy = figures["over default"]["energy"]
+    assert energy["ours"]["geometric_mean"] == pytest.approx(2 * 0.875 * 200 / (2 * 60), rel=0.01)
+    assert energy["ours"]["time"] == pytest.approx(1.0, rel=0.01)
+    alone = energy["default batch, limit of least energy"]
+    assert alone["geometric_mean"] == pytest.approx(200 / (2 * 60), rel=0.01)
+    edp = figures["over default"]["edp"]["ours"]
+    assert edp["geometric_mean"] == pytest.approx(4 * 0.875 * 200 / (1.04**2 * 120), rel=0.01)
+    bounded = figures["slowdown"]["ours"]["over the fastest"]
+    assert bounded["energy"] == pytest.approx(1.04 * 120 / 200 - 1, abs=1e-4)
+    assert bounded["time"] == pytest.approx(0.04, abs=1e-4)
+    assert bounded["slower_than_allowed"] == 0.0
+    judged = {**figures, "tx2": {}}
+    json.dumps(judged, allow_nan=False)
+    assert "energy: ours" in tables.goals(judged)
+    assert [goal.row({"goals": judged})["reached"] for goal in goals.ENERGY_GOALS] == ["aim", "aim", "aim"]
+
+
+def test_an_own_batch_size_that_may_take_less_energy_is_kept(tmp_path: Path) -> None:
+    recorded_gpu(tmp_path, epochs={16: 400, 64: 200, 256: 229})  # 64 takes a thousandth less energy
+    rows = energy_goals.cases(tmp_path)
+    assert {row["batch_size"] for row in rows if (row["way"], row["goal"]) == ("ours", "energy")} == {256}
+    assert energy_goals.summary(rows)["over default"]["energy"]["ours"]["loses"] == 0.0
+
+
+def test_a_task_whose_trainings_never_reach_the_target_in_our_half_fails() -> None:
+    card = energy_goals.Card("gpu", {(16, 100): 10.0, (64, 100): 8.0}, {(16, 100): 90.0, (64, 100): 95.0})
+    missed = {size: [Run(30.0, False), Run(30.0, False)] for size in (16, 64)}
+    split = traces.Split(traces.Task("a", "adam"), 0.5, 0, missed, {16: 20.0, 64: 20.0}, {16: 0.1, 64: 0.1})
+    picks = energy_goals._picks(card, split)
+    assert {picks["ours", goal] for goal in energy_goals.GOALS} == {None}
+    assert picks["best of all", "energy"] == (64, 100)
+
+
+def test_guided_profiling_for_energy_takes_less_of_it_than_for_the_time(tmp_path: Path) -> None:
+    # Power rises steeply with the GPU's clock, and time falls with all clocks, of which the GPU's matters most.
+    clocks = [(cpu, gpu, memory) for cpu in (400, 800) for gpu in (200, 400, 600, 800) for memory in (400, 800)]
+    table = {}
+    for cpu, gpu, memory in clocks:
+        step_s = 40 / cpu + 100 / gpu + 40 / memory
+        power_w = 1 + cpu / 800 + memory / 800 + 8 * (gpu / 800) ** 3
+        table[f"{cpu * 1000},{gpu * 1000000},{memory * 1000000}"] = (step_s, step_s * power_w)
+    for name in ("CIFAR10", "ImageNet", "IMDB"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(table))
+    figures = energy_probing.summary(energy_probing.cases(tmp_path, caps=2))
+    assert figures["goal energy"]["cases"] == 6
+    assert figures["goal energy"]["energy_regret"] < figures["goal time"]["energy_regret"]
+    assert figures["goal energy"]["time"] > figures["goal time"]["time"]
+    assert figures["goal energy"]["probes_most"] <= 16
+    json.dumps(figures, allow_nan=False)
+
+
 def test_a_job_that_waits_for_data_may_have_a_higher_limit_than_its_cap(tmp_path: Path) -> None:
     def written(name: str, gpus: int, drawn_w: dict[int, float], seconds: dict[int, float]) -> None:
         head = ["start_time", "window_name", "elapsed_time", *(f"gpu{gpu}_energy" for gpu in range(gpus))]
@@ -411,7 +493,7 @@ def test_a_run_that_was_censored_far_out_raises_no_warning() -> None:
     assert 99 < sweeps.truth({4: [*near, Run(3000, False)], 8: near})[4] < 3100
 
 
-@pytest.mark.parametrize("arguments", [["wrong"], ["train"], ["gpus"], ["limits"], ["train", "gpus"]])
+@pytest.mark.parametrize("arguments", [["wrong"], ["train"], ["goals"], ["gpus"], ["limits"], ["train", "gpus"]])
 def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         command.main(arguments)

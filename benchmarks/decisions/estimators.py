@@ -69,13 +69,14 @@ class Bank:
 
 
 class Decision(NamedTuple):
-    """The batch size (None if there is no choice), and the basis of the decision for ours."""
+    """The batch size (None if there is no choice), and the basis of the decision for ours; ``seen``: its runs."""
 
     batch_size: int | None
     expected_regret: float | None = None
     curve: CurvePosterior | None = None
     reason: str = ""
     step_s: tuple[float, ...] = ()
+    seen: tuple[Observation, ...] = ()
 
 
 def ours(
@@ -114,9 +115,9 @@ def ours(
     if not any(run.reached for run in seen):
         # Only one batch size can be best, so nothing was trained; or no run reached the target.
         best = min(logs, key=lambda one: logs[one][0] + float(design.posterior.mean[sizes.index(one)]))
-        return Decision(best, None, design.posterior, design.reason, tuple(steps))
+        return Decision(best, None, design.posterior, design.reason, tuple(steps), tuple(seen))
     choice = choose(design.posterior, logs, own=own)
-    return Decision(choice.best, choice.expected_regret, design.posterior, design.reason, tuple(steps))
+    return Decision(choice.best, choice.expected_regret, design.posterior, design.reason, tuple(steps), tuple(seen))
 
 
 def _spacing(run: Run, spacing: float) -> float:

@@ -164,6 +164,58 @@ def power_limits(figures: dict[str, Any]) -> str:
     return table(("limit equal to the cap", "GPUs", "times as long", "times the energy", "over the cap"), lines)
 
 
+def goals(figures: dict[str, Any]) -> str:
+    """Tables for the goals other than the time: what they save, a bounded slowdown, and guided profiling."""
+    parts = {"as recorded": figures, "clean": figures["clean"]}
+    probing = [
+        (
+            name,
+            *(percent(one[f"energy_regret{what}"], 2) for what in ("", "_p90", "_worst")),
+            percent(one["time"]),
+            f"{one['probes']:.1f} ({one['probes_most']})" if "probes" in one else "-",
+            f"{one['probes_over']} ({one['probes_over_by_1_percent']})" if "probes" in one else "-",
+            percent(one.get("worst_over")),
+            str(one.get("picks_over", "-")),
+        )
+        for name, one in figures["tx2"].items()
+    ]
+    head = ("TX2", "more energy", "p90", "worst", "slower", "probes", "over (by 1 %)", "worst", "picks over")
+    return "\n\n".join(
+        [*(f"{name}: {part['cases']} cases\n\n{_saved(part)}" for name, part in parts.items()), table(head, probing)]
+    )
+
+
+def _saved(figures: dict[str, Any]) -> str:
+    saved = [
+        (
+            f"{goal}: {way}",
+            *(f"{one[what]:.3f}" for what in ("geometric_mean", "equal_weight", "worst", "energy", "time")),
+            percent(one["loses"]),
+            percent(one["loses_surely"]),
+            str(one["failed"]),
+        )
+        for goal, by_way in figures["over default"].items()
+        for way, one in by_way.items()
+    ]
+    bounded = {f"{way}, {beside}": one for way, both in figures["slowdown"].items() for beside, one in both.items()}
+    groups = list(next(iter(bounded.values()))["by_group"])
+    slowdown = [
+        (
+            name,
+            *(f"{percent(at['energy'])} / {percent(at['time'])}" for at in (one, *one["by_group"].values())),
+            percent(one["slower_than_allowed"], 0),
+        )
+        for name, one in bounded.items()
+    ]
+    head = ("over the default, at least", "by cases", "equal weight", "worst", "energy", "time", "loses", "surely", "-")
+    return "\n\n".join(
+        [
+            table(head, saved),
+            table(("energy / time, 5 % slower at most", "mean", *groups, "slower"), slowdown),
+        ]
+    )
+
+
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Text table, the first column left-aligned, the others right-aligned."""
     widths = [max(len(line[place]) for line in (head, *lines)) for place in range(len(head))]
@@ -194,8 +246,8 @@ def apart(figures: dict[str, Any]) -> str:
     )
 
 
-def goals(figures: dict[str, Any]) -> str:
-    """Table of the goals and the measured figures."""
+def targets(figures: dict[str, Any]) -> str:
+    """Table of the targets and the measured figures."""
     lines = [
         (
             one["figure"],
@@ -210,6 +262,7 @@ def goals(figures: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "efficiency": efficiency,
+    "goals": goals,
     "gpus": real_gpus,
     "limits": power_limits,
     "pipeline": pipeline,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,14 +67,14 @@ RecordedRuns = dict[tuple[Task, float], dict[int, list[Run]]]
 """(task, target) -> batch size -> epochs of each recorded run."""
 
 
-def read_times(folder: Path) -> Times:
-    """Read all tables of times and powers in the folder."""
+def read_times(folder: Path, column: str = "time_per_epoch") -> Times:
+    """Read all tables of times and powers in the folder; ``column``: "average_power" for the mean watts instead."""
     times: Times = {}
     for path in sorted(folder.glob("summary_power_*.csv")):
         for row in _rows(path):
             key = path.stem.removeprefix("summary_power_"), Task(row["dataset"], row["optimizer"])
             limit = times.setdefault(key, {}).setdefault(int(float(row["power_limit"])), {})
-            limit[int(row["batch_size"])] = float(row["time_per_epoch"])
+            limit[int(row["batch_size"])] = float(row[column])
     return times
 
 
@@ -115,30 +115,54 @@ def cases(folder: Path) -> list[dict[str, Any]]:
 
     Cases with marked runs occur twice: ``data`` is "recorded" with them, "clean" without, and "both" for the others.
     """
-    times, marked = read_times(folder), {dataset for dataset, _, _ in MARKED}
+    times = read_times(folder)
+    return [row | {"data": data} for data, runs in by_recipe(folder).items() for row in _cases(times, runs)]
+
+
+def by_recipe(folder: Path) -> dict[str, RecordedRuns]:
+    """The runs by ``data``: "both" of data sets without marked runs; of the others "recorded", and "clean" of them."""
+    marked = {dataset for dataset, _, _ in MARKED}
     recorded, clean = read_runs(folder), read_runs(folder, clean=True)
-    parts = {
+    return {
         "both": {key: runs for key, runs in recorded.items() if key[0].dataset not in marked},
         "recorded": {key: runs for key, runs in recorded.items() if key[0].dataset in marked},
         "clean": {key: runs for key, runs in clean.items() if key[0].dataset in marked},
     }
-    return [row | {"data": data} for data, runs in parts.items() for row in _cases(times, runs)]
+
+
+class Split(NamedTuple):
+    """The runs of a task to a target, split in two: ``ours`` to choose by, and what the others say.
+
+    ``true``, ``error``: batch size -> median epochs, and the standard error of their logarithm.
+    """
+
+    task: Task
+    target: float
+    number: int
+    ours: dict[int, list[Run]]
+    true: dict[int, float]
+    error: dict[int, float]
+
+
+def splits(runs_by_target: RecordedRuns) -> Iterator[Split]:
+    """Every split of the runs to every target that two batch sizes reach, the fastest not too soon."""
+    for (task, target), runs in sorted(runs_by_target.items()):
+        for number in range(SPLITS):
+            ours, judging = halves(runs, random.Random(f"{task} {target} {number}"))
+            true, error = truth(judging), errors(judging)
+            if sum(map(math.isfinite, true.values())) >= 2 and min(true.values()) >= FEWEST_EPOCHS:
+                yield Split(task, target, number, ours, true, error)
 
 
 def _cases(times: Times, runs_by_target: RecordedRuns) -> Iterator[dict[str, Any]]:
-    for (task, target), runs in sorted(runs_by_target.items()):
-        for split in range(SPLITS):
-            ours, judging = halves(runs, random.Random(f"{task} {target} {split}"))
-            true, error = truth(judging), errors(judging)
-            if sum(map(math.isfinite, true.values())) < 2 or min(true.values()) < FEWEST_EPOCHS:
-                continue
-            for (gpu, of), limits in times.items():
-                for limit_w, seconds in limits.items() if of == task else ():
-                    epoch_s = {size: seconds[size] for size in true if size in seconds}
-                    if sum(math.isfinite(true[size]) for size in epoch_s) < 2:
-                        continue
-                    place = {"gpu": gpu, "dataset": task.dataset, "target": target, "limit_w": limit_w, "split": split}
-                    yield from _case(place, {size: ours[size] for size in epoch_s}, epoch_s, true, error)
+    for task, target, split, ours, true, error in splits(runs_by_target):
+        for (gpu, of), limits in times.items():
+            for limit_w, seconds in limits.items() if of == task else ():
+                epoch_s = {size: seconds[size] for size in true if size in seconds}
+                if sum(math.isfinite(true[size]) for size in epoch_s) < 2:
+                    continue
+                place = {"gpu": gpu, "dataset": task.dataset, "target": target, "limit_w": limit_w, "split": split}
+                yield from _case(place, {size: ours[size] for size in epoch_s}, epoch_s, true, error)
 
 
 def halves(runs: dict[int, list[Run]], draw: random.Random) -> tuple[dict[int, list[Run]], dict[int, list[Run]]]:
@@ -199,8 +223,12 @@ def _largest(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> De
 
 
 def _default(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
-    """Choose the default, or the recorded batch size that is nearest to it."""
-    return Decision(min(epoch_s, key=lambda size: abs(math.log(size / DEFAULTS.get(place["dataset"], max(epoch_s))))))
+    return Decision(default_size(epoch_s, place["dataset"]))
+
+
+def default_size(sizes: Collection[int], dataset: str) -> int:
+    """The default of the data set's recipe, or the recorded batch size that is nearest to it."""
+    return min(sizes, key=lambda size: abs(math.log(size / DEFAULTS.get(dataset, max(sizes)))))
 
 
 def _zeus(jobs: int) -> Way:
@@ -260,11 +288,11 @@ def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "runs_max": max(row["runs"] for row in some),
         }
     for name in ("default batch", "largest batch", "fewest samples, all runs", "constant r", "raw means, all runs"):
-        results["gain"][name] = _gain(ways["ours"], ways[name])
+        results["gain"][name] = gain(ways["ours"], ways[name])
     oracle = [row | {"cost": row["best"], "error": 0.0} for row in ways["ours"]]
-    results["best of all over default batch"] = _gain(oracle, ways["default batch"])
+    results["best of all over default batch"] = gain(oracle, ways["default batch"])
     for name in ("ours, careful", "ours, no own batch size"):
-        results[f"{name} over default batch"] = _gain(ways[name], ways["default batch"])
+        results[f"{name} over default batch"] = gain(ways[name], ways["default batch"])
     results["paid back"] = _paid_back(ways["ours"], ways["default batch"])
     ours = ways["ours"]
     inside = [(one, row["group"]) for row in ours for one in row["covered"]]
@@ -297,8 +325,8 @@ def _by_group(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def _gain(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Time of theirs relative to ours; methods that never reach the target are counted separately."""
+def gain(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Cost of theirs relative to ours; methods that never reach the target are counted separately."""
     apart = [
         (other["cost"] / own["cost"], own, math.hypot(own["error"], other["error"]))
         for own, other in zip(ours, theirs, strict=True)
