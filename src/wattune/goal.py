@@ -78,6 +78,11 @@ class Goal:
         return self == TIME
 
     @property
+    def has_bound(self) -> bool:
+        """True if not every point will do, however little the aim is there."""
+        return any(bound is not None for bound in (self.max_slowdown, self.deadline_s, self.energy_j))
+
+    @property
     def exponent(self) -> int:
         """The power of ``price`` times time that the aim is."""
         return 2 if self.aim == "edp" else 1

@@ -55,9 +55,9 @@ def profile(
     Neither weights nor data of the workload are read, and no step is executed if the device does not execute any.
 
     The guided strategy sets every knob that the device offers, the others those that it has (``device.knobs``). It
-    measures at most 16 times, where that tells most of the time to the target, then of the ``goal``: ``efficiency``
-    says how many samples each batch size needs, and without it what is usual. ``strict``: it probes nothing that might
-    be above the cap by all that is known, at the price of about one clock.
+    measures at most 16 times, where that tells most of what the ``goal`` makes least: ``efficiency`` says how many
+    samples each batch size needs, and without it what is usual. ``strict``: it probes nothing that might be above the
+    cap by all that is known, at the price of about one clock.
 
     ``reference``: also measure the peak power of the reference workloads at every clock, or up to the cap. That is
     needed once for a device, so its cost stands apart from the profile's, in the reference set. It serves the rules

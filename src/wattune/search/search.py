@@ -51,8 +51,8 @@ class Search:
     ``wattune.devices.Sensor``; if its noise is unknown (0), it is estimated from the readings. ``cap_window_s``: the
     cap is on the mean power over this time, and the peaks that ``tell`` is given are those of that mean; None: it is on
     every reading. ``manner``: how careful the search is, and what a probe costs. ``goal``: what the best point is;
-    with another one than the time the search is for the fastest point first, since a bound and every saving are
-    relative to it. ``rest_w``: power at rest, for a goal above it. ``volts``: setting -> voltage, if that is known.
+    with a bound the search is for the fastest point first, which may be needed and which a slowdown is relative to.
+    ``rest_w``: power at rest, for a goal above it. ``volts``: setting -> voltage, if that is known.
 
     ``tell`` is for probes, and for any stretch of training at the current point as well: the more readings there are,
     the closer to the cap the search can go.
@@ -160,8 +160,8 @@ class Search:
         self._worth = 0.0
         if not self._seen:
             return self._beginning()
-        found = values(self._options())
-        if found.point is None and not self._goal.is_time:
+        found = values(self._options(TIME if self._goal.has_bound else self._goal))
+        if found.point is None and self._goal.has_bound:
             found = values(self._options(self._goal))
         self._worth = found.worth
         if found.point is None:
