@@ -29,6 +29,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.errors import InputError, SafetyStop
+from wattune.goal import Goal
 from wattune.integrations.lightning import PowerCapCallback
 from wattune.online import capped
 from wattune.point import Knobs
@@ -318,6 +319,14 @@ def test_the_loader_may_come_from_the_module_and_change():
     fit_alone(module, cap, reload_dataloaders_every_n_epochs=1)
     assert len(module.numbers) == cap.record.samples == 160 + 320 + 480
     assert cap.record.passes == 3
+
+
+def test_a_goal_is_searched_for():
+    cap = PowerCapCallback(CAP_W, goal="edp", device=slow())
+    fit(Module(), cap, max_epochs=2)
+    assert cap.record.goal == Goal("edp")
+    with pytest.raises(InputError, match="goal"):
+        PowerCapCallback(CAP_W, goal="joy")
 
 
 def test_it_logs_through_the_logger_of_the_user(tmp_path):

@@ -11,7 +11,7 @@ from tests.support.live_board import live, wait_for
 from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback
 
-from wattune import InputError, SafetyStop, open_device
+from wattune import Goal, InputError, SafetyStop, open_device
 from wattune.integrations.transformers import STATE_NAME, attach
 
 NANO, CAP_W = "sim:jetson-nano", 4.6
@@ -98,6 +98,15 @@ def test_the_trainer_is_afterwards_as_it_was(tmp_path):
     assert capped.point is None
     made.train()  # and again
     assert capped.record.samples == 64
+
+
+def test_a_goal_is_searched_for(tmp_path):
+    made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(64))
+    capped = attach(made, device=NANO, cap_w=CAP_W, goal="edp")
+    made.train()
+    assert capped.record.goal == Goal("edp")
+    with pytest.raises(InputError, match="goal"):
+        attach(tiny_models.trainer(tmp_path, tiny_models.model(), []), device=NANO, cap_w=CAP_W, goal="joy")
 
 
 def test_without_a_cap_it_chooses_the_fastest(tmp_path):

@@ -82,6 +82,7 @@ def test_without_a_cap_the_fastest_is_found_and_with_one_the_fastest_that_keeps_
     assert chosen.power_peak_w <= 4.5
     assert fastest < chosen.step_s < 3 * fastest
     assert "chosen from" in session.explain()
+    assert "energy" in session.explain()  # what a slower point would save, or that none would save much
 
 
 @pytest.mark.slow

@@ -24,12 +24,14 @@ from lightning.pytorch.callbacks import Callback
 from wattune.cap import PowerCap
 from wattune.devices import Device
 from wattune.errors import SensorError
+from wattune.goal import TIME, Goal
 from wattune.integrations.lightning_calendar import Calendar, trainer_state
 from wattune.integrations.lightning_loader import LightningBatches
 from wattune.integrations.lightning_setup import LoaderSource, check_trainer, set_fit_check
 from wattune.integrations.lightning_step import LightningStep, division, division_from
 from wattune.online import Session, capped
 from wattune.online.batch_shapes import batch_sizes as sizes_of
+from wattune.online.capped import session_goal
 from wattune.online.sample_model import opened_curve
 from wattune.online.session_run import run_state
 from wattune.records import SampleEfficiency, SessionRecord
@@ -49,6 +51,7 @@ class PowerCapCallback(Callback):
         self,
         cap_w: float | str | PowerCap | None,
         *,
+        goal: Goal | str = TIME,
         device: str | Device = "auto",
         keep_recipe: bool = False,
         efficiency: SampleEfficiency | str | Path | None = None,
@@ -62,6 +65,7 @@ class PowerCapCallback(Callback):
         self._options: dict[str, Any] = {
             "device": device,
             "cap_w": PowerCap.of(cap_w),
+            "goal": session_goal(goal),
             "record": record,
             "seed": seed,
         }

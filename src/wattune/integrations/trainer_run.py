@@ -46,7 +46,7 @@ class TrainerRun:
         self.figures: dict[OperatingPoint, LongestRowFigures] = {}
         self.tokens = TokenTimes(device, self.passes.batch, self.passes.main)
         self._trainer = trainer
-        self._limit = limit
+        self._limit, self._goal = limit, options.goal
         self._rows = [self.start]
         self._samples_left = float(max(1, state.max_steps - state.global_step) * self.start.batch)
         self._longest = LongestRow(self.passes.main, getattr(loader, "collate_fn", None))
@@ -172,6 +172,7 @@ class TrainerRun:
             period_s=sensor.period_s,
             settle_s=sensor.settle_s,
             cap_window_s=self._limit.window_s,
+            goal=self._goal,
         )
         search.tokens, search.bursts, search.figures = self.tokens, self._bursts.peaks, self.figures
         return search

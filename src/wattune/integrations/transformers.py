@@ -21,8 +21,10 @@ from wattune.cap import PowerCap, SensorLimit
 from wattune.devices import Device, open_device
 from wattune.errors import InputError, RecordError, SafetyStop
 from wattune.files import read_json, write_json
+from wattune.goal import TIME, Goal
 from wattune.integrations.row_groups import Inputs
 from wattune.integrations.trainer_run import TrainerRun
+from wattune.online.capped import session_goal
 from wattune.online.interrupts import Shield
 from wattune.online.session import Session, SessionOptions
 from wattune.online.session_run import run_state
@@ -44,6 +46,7 @@ def attach(
     *,
     device: str | Device = "auto",
     cap_w: float | str | PowerCap | None,
+    goal: Goal | str = TIME,
     record: str | os.PathLike[str] | None = None,
     seed: int = 0,
 ) -> Capped:
@@ -51,18 +54,18 @@ def attach(
 
     The recipe stays: each optimizer step takes ``per_device_train_batch_size * gradient_accumulation_steps`` rows, in
     the order of the Trainer's own loader. Clock and micro-batch are chosen while it trains. ``cap_w``,
-    ``device`` and ``record`` are as in ``wattune.capped``. Call it once, when the Trainer is made.
+    ``goal``, ``device`` and ``record`` are as in ``wattune.capped``. Call it once, when the Trainer is made.
 
     Raises: InputError for a Trainer that spans several processes or GPUs or chooses its batch size itself; DeviceError.
     """
     _check(trainer)
-    cap = PowerCap.of(cap_w)
+    cap, asked_goal = PowerCap.of(cap_w), session_goal(goal)
     board = open_device(device, seed=seed) if isinstance(device, str) else device
     if board is not device:
         weakref.finalize(trainer, board.close)
     check_limit(board, cap.max_temp_c)
     limit = cap.at_sensor(board.supply, board.sensor.window_s)
-    capped = Capped(trainer, board, SessionOptions(cap, seed=seed), limit, path=record)
+    capped = Capped(trainer, board, SessionOptions(cap, asked_goal, seed=seed), limit, path=record)
     trainer.add_callback(capped)
     return capped
 

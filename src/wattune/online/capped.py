@@ -77,7 +77,7 @@ def capped(
     if not isinstance(optimizer, Optimizer):
         raise InputError("optimizer", value=type(optimizer).__name__, allowed="an optimizer of torch")
     _check_parameters(model, optimizer)
-    cap, asked_goal = PowerCap.of(cap_w), _session_goal(goal)  # a malformed cap is refused before anything is opened
+    cap, asked_goal = PowerCap.of(cap_w), session_goal(goal)  # a malformed cap is refused before anything is opened
     if resume and checkpoint is None:
         raise InputError("resume=True needs", value="checkpoint=PATH")
     batch_source = None if loader is None else BatchSource(loader, keep=keep_recipe)
@@ -148,7 +148,7 @@ def capped(
     )
 
 
-def _session_goal(goal: Goal | str) -> Goal:
+def session_goal(goal: Goal | str) -> Goal:
     """A goal that a session can search for. Raises: InputError."""
     asked = Goal.of(goal)
     if asked.deadline_s is not None or asked.energy_j is not None or asked.aim == "energy-above-rest":

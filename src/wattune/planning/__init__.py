@@ -5,6 +5,7 @@ from __future__ import annotations
 from wattune.planning.algorithms import plan_algorithms, with_algorithm
 from wattune.planning.baselines import BASELINES, RULES, pick
 from wattune.planning.confidence import log_step_times, robustness
+from wattune.planning.objective import front_of
 from wattune.planning.plan import check_profile, plan
 from wattune.planning.table import learns_as
 
@@ -12,6 +13,7 @@ __all__ = [
     "BASELINES",
     "RULES",
     "check_profile",
+    "front_of",
     "learns_as",
     "log_step_times",
     "pick",

@@ -12,6 +12,7 @@ from wattune.errors import InputError, NoFeasiblePoint
 from wattune.goal import Goal
 from wattune.planning.candidates import fastest, rank, why_slower
 from wattune.planning.table import Option, PlanningTable
+from wattune.point import OperatingPoint
 from wattune.records import FrontPoint
 
 
@@ -109,18 +110,7 @@ class Objective:
     def front(self, batch_size: int | None = None) -> tuple[FrontPoint, ...]:
         """The points of which no other is both faster and takes less energy, the fastest first."""
         options = [one for one in self.options if batch_size is None or one.cell.batch_size == batch_size]
-        front: list[Option] = []
-        for option in sorted(options, key=rank):
-            if not front or energy_of(option) < energy_of(front[-1]):
-                front.append(option)
-        return tuple(
-            FrontPoint(
-                **option.point.fields(),
-                slower=time_of(option) / time_of(front[0]) - 1,
-                saves=1 - energy_of(option) / energy_of(front[0]),
-            )
-            for option in front
-        )
+        return front_of((one.point, time_of(one), energy_of(one)) for one in sorted(options, key=rank))
 
     def _within(self, options: Iterable[Option], *, fastest: float | None = None) -> list[Option]:
         """Those that meet the bound; ``fastest``: the time that a slowdown is relative to, if not of these."""
@@ -150,6 +140,18 @@ class Objective:
 
     def _joules(self, option: Option) -> float:
         return self._seconds(option) * option.mean_w
+
+
+def front_of(points: Iterable[tuple[OperatingPoint, float, float]]) -> tuple[FrontPoint, ...]:
+    """The points of which no other is both faster and takes less energy, from points with time and energy by time."""
+    front: list[tuple[OperatingPoint, float, float]] = []
+    for one in points:
+        if not front or one[2] < front[-1][2]:
+            front.append(one)
+    return tuple(
+        FrontPoint(**point.fields(), slower=time / front[0][1] - 1, saves=1 - energy / front[0][2])
+        for point, time, energy in front
+    )
 
 
 _MORE = {

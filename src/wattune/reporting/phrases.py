@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from wattune.goal import Goal
 from wattune.point import Knobs, OperatingPoint
@@ -11,6 +11,7 @@ from wattune.records import (
     Baseline,
     CapGain,
     ComparisonRow,
+    FrontPoint,
     Plan,
     ProfileCell,
     ProfileCost,
@@ -187,21 +188,21 @@ def goal(plan: Plan) -> str:
     return text
 
 
-def trade_off(plan: Plan) -> str:
+def trade_off(front: Sequence[FrontPoint], chosen: OperatingPoint) -> str:
     """The saving of a slower point, or that the fastest point is near the least energy; empty if that is unknown, and
     where the slower point is the chosen one, of which ``goal`` says it."""
-    if not plan.front:
+    if not front:
         return ""
-    least = plan.front[-1]
+    least = front[-1]
     above = 1 / (1 - least.saves) - 1
     if above <= NEAR:
         fastest = "of the points measured under the cap, the fastest"
         if above == 0:
             return f"{fastest} takes the least energy"
         return f"{fastest} is within {percent(above)} of the least energy, which is {percent(least.slower)} slower"
-    little = [point for point in plan.front if point.slower <= LITTLE_SLOWER]
+    little = [point for point in front if point.slower <= LITTLE_SLOWER]
     offered = little[-1] if little[-1].saves > little[-1].slower else least
-    if offered.point == plan.point:
+    if offered.point == chosen:
         return ""
     return f"{percent(offered.slower)} slower would save {percent(offered.saves)} of the energy ({offered.point})"
 

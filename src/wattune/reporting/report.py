@@ -161,7 +161,7 @@ def _choice(records: RecordSet) -> Section:
         intro = f"{intro.rstrip('.')} and the memory limit of {phrases.memory(plan.memory_limit_bytes)}."
     if plan is None:
         return Section(title, "", [Note("Plan", "There is no plan record, so nothing has been chosen.")])
-    if goal := [text for text in (phrases.goal(plan), phrases.trade_off(plan)) if text]:
+    if goal := [text for text in (phrases.goal(plan), phrases.trade_off(plan.front, plan.point)) if text]:
         items.append(Note("Time and energy", _sentences(goal)))
     if meaning := phrases.cap_meaning(plan):
         items.append(Note("Power cap", meaning))

@@ -29,7 +29,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
             None,
             [
                 phrases.goal(plan),
-                phrases.trade_off(plan),
+                phrases.trade_off(plan.front, plan.point),
                 phrases.cap_meaning(plan),
                 phrases.own_batch_size(plan),
                 phrases.confidence(plan),
