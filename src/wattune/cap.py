@@ -124,14 +124,14 @@ class PowerCap:
         if text.strip().lower() == "none":
             return cls()
         watts, at, side = text.partition("@")
-        limit_w, side = parse_watts(watts), side.strip().lower() if at else "module"
-        if limit_w is None or limit_w <= 0 or side not in _SIDES:
+        limit_w, side_of_cap = parse_watts(watts), parse_side(side) if at else "module"
+        if limit_w is None or limit_w <= 0 or side_of_cap is None:
             raise InputError(
                 name,
                 value=text,
                 allowed="watts above zero such as 4.5W, 4500mW or 4.5, optionally with @sensor or @supply, or none",
             )
-        return cls(limit_w, _SIDES[side])
+        return cls(limit_w, side_of_cap)
 
     def at_sensor(self, supply: SupplyLosses | None, averaging_s: float | None) -> SensorLimit:
         """The limit that this cap sets at the power sensor; ``supply`` is what lies between it and the terminals.
@@ -194,6 +194,11 @@ def parse_watts(text: str) -> float | None:
         return None
     value = float(match["number"]) / (1000 if match["unit"] == "mW" else 1)
     return value if math.isfinite(value) else None
+
+
+def parse_side(text: str) -> CapSide | None:
+    """The side of a cap from "sensor", "module" or "supply"; None for any other text."""
+    return _SIDES.get(text.strip().lower())
 
 
 def parse_window(text: str) -> float | Literal["peak"]:

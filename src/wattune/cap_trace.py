@@ -1,0 +1,380 @@
+"""A power cap that changes: a trace of caps over time, a file that another program writes, or a callable.
+
+How much may be drawn changes; everything else of a cap (where it holds, its window, margin and temperature) stays, and
+``wattune.cap.PowerCap`` turns each of the caps into a limit at the sensor.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from typing_extensions import Self
+
+from wattune.cap import PowerCap, SensorLimit, SupplyLosses, parse_side, parse_watts
+from wattune.errors import InputError
+
+WATCH: Final = "watch:"
+"""Beginning of the text that names a file to watch."""
+
+PAUSE_W: Final = 0.0
+"""Cap under which nothing may run."""
+
+RANGE_CAPS: Final = 9
+"""Caps, evenly spaced, that stand for a range of them."""
+
+NO_CAP: Final = PowerCap()
+"""Sensor, default window, no margin and no temperature limit: the usual form of a cap."""
+
+_COLUMNS: Final = ("seconds", "time")
+
+
+@dataclass(frozen=True)
+class MovingCap(ABC):
+    """A power cap whose watts change over the time of a run; 0 W: nothing may run.
+
+    ``form``: the side, margin, temperature and window of every cap; its own watts are not used.
+    """
+
+    form: PowerCap = NO_CAP
+
+    @abstractmethod
+    def watts(self, time_s: float) -> float:
+        """The cap ``time_s`` seconds after the beginning, in watts as asked for. Raises: InputError."""
+
+    @property
+    @abstractmethod
+    def shares(self) -> dict[float, float]:
+        """Watts of each cap, ascending -> its share of the time; the shares add up to 1."""
+
+    def next_change_s(self, time_s: float) -> float | None:
+        """Time of the next change after ``time_s``; None if none is announced."""
+        return None
+
+    @property
+    def is_announced(self) -> bool:
+        """True if all changes are known beforehand, so that after the last one there is none."""
+        return False
+
+    @property
+    def problem(self) -> str | None:
+        """Why the newest cap could not be read, so that the one before it holds; None if it could."""
+        return None
+
+    def elapsed_s(self, moment: datetime) -> float | None:
+        """Seconds from the beginning to this moment; None if the cap is not bound to the clock on the wall."""
+        return None
+
+    def highest(self) -> PowerCap:
+        """The highest of the caps. Raises: InputError if nothing may ever run."""
+        highest_w = max(self.shares)
+        if not highest_w:
+            raise InputError("the cap is 0 W all the time", allowed="watts above zero at some time")
+        return replace(self.form, limit_w=highest_w)
+
+    def at_sensor(self, watts: float, supply: SupplyLosses | None, averaging_s: float | None) -> SensorLimit | None:
+        """The limit at the sensor under a cap of ``watts``, as ``PowerCap.at_sensor`` has it.
+
+        None if the cap leaves nothing: it is 0 W, all of it is margin, or the rest of the board uses it up. Raises:
+        InputError for a supply that is not known, and a window that is shorter than the sensor's own.
+        """
+        self.form.at_sensor(supply, averaging_s)  # the window
+        if not watts:
+            return None
+        if self.form.side == "supply":
+            if supply is not None and supply.at_module(watts) <= self.form.margin_w:
+                return None
+        elif watts <= self.form.margin_w:
+            return None
+        return replace(self.form, limit_w=watts).at_sensor(supply, averaging_s)
+
+    def with_form(self, form: PowerCap) -> Self:
+        """The same caps with another margin, window and temperature; the side stays."""
+        return replace(self, form=replace(form, limit_w=None, side=self.form.side))
+
+
+@dataclass(frozen=True)
+class CapTrace(MovingCap):
+    """Caps that are known beforehand.
+
+    ``times_s``: ascending, the first is 0; each cap of ``caps_w`` (watts, 0: pause) holds until the next time, the last
+    one for good. ``begin``: the moment of the first row, if the times are moments on the clock; None: seconds of a run.
+    In ``shares`` the last cap counts as long as the one before it.
+
+    Raises: InputError for times that do not ascend from 0, and caps that are negative or not numbers.
+    """
+
+    times_s: tuple[float, ...] = (0.0,)
+    caps_w: tuple[float, ...] = (PAUSE_W,)
+    begin: datetime | None = None
+    name: str = "the caps"
+
+    def __post_init__(self) -> None:
+        if len(self.times_s) != len(self.caps_w) or not self.times_s or self.times_s[0] != 0:
+            raise InputError(self.name, allowed="a cap for each time, the first at 0 s")
+        for earlier_s, later_s in pairwise(self.times_s):
+            if not earlier_s < later_s < math.inf:
+                raise InputError(f"a time of {self.name}", value=later_s, allowed=f"more than {earlier_s:g} s")
+        for cap_w in self.caps_w:
+            if isinstance(cap_w, bool) or not 0 <= cap_w < math.inf:
+                raise InputError(f"a cap of {self.name}", value=cap_w, allowed="watts, 0 or more")
+
+    @classmethod
+    def load(cls, path: str | Path, form: PowerCap | None = None) -> CapTrace:
+        """Read a CSV file: a header, then a time and watts in each row.
+
+        The first column is ``seconds`` from the beginning, or ``time``, ISO 8601 (local time without an offset); the
+        second is ``watts``. Watts that are empty or 0 are a pause.
+
+        Raises: InputError in one line, with the line of the file.
+        """
+        rows = _rows(Path(path))
+        column = _column(path, next(rows, (0, []))[1])
+        times: list[Any] = []
+        caps_w: list[float] = []
+        for line, cells in rows:
+            where = f"{path}, line {line}"
+            if len(cells) != 2 or not cells[0]:
+                raise InputError(where, value=",".join(cells), allowed=f"two cells, {column} and watts")
+            time = _seconds(where, cells[0]) if column == "seconds" else _moment(where, cells[0])
+            if times and time <= times[-1]:
+                raise InputError(f"{where}: the time is not after that of the row before", value=cells[0])
+            times.append(time)
+            caps_w.append(_watts(where, cells[1]))
+        if not times:
+            raise InputError(f"{path} has no caps", allowed=f"rows of {column},watts below the header")
+        if column == "seconds" and times[0] != 0:
+            raise InputError(f"{path} says nothing about the time before its first row", value=times[0], allowed="0")
+        begin = None if column == "seconds" else times[0]
+        times_s = tuple(times) if begin is None else tuple((time - begin).total_seconds() for time in times)
+        return cls(form or NO_CAP, times_s, tuple(caps_w), begin, str(path))
+
+    def watts(self, time_s: float) -> float:
+        """The cap of the last time that is not after ``time_s``. Raises: InputError before the first."""
+        if time_s < 0:
+            raise InputError(
+                f"{self.name} begins after the run", value=f"{-time_s:.0f} s later", allowed="a first row before it"
+            )
+        return self.caps_w[bisect_right(self.times_s, time_s) - 1]
+
+    def next_change_s(self, time_s: float) -> float | None:
+        """The next time at which the cap is another one."""
+        now_w = self.watts(time_s)
+        for index in range(bisect_right(self.times_s, time_s), len(self.times_s)):
+            if self.caps_w[index] != now_w:
+                return self.times_s[index]
+        return None
+
+    @property
+    def shares(self) -> dict[float, float]:
+        """Watts of each cap, ascending -> its share of the time."""
+        spans_s = [later_s - earlier_s for earlier_s, later_s in pairwise(self.times_s)]
+        spans_s.append(spans_s[-1] if spans_s else 1.0)
+        shares = dict.fromkeys(sorted(set(self.caps_w)), 0.0)
+        for cap_w, span_s in zip(self.caps_w, spans_s, strict=True):
+            shares[cap_w] += span_s / math.fsum(spans_s)
+        return shares
+
+    @property
+    def is_announced(self) -> bool:
+        """All changes are known."""
+        return True
+
+    def elapsed_s(self, moment: datetime) -> float | None:
+        """Seconds from the first row to this moment, which has a time zone."""
+        return None if self.begin is None else (moment - self.begin).total_seconds()
+
+
+@dataclass(frozen=True)
+class _Unannounced(MovingCap):
+    """``range_w``: least and most watts of the caps, all equally likely; None: the present cap alone."""
+
+    range_w: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.range_w is not None:
+            low_w, high_w = self.range_w
+            if not 0 <= low_w < high_w < math.inf:
+                raise InputError("the range of caps", value=f"{low_w:g}..{high_w:g} W", allowed="such as 4W..7W")
+
+    @property
+    def shares(self) -> dict[float, float]:
+        """Watts of caps that are evenly spaced over the range -> the same share of each."""
+        if self.range_w is None:
+            return {self.watts(0.0): 1.0}
+        low_w, high_w = self.range_w
+        step_w = (high_w - low_w) / (RANGE_CAPS - 1)
+        return {low_w + index * step_w: 1.0 / RANGE_CAPS for index in range(RANGE_CAPS)}
+
+
+@dataclass(frozen=True)
+class CalledCap(_Unannounced):
+    """The watts that ``cap_w`` returns for the seconds of the run; None and 0 are a pause."""
+
+    cap_w: Callable[[float], float | None] = lambda time_s: PAUSE_W
+
+    def watts(self, time_s: float) -> float:
+        """What the callable returns. Raises: InputError unless that is a number of watts, 0 or more, or None."""
+        value = self.cap_w(time_s)
+        if value is None:
+            return PAUSE_W
+        if isinstance(value, (bool, str)) or not 0 <= value < math.inf:
+            raise InputError("what cap_w returned", value=value, allowed="watts, 0 or more, or None for a pause")
+        return float(value)
+
+
+@dataclass(frozen=True)
+class WatchedCap(_Unannounced):
+    """The number of watts in a file, which another program replaces or rewrites.
+
+    Content that is not a number of watts, and a file that is missing, leave the last cap as it is. A number without the end of its
+    line may be half of one: it counts when it has been read twice.
+
+    Raises: InputError if the file has no watts at the beginning.
+    """
+
+    path: Path = Path()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "_state", _Watched())
+        self.watts(0.0)
+        if self._watched.watts is None:
+            self.watts(0.0)
+        if self._watched.watts is None:
+            raise InputError(str(self.path), value=self.problem, allowed="a file with one number of watts")
+
+    def watts(self, time_s: float) -> float:
+        """The newest number in the file."""
+        state = self._watched
+        try:
+            text = self.path.read_bytes().decode("ascii")
+        except OSError as error:
+            state.problem = f"{self.path} cannot be read: {error.strerror}"
+        except UnicodeDecodeError:
+            state.problem = f"{self.path} is not a text"
+        else:
+            state.take(text, str(self.path))
+        return state.watts or PAUSE_W
+
+    @property
+    def problem(self) -> str | None:
+        """Why the file's present content is not a cap."""
+        return self._watched.problem
+
+    @property
+    def _watched(self) -> _Watched:
+        state: _Watched = getattr(self, "_state")  # noqa: B009 - set in a frozen class
+        return state
+
+
+class _Watched:
+    """The last watts of a file, None before the first; why the present content is not watts; an unfinished number."""
+
+    def __init__(self) -> None:
+        self.watts: float | None = None
+        self.problem: str | None = None
+        self._unfinished: str | None = None
+
+    def take(self, text: str, name: str) -> None:
+        watts = parse_watts(text)
+        if watts is None or watts < 0:
+            self.problem, self._unfinished = f"{name} has no number of watts, 0 or more: {text.strip()[:40]!r}", None
+        elif text.endswith("\n") or text == self._unfinished:
+            self.watts, self.problem = watts, None
+        else:
+            self._unfinished = text
+
+
+def cap_of(value: object, *, range_w: tuple[float, float] | None = None) -> PowerCap | MovingCap:
+    """The cap that is meant, constant or not.
+
+    Changing are a ``MovingCap``, the path of a CSV file (``CapTrace.load``; as a text it ends with ``.csv``, or
+    ``.csv@supply``), a text ``watch:FILE``, and a callable from seconds to watts; everything else is as in
+    ``PowerCap.of``. ``range_w``: least and most watts of a file that is watched, or a callable.
+
+    Raises: InputError.
+    """
+    cap: PowerCap | MovingCap
+    if isinstance(value, MovingCap):
+        cap = value
+    elif isinstance(value, Path):
+        cap = CapTrace.load(value)
+    elif isinstance(value, str):
+        cap = _parsed(value, range_w)
+    elif callable(value):
+        cap = CalledCap(range_w=range_w, cap_w=value)
+    else:
+        cap = PowerCap.of(value)  # type: ignore[arg-type]  # it refuses everything else
+    if range_w is not None and getattr(cap, "range_w", None) != range_w:
+        raise InputError("a range of caps", allowed="with watch:FILE or a callable, whose caps are not known before")
+    return cap
+
+
+def parse_range(text: str) -> tuple[float, float]:
+    """Least and most watts from a text such as "4W..7W". Raises: InputError."""
+    low, dots, high = text.partition("..")
+    low_w, high_w = parse_watts(low), parse_watts(high)
+    if not dots or low_w is None or high_w is None or not 0 <= low_w < high_w:
+        raise InputError("--cap-range", value=text, allowed="two numbers of watts, the lower one first, such as 4W..7W")
+    return low_w, high_w
+
+
+def _parsed(text: str, range_w: tuple[float, float] | None) -> PowerCap | MovingCap:
+    name, at, word = text.rpartition("@")
+    side = parse_side(word) if at else None
+    name, form = (text, NO_CAP) if side is None else (name, PowerCap(side=side))
+    if name.startswith(WATCH):
+        return WatchedCap(form, range_w, Path(name.removeprefix(WATCH)))
+    return CapTrace.load(name, form) if name.lower().endswith(".csv") else PowerCap.parse(text)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read", value=error.strerror) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a text", allowed="a CSV file of times and watts") from error
+    reader = csv.reader(text.splitlines())
+    return ((reader.line_num, [cell.strip() for cell in row]) for row in reader if any(cell.strip() for cell in row))
+
+
+def _column(path: str | Path, header: Sequence[str]) -> str:
+    if len(header) != 2 or header[0].lower() not in _COLUMNS or header[1].lower() != "watts":
+        raise InputError(f"the first line of {path}", value=",".join(header), allowed="seconds,watts or time,watts")
+    return header[0].lower()
+
+
+def _seconds(where: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise InputError(f"{where}: seconds", value=text, allowed="a number, 0 or more")
+    return value
+
+
+def _moment(where: str, text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text[:-1] + "+00:00" if text[-1] in "zZ" else text).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{where}: time", value=text, allowed="ISO 8601, such as 2025-06-01T08:00") from error
+
+
+def _watts(where: str, text: str) -> float:
+    if not text:
+        return PAUSE_W
+    watts = parse_watts(text)
+    if watts is None or watts < 0:
+        raise InputError(f"{where}: watts", value=text, allowed="a number, 0 or more; empty or 0 for a pause")
+    return watts

@@ -1,0 +1,193 @@
+"""Caps that change: traces, files that are watched, callables, and what each says of the caps to plan for."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattune.cap import PowerCap
+from wattune.cap_trace import CalledCap, CapTrace, WatchedCap, cap_of, parse_range
+from wattune.errors import InputError
+from wattune.records import Supply
+
+
+def written(folder: Path, text: str, name: str = "caps.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_cap_holds_until_the_next_row(tmp_path):
+    trace = CapTrace.load(written(tmp_path, "seconds,watts\n0,6\n60,4.5W\n\n120,\n180,0\n240, 5\n"))
+    assert [trace.watts(t) for t in (0, 59.9, 60, 119, 120, 200, 240, 1e9)] == [6, 6, 4.5, 4.5, 0, 0, 5, 5]
+    assert [trace.next_change_s(t) for t in (0, 60, 120, 200, 240)] == [60, 120, 240, 240, None]
+    assert trace.shares == pytest.approx({0.0: 0.4, 4.5: 0.2, 5.0: 0.2, 6.0: 0.2})
+    assert trace.highest() == PowerCap(6.0)
+    assert trace.is_announced
+
+
+def test_moments_on_the_clock_count_from_the_first_row(tmp_path):
+    text = "time,watts\n2025-06-01T08:00Z,6\n2025-06-01T11:00:00+02:00,4\n2025-06-01T10:30:00+00:00,0\n"
+    trace = CapTrace.load(written(tmp_path, text))
+    assert trace.times_s == (0, 3600, 9000)
+    assert trace.elapsed_s(datetime(2025, 6, 1, 9, tzinfo=timezone.utc)) == 3600
+    with pytest.raises(InputError, match="begins after the run: 120 s later"):
+        trace.watts(-120)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "first line"),
+        ("seconds,watts\n", "has no caps"),
+        ("0,6\n60,4\n", "first line .* allowed: seconds,watts or time,watts"),
+        ("seconds,watts\n0,6\n60,4\n30,5\n", "line 4: the time is not after that of the row before: 30"),
+        ("seconds,watts\n0,6\n60,4\n60,5\n", "line 4: the time is not after"),
+        ("seconds,watts\n10,6\n", "nothing about the time before its first row: 10"),
+        ("seconds,watts\n0,6\n60\n", "line 3: 60; allowed: two cells"),
+        ("seconds,watts\n0,6\n,4\n", "line 3: ,4; allowed: two cells"),
+        ("seconds,watts\n0,6,7\n", "two cells"),
+        ("seconds,watts\n0,-6\n", "line 2: watts: -6; allowed: a number, 0 or more"),
+        ("seconds,watts\n0,six\n", "line 2: watts: six"),
+        ("seconds,watts\n0,nan\n", "watts: nan"),
+        ("seconds,watts\nnan,6\n", "seconds: nan"),
+        ("time,watts\nyesterday,6\n", "time: yesterday; allowed: ISO 8601"),
+        ("time,watts\n2025-06-01T08:00Z,6\n2025-06-01T07:00Z,4\n", "line 3: the time is not after"),
+    ],
+)
+def test_a_malformed_trace_is_refused_in_one_line(tmp_path, text, message):
+    with pytest.raises(InputError, match=message) as refused:
+        CapTrace.load(written(tmp_path, text))
+    assert "\n" not in str(refused.value)
+    assert "caps.csv" in str(refused.value)
+
+
+def test_a_trace_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        cap_of(tmp_path / "missing.csv")
+    (tmp_path / "caps.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not a text"):
+        cap_of(str(tmp_path / "caps.csv"))
+
+
+@given(
+    st.lists(st.floats(0.5, 1e5), min_size=1, max_size=12),
+    st.lists(st.sampled_from([0.0, 3.0, 4.5, 6.0]), min_size=12, max_size=12),
+    st.floats(0, 2e6),
+)
+def test_the_next_change_is_where_the_cap_changes(spans_s, caps_w, time_s):
+    times_s = [math.fsum(spans_s[:index]) for index in range(len(spans_s))]
+    trace = CapTrace(times_s=tuple(times_s), caps_w=tuple(caps_w[: len(spans_s)]))
+    assert sum(trace.shares.values()) == pytest.approx(1)
+    assert list(trace.shares) == sorted(set(trace.caps_w))
+    following = trace.next_change_s(time_s)
+    now_w = trace.watts(time_s)
+    if following is None:
+        assert all(trace.watts(t) == now_w for t in times_s if t > time_s)
+    else:
+        assert following > time_s
+        assert trace.watts(following) != now_w
+        assert all(trace.watts(t) == now_w for t in times_s if time_s <= t < following)
+
+
+def test_a_watched_file_is_read_again_when_it_changes(tmp_path):
+    cap = WatchedCap(path=written(tmp_path, "6W\n", "cap"))
+    assert cap.watts(0) == 6
+    written(tmp_path, "4500mW\n", "cap")
+    assert cap.watts(1) == 4.5
+    written(tmp_path, "0\n", "cap")
+    assert cap.watts(2) == 0
+    assert cap.next_change_s(2) is None
+    assert not cap.is_announced
+
+
+@pytest.mark.parametrize("content", ["", "six\n", "-3\n", "nan\n", "4 5\n", "\xff"])
+def test_content_that_is_no_cap_leaves_the_last_one(tmp_path, content):
+    cap = WatchedCap(path=written(tmp_path, "6\n", "cap"))
+    (tmp_path / "cap").write_bytes(content.encode("latin-1"))
+    assert cap.watts(1) == 6
+    assert str(tmp_path / "cap") in cap.problem
+    (tmp_path / "cap").unlink()
+    assert cap.watts(2) == 6
+    assert "cannot be read" in cap.problem
+    written(tmp_path, "5\n", "cap")
+    assert cap.watts(3) == 5
+    assert cap.problem is None
+
+
+def test_half_a_number_is_not_taken_for_a_cap(tmp_path):
+    cap = WatchedCap(path=written(tmp_path, "6\n", "cap"))
+    written(tmp_path, "1", "cap")  # the first byte of 12.5
+    assert cap.watts(1) == 6
+    written(tmp_path, "12.5", "cap")
+    assert cap.watts(2) == 6
+    assert cap.watts(3) == 12.5  # nothing came after it
+
+
+def test_a_watched_file_needs_a_cap_at_the_beginning(tmp_path):
+    assert cap_of(f"watch:{written(tmp_path, '5', 'cap')}").watts(0) == 5
+    with pytest.raises(InputError, match="one number of watts"):
+        cap_of(f"watch:{tmp_path / 'missing'}")
+    with pytest.raises(InputError, match="one number of watts"):
+        cap_of(f"watch:{written(tmp_path, 'x', 'cap')}")
+
+
+def test_a_callable_is_a_cap():
+    cap = cap_of(lambda time_s: 6.0 if time_s < 10 else None)
+    assert (cap.watts(0), cap.watts(10), cap.next_change_s(0)) == (6.0, 0.0, None)
+    assert cap.shares == {6.0: 1.0}
+    for wrong in (-1.0, math.nan, math.inf, "6", True):
+        with pytest.raises(InputError, match="what cap_w returned"):
+            cap_of(lambda time_s, wrong=wrong: wrong).watts(0)
+
+
+def test_a_range_stands_for_caps_that_are_not_known(tmp_path):
+    cap = cap_of(lambda time_s: 5.0, range_w=parse_range("4W..6W"))
+    assert cap.shares == pytest.approx(dict.fromkeys([4, 4.25, 4.5, 4.75, 5, 5.25, 5.5, 5.75, 6], 1 / 9))
+    for text in ("6W..4W", "4W", "4W..", "-1..3", "4..nan"):
+        with pytest.raises(InputError, match="--cap-range"):
+            parse_range(text)
+    for constant in (5.0, "5W", written(tmp_path, "seconds,watts\n0,5\n")):
+        with pytest.raises(InputError, match="with watch:FILE or a callable"):
+            cap_of(constant, range_w=(4.0, 6.0))
+    with pytest.raises(InputError, match="such as 4W"):
+        CalledCap(range_w=(6.0, 4.0))
+
+
+def test_a_constant_cap_stays_one(tmp_path):
+    assert cap_of("4.5W") == cap_of(4.5) == PowerCap(4.5)
+    assert cap_of(None) == cap_of("none") == PowerCap()
+    trace = CapTrace()
+    assert cap_of(trace) is trace
+    with pytest.raises(InputError, match="such as 4"):
+        cap_of("caps.txt")
+
+
+def test_the_limit_at_the_sensor_is_that_of_a_constant_cap(tmp_path):
+    supply, path = Supply(other_w=2.0, efficiency=0.8), written(tmp_path, "seconds,watts\n0,12\n9,3\n")
+    trace = cap_of(f"{path}@supply").with_form(PowerCap(margin_w=0.5, window=2.0))
+    assert trace.at_sensor(12.0, supply, 0.4) == PowerCap(12.0, "supply", 0.5, None, 2.0).at_sensor(supply, 0.4)
+    assert trace.at_sensor(3.0, supply, 0.4) is None  # 0.4 W at the sensor, all of it margin
+    assert trace.at_sensor(2.0, supply, 0.4) is None  # the rest of the board uses it up
+    assert trace.at_sensor(0.0, supply, 0.4) is None
+    with pytest.raises(InputError, match="doctor --calibrate"):
+        trace.at_sensor(12.0, None, 0.4)
+    with pytest.raises(InputError, match="the cap's window"):
+        trace.at_sensor(12.0, supply, 3.0)
+    at_the_sensor = cap_of(path).with_form(PowerCap(margin_w=3.0))
+    assert at_the_sensor.at_sensor(3.0, supply, 0.4) is None
+
+
+def test_a_cap_of_nothing_at_all_cannot_be_planned_for():
+    with pytest.raises(InputError, match="0 W all the time"):
+        CapTrace().highest()
+
+
+def test_times_without_an_offset_are_local(tmp_path):
+    trace = CapTrace.load(written(tmp_path, "time,watts\n2025-06-01 08:00,6\n"))
+    assert trace.elapsed_s(datetime(2025, 6, 1, 8).astimezone() + timedelta(hours=1)) == 3600
