@@ -222,7 +222,7 @@ class CalledCap(_Unannounced):
     cap_w: Callable[[float], float | None] = lambda time_s: PAUSE_W
 
     def watts(self, time_s: float) -> float:
-        """What the callable returns. Raises: InputError unless that is a number of watts, 0 or more, or None."""
+        """The watts that the callable returns. Raises: InputError unless that is a number, 0 or more, or None."""
         value = self.cap_w(time_s)
         if value is None:
             return PAUSE_W
@@ -235,8 +235,8 @@ class CalledCap(_Unannounced):
 class WatchedCap(_Unannounced):
     """The number of watts in a file, which another program replaces or rewrites.
 
-    Content that is not a number of watts, and a file that is missing, leave the last cap as it is. A number without the end of its
-    line may be half of one: it counts when it has been read twice.
+    Content that is not a number of watts, and a file that is missing, leave the last cap as it is. A number without the
+    end of its line may be half of one: it counts when it has been read twice.
 
     Raises: InputError if the file has no watts at the beginning.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from wattune.planning.algorithms import plan_algorithms, with_algorithm
 from wattune.planning.baselines import BASELINES, RULES, pick
 from wattune.planning.confidence import log_step_times, robustness
+from wattune.planning.moving_cap import plan_over_caps
 from wattune.planning.objective import front_of
 from wattune.planning.plan import check_profile, plan
 from wattune.planning.table import learns_as
@@ -19,6 +20,7 @@ __all__ = [
     "pick",
     "plan",
     "plan_algorithms",
+    "plan_over_caps",
     "robustness",
     "with_algorithm",
 ]

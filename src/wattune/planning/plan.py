@@ -67,7 +67,7 @@ def plan(
     Source: arXiv 2502.18323, Algorithm 1.
     """
     limit = cap.at_sensor(profile.supply, profile.sensor_window_s)
-    whole, (profile, efficiency, notes) = profile, _at_size(profile, efficiency, batch_size)
+    whole, (profile, efficiency, notes) = profile, at_size(profile, efficiency, batch_size)
     one_size = profile is not whole
     profile, too_large = within(profile, memory_bytes)
     table = PlanningTable(profile, efficiency, limit.window_s)
@@ -150,7 +150,7 @@ def check_profile(profile: ProfileTable, key: ProfileKey, *, kind: Kind | None =
         )
 
 
-def _at_size(
+def at_size(
     profile: ProfileTable, efficiency: SampleEfficiency | None, batch_size: int | None
 ) -> tuple[ProfileTable, SampleEfficiency, tuple[str, ...]]:
     """The profile's part for this batch size, a curve for it, and notes; all of it if ``batch_size`` is None.

@@ -10,7 +10,7 @@ from wattune.cap import CapSide
 from wattune.records.base import BoardEvent, Kind, Provenance, Record, Supply, Value, provenance
 from wattune.records.contribution import ContributedBoard, ContributedWorkload, Contribution, Repeat
 from wattune.records.efficiency import EfficiencyPoint, ProxyObservation, SampleEfficiency
-from wattune.records.plan import AlgorithmChoice, Baseline, Candidate, CapGain, FrontPoint, Plan, Robustness
+from wattune.records.plan import AlgorithmChoice, Baseline, Candidate, CapGain, FrontPoint, Plan, PlannedCap, Robustness
 from wattune.records.profile import (
     AbortedProbe,
     Confirmation,
@@ -69,6 +69,7 @@ __all__ = [
     "PhaseWork",
     "Pick",
     "Plan",
+    "PlannedCap",
     "PointChange",
     "PointRecord",
     "PowerSample",

@@ -101,6 +101,25 @@ class Robustness(Value):
     mean_loss: NotNegative | None = None
 
 
+class _AskedFor(Value):
+    asked_w: NotNegative
+    share: Share
+    feasible: bool
+
+
+class PlannedCap(AtPointIfAny, _AskedFor):
+    """The setting under one of the caps of a cap that changes, at the plan's batch size.
+
+    ``asked_w``: watts as asked for, 0 if nothing may run; ``share``: of the time; ``cap_w``: the limit at the sensor,
+    None if the cap leaves nothing. If no point is ``feasible``, training pauses under this cap.
+    """
+
+    cap_w: Positive | None = None
+    relative_time: Positive | None = None
+    predicted_peak_w: Positive | None = None
+    predicted_window_w: Positive | None = None
+
+
 class Plan(AtPoint, Record):
     """The chosen point, the candidates, and the predicted time, energy and power.
 
@@ -128,6 +147,10 @@ class Plan(AtPoint, Record):
     has it; ``predicted_above_rest_j``: the part of ``predicted_j`` above it. ``predicted_cost``: price of time and
     energy, in the currency of the goal's prices. ``reached_share``: share of the samples to the target that the goal's
     energy is enough for, None if for all of them.
+
+    ``caps``: the caps of a cap that changes, with the setting under each; the plan's point and ``cap_w`` are then those
+    of the highest. ``of_clairvoyant``: progress over the caps, relative to the fastest point under each of them;
+    ``over_constant``: relative to the best single point, which pauses above the cap.
 
     ``program``: the profiled program, if it is not a workload of wattune; ``run_by`` is then the command that runs it
     at this point under the cap.
@@ -187,6 +210,9 @@ class Plan(AtPoint, Record):
     robustness: Robustness | None = None
     algorithms: tuple[AlgorithmChoice, ...] = ()
     algorithm_cost: str | None = None
+    caps: tuple[PlannedCap, ...] = ()
+    of_clairvoyant: Positive | None = None
+    over_constant: Positive | None = None
 
     @property
     def limit(self) -> SensorLimit:
