@@ -12,6 +12,7 @@ from wattune.version import __version__
 
 if TYPE_CHECKING:
     from wattune.cap import PowerCap
+    from wattune.cap_trace import CapTrace
     from wattune.devices import open_device
     from wattune.errors import (
         CapError,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Augmentation",
     "CapError",
+    "CapTrace",
     "Comparison",
     "Data",
     "DeviceError",
@@ -104,6 +106,7 @@ __all__ = [
 
 _HOMES = {
     "wattune.cap": ("PowerCap",),
+    "wattune.cap_trace": ("CapTrace",),
     "wattune.devices": ("open_device",),
     "wattune.goal": ("Goal",),
     "wattune.errors": (

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -73,6 +73,11 @@ class MovingCap(ABC):
         """Seconds from the beginning to this moment; None if the cap is not bound to the clock on the wall."""
         return None
 
+    @property
+    def range_text(self) -> str | None:
+        """The range of caps that was given, as ``parse_range`` reads it; None without one."""
+        return None
+
     def highest(self) -> PowerCap:
         """The highest of the caps. Raises: InputError if nothing may ever run."""
         highest_w = max(self.shares)
@@ -95,6 +100,10 @@ class MovingCap(ABC):
         elif watts <= self.form.margin_w:
             return None
         return replace(self.form, limit_w=watts).at_sensor(supply, averaging_s)
+
+    @property
+    def _at_side(self) -> str:
+        return "" if self.form.side == "module" else f"@{self.form.side}"
 
     def with_form(self, form: PowerCap) -> Self:
         """The same caps with another margin, window and temperature; the side stays."""
@@ -157,6 +166,9 @@ class CapTrace(MovingCap):
         times_s = tuple(times) if begin is None else tuple((time - begin).total_seconds() for time in times)
         return cls(form or NO_CAP, times_s, tuple(caps_w), begin, str(path))
 
+    def __str__(self) -> str:
+        return self.name + self._at_side
+
     def watts(self, time_s: float) -> float:
         """The cap of the last time that is not after ``time_s``. Raises: InputError before the first."""
         if time_s < 0:
@@ -199,6 +211,11 @@ class _Unannounced(MovingCap):
 
     range_w: tuple[float, float] | None = None
 
+    @property
+    def range_text(self) -> str | None:
+        """The range, as ``parse_range`` reads it."""
+        return None if self.range_w is None else f"{self.range_w[0]!r}W..{self.range_w[1]!r}W"
+
     def __post_init__(self) -> None:
         if self.range_w is not None:
             low_w, high_w = self.range_w
@@ -221,6 +238,9 @@ class CalledCap(_Unannounced):
 
     cap_w: Callable[[float], float | None] = lambda time_s: PAUSE_W
 
+    def __str__(self) -> str:
+        return "a callable" + self._at_side
+
     def watts(self, time_s: float) -> float:
         """The watts that the callable returns. Raises: InputError unless that is a number, 0 or more, or None."""
         value = self.cap_w(time_s)
@@ -236,25 +256,28 @@ class WatchedCap(_Unannounced):
     """The number of watts in a file, which another program replaces or rewrites.
 
     Content that is not a number of watts, and a file that is missing, leave the last cap as it is. A number without the
-    end of its line may be half of one: it counts when it has been read twice.
+    end of its line may be half of one: it counts when it has been read twice. ``content``: what was read so far.
 
     Raises: InputError if the file has no watts at the beginning.
     """
 
     path: Path = Path()
+    content: WatchedContent = field(default_factory=lambda: WatchedContent(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "_state", _Watched())
-        self.watts(0.0)
-        if self._watched.watts is None:
-            self.watts(0.0)
-        if self._watched.watts is None:
+        for _ in range(2):
+            if self.content.watts is None:
+                self.watts(0.0)
+        if self.content.watts is None:
             raise InputError(str(self.path), value=self.problem, allowed="a file with one number of watts")
+
+    def __str__(self) -> str:
+        return f"{WATCH}{self.path}{self._at_side}"
 
     def watts(self, time_s: float) -> float:
         """The newest number in the file."""
-        state = self._watched
+        state = self.content
         try:
             text = self.path.read_bytes().decode("ascii")
         except OSError as error:
@@ -268,15 +291,10 @@ class WatchedCap(_Unannounced):
     @property
     def problem(self) -> str | None:
         """Why the file's present content is not a cap."""
-        return self._watched.problem
-
-    @property
-    def _watched(self) -> _Watched:
-        state: _Watched = getattr(self, "_state")  # noqa: B009 - set in a frozen class
-        return state
+        return self.content.problem
 
 
-class _Watched:
+class WatchedContent:
     """The last watts of a file, None before the first; why the present content is not watts; an unfinished number."""
 
     def __init__(self) -> None:
@@ -285,6 +303,7 @@ class _Watched:
         self._unfinished: str | None = None
 
     def take(self, text: str, name: str) -> None:
+        """Take in the content of the file of this name."""
         watts = parse_watts(text)
         if watts is None or watts < 0:
             self.problem, self._unfinished = f"{name} has no number of watts, 0 or more: {text.strip()[:40]!r}", None

@@ -92,6 +92,14 @@ class CapWindow:
         self._fresh_from_s = self._last_s + settle_s if settle_s else -math.inf
         self._clear()
 
+    def move_cap(self, cap_w: Optional[float]) -> None:
+        """Compare with another cap from now on. The window holds what was drawn before as well; the mean over several
+        windows, most of which was under the other cap, begins again."""
+        if cap_w != self.cap_w:
+            self.cap_w = cap_w
+            for mean in self._means[1:]:
+                mean.clear()
+
     def state_dict(self) -> Dict[str, Any]:
         """State from which a later window continues, as JSON values."""
         return {

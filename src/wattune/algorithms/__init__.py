@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Literal
 
-from wattune.algorithms.base import Batch, EvaluationPoint, Step, Trainable, TrainingAlgorithm, learn
+from wattune.algorithms.base import Batch, EvaluationPoint, LossTally, Step, Trainable, TrainingAlgorithm, learn
 from wattune.algorithms.checkpoint import load_checkpoint, save_checkpoint, state_bytes
 from wattune.algorithms.placement import memory_errors, place, release
 from wattune.algorithms.spec import format_spec, name_of, parse_options
@@ -15,6 +15,7 @@ __all__ = [
     "ALGORITHMS",
     "Batch",
     "EvaluationPoint",
+    "LossTally",
     "Step",
     "Trainable",
     "TrainingAlgorithm",

@@ -112,6 +112,14 @@ class EvaluationPoint:
     loss: float | None
 
 
+@dataclass
+class LossTally:
+    """Sum of loss times samples since the last evaluation, and the number of those samples."""
+
+    loss: float = 0.0
+    samples: int = 0
+
+
 def learn(
     algorithm: TrainingAlgorithm,
     batches: Iterable[Batch],
@@ -122,6 +130,7 @@ def learn(
     start_samples: int = 0,
     around_step: Around = nullcontext,
     around_evaluation: Around = nullcontext,
+    tally: LossTally | None = None,
 ) -> Iterator[EvaluationPoint]:
     """Train until the budget is used up; evaluate whenever a step reaches or passes a multiple of ``evaluate_every``.
 
@@ -131,27 +140,28 @@ def learn(
 
     To resume from a checkpoint taken at an evaluation, pass its ``samples`` as ``start_samples``, and ``batches`` from
     that sample on. ``around_step`` and ``around_evaluation`` return a context for each step and each evaluation.
+    A checkpoint that was taken between two evaluations needs its ``tally`` as well.
     """
+    tally = tally or LossTally()
     steps = iter(algorithm.run(_within(batches, budget_samples - start_samples)))
     samples = start_samples
-    due = _next_point(samples, evaluate_every)
-    loss, since = 0.0, 0
-    while samples < budget_samples:
-        try:
-            with around_step():
-                step = next(steps)
-        except StopIteration:
-            return
-        samples += step.samples
-        loss, since = loss + step.loss * step.samples, since + step.samples
+    due = _next_point(samples - tally.samples, evaluate_every)  # an evaluation may have been due at the checkpoint
+    while samples < budget_samples or tally.samples:
         if samples < min(due, budget_samples):
+            try:
+                with around_step():
+                    step = next(steps)
+            except StopIteration:
+                return
+            samples += step.samples
+            tally.loss, tally.samples = tally.loss + step.loss * step.samples, tally.samples + step.samples
             continue
         with around_evaluation():
             metric = evaluate(algorithm.module)
-        mean = loss / since
+        mean = tally.loss / tally.samples
+        tally.loss, tally.samples = 0.0, 0
         yield EvaluationPoint(samples=samples, metric=metric, loss=mean if math.isfinite(mean) else None)
         due = _next_point(samples, evaluate_every)
-        loss, since = 0.0, 0
 
 
 def _next_point(samples: int, evaluate_every: int) -> int:

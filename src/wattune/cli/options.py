@@ -11,6 +11,7 @@ from typing import Annotated, cast
 import typer
 
 from wattune.cap import PowerCap, parse_celsius, parse_watts, parse_window
+from wattune.cap_trace import MovingCap, cap_of, parse_range
 from wattune.errors import InputError
 from wattune.goal import Aim, Goal, parse_duration, parse_energy, parse_share
 
@@ -34,6 +35,22 @@ CAP = typer.Option(
     help="Power cap, such as 4.5W at the power sensor or 12W@supply at the supply's terminals; none for no cap.",
 )
 Cap = Annotated[str, CAP]
+ANY_CAP = typer.Option(
+    "--cap",
+    metavar="CAP",
+    help="Power cap, such as 4.5W at the power sensor or 12W@supply at the supply's terminals; none for no cap. A cap "
+    "that changes: CAPS.csv (seconds,watts or time,watts), or watch:FILE, which another program writes watts to.",
+)
+AnyCap = Annotated[str, ANY_CAP]
+CapRange = Annotated[
+    str | None,
+    typer.Option(
+        "--cap-range",
+        metavar="W..W",
+        help="With --cap watch:FILE: least and most watts to choose the batch size by, such as 4W..7W (default: the "
+        "present cap).",
+    ),
+]
 MARGIN = typer.Option("--margin", metavar="WATTS", help="Leave this much of the cap unused, such as 0.2W or 200mW.")
 Margin = Annotated[str, MARGIN]
 CapWindow = Annotated[
@@ -183,6 +200,9 @@ REAL = ("auto", "jetson", "cpu", "amd", "intel")
 KNOBS_OF = ("auto", "agent", "jetson")
 """Devices that may have several knobs to choose from."""
 
+MOVING = re.compile(r"^watch:|\.csv(@\w+)?$", re.IGNORECASE)
+"""Texts of caps that change, among the values of ``--cap``."""
+
 _NUMBER = r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)"
 _CLOCK = re.compile(_NUMBER + r"\s*(?P<unit>[kMG]?Hz)?", re.ASCII | re.IGNORECASE)
 _BYTES = re.compile(_NUMBER + r"\s*(?P<unit>[kMGT]i?)?B?", re.ASCII | re.IGNORECASE)
@@ -238,6 +258,22 @@ def goal_of(
         price_per_kwh=price_per_kwh,
         price_per_hour=price_per_hour,
     )
+
+
+def any_cap(cap: str | None, cap_range: str | None = None, *, before: PowerCap | None = None) -> MovingCap | None:
+    """The cap that changes which ``--cap`` and ``--cap-range`` ask for; None for a constant one. ``before`` has margin,
+    temperature and window.
+
+    Raises: InputError.
+    """
+    is_moving = cap is not None and MOVING.search(cap.strip()) is not None
+    if not is_moving or cap is None:
+        if cap_range is not None:
+            raise InputError("--cap-range", value=cap_range, allowed="with --cap watch:FILE")
+        return None
+    moving = cap_of(cap.strip(), range_w=None if cap_range is None else parse_range(cap_range))
+    assert isinstance(moving, MovingCap)  # by its text
+    return moving if before is None else moving.with_form(before)
 
 
 def margin_w(text: str) -> float:

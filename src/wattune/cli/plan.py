@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from wattune.cli.options import (
-    Cap,
+    AnyCap,
+    CapRange,
     CapWindow,
     Deadline,
     EnergyBudget,
@@ -21,6 +22,7 @@ from wattune.cli.options import (
     PricePerHour,
     PricePerKwh,
     ProfileFile,
+    any_cap,
     goal_of,
     memory_bytes,
     power_cap,
@@ -36,7 +38,8 @@ def plan(
         typer.Argument(metavar="EFFICIENCY", help="Efficiency record (default: only the clock is chosen)."),
     ] = None,
     *,
-    cap: Cap,
+    cap: AnyCap,
+    cap_range: CapRange = None,
     cap_window: CapWindow = None,
     margin: Margin = "0",
     goal: GoalName = None,
@@ -75,13 +78,15 @@ def plan(
     \b
     Example:  wattune plan profile.json efficiency.json --cap 4.5W --json
               wattune plan profile.json efficiency.json --cap 4.5W --max-slowdown 5%
+              wattune plan profile.json efficiency.json --cap caps.csv
               wattune plan profile.json efficiency.json --cap 4.5W --memory 64MB --also profile-checkpointed.json
     """
     from wattune.job import steps
     from wattune.reporting import cap_table, summary
 
-    asked_cap = power_cap(cap, margin, window=cap_window)
     asked_goal = goal_of(goal, max_slowdown, deadline, energy, price_per_kwh, price_per_hour) or TIME
+    moving = any_cap(cap, cap_range, before=power_cap(None, margin, window=cap_window))
+    asked_cap = moving or power_cap(cap, margin, window=cap_window)
     # Planning takes a moment and is repeated for other caps: without -o the plan is only printed.
     destination = Output(None, as_json) if output is None else claim(output, "plan.json", as_json=as_json)
     record = steps.plan(

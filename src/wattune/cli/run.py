@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from wattune.cli.options import (
-    CAP,
+    ANY_CAP,
     DEVICE,
     MARGIN,
     SEED,
     SEEDS,
     Algorithm,
+    CapRange,
     CapWindow,
     Deadline,
     EnergyBudget,
@@ -31,6 +32,7 @@ from wattune.cli.options import (
     Strategy,
     SysfsRoot,
     WorkloadFile,
+    any_cap,
     device_spec,
     goal_of,
     power_cap,
@@ -43,7 +45,8 @@ from wattune.goal import TIME
 def run(
     workload: WorkloadFile = None,
     device: Annotated[str | None, DEVICE] = None,
-    cap: Annotated[str | None, CAP] = None,
+    cap: Annotated[str | None, ANY_CAP] = None,
+    cap_range: CapRange = None,
     cap_window: CapWindow = None,
     goal: GoalName = None,
     max_slowdown: MaxSlowdown = None,
@@ -107,6 +110,7 @@ def run(
     \b
     Example:  wattune run --device sim:jetson-nano --cap 4.5W
               wattune run --device sim:jetson-tx2 --cap 9W --max-slowdown 5%
+              wattune run --device sim:jetson-nano --cap caps.csv
               wattune run --output wattune-run-1 --resume
               wattune run --server http://host:8484 --model resnet8-digits --device jetson --cap 5W --data my.npz
     """
@@ -129,14 +133,18 @@ def run(
         raise InputError("--device is missing", hint="see wattune run --help")
     if cap is None and before is None:
         raise InputError("--cap is missing", hint="see wattune run --help")
-    asked_cap = power_cap(cap, margin, max_temp, cap_window, before=None if before is None else before.cap)
     asked_goal = chosen("goal", goal_of(goal, max_slowdown, deadline, energy, price_per_kwh, price_per_hour)) or TIME
+    form = power_cap(None, margin, max_temp, cap_window, before=None if before is None else before.cap)
+    moving = any_cap(chosen("caps", cap), chosen("cap_range", cap_range) if cap is None else cap_range, before=form)
+    asked_cap = form if moving is not None else power_cap(cap, before=form)
     work = chosen("workload", None if workload is None else str(workload))
     of_server = {"--model": chosen("model", model), "--data": chosen("data", data)}
     if url is None:
         others = {**of_server, "--target": target, "--name": name, "--token-file": token_file}
         if option := next((option for option, value in others.items() if value is not None), None):
             raise InputError(f"{option} needs --server")
+    elif moving is not None:
+        raise InputError("a cap that changes and --server cannot be combined", value=str(moving))
     elif work is not None:
         raise InputError("a workload and --server cannot be combined", value=work)
     elif option := next((option for option, value in of_server.items() if value is None), None):
@@ -156,7 +164,7 @@ def run(
             record = run_job(
                 spec,
                 work,
-                cap_w=asked_cap,
+                cap_w=moving or asked_cap,
                 goal=asked_goal,
                 output=folder.path,
                 seeds=seeds,

@@ -17,6 +17,7 @@ from wattune.cli.options import (
     Seed,
     SysfsRoot,
     WorkloadFile,
+    any_cap,
     device_spec,
     max_temp_c,
 )
@@ -28,6 +29,15 @@ def train(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan record.")],
     device: DeviceSpec,
     workload: WorkloadFile = None,
+    cap: Annotated[
+        str | None,
+        typer.Option(
+            "--cap",
+            metavar="CAP",
+            help="A cap that changes, which the clocks follow: CAPS.csv (seconds,watts or time,watts), or watch:FILE "
+            "(default: the plan's constant cap).",
+        ),
+    ] = None,
     algorithm: Annotated[
         str | None,
         typer.Option(
@@ -50,12 +60,15 @@ def train(
     \b
     Example:  wattune train plan.json workload.toml --device sim:jetson-nano
     """
-    from wattune.errors import RecordError
+    from wattune.errors import InputError, RecordError
     from wattune.job import steps
     from wattune.records import TrainingRecord
     from wattune.reporting import summary
 
     spec, hottest_c = device_spec(device, sysfs_root, mode), None if max_temp is None else max_temp_c(max_temp)
+    moving = any_cap(cap)
+    if cap is not None and moving is None:
+        raise InputError("--cap", value=cap, allowed="a cap that changes: CAPS.csv or watch:FILE", hint="plan for it")
     destination = claim(output, "training.json", as_json=as_json, resume=resume)
     algorithm_plan = steps.with_algorithm(plan, algorithm)
     record = destination.load(TrainingRecord)
@@ -72,6 +85,7 @@ def train(
                 spec,
                 workload,
                 algorithm_plan,
+                cap_w=moving,
                 seed=seed,
                 max_temp_c=hottest_c,
                 checkpoint=checkpoint,

@@ -163,6 +163,10 @@ class GroundTruth(ABC):
         """Exact energy, time, and time in which the mean power of the window was above the cap."""
 
     @abstractmethod
+    def move_cap(self, cap_w: float | None) -> None:
+        """Count the time above this cap from now on."""
+
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """State from which a later ground truth continues, as JSON values."""
 

@@ -161,6 +161,11 @@ class Meter:
                 power_window_w=None if self._window.window_s is None else sums.window_w or sums.mean_w,
             )
 
+    def move_cap(self, limit_w: float | None) -> None:
+        """Count the time above this limit from now on."""
+        with self._lock:
+            self._window.move_cap(limit_w)
+
     @property
     def elapsed_s(self) -> float:
         """Seconds since the meter began."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+from datetime import datetime, timezone
 from pathlib import Path
 
 from wattune import planning, profiling
 from wattune.algorithms import canonical
 from wattune.cap import PowerCap
+from wattune.cap_trace import MovingCap
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.job.folder import RunArguments
@@ -88,6 +90,18 @@ def check_run(
             value=", ".join(map(str, foreign)) or None,
             allowed=", ".join(map(str, work.batch_sizes)),
             hint="profile again",
+        )
+
+
+def check_moving_cap(cap: MovingCap | None, board: Device, *, has_profile: bool) -> None:
+    """Check that nothing has to be profiled on a real board while its cap changes. Raises: InputError."""
+    if cap is None or has_profile or not board.executes_steps:
+        return
+    if not cap.is_announced or cap.elapsed_s(datetime.now(timezone.utc)) is not None:
+        raise InputError(
+            "a profile would not follow a cap that changes by the clock, a file or a callable",
+            value=board.name,
+            hint="profile before, at a time and under a cap that allow it, and give that profile",
         )
 
 

@@ -27,6 +27,7 @@ _UNFINISHED = re.compile(r"\..+\.(json|html|checkpoint|safetensors)\.\w+")
 class RunArguments(Record):
     """The arguments of a run, in ``run.json``, with which ``--resume`` continues it.
 
+    ``caps``: a cap that changes as it was given, with its ``cap_range``; ``cap_w`` is then the highest of its caps.
     ``server``, ``model``, ``data``, ``target`` and ``device_name`` belong to a run whose model comes from a server. Its
     token is saved nowhere.
     """
@@ -37,6 +38,8 @@ class RunArguments(Record):
     workload: str | None = None
     cap_w: Positive | None = None
     cap_side: CapSide = "module"
+    caps: str | None = None
+    cap_range: str | None = None
     max_temp_c: Number | None = None
     seeds: BatchSize | None = 3
     seed: Samples = 0
@@ -136,7 +139,8 @@ class RunFolder:
         free = {"version", "provenance", "compare", "server", "device_name"}
         for field in RunArguments.model_fields.keys() - free:
             old, new = getattr(before, field), getattr(now, field)
-            if old == new:
+            # The highest of caps that change is known again only where they are announced.
+            if old == new or (field == "cap_w" and now.caps is not None):
                 continue
             hint = "resume with the original arguments, or choose another output folder"
             if field == "fingerprint":

@@ -14,14 +14,16 @@ from typing import Any
 
 from wattune import planning, profiling, reporting
 from wattune.cap import PowerCap, SensorLimit
+from wattune.cap_trace import MovingCap, cap_of
 from wattune.devices import Device
-from wattune.errors import DeviceError, WorkloadError
+from wattune.errors import DeviceError, InputError, WorkloadError
 from wattune.goal import TIME, Goal
 from wattune.job import steps
 from wattune.job.checks import (
     algorithm_of,
     check_cap,
     check_command,
+    check_moving_cap,
     check_profile,
     check_run,
     check_workload,
@@ -29,7 +31,7 @@ from wattune.job.checks import (
 )
 from wattune.job.coercion import as_record, as_workload, opened
 from wattune.job.folder import RunArguments, RunFolder, free_folder
-from wattune.job.steps import Progress
+from wattune.job.steps import AnyCap, Progress
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.workloads import Workload
 
@@ -52,6 +54,7 @@ class ResumableRun:
     processes: int | None = None
     progress: Progress | None = None
     on_evaluation: Callable[[Evaluation, float | None], None] | None = None
+    moving: MovingCap | None = None
     start: dict[str, Any] | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,7 +119,8 @@ class ResumableRun:
             # Later than the training run, whose noise would otherwise be the noise that is seen here.
             self._back_to_start(rest_s=REST_S)
             table, plan = self._confirmed(table, curve)
-            plan = self._with_robustness(plan, curve)
+            if self.moving is None:  # which is that of a point under one cap
+                plan = self._with_robustness(plan, curve)
             self.folder.save(table)
             self.folder.save(plan)
         return table, plan
@@ -132,6 +136,7 @@ class ResumableRun:
             self.board,
             self.work,
             plan,
+            cap_w=self.moving,
             max_temp_c=self.arguments.max_temp_c,
             seed=self.arguments.seed,
             checkpoint=self.folder.checkpoint,
@@ -184,10 +189,12 @@ class ResumableRun:
 
     def _confirmed(self, table: ProfileTable, curve: SampleEfficiency) -> tuple[ProfileTable, Plan]:
         limit, progress = self.limit(table), self.progress_of("plan")
-        choose = partial(steps.plan, cap_w=self.arguments.cap, goal=self.arguments.goal)
+        cap = self.arguments.cap if self.moving is None else self.moving
+        choose = partial(steps.plan, cap_w=cap, goal=self.arguments.goal)
         while True:
             plan = choose(table, curve)
-            if limit.limit_w is None:
+            # On a real board, no probe follows a cap that changes.
+            if limit.limit_w is None or (self.moving is not None and self.board.executes_steps):
                 return table, plan
             if progress is not None:
                 progress(0, 1, f"measuring batch size {plan.batch_size} again, for longer")
@@ -212,11 +219,19 @@ class ResumableRun:
                 self.board.wait(rest_s)
 
 
+def _caps(cap_w: AnyCap, before: RunArguments | None) -> tuple[MovingCap | None, PowerCap]:
+    """The cap if it changes, and the constant one, or the highest; ``before``: the arguments of a run that resumes."""
+    cap = cap_of(cap_w)
+    if isinstance(cap, PowerCap):
+        return None, cap
+    return cap, cap.highest() if before is None or before.caps is None else before.cap
+
+
 def run(
     device: str | Device,
     workload: str | Path | Workload | None = None,
     *,
-    cap_w: float | str | PowerCap | None,
+    cap_w: AnyCap,
     goal: Goal | str = TIME,
     output: str | Path | None = None,
     seeds: int | None = None,
@@ -234,8 +249,9 @@ def run(
 
     ``device`` is a spec such as ``"sim:jetson-nano"`` or an open device; ``workload`` an object, the path of a workload
     file, or None for the built-in example. ``cap_w``: watts at the power sensor, a text such as "10W" or "12W@supply",
-    a ``PowerCap`` (which may have a margin and a highest temperature of the board), or None for no cap. ``goal``: see
-    ``plan``.
+    a ``PowerCap`` (which may have a margin and a highest temperature of the board), or None for no cap; or a cap that
+    changes, as in ``plan``: the device is then profiled under the highest of its caps, at every point, and the time of
+    the caps begins with training. ``goal``: see ``plan``.
 
     ``output`` is a new or empty folder, by default the first free ``wattune-run-N``; with ``resume`` it is the folder
     of a run that was interrupted. ``profile`` is one that was measured before with this device and model, under any
@@ -250,13 +266,22 @@ def run(
 
     Raises: InputError and its kinds for what cannot be done as asked, DeviceError.
     """
-    cap = PowerCap.of(cap_w)
+    moving, cap = _caps(cap_w, RunFolder(Path(output)).arguments if resume and output else None)
+    if moving is not None and compare:
+        raise InputError("a comparison of rules with a cap that changes", allowed="a constant cap")
+    if moving is not None and not Goal.of(goal).is_time:
+        raise InputError("a goal with a cap that changes", value=Goal.of(goal).aim, allowed="time")
+    if moving is not None and strategy is None and profile is None:
+        strategy = "full"  # each of its caps has points of its own
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
         check_workload(work, board)
+        check_moving_cap(moving, board, has_profile=profile is not None or resume)
         given_profile = None if profile is None else as_record(ProfileTable, profile)
         arguments = RunArguments.check(
             cap,
+            caps=None if moving is None else str(moving),
+            cap_range=None if moving is None else moving.range_text,
             device=board.spec or board.name,
             workload=work.name if isinstance(workload, Workload) else workload and str(workload),
             goal=Goal.of(goal),
@@ -270,7 +295,7 @@ def run(
         )
         check_run(arguments, board, work, given_profile, command=check_command(board, profile, workload))
         folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
-        steps = ResumableRun(board, work, folder, arguments, resume, processes, progress)
+        steps = ResumableRun(board, work, folder, arguments, resume, processes, progress, moving=moving)
         table = steps.profile(given_profile)
         check_cap(table, cap)
         curve = steps.estimate(table)

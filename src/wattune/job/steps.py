@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattune.cap import PowerCap
+from wattune.cap_trace import MovingCap, cap_of
 from wattune.errors import CapError, InputError
 from wattune.goal import TIME, Goal
 from wattune.job.coercion import as_one_of, as_record, as_workload, opened, profiled_workload
@@ -22,6 +23,9 @@ from wattune.records.efficiency import EfficiencyStrategy
 if TYPE_CHECKING:
     from wattune.devices import Device
     from wattune.workloads import Workload
+
+AnyCap = float | str | Path | PowerCap | MovingCap | Callable[[float], float | None] | None
+"""A cap, constant or not; see ``wattune.cap_trace.cap_of``."""
 
 Progress = Callable[[int, int, str], None]
 """Called with how much of how much is done, and a few words."""
@@ -200,7 +204,7 @@ def plan(
     profile: str | Path | ProfileTable,
     efficiency: str | Path | SampleEfficiency | None = None,
     *,
-    cap_w: float | str | PowerCap | None,
+    cap_w: AnyCap,
     goal: Goal | str = TIME,
     batch_size: int | None = None,
     memory_bytes: float | None = None,
@@ -208,8 +212,11 @@ def plan(
 ) -> Plan:
     """Choose batch size and clock: of the points whose power plus the cap's margin is at most the cap, the best one.
 
-    ``cap_w``: watts at the power sensor, a text such as "12W@supply", a ``PowerCap``, or None for no cap. ``goal``:
-    what the best point is, the name of an aim such as "energy" or a ``Goal``; by default the fastest one.
+    ``cap_w``: watts at the power sensor, a text such as "12W@supply", a ``PowerCap``, or None for no cap; or a cap that
+    changes: the path of a CSV file, "watch:FILE", a ``CapTrace``, or a callable from seconds to watts. The batch size
+    is then the best one over all of its caps. ``goal``: what the best point is, the name of an aim such as "energy" or
+    a ``Goal``; by default the fastest one.
+
     ``batch_size``: choose only the clock, for this one; needed if there is no efficiency record. ``memory_bytes``:
     choose nothing of which a step takes more. ``also``: profiles and efficiency records of other training algorithms
     to choose from, in any order; see ``wattune.planning.plan_algorithms``.
@@ -218,8 +225,14 @@ def plan(
     """
     from wattune import planning
 
-    cap, asked, table = PowerCap.of(cap_w), Goal.of(goal), as_record(ProfileTable, profile)
+    cap, asked, table = cap_of(cap_w), Goal.of(goal), as_record(ProfileTable, profile)
     curve = None if efficiency is None else as_record(SampleEfficiency, efficiency)
+    if isinstance(cap, MovingCap):
+        if also:
+            raise InputError("other training algorithms with a cap that changes", allowed="one training algorithm")
+        if not asked.is_time:
+            raise InputError("a goal with a cap that changes", value=asked.aim, allowed="time")
+        return planning.plan_over_caps(table, curve, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
     if not also:
         return planning.plan(table, curve, cap=cap, goal=asked, batch_size=batch_size, memory_bytes=memory_bytes)
     if not asked.is_time:
@@ -241,6 +254,7 @@ def train(
     workload: str | Path | Workload | None,
     plan: str | Path | Plan,
     *,
+    cap_w: AnyCap = None,
     algorithm: str | None = None,
     max_temp_c: float | None = None,
     seed: int = 0,
@@ -252,6 +266,8 @@ def train(
 ) -> TrainingRecord:
     """Train at the planned point until the target, and stay under the plan's cap.
 
+    ``cap_w``: a cap that changes, as in ``plan``; None: the plan's constant cap. Batch size and learning rate stay, the
+    setting follows the cap, and training pauses while no setting stays under it.
     ``algorithm``: train with this one, at its best point, if the plan was chosen from several; None: the plan's own.
     ``max_temp_c``: second limit beside the plan's cap, on the board's highest temperature in degrees Celsius.
     ``checkpoint``: a file that is replaced after each evaluation, from which ``resume`` continues; ``weights``: a
@@ -263,6 +279,9 @@ def train(
     from wattune import profiling, training
 
     algorithm_plan = with_algorithm(plan, algorithm)
+    cap = None if cap_w is None else cap_of(cap_w)
+    if isinstance(cap, PowerCap):
+        raise InputError("the cap of a training run", value=str(cap), allowed="one that changes", hint="plan for it")
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
         return training.train(
@@ -275,6 +294,7 @@ def train(
             key=profiling.profile_key(board, work, algorithm_plan.algorithm),
             weights=weights,
             max_temp_c=max_temp_c,
+            cap=cap,
             progress=progress,
             on_evaluation=on_evaluation,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import Self
@@ -104,6 +105,20 @@ class CappedRun:
             yield meter
         if meter.lost is not None:
             raise meter.lost
+
+    def move_cap(self, limit: SensorLimit, *, is_answered: bool = True) -> None:
+        """Count the time above this limit from now on, and keep below it.
+
+        ``is_answered``: False if nothing could lower the power any more, since the device is at rest. Raises:
+        DeviceError.
+        """
+        self.limit = limit
+        self.meter.move_cap(limit.limit_w)
+        if self.truth is not None:
+            self.truth.move_cap(limit.limit_w)
+        answered = limit if is_answered else replace(limit, limit_w=None)
+        self.limiter.move_cap(answered.limit_w)
+        self.device.arm_guard(answered)
 
     def check(self) -> None:
         """End the run if it cannot stay below its limit, or cannot know.

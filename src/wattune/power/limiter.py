@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from wattune.cap import SensorLimit
@@ -117,6 +118,18 @@ class PowerLimiter:
             self._evaluation, self._blames_work = None, False
             self.top = self._setting.knobs
             self._work = self._new_guard(self._set_for_work, self._work)
+
+    def move_cap(self, limit_w: float | None) -> None:
+        """Answer readings above this limit from now on, None: none."""
+        with self._lock:
+            before_w = self.limit.limit_w
+            self.limit = replace(self.limit, limit_w=limit_w)
+            self._window.move_cap(limit_w)
+            for guard in (self._work, self._evaluation):
+                if guard is not None:
+                    guard.cap_w = limit_w
+            if limit_w is not None and (before_w is None or limit_w < before_w):
+                self._reached = self._device.safest  # evaluations climb again, as they do under a new cap
 
     def expect_old_readings(self) -> None:
         """Leave readings above the cap unanswered until the sensor holds nothing from before now."""

@@ -26,6 +26,7 @@ from wattune.records.profile import (
 )
 from wattune.records.session import EfficiencySource, SessionEnding, SessionRecipe, SessionRecord
 from wattune.records.training import (
+    CapInterval,
     Comparison,
     ComparisonRow,
     Ending,
@@ -48,6 +49,7 @@ __all__ = [
     "BoardEvent",
     "Candidate",
     "CapGain",
+    "CapInterval",
     "CapSide",
     "Comparison",
     "ComparisonRow",

@@ -60,6 +60,21 @@ class PointChange(Value):
     why: str
 
 
+class CapInterval(AtSetting):
+    """A stretch of a run under one cap of a cap that changes, at one ``setting``, from ``time_s`` until the next one.
+
+    ``asked_w``: the cap as given, 0 if nothing may run; ``cap_w``: the limit at the sensor, None if the cap leaves
+    nothing; ``pause``: why nothing runs, None if training does; ``above_cap_s``: seconds in which the mean over the
+    cap's window was above it.
+    """
+
+    time_s: NotNegative
+    asked_w: NotNegative
+    cap_w: Positive | None = None
+    pause: str | None = None
+    above_cap_s: NotNegative = 0.0
+
+
 Ending = Literal["target reached", "budget used up", "diverged", "stopped for safety"]
 
 
@@ -70,7 +85,8 @@ class TrainingRecord(Record):
     it was stopped for safety; ``max_temp_c``: the temperature limit; ``temperature_max_c``: the highest temperature;
     ``board_events``: events on the board, in the run's time. ``replanned``: the points that the plan was changed to
     because time or power of the steps deviated from it. ``power_window_w``: the highest mean power over the window of
-    the plan's cap, None if it has none.
+    the plan's cap, None if it has none. ``cap_intervals``: under a cap that changes, its caps and what was done;
+    ``paused_s``: seconds of them in which nothing ran.
     """
 
     name = "training"
@@ -96,6 +112,8 @@ class TrainingRecord(Record):
     guard: tuple[GuardEvent, ...] = ()
     board_events: tuple[BoardEvent, ...] = ()
     replanned: tuple[PointChange, ...] = ()
+    cap_intervals: tuple[CapInterval, ...] = ()
+    paused_s: NotNegative | None = None
     trace: tuple[PowerSample, ...] = ()
     exact: ExactFigures | None = None
     profiling_share: NotNegative | None = None
@@ -106,7 +124,7 @@ class TrainingRecord(Record):
         """True if the power was above the plan's cap: a mean over its window for sure, or without one any reading."""
         if self.plan.cap_w is None:
             return False
-        if self.plan.cap_window_s is not None:
+        if self.plan.cap_window_s is not None or self.cap_intervals:
             return self.above_cap_s > 0
         return self.power_peak_w > self.plan.cap_w
 

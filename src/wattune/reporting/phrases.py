@@ -100,6 +100,42 @@ def under(cap_w: float | None, supply_cap_w: float | None = None) -> str:
     return "without a power cap" if cap_w is None else f"under a cap of {cap(cap_w)}"
 
 
+def under_cap_of(plan: Plan) -> str:
+    """Write the cap of a plan in a sentence, also one that changes."""
+    if not plan.caps:
+        return under(plan.cap_w, plan.supply_cap_w)
+    side = " at the supply" if plan.supply_cap_w is not None else ""
+    low_w, high_w = plan.caps[0].asked_w, plan.caps[-1].asked_w
+    return f"under a cap that changes, {low_w:g} to {high_w:g} W{side}"
+
+
+def moving_cap(plan: Plan, training: TrainingRecord | None = None) -> str:
+    """The settings under the lowest and the highest feasible cap, what one batch size costs, and the pauses.
+
+    Empty for a constant cap.
+    """
+    if not plan.caps:
+        return ""
+    feasible = [one for one in plan.caps if one.feasible]
+    paused = sum(one.share for one in plan.caps if not one.feasible)
+    ends = " and ".join(
+        dict.fromkeys(
+            f"{setting(one.point)} under {one.asked_w:g} W" for one in (feasible[0], feasible[-1]) if one.point
+        )
+    )
+    parts = [f"The batch size stays, the setting follows the cap: {ends}"]
+    if paused:
+        parts.append(f"nothing can run in {percent(paused)} of the time of the caps")
+    if plan.of_clairvoyant is not None and plan.over_constant is not None:
+        parts.append(
+            f"this is {percent(plan.of_clairvoyant)} of the progress of the fastest point under each cap, and "
+            f"{plan.over_constant:.2f} times that of the best single point"
+        )
+    if training is not None and training.paused_s:
+        parts.append(f"training paused for {seconds(training.paused_s)} of {seconds(training.time_s)}")
+    return "; ".join(parts) + "."
+
+
 def capped_power(window_s: float | None) -> str:
     """Name of the power that a cap with this window is compared with."""
     return "peak power" if window_s is None else f"mean power over {seconds(window_s)}"

@@ -44,7 +44,7 @@ def headline(records: RecordSet) -> str:
     plan = records.chosen
     if plan is None:
         return f"{_name(records)}: no plan yet, so no batch size and clock are chosen"
-    under = phrases.under(plan.cap_w, plan.supply_cap_w)
+    under = phrases.under_cap_of(plan)
     where = str(plan.point)
     where = where[:1].upper() + where[1:]
     if not plan.goal.is_time:

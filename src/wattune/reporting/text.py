@@ -18,7 +18,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
 
     The first line has the origin: simulated, recorded, measured or unknown.
     """
-    about = ", ".join(filter(None, (plan.workload, plan.device, phrases.under(plan.cap_w, plan.supply_cap_w))))
+    about = ", ".join(filter(None, (plan.workload, plan.device, phrases.under_cap_of(plan))))
     parts = [
         f"{about}  [{_label(plan, training)}]",
         f"chosen: {phrases.chosen(plan)}",
@@ -31,6 +31,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
                 phrases.goal(plan),
                 phrases.trade_off(plan.front, plan.point),
                 phrases.cap_meaning(plan),
+                phrases.moving_cap(plan, training),
                 phrases.own_batch_size(plan),
                 phrases.confidence(plan),
                 phrases.robustness(plan),

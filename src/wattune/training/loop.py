@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
 
-from wattune.algorithms import Batch, EvaluationPoint, TrainingAlgorithm, learn, memory_errors
+from wattune.algorithms import Batch, EvaluationPoint, LossTally, TrainingAlgorithm, learn, memory_errors
+from wattune.cap import SensorLimit
+from wattune.cap_trace import MovingCap
 from wattune.devices import Device, MeterFigures
 from wattune.errors import SafetyStop
 from wattune.point import Knobs, OperatingPoint
+from wattune.power.cap_follower import CapFollower, UnderCap
 from wattune.power.capped_run import CappedRun
 from wattune.records import (
     BoardEvent,
+    CapInterval,
     Ending,
     Evaluation,
     ExactFigures,
@@ -46,6 +50,7 @@ class TrainingTask:
     ``step_work`` is the work of one optimizer step, ``evaluation_works`` that of the parts of one evaluation;
     ``batches`` gives the batches from a number of samples on; ``evaluate`` gives the metric of the model.
     ``checkpoint_bytes`` is the size of a checkpoint on a simulated board's storage, None if none is written.
+    ``cap``: a cap that changes, in place of the plan's.
     """
 
     workload: Workload
@@ -58,6 +63,7 @@ class TrainingTask:
     budget_samples: int
     checkpoint_bytes: Callable[[], int | None] = lambda: None
     max_temp_c: float | None = None
+    cap: MovingCap | None = None
 
 
 @dataclass(frozen=True)
@@ -75,13 +81,15 @@ class Outcome:
     temperature_max_c: float | None = None
     board_events: tuple[BoardEvent, ...] = ()
     replanned: tuple[PointChange, ...] = ()
+    cap_intervals: tuple[CapInterval, ...] = ()
+    paused_s: float | None = None
 
 
 class TrainingLoop:
-    """A training run on a device, at the plan's setting.
+    """A training run on a device, at the plan's setting; under a cap that changes, at the fastest one that it allows.
 
-    ``save`` gets, after each evaluation and at a safety stop, the state that a later loop continues from as ``state``:
-    JSON values, everything but the algorithm's state.
+    ``save`` gets, after each evaluation, at the beginning of a pause and at a safety stop, the state that a later loop
+    continues from as ``state``: JSON values, everything but the algorithm's state.
     """
 
     def __init__(
@@ -100,8 +108,17 @@ class TrainingLoop:
         self.samples = 0
         self.evaluations: list[Evaluation] = []
         self.drift = DriftWatch(device, plan, task.budget_samples)
-        limit = replace(plan.limit, max_temp_c=task.max_temp_c)
-        self.capped = CappedRun(device, limit, plan.knobs, on_reading=self.drift.read)
+        limit, knobs = replace(plan.limit, max_temp_c=task.max_temp_c), plan.knobs
+        if task.cap is not None:  # the follower finds its limit, and goes up from the safest setting
+            limit, knobs = replace(limit, limit_w=None), device.safest if plan.knobs else plan.knobs
+        self.capped = CappedRun(device, limit, knobs, on_reading=self.drift.read)
+        self.follower: CapFollower | None = None
+        if task.cap is not None:
+            self.follower = CapFollower(self.capped, task.cap, self._under, on_move=self._moved)
+        self.tally = LossTally()
+        self._limits: dict[float, SensorLimit | None] = {}  # watts of a cap -> its limit
+        self._evaluation_s = 0.0  # that the last evaluation took
+        self._evaluated_parts = 0  # of the evaluation in progress
         self.replanned: list[PointChange] = []
         self._moves = 0  # of the limiter, until the last evaluation
         self._reason: str | None = None
@@ -113,16 +130,20 @@ class TrainingLoop:
         Raises: DeviceError, InputError.
         """
         with self.capped as capped:
-            capped.start(self.state)
-            if self.state:
-                self._load(self.state)
-            try:
-                if not self._reached():
-                    self._train()
-            except SafetyStop as stop:
-                self._reason = str(stop)
-                # A user who resumes from here has dealt with the reason.
-                self._save(regained=True)
+            state = self.state
+            if self.follower is not None:
+                self.follower.begin(state and state.get("cap"), state["meter"]["elapsed_s"] if state else 0.0)
+            capped.start(state)
+            if state:
+                self._load(state)
+            with self.follower or nullcontext():
+                try:
+                    if not self._reached():
+                        self._train()
+                except SafetyStop as stop:
+                    self._reason = str(stop)
+                    # A user who resumes from here has dealt with the reason.
+                    self._save(regained=True)
             capped.monitor.look(capped.meter.elapsed_s)
 
     @property
@@ -149,6 +170,8 @@ class TrainingLoop:
             temperature_max_c=capped.monitor.temperature_max_c,
             board_events=capped.monitor.events,
             replanned=tuple(self.replanned),
+            cap_intervals=() if self.follower is None else self.follower.intervals,
+            paused_s=None if self.follower is None else self.follower.paused_s,
         )
 
     def _train(self) -> None:
@@ -162,6 +185,7 @@ class TrainingLoop:
             start_samples=self.samples,
             around_step=self._step,
             around_evaluation=self._evaluation,
+            tally=self.tally,
         ):
             if at.loss is None or not math.isfinite(at.metric):
                 self._diverged = True
@@ -175,6 +199,8 @@ class TrainingLoop:
         capped = self.capped
         capped.check()
         capped.monitor.look(capped.meter.elapsed_s)
+        if self.follower is not None:
+            self.follower.hold(self.drift.expected_step_s, on_pause=self._save)
         with self.drift.step(), capped.device.step(self.task.step_work):
             yield
         self.samples += self.task.plan.batch_size
@@ -182,15 +208,38 @@ class TrainingLoop:
     @contextmanager
     def _evaluation(self) -> Iterator[None]:
         device, works = self.capped.device, self.task.evaluation_works
+        follower = self.follower
         if device.executes_steps:
+            if follower is not None:
+                follower.hold(self._evaluation_s, on_pause=self._save)
+            begun_s = device.now_s()
             with memory_errors("an evaluation"), device.step(works[0]):
                 yield
+            self._evaluation_s = device.now_s() - begun_s
             return
         # If nothing runs on the device, the parts of the evaluation pass one after the other.
-        for work in works:
+        for work in works[self._evaluated_parts :]:
+            if follower is not None:
+                follower.hold(self.drift.expected_step_s, on_pause=self._save)
             with device.step(work):
                 pass
+            self._evaluated_parts += 1
+        self._evaluated_parts = 0
         yield
+
+    def _under(self, watts: float) -> UnderCap:
+        """The limit under a cap of these watts, and the setting for it."""
+        plan, cap = self.task.plan, self.task.cap
+        assert cap is not None
+        if watts not in self._limits:
+            self._limits[watts] = cap.at_sensor(watts, plan.supply, plan.sensor_window_s)
+        limit = self._limits[watts]
+        if limit is None:
+            return UnderCap(replace(plan.limit, limit_w=None, max_temp_c=self.task.max_temp_c), None)
+        return UnderCap(replace(limit, max_temp_c=self.task.max_temp_c), self.drift.setting_under(limit))
+
+    def _moved(self, knobs: Knobs) -> None:
+        self.drift.move(knobs, self.samples)
 
     def _evaluated(self, at: EvaluationPoint) -> None:
         capped = self.capped
@@ -220,11 +269,17 @@ class TrainingLoop:
         drift = self.drift.look(self.samples)
         if drift is None or not drift.is_stale:
             return
-        knobs = self.drift.follow(drift)
+        knobs: Knobs | None
+        if self.follower is not None:
+            before = limiter.top
+            self.drift.correct(drift)
+            self.follower.look()
+            knobs = None if limiter.top == before else limiter.top
+        elif (knobs := self.drift.follow(drift)) is not None:
+            limiter.move(knobs)
         if knobs is None:
             capped.monitor.note(capped.meter.elapsed_s, "plan stale", f"{drift}")
             return
-        limiter.move(knobs)
         point = PointRecord.model_validate(OperatingPoint(self.task.plan.shape, knobs))
         self.replanned.append(
             PointChange(samples=self.samples, time_s=capped.meter.elapsed_s, point=point, why=str(drift))
@@ -234,6 +289,8 @@ class TrainingLoop:
         """When the setting was changed, and to what."""
         events, names = self.capped.limiter.events, self.task.plan.knobs
         changes = [(event.time_s, event.setting_of(names)) for event in events if event.action != "at lowest"]
+        if self.follower is not None:
+            changes += [(one.time_s, one.setting_of(names)) for one in self.follower.intervals]
         return sorted([*changes, *((change.time_s, change.point.knobs) for change in self.replanned)])
 
     def _save(self, *, regained: bool = False) -> None:
@@ -247,6 +304,9 @@ class TrainingLoop:
                 "drift": self.drift.state_dict(),
                 "replanned": [change.model_dump() for change in self.replanned],
                 "moves": self._moves,
+                "tally": asdict(self.tally),
+                "evaluated_parts": self._evaluated_parts,
+                "cap": None if self.follower is None else self.follower.state_dict(),
             }
         )
 
@@ -256,6 +316,9 @@ class TrainingLoop:
         self.drift.load_state_dict(state["drift"])
         self.replanned = [PointChange(**change) for change in state["replanned"]]
         self._moves = state["moves"]
+        # Neither is in states of before caps could change.
+        self.tally = LossTally(**state.get("tally", {}))
+        self._evaluated_parts = state.get("evaluated_parts", 0)
 
     def _reached(self) -> bool:
         workload = self.task.workload

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.point import Knobs
 from wattune.records import Plan
@@ -55,6 +56,7 @@ class DriftWatch:
         self._device = device
         self._plan = plan
         self._predictions = _row(plan)
+        self._settings = _settings(plan)
         self._knobs = plan.knobs
         self._off = Drift(1.0, 1.0)
         self._share_samples = SHARE * min(float(budget_samples), _expected_samples(plan) or math.inf)
@@ -106,8 +108,8 @@ class DriftWatch:
         as this one. None if that is the present setting, or if there is no cap. If steps take longer than they should,
         something else slows the board down, and a higher setting would not help.
         """
-        off = self._off = Drift(self._off.time * drift.time, self._off.power * drift.power)
-        cap_w, here = self._plan.cap_w, self._knobs
+        self.correct(drift)
+        off, cap_w, here = self._off, self._plan.cap_w, self._knobs
         if cap_w is None or not self._predictions:
             return None
         settings = [
@@ -122,6 +124,26 @@ class DriftWatch:
             return None
         self._knobs = best
         return best
+
+    def correct(self, drift: Drift) -> None:
+        """Scale the expectation at every setting by the drift."""
+        self._off = Drift(self._off.time * drift.time, self._off.power * drift.power)
+
+    def setting_under(self, limit: SensorLimit) -> Knobs | None:
+        """The fastest setting at the plan's batch size that is expected to stay under this limit; None if none does."""
+        allowed = [s for s, known in self._settings.items() if limit.allows(known.capped_w * self._off.power)]
+        return min(allowed, key=lambda knobs: (self._settings[knobs].step_s, knobs), default=None)
+
+    def move(self, knobs: Knobs, samples: int) -> None:
+        """Expect another setting after ``samples`` samples: that of a cap that changed."""
+        self._knobs = knobs
+        self.forget(samples)
+
+    @property
+    def expected_step_s(self) -> float:
+        """Seconds that a step is expected to take at the present setting; 0 if that is unknown."""
+        known = self._settings.get(self._knobs)
+        return 0.0 if known is None else known.step_s * self._off.time
 
     def _rank(self, knobs: Knobs) -> tuple[bool, float]:
         """Sort key of a setting for the plan's goal, the smallest being the best: beyond its bound, what is least."""
@@ -169,9 +191,30 @@ class _Known(NamedTuple):
 
 def _expected_samples(plan: Plan) -> float | None:
     """Samples that the plan predicts at its batch size; None if it predicts none."""
-    if plan.predicted_s is None or plan.step_s is None:
+    predicted_s = plan.predicted_s
+    if plan.caps:  # which follows all of them, with their pauses
+        predicted_s = next((one.predicted_s for one in plan.candidates if one.point == plan.point), None)
+    if predicted_s is None or plan.step_s is None:
         return None
-    return plan.predicted_s / plan.step_s * plan.batch_size
+    return predicted_s / plan.step_s * plan.batch_size
+
+
+class _Setting(NamedTuple):
+    step_s: float
+    capped_w: float
+
+
+def _settings(plan: Plan) -> dict[Knobs, _Setting]:
+    """Setting -> step time and the power that a cap is compared with, also of settings without predicted energy."""
+    if plan.relative_time is None or plan.step_s is None:
+        return {}
+    return {
+        one.knobs: _Setting(
+            plan.step_s * one.relative_time / plan.relative_time, one.predicted_window_w or one.predicted_peak_w
+        )
+        for one in plan.candidates
+        if one.shape == plan.shape and one.relative_time is not None and one.predicted_peak_w is not None
+    }
 
 
 def _row(plan: Plan) -> dict[Knobs, _Known]:

@@ -12,6 +12,8 @@ from safetensors.torch import save
 from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
+from wattune.cap import PEAK, PowerCap
+from wattune.cap_trace import MovingCap
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, Interrupted, RecordError
 from wattune.files import write_bytes
@@ -33,13 +35,16 @@ def train(
     key: ProfileKey | None = None,
     weights: Path | None = None,
     max_temp_c: float | None = None,
+    cap: MovingCap | None = None,
     progress: Progress | None = None,
     on_evaluation: Callable[[Evaluation, float | None], None] | None = None,
 ) -> TrainingRecord:
     """Train at the plan's point on the device until the target, the end of the budget or a safety stop.
 
     ``max_temp_c`` is a second limit beside the plan's cap: the highest temperature of the board in degrees Celsius.
-    ``checkpoint`` is a file that is replaced in one step after each evaluation; with ``resume`` training
+    ``cap`` is a cap that changes, whose side is that of the plan: batch size and learning rate stay the plan's, the
+    setting is the fastest one that the cap allows according to the plan's candidates, and training pauses while it
+    allows none. ``checkpoint`` is a file that is replaced in one step after each evaluation; with ``resume`` training
     continues from it (from the beginning if there is none yet) and ends with the record of an uninterrupted run.
     A simulated board takes time to write it, too. ``key``, if given, must be the key that the plan's profile
     was measured with. ``weights`` is a safetensors file for what was trained, by the names of the model's state dict.
@@ -63,6 +68,7 @@ def train(
             else "profile and plan again",
         )
     _check_knobs(device, plan)
+    cap = _checked(cap, plan)
     check_limit(device, max_temp_c)
     workload.check()
     identity = {**_identity(device, workload, plan, seed), "max_temp_c": max_temp_c}
@@ -89,6 +95,7 @@ def train(
         budget_samples=workload.budget_samples,
         checkpoint_bytes=lambda: state_bytes(algorithm.state_dict()) if counts_writes else None,
         max_temp_c=max_temp_c,
+        cap=cap,
     )
 
     def save_all(so_far: dict[str, Any]) -> None:
@@ -138,6 +145,22 @@ def _check_knobs(device: Device, plan: Plan) -> None:
             allowed=f"a value for each of {', '.join(names)}",
             hint="profile this device and plan again",
         )
+
+
+def _checked(cap: MovingCap | None, plan: Plan) -> MovingCap | None:
+    """The cap with the margin and the window that the plan was made with."""
+    if cap is None:
+        if plan.caps:
+            raise InputError("the plan is for a cap that changes", hint="give that cap as well, with --cap or cap_w=")
+        return None
+    if cap.form.side != plan.cap_side and plan.cap_w is not None:
+        raise InputError("the side of the cap", value=cap.form.side, allowed=f"{plan.cap_side}, that of the plan")
+    if plan.relative_time is None or plan.step_s is None or plan.power_mean_w is None or not plan.candidates:
+        raise InputError(
+            "the plan has no figures to choose a setting for each cap by",
+            hint="plan again with a profile and the cap that changes",
+        )
+    return cap.with_form(PowerCap(margin_w=plan.margin_w, window=plan.cap_window_s or PEAK))
 
 
 def _evaluate(device: Device, workload: Workload, plan: Plan) -> Callable[[nn.Module], float]:

@@ -51,6 +51,8 @@ def training_record(
         guard=outcome.guard,
         board_events=outcome.board_events,
         replanned=outcome.replanned,
+        cap_intervals=outcome.cap_intervals,
+        paused_s=outcome.paused_s,
         trace=outcome.trace,
         exact=outcome.exact,
         profiling_share=cost.time_s / figures.time_s if cost is not None and figures.time_s else None,

@@ -46,6 +46,11 @@ class SimulatedGroundTruth(GroundTruth):
             time_s=self._device.now_s() - self._begin_s,
         )
 
+    def move_cap(self, cap_w: float | None) -> None:
+        """Count the time in which the mean of the window is above this cap from now on."""
+        self._cap_w = NEVER if cap_w is None else cap_w
+        self._refresh()
+
     def state_dict(self) -> dict[str, Any]:
         """State from which a later ground truth continues, as JSON values."""
         return {"begin_s": self._begin_s, "begin_j": self._begin_j, "above_s": self._above_s, "above": self._above}

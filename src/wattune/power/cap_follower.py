@@ -1,0 +1,298 @@
+"""A capped run under a cap that changes: the setting follows it, and work pauses while no setting stays under it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime, timezone
+from typing import Any, Final, NamedTuple
+
+from typing_extensions import Self
+
+from wattune.cap import SensorLimit
+from wattune.cap_trace import MovingCap
+from wattune.devices.base import Sensor
+from wattune.devices.meter import RATE_HZ
+from wattune.errors import InputError
+from wattune.point import Knobs
+from wattune.power.capped_run import CappedRun
+from wattune.records import CapInterval
+
+PERIOD_S: Final = 1 / RATE_HZ
+"""Seconds between two looks at the cap."""
+
+REST_S: Final = 0.5
+"""Longest rest on real time before a paused run looks around."""
+
+
+class UnderCap(NamedTuple):
+    """The limit at the sensor under a cap (without watts if the cap leaves nothing), and the setting for it.
+
+    ``knobs`` is None if no setting stays under it.
+    """
+
+    limit: SensorLimit
+    knobs: Knobs | None
+
+
+def lead_s(sensor: Sensor, window_s: float | None) -> float:
+    """Control interval: seconds by which a setting has to come before a lower cap.
+
+    After that time neither the cap's window nor a reading of the sensor contains power from before.
+    """
+    return (window_s or 0.0) + sensor.settle_s + PERIOD_S
+
+
+class CapFollower:
+    """A context, inside a capped run, in which its setting follows a cap that changes.
+
+    - An announced lowering: the lower setting one control interval (``lead_s``) before it. A rise: at its time.
+    - A lowering that was not announced: rest for one control interval, so that the mean over the window falls below the
+      cap as soon as it can.
+    - No setting stays under the cap: ``hold`` returns only when work may begin again; the device rests at its safest
+      setting meanwhile.
+
+    ``under``: the limit and the setting under a cap of these watts; ``on_move`` is called after each change of the
+    setting. Call ``begin`` before ``CappedRun.start``, and ``hold`` before each step.
+
+    The follower looks at the cap every ``PERIOD_S`` seconds of the device's time, on real time from a thread of its
+    own, and stores what goes wrong there in ``failure``, which ``hold`` raises.
+    """
+
+    def __init__(
+        self,
+        capped: CappedRun,
+        cap: MovingCap,
+        under: Callable[[float], UnderCap],
+        *,
+        on_move: Callable[[Knobs], None] = lambda knobs: None,
+    ):
+        self.failure: Exception | None = None
+        self._capped, self._cap, self._under, self._on_move = capped, cap, under, on_move
+        self._lead_s = lead_s(capped.device.sensor, capped.limit.window_s)
+        self._lock = threading.RLock()
+        self._ticking: AbstractContextManager[None] | None = None
+        self._offset_s = 0.0  # from the time of the run to that of the cap
+        self._watts = self._set_for_w = math.inf  # the present cap, and the one that the setting was chosen for
+        self._recovers_until_s = -math.inf
+        self._is_holding = False
+        self._work_s = 0.0  # that the work takes which is held
+        self._problem: str | None = None
+        self._intervals: list[dict[str, Any]] = []
+        self._above_s = 0.0  # until the last interval began
+
+    # -------------------------------------------------------------------------------------------------------- context
+
+    def begin(self, state: dict[str, Any] | None, elapsed_s: float) -> None:
+        """Set the limit that the run begins with; ``state``, ``elapsed_s``: of an earlier run that continues.
+
+        Raises: InputError, DeviceError.
+        """
+        if self._capped.device.executes_steps:  # time is that of the clock on the wall
+            cap_s = self._cap.elapsed_s(datetime.now(timezone.utc))
+            self._offset_s = 0.0 if cap_s is None else cap_s - elapsed_s
+        if state is None:
+            self._watts = self._set_for_w = self._cap.watts(elapsed_s + self._offset_s)
+        else:
+            self._watts, self._set_for_w = state["watts"], state["set_for_w"]
+            self._recovers_until_s = -math.inf if state["recovers_until_s"] is None else state["recovers_until_s"]
+            self._intervals, self._above_s = [dict(one) for one in state["intervals"]], state["above_s"]
+            self._problem, self._is_holding, self._work_s = state["problem"], state["is_holding"], state["work_s"]
+        self._limit()
+
+    def __enter__(self) -> Self:
+        self._follow()
+        self._ticking = self._capped.device.every(PERIOD_S, self.look)
+        self._ticking.__enter__()
+        return self
+
+    def __exit__(self, *reason: Any) -> None:
+        assert self._ticking is not None
+        self._ticking.__exit__(*reason)
+        with self._lock:
+            self._close_interval()
+
+    # --------------------------------------------------------------------------------------------------------- the cap
+
+    def look(self) -> None:
+        """Look at the cap, and bring limit and setting to it."""
+        with self._lock:
+            if self.failure is not None:
+                return
+            try:
+                self._follow()
+            except Exception as error:  # noqa: BLE001 - raised by `hold`; in a sampling thread nobody would see it
+                self.failure = error
+                self._capped.limiter.move(self._capped.device.safest if self._capped.limiter.knobs else Knobs())
+
+    def _follow(self) -> None:
+        now_s = self._now_s()
+        watts = self._cap.watts(now_s + self._offset_s)
+        self._note_problem(now_s)
+        least_w = min(watts, self._least_w(now_s, self._lead_s))
+        if watts < self._set_for_w and watts < self._watts:  # nobody said so before
+            self._recovers_until_s = now_s + self._lead_s
+        if self._is_holding and self._fits(self._work_s):
+            self._is_holding = False  # the end of the pause; the work follows when its thread looks
+        knobs = self._under(least_w).knobs
+        if knobs is None or now_s < self._recovers_until_s or self._is_holding:
+            knobs = self._capped.device.safest if self._capped.limiter.top else Knobs()
+        is_lower = watts < self._watts
+        self._set_for_w = least_w
+        if is_lower:  # the setting first, and the limit first before a rise
+            self._move(knobs)
+        if watts != self._watts:
+            self._close_interval()
+            self._watts = watts
+            self._limit()
+        self._move(knobs)
+        self._note_interval(now_s, self._why_paused(least_w))
+
+    def _least_w(self, now_s: float, within_s: float) -> float:
+        """The lowest cap that is announced for the next ``within_s`` seconds; infinite if none is."""
+        least_w, at_s = math.inf, self._cap.next_change_s(now_s + self._offset_s)
+        while at_s is not None and at_s <= now_s + self._offset_s + within_s:
+            least_w = min(least_w, self._cap.watts(at_s))
+            at_s = self._cap.next_change_s(at_s)
+        return least_w
+
+    def _limit(self) -> None:
+        under = self._under(self._watts)
+        self._capped.move_cap(under.limit, is_answered=under.knobs is not None)
+
+    def _move(self, knobs: Knobs) -> None:
+        limiter = self._capped.limiter
+        if knobs != limiter.top:
+            limiter.move(knobs)
+            self._on_move(limiter.top)
+
+    def _now_s(self) -> float:
+        return self._capped.meter.elapsed_s
+
+    def _note_problem(self, now_s: float) -> None:
+        if (problem := self._cap.problem) != self._problem:
+            self._problem = problem
+            if problem is not None:
+                self._capped.monitor.note(now_s, "cap unread", f"{problem}; the last cap of {self._watts:g} W holds")
+
+    # ---------------------------------------------------------------------------------------------------------- pauses
+
+    def hold(self, work_s: float, *, on_pause: Callable[[], None] = lambda: None) -> None:
+        """Return when work that takes ``work_s`` seconds may begin; until then the device rests.
+
+        ``on_pause`` is called once, before a rest that is longer than a control interval. Raises: InputError if the
+        caps leave nothing to run with for good; what ``look`` ran into; as ``CappedRun.check``.
+        """
+        capped = self._capped
+        self._check()
+        self._work_s = work_s
+        if self._fits(work_s):
+            self._set_holding(False)
+            return
+        self._set_holding(True)
+        is_new = True
+        while not self._fits(work_s):
+            if is_new and not self._is_allowed(work_s):
+                on_pause()
+                is_new = False
+            self._refuse_for_good()
+            capped.check()
+            capped.monitor.look(self._now_s())
+            capped.device.wait(self._rest_s())
+            self._check()
+        self._set_holding(False)
+
+    def _set_holding(self, is_holding: bool) -> None:
+        if is_holding != self._is_holding:
+            with self._lock:
+                self._is_holding = is_holding
+                self._follow()
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _fits(self, work_s: float) -> bool:
+        return self._now_s() >= self._recovers_until_s and self._is_allowed(work_s)
+
+    def _is_allowed(self, work_s: float) -> bool:
+        with self._lock:
+            now_s = self._now_s()
+            least_w = min(self._cap.watts(now_s + self._offset_s), self._least_w(now_s, self._lead_s + work_s))
+            return self._under(least_w).knobs is not None
+
+    def _refuse_for_good(self) -> None:
+        time_s = self._now_s() + self._offset_s
+        if self._under(self._cap.watts(time_s)).knobs is not None:
+            return
+        if self._cap.is_announced and self._cap.next_change_s(time_s) is None:
+            raise InputError(
+                "the caps leave nothing to train with any more",
+                value=f"{self._cap.watts(time_s):g} W from now on",
+                hint="add rows to the caps, and resume",
+            )
+
+    def _rest_s(self) -> float:
+        now_s = self._now_s() + self._offset_s
+        following_s = self._cap.next_change_s(now_s)
+        rest_s = PERIOD_S if following_s is None else max(following_s - now_s, PERIOD_S / 10)
+        if self._now_s() < self._recovers_until_s:
+            rest_s = min(rest_s, self._recovers_until_s - self._now_s())
+        return min(rest_s, REST_S) if self._capped.device.executes_steps else rest_s
+
+    def _why_paused(self, least_w: float) -> str | None:
+        if self._under(least_w).knobs is None:
+            return "the cap is 0 W" if not least_w else f"no measured setting stays under {least_w:g} W"
+        if not self._is_holding:
+            return None
+        if self._now_s() < self._recovers_until_s:
+            return "the cap fell without notice"
+        return "the next step would not end before a pause"
+
+    # ---------------------------------------------------------------------------------------------------------- record
+
+    @property
+    def intervals(self) -> tuple[CapInterval, ...]:
+        """The caps so far, with setting and pauses."""
+        with self._lock:
+            return tuple(CapInterval(**one) for one in self._intervals)
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds of pauses until now."""
+        with self._lock:
+            ends_s = [*(one["time_s"] for one in self._intervals[1:]), self._now_s()]
+            pairs = zip(self._intervals, ends_s, strict=False)
+            return math.fsum(end_s - one["time_s"] for one, end_s in pairs if one["pause"] is not None)
+
+    def _note_interval(self, now_s: float, pause: str | None) -> None:
+        limit_w = self._under(self._watts).limit.limit_w
+        entry = {"asked_w": self._watts, "cap_w": limit_w, "setting": dict(self._capped.limiter.top), "pause": pause}
+        last = self._intervals[-1] if self._intervals else {}
+        if any(last.get(name, entry) != value for name, value in entry.items()):
+            self._close_interval()
+            self._intervals.append({"time_s": now_s, **entry, "above_cap_s": 0.0})
+
+    def _close_interval(self) -> None:
+        above_s = self._capped.meter.figures().above_cap_s if self._capped.limiter.has_read else self._above_s
+        if self._intervals:
+            self._intervals[-1]["above_cap_s"] += max(0.0, above_s - self._above_s)
+        self._above_s = above_s
+
+    def state_dict(self) -> dict[str, Any]:
+        """State from which a later follower continues, as JSON values."""
+        with self._lock:
+            self._close_interval()
+            recovers = None if math.isinf(self._recovers_until_s) else self._recovers_until_s
+            return {
+                "watts": self._watts,
+                "set_for_w": self._set_for_w,
+                "recovers_until_s": recovers,
+                "intervals": [dict(one) for one in self._intervals],
+                "above_s": self._above_s,
+                "problem": self._problem,
+                "is_holding": self._is_holding,
+                "work_s": self._work_s,
+            }

@@ -1,0 +1,272 @@
+"""Training under a cap that changes: the setting follows, the trajectory does not, and pauses survive a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.support import training_runs as made
+
+from wattune.algorithms import load_checkpoint
+from wattune.cap import PowerCap
+from wattune.cap_trace import CalledCap, CapTrace, WatchedCap
+from wattune.devices import Fault
+from wattune.errors import InputError, Interrupted
+from wattune.planning import plan, plan_over_caps
+from wattune.power.cap_follower import lead_s
+from wattune.profiling import profile
+from wattune.records import EfficiencyPoint, SampleEfficiency, TrainingRecord
+from wattune.training import train
+
+CAPS = CapTrace(times_s=(0.0, 4.0, 6.0, 9.0, 12.0, 13.0), caps_w=(6.0, 3.9, 0.0, 4.4, 1.5, 4.6))
+LEAD_S = lead_s(made.nano().sensor, 1.0)
+
+
+def efficiency():
+    points = (EfficiencyPoint(batch_size=b, relative_samples=r) for b, r in ((8, 0.5), (32, 1.0)))
+    return SampleEfficiency(workload="points", reference_batch_size=32, points=tuple(points))
+
+
+@pytest.fixture(scope="module")
+def workload():
+    return made.workload(target=None)
+
+
+@pytest.fixture(scope="module")
+def table(workload):
+    return profile(made.nano(), workload, reference=False)
+
+
+@pytest.fixture(scope="module")
+def planned(table):
+    return plan_over_caps(table, efficiency(), cap=CAPS)
+
+
+@pytest.fixture(scope="module")
+def followed(workload, planned):
+    return train(made.nano(), workload, planned, cap=CAPS)
+
+
+def trajectory(record):
+    return [(e.samples, e.metric, e.loss) for e in record.evaluations]
+
+
+def without_wall_clock(record):
+    return record.model_copy(update={"provenance": record.provenance.model_copy(update={"created_at": None})})
+
+
+def parameters(path):
+    return load_checkpoint(path)[0]
+
+
+def test_the_trajectory_is_that_of_a_constant_cap(tmp_path, workload, table, planned, followed):
+    constant = plan(table, efficiency(), cap=PowerCap(6.0), batch_size=planned.batch_size)
+    other = train(made.nano(), workload, constant, weights=tmp_path / "constant")
+    assert trajectory(followed) == trajectory(other)
+    train(made.nano(), workload, planned, cap=CAPS, weights=tmp_path / "moving")
+    assert (tmp_path / "moving").read_bytes() == (tmp_path / "constant").read_bytes()
+    assert followed.time_s > other.time_s + followed.paused_s
+
+
+def test_announced_caps_are_never_exceeded(followed, planned):
+    assert followed.above_cap_s == followed.exact.above_cap_s == 0
+    assert followed.guard == ()
+    assert not followed.exceeds_cap
+    assert followed.plan == planned
+
+
+def test_settings_come_before_a_lower_cap_and_at_a_rise(followed, planned):
+    by_cap = {one.asked_w: one.clock_mhz for one in planned.caps}
+    intervals = followed.cap_intervals
+    assert next(one.asked_w for one in intervals if one.pause is None) == 6.0
+    lowered = next(one for one in intervals if one.setting == by_cap[3.9])
+    assert lowered.asked_w == 6.0
+    assert 4.0 - LEAD_S - 0.1 <= lowered.time_s <= 4.0 - LEAD_S + 0.1
+    raised = next(one for one in intervals if one.setting == by_cap[4.6])
+    assert 13.0 <= raised.time_s <= 13.1
+    pauses = [one for one in intervals if one.pause is not None]
+    assert {"the cap is 0 W", "no measured setting stays under 1.5 W"} <= {one.pause for one in pauses}
+    assert {one.setting for one in pauses} == {76.8}
+    paused_s = (9.0 - 6.0) + (13.0 - 12.0)
+    assert paused_s < followed.paused_s < paused_s + 2 * LEAD_S + 0.5
+    assert TrainingRecord.parse(followed.dump()) == followed
+
+
+def test_nothing_runs_in_a_pause(workload, planned, followed):
+    rest_w = min(sample.power_w for sample in followed.trace)
+    asleep = [sample for sample in followed.trace if 6.5 < sample.time_s < 9.0]
+    assert asleep
+    assert all(sample.power_w < 1.1 * rest_w for sample in asleep)
+
+
+def test_an_unannounced_lowering_costs_one_window_at_most(workload, planned):
+    cap = CalledCap(cap_w=lambda time_s: 6.0 if time_s < 4 or time_s > 8 else 3.9)
+    record = train(made.nano(), workload, planned, cap=cap)
+    assert 0 < record.exact.above_cap_s <= 1.0
+    assert record.guard == ()
+    *resting, kept = [one for one in record.cap_intervals if one.asked_w == 3.9]
+    assert {one.setting for one in resting} == {76.8}  # until the window holds nothing from before
+    assert resting[-1].pause == "the cap fell without notice"
+    assert (kept.setting > 76.8, kept.pause) == (True, None)
+    assert kept.time_s - resting[0].time_s == pytest.approx(LEAD_S, abs=0.1)
+    assert record.above_cap_s == pytest.approx(sum(one.above_cap_s for one in record.cap_intervals))
+
+
+def test_a_spike_is_answered_under_the_cap_of_its_time(workload, planned):
+    spike = Fault(kind="power", time_s=5.5, duration_s=2.0, gain=1.3)
+    cap = CapTrace(times_s=(0.0, 4.0), caps_w=(6.0, 4.2))
+    record = train(made.nano(faults=[spike]), workload, planned, cap=cap)
+    assert record.guard[0].action == "down"
+    assert all(event.power_w > 4.2 for event in record.guard if event.action == "down")
+    assert train(made.nano(faults=[spike]), workload, planned, cap=CapTrace(caps_w=(9.0,))).guard == ()
+
+
+class InterruptedCap(CapTrace):
+    """A trace during which somebody presses Ctrl-C."""
+
+    at_s = float("inf")
+
+    def watts(self, time_s):
+        if time_s >= InterruptedCap.at_s:
+            InterruptedCap.at_s = float("inf")
+            raise KeyboardInterrupt
+        return super().watts(time_s)
+
+
+@pytest.mark.parametrize("moment_s", [1.0, 7.5, 12.6])
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, workload, planned, moment_s):
+    cap = InterruptedCap(times_s=CAPS.times_s, caps_w=CAPS.caps_w)
+    whole = train(made.nano(), workload, planned, cap=cap, checkpoint=tmp_path / "whole")
+    InterruptedCap.at_s = moment_s
+    with pytest.raises(Interrupted):
+        train(made.nano(), workload, planned, cap=cap, checkpoint=tmp_path / "c")
+    if moment_s > 6:  # in a pause, at the beginning of which everything was saved
+        saved = load_checkpoint(tmp_path / "c")[1]["so_far"]
+        assert saved["cap"]["is_holding"]
+        assert moment_s - 4 < saved["meter"]["elapsed_s"] < moment_s
+    resumed = train(made.nano(), workload, planned, cap=cap, checkpoint=tmp_path / "c", resume=True)
+    for name in TrainingRecord.model_fields:
+        if getattr(resumed, name) != getattr(whole, name):
+            print("DIFF", name, getattr(resumed, name), getattr(whole, name))
+    assert without_wall_clock(resumed) == without_wall_clock(whole)
+
+
+def test_caps_that_end_in_a_pause_lose_nothing(tmp_path, workload, planned, followed):
+    ending = CapTrace(times_s=(0.0, 4.0), caps_w=(6.0, 0.0))
+    with pytest.raises(InputError, match="leave nothing to train with any more: 0 W from now on; add rows"):
+        train(made.nano(), workload, planned, cap=ending, checkpoint=tmp_path / "c")
+    more = CapTrace(times_s=(0.0, 4.0, 5.0), caps_w=(6.0, 0.0, 6.0))
+    record = train(made.nano(), workload, planned, cap=more, checkpoint=tmp_path / "c", resume=True)
+    assert trajectory(record) == trajectory(followed)
+    assert record.above_cap_s == 0
+
+
+def test_a_cap_that_cannot_be_read_is_noted_once_and_the_last_one_holds(tmp_path, workload, planned, monkeypatch):
+    path = tmp_path / "cap"
+    path.write_text("4.2\n")
+    cap = WatchedCap(path=path)
+    path.write_text("garbage\n")
+    record = train(made.nano(), workload, planned, cap=cap)
+    assert [event.kind for event in record.board_events] == ["cap unread"]
+    assert "the last cap of 4.2 W holds" in record.board_events[0].text
+    assert {one.asked_w for one in record.cap_intervals} == {4.2}
+
+
+def test_a_callable_that_fails_ends_the_run_with_its_error(workload, planned):
+    with pytest.raises(InputError, match="what cap_w returned: -1"):
+        train(made.nano(), workload, planned, cap=CalledCap(cap_w=lambda time_s: 6.0 if time_s < 2 else -1.0))
+
+
+def test_a_cap_that_changes_is_given_with_its_plan(workload, table, planned):
+    with pytest.raises(InputError, match="give that cap as well"):
+        train(made.nano(), workload, planned)
+    with pytest.raises(InputError, match="no figures to choose a setting"):
+        train(made.nano(), workload, made.plan(cap_w=4.3), cap=CAPS)
+    supply = CapTrace(PowerCap(side="supply"), CAPS.times_s, CAPS.caps_w)
+    with pytest.raises(InputError, match="the side of the cap: supply; allowed: module"):
+        train(made.nano(), workload, planned, cap=supply)
+
+
+def test_the_plan_of_a_constant_cap_can_follow_as_well(workload, table, followed):
+    constant = plan(table, efficiency(), cap=PowerCap(4.3))
+    record = train(made.nano(), workload, constant, cap=CAPS)
+    assert record.above_cap_s == 0
+    assert [one.setting for one in record.cap_intervals] == [one.setting for one in followed.cap_intervals]
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.support import training_runs as made
+from wattune.cap_trace import cap_of
+from wattune.records import Plan
+from wattune.training import train
+
+folder = Path(sys.argv[1])
+
+def evaluated(evaluation, power_w):
+    with (folder / "log").open("a") as log:
+        log.write(f"{evaluation.samples}\\n")
+    if evaluation.samples == 192:  # from now on nothing may run
+        (folder / "cap").write_text("0\\n")
+
+train(
+    made.nano(),
+    made.workload(target=None),
+    Plan.load(folder / "plan.json"),
+    cap=cap_of(f"watch:{folder / 'cap'}"),
+    checkpoint=folder / "c",
+    resume=True,
+    on_evaluation=evaluated,
+).save(folder / "training.json")
+"""
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_a_kill_in_a_pause_resumes_in_the_pause(tmp_path, planned, followed):
+    cap, checkpoint, log = tmp_path / "cap", tmp_path / "c", tmp_path / "log"
+    cap.write_text("6\n")
+    planned.save(tmp_path / "plan.json")
+
+    def start():
+        return subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)])
+
+    def is_holding():
+        return checkpoint.exists() and load_checkpoint(checkpoint)[1]["so_far"]["cap"]["is_holding"]
+
+    first = start()
+    try:
+        wait_for(is_holding, first)
+    finally:
+        first.kill()
+        first.wait()
+    assert first.returncode == -signal.SIGKILL
+    saved, evaluations = checkpoint.stat().st_mtime_ns, log.read_text()
+    assert evaluations.split() == ["64", "128", "192"]
+    second = start()
+    try:
+        wait_for(lambda: checkpoint.stat().st_mtime_ns != saved, second)  # it has loaded everything, and pauses again
+        assert is_holding()
+        assert log.read_text() == evaluations
+        cap.write_text("6\n")
+        assert second.wait(120) == 0
+    finally:
+        second.kill()
+        second.wait()
+    record = TrainingRecord.load(tmp_path / "training.json")
+    assert trajectory(record) == trajectory(followed)
+    assert [one.pause for one in record.cap_intervals if one.pause is not None] == ["the cap is 0 W"]
+    assert log.read_text().split() == [str(e.samples) for e in record.evaluations]
