@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME ...]`: all benchmarks, or the named ones; `readme` fills in README and docs.
 
-`real_images FOLDER`, `contributed FOLDER`, `jetsons FOLDER`, `tx2_calibration FOLDER`,
+`real_images FOLDER`, `contributed FOLDER`, `jetsons FOLDER`, `tx2_calibration FOLDER`, `moving_caps [FOLDER]`,
 `report_picture [REPORT [PICTURE]]`, `stacked_runs [RUNS.csv]`, `decisions`, `asyncfgd` and `paper` (see the README.md
 of each) need extra data or software, or many minutes, and run only by name.
 """
@@ -30,6 +30,7 @@ ALONE = {  # these take arguments of their own
     "real_images": "benchmarks.real_images",
     "report_picture": "benchmarks.report_picture",
     "stacked_runs": "benchmarks.stacked_runs",
+    "moving_caps": "benchmarks.moving_caps",
     "contributed": "benchmarks.contributed",
     "jetsons": "benchmarks.jetsons",
     "tx2_calibration": "benchmarks.tx2_calibration",

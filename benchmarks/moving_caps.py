@@ -1,0 +1,254 @@
+"""Caps that change: one batch size whose clocks follow, against a new choice under each cap, and the best single point.
+
+`python -m benchmarks moving_caps [FOLDER]`: 50 days from a seeded generator, on the exact tables of three simulated
+boards and, with the folder of the Zeus traces, on a recorded GPU. Progress is arithmetic on those tables. The time
+above the cap is that of the real limiter and follower on a simulated board, whose exact power is known.
+
+Samples to target are assumed to grow as 1 + b / 30 on the simulated boards; the GPU has its own recorded epochs.
+
+Source of the GPU's table: You, Chung, Chowdhury (NSDI 2023), github.com/ml-energy/zeus, its NSDI '23 trace, Apache-2.0.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.session_worlds import TASKS, work_of
+from benchmarks.timing import keep
+from wattune.cap import PowerCap
+from wattune.cap_trace import CalledCap, CapTrace, MovingCap
+from wattune.devices.simulator.board_file import builtin_board
+from wattune.devices.simulator.simulated import SimulatedDevice
+from wattune.errors import InputError, NoFeasiblePoint
+from wattune.planning import plan_over_caps
+from wattune.point import BatchShape, OperatingPoint
+from wattune.power.cap_follower import CapFollower, UnderCap
+from wattune.power.capped_run import CappedRun
+from wattune.records import EfficiencyPoint, Plan, ProfileCell, ProfileTable, SampleEfficiency, StepWork
+
+DAYS = 50
+HOUR_S = 3600.0
+BOARDS = ("jetson-nano", "jetson-tx2-nx", "jetson-tx2")
+TASK = next(task for task in TASKS if task.name == "resnet8")
+SIZES = (4, 8, 16, 32, 64, 128, 256, 512)
+HALF_SAMPLES = 30
+"""Batch size at which twice the samples are needed."""
+
+DATASET, NETWORK, OPTIMIZER, TARGET, SAMPLES = "cifar100", "shufflenetv2", "adadelta", 0.6, 50_000
+"""The recorded GPU's workload, and the samples of one of its epochs. Source: Zeus, NSDI 2023, table 1."""
+
+CAP_S = 120.0
+"""Seconds that each of the caps lasts through which the limiter is measured."""
+
+CAPS = 24
+PEAK = PowerCap(window="peak")
+MARGIN = 0.02
+"""Share of the highest power that stays unused on a board that warms up: the exact tables are of a cold chip."""
+
+
+class Case(NamedTuple):
+    """A device's table, with the samples that each batch size needs."""
+
+    name: str
+    kind: str
+    table: ProfileTable
+    efficiency: SampleEfficiency
+
+    @property
+    def powers_w(self) -> tuple[float, float]:
+        """Lowest and highest power of all points."""
+        powers_w = [cell.power_peak_w for cell in self.table.measured if cell.power_peak_w is not None]
+        return min(powers_w), max(powers_w)
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure, and store the results."""
+    if len(arguments) > 1:
+        raise InputError("arguments of moving_caps", value=" ".join(arguments), allowed="the folder of the Zeus traces")
+    cases = [simulated(name) for name in BOARDS] + [recorded(Path(folder)) for folder in arguments]
+    keep(
+        "moving_caps",
+        {
+            "days": DAYS,
+            "boards": [progress(case) for case in cases],
+            "limiter": [above_the_cap(name) for name in BOARDS],
+        },
+    )
+
+
+def simulated(name: str) -> Case:
+    """The exact table of a simulated board's GPU, at every clock that it begins with."""
+    device = SimulatedDevice(builtin_board(name))
+    cells = []
+    for size in SIZES:
+        for knobs, step in device.exact_steps(work_of(TASK, BatchShape.of(size))).items():
+            figures = {"step_s": step.step_s, "power_mean_w": step.power_mean_w, "power_peak_w": step.power_peak_w}
+            cells.append(ProfileCell(**OperatingPoint(BatchShape.of(size), knobs).fields(), **figures, steps=1))
+    relative = {size: (1 + size / HALF_SAMPLES) / (1 + SIZES[-1] / HALF_SAMPLES) for size in SIZES}
+    return _case(f"sim:{name}", "simulated", cells, relative)
+
+
+def recorded(folder: Path) -> Case:
+    """An A40 with its power limits, from the Zeus traces. Raises: InputError."""
+    rows = [row for row in _rows(folder / "summary_power_a40.csv") if row["optimizer"] == OPTIMIZER]
+    epochs: dict[int, list[float]] = {}
+    for row in _rows(folder / "summary_train.csv"):
+        if row["optimizer"] == OPTIMIZER and float(row["target_metric"]) == TARGET:
+            epochs.setdefault(int(row["batch_size"]), []).append(float(row["target_epoch"]))
+    # A run that missed the target has no number of epochs.
+    epochs = {size: values for size, values in epochs.items() if not any(math.isnan(value) for value in values)}
+    cells = [
+        ProfileCell(
+            batch_size=int(row["batch_size"]),
+            power_limit_w=float(row["power_limit"]),
+            step_s=float(row["time_per_epoch"]) / SAMPLES * int(row["batch_size"]),
+            power_mean_w=float(row["average_power"]),
+            power_peak_w=float(row["power_limit"]),  # the card holds it
+            steps=1,
+        )
+        for row in rows
+        if int(row["batch_size"]) in epochs
+    ]
+    mean = {size: statistics.mean(epochs[size]) for size in sorted({cell.batch_size for cell in cells})}
+    return _case("A40, CIFAR-100", "recorded", cells, {size: value / mean[max(mean)] for size, value in mean.items()})
+
+
+def _case(name: str, kind: str, cells: list[ProfileCell], relative: dict[int, float]) -> Case:
+    points = tuple(EfficiencyPoint(batch_size=size, relative_samples=value) for size, value in relative.items())
+    curve = SampleEfficiency(workload=TASK.name, reference_batch_size=max(relative), points=points)
+    return Case(name, kind, ProfileTable(device=name, workload=TASK.name, cells=tuple(cells)), curve)
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    if not path.is_file():
+        raise InputError("no such table", value=str(path), hint="give the folder of the Zeus traces")
+    with path.open(newline="") as file:
+        yield from (row for row in csv.DictReader(file) if (row["dataset"], row["network"]) == (DATASET, NETWORK))
+
+
+# --------------------------------------------------------------------------------------------------------------- days
+
+
+def new_caps(draw: random.Random, low_w: float, high_w: float) -> CapTrace:
+    """A day with a new cap each hour, from just below the lowest power to the highest."""
+    caps_w = tuple(draw.uniform(0.95 * low_w, high_w) for _ in range(CAPS))
+    return CapTrace(PEAK, tuple(HOUR_S * hour for hour in range(CAPS)), caps_w)
+
+
+def other_load(draw: random.Random, low_w: float, high_w: float) -> CapTrace:
+    """A day of a constant supply, enough for every point, that another load shares: on and off for an hour on average,
+    it leaves anything from all of the powers of the points to none."""
+    times_s, caps_w, is_on = [0.0], [high_w], False
+    while True:
+        following_s = times_s[-1] + draw.expovariate(1 / HOUR_S) + 60.0
+        if following_s >= CAPS * HOUR_S:
+            return CapTrace(PEAK, tuple(times_s), tuple(caps_w))
+        is_on = not is_on
+        times_s.append(following_s)
+        caps_w.append(draw.uniform(0.95 * low_w, high_w) if is_on else high_w)
+
+
+GENERATORS = {"a new cap each hour": new_caps, "another load": other_load}
+
+
+def progress(case: Case) -> dict[str, Any]:
+    """Progress over all days, of each kind of day."""
+    kinds = {}
+    for kind, generate in GENERATORS.items():
+        days = []
+        for day in range(DAYS):
+            trace = generate(random.Random(f"{case.name}/{kind}/{day}"), *case.powers_w)
+            try:
+                days.append(plan_over_caps(case.table, case.efficiency, cap=trace))
+            except NoFeasiblePoint:
+                continue
+        of_clairvoyant = [plan.of_clairvoyant or 0.0 for plan in days]
+        over_constant = [plan.over_constant or 0.0 for plan in days]
+        kinds[kind] = {
+            "days": len(days),
+            "of_clairvoyant": statistics.mean(of_clairvoyant),
+            "of_clairvoyant_worst": min(of_clairvoyant),
+            "over_constant": statistics.mean(over_constant),
+            "over_constant_worst": min(over_constant),
+            "batch_sizes": sorted({plan.batch_size for plan in days}),
+            "paused": statistics.mean(sum(one.share for one in plan.caps if not one.feasible) for plan in days),
+        }
+    return {"device": case.name, "kind": case.kind, "of": kinds}
+
+
+# ------------------------------------------------------------------------------------------------------------- limiter
+
+
+def above_the_cap(name: str) -> dict[str, Any]:
+    """Exact seconds with the windowed mean above the cap on a board: under announced caps, and the same unannounced."""
+    case = simulated(name)
+    low_w, high_w = case.powers_w
+    form = PowerCap(margin_w=MARGIN * high_w)
+    draw = random.Random(f"{name}/limiter")
+    caps_w = tuple(draw.uniform(1.1 * low_w, 1.05 * high_w) for _ in range(CAPS))
+    trace = CapTrace(form, tuple(CAP_S * index for index in range(CAPS)), caps_w)
+    plan = plan_over_caps(case.table, case.efficiency, cap=CapTrace(PowerCap(window="peak"), trace.times_s, caps_w))
+    lowerings = sum(later < earlier for earlier, later in pairwise(caps_w))
+    return {
+        "device": case.name,
+        "caps": CAPS,
+        "seconds": CAPS * CAP_S,
+        "lowerings": lowerings,
+        "announced": _follow(name, plan, trace, trace),
+        "unannounced": _follow(name, plan, trace, CalledCap(form, cap_w=trace.watts)),
+    }
+
+
+def _follow(name: str, plan: Plan, trace: CapTrace, cap: MovingCap) -> dict[str, Any]:
+    """Train steps under the caps."""
+    device = SimulatedDevice(builtin_board(name), seed=1)
+    work = work_of(TASK, plan.shape)
+    limits = {watts: cap.at_sensor(watts, None, device.sensor.window_s) for watts in trace.caps_w}
+    known = {knobs: step for knobs, step in device.exact_steps(work).items() if knobs}
+
+    def under(watts: float) -> UnderCap:
+        limit = limits[watts]
+        assert limit is not None  # none of these caps is a pause
+        allowed = [knobs for knobs, step in known.items() if limit.allows(step.power_peak_w)]
+        return UnderCap(limit, min(allowed, key=lambda knobs: known[knobs].step_s, default=None))
+
+    first = limits[trace.caps_w[0]]
+    assert first is not None
+    run = CappedRun(device, first, device.safest)
+    follower = CapFollower(run, cap, under)
+    above_s = [0.0] * len(trace.times_s)
+    with run:
+        follower.begin(None, 0.0)
+        run.start()
+        assert run.truth is not None
+        with follower:
+            while run.meter.elapsed_s < len(above_s) * CAP_S:
+                _step(run, follower, work, min(step.step_s for step in known.values()))
+                index = min(len(above_s) - 1, int(run.meter.elapsed_s / CAP_S))
+                above_s[index] = run.truth.figures().above_cap_s - sum(above_s[:index])
+        assert first.window_s is not None
+        return {
+            "above_s": run.truth.figures().above_cap_s,
+            "most_above_s": max(above_s),
+            "window_s": first.window_s,
+            "readings_answered": len(run.limiter.events),
+            "paused_s": follower.paused_s,
+        }
+
+
+def _step(run: CappedRun, follower: CapFollower, work: StepWork, step_s: float) -> None:
+    run.check()
+    follower.hold(step_s)
+    with run.device.step(work):
+        pass
+
+
+if __name__ == "__main__":
+    main()
