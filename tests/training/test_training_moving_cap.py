@@ -16,6 +16,7 @@ from wattune.cap import PowerCap
 from wattune.cap_trace import CalledCap, CapTrace, WatchedCap
 from wattune.devices import Fault
 from wattune.errors import InputError, Interrupted
+from wattune.goal import Goal
 from wattune.planning import plan, plan_over_caps
 from wattune.power.cap_follower import lead_s
 from wattune.profiling import profile
@@ -187,6 +188,8 @@ def test_a_cap_that_changes_is_given_with_its_plan(workload, table, planned):
     with pytest.raises(InputError, match="no figures to choose a setting"):
         train(made.nano(), workload, made.plan(cap_w=4.3), cap=CAPS)
     supply = CapTrace(PowerCap(side="supply"), CAPS.times_s, CAPS.caps_w)
+    with pytest.raises(InputError, match="another goal than the time: energy"):
+        train(made.nano(), workload, planned.model_copy(update={"goal": Goal("energy")}), cap=CAPS)
     with pytest.raises(InputError, match="the side of the cap: supply; allowed: module"):
         train(made.nano(), workload, planned, cap=supply)
 

@@ -153,6 +153,12 @@ def _checked(cap: MovingCap | None, plan: Plan) -> MovingCap | None:
         if plan.caps:
             raise InputError("the plan is for a cap that changes", hint="give that cap as well, with --cap or cap_w=")
         return None
+    if not plan.goal.is_time:
+        raise InputError(
+            "a cap that changes with a plan for another goal than the time",
+            value=plan.goal.aim,
+            hint="plan again without a goal",
+        )
     if cap.form.side != plan.cap_side and plan.cap_w is not None:
         raise InputError("the side of the cap", value=cap.form.side, allowed=f"{plan.cap_side}, that of the plan")
     if plan.relative_time is None or plan.step_s is None or plan.power_mean_w is None or not plan.candidates:
