@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from tests.support import training_runs as made
+from tests.support.sessions import RealTimeDevice
 
 from wattune.algorithms import load_checkpoint
 from wattune.cap import PowerCap
@@ -20,7 +22,7 @@ from wattune.goal import Goal
 from wattune.planning import plan, plan_over_caps
 from wattune.power.cap_follower import lead_s
 from wattune.profiling import profile
-from wattune.records import EfficiencyPoint, SampleEfficiency, TrainingRecord
+from wattune.records import EfficiencyPoint, ProfileCell, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.training import train
 
 CAPS = CapTrace(times_s=(0.0, 4.0, 6.0, 9.0, 12.0, 13.0), caps_w=(6.0, 3.9, 0.0, 4.4, 1.5, 4.6))
@@ -205,6 +207,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from tests.support import training_runs as made
+from tests.support.sessions import RealTimeDevice
 from wattune.cap_trace import cap_of
 from wattune.records import Plan
 from wattune.training import train
@@ -273,3 +276,45 @@ def test_a_kill_in_a_pause_resumes_in_the_pause(tmp_path, planned, followed):
     assert trajectory(record) == trajectory(followed)
     assert [one.pause for one in record.cap_intervals if one.pause is not None] == ["the cap is 0 W"]
     assert log.read_text().split() == [str(e.samples) for e in record.evaluations]
+
+
+@pytest.mark.slow
+def test_on_real_time_the_setting_follows_and_training_pauses(tmp_path):
+    """A board that trains itself, with the caps in a file that somebody else writes."""
+    device, file = RealTimeDevice(), tmp_path / "watts"
+    file.write_text("5\n")
+    cells = [
+        ProfileCell(batch_size=8, clock_mhz=clock, step_s=step_s, power_mean_w=watts, power_peak_w=watts, steps=5)
+        for clock, step_s, watts in ((100.0, 0.004, 2.0), (200.0, 0.002, 4.0))
+    ]
+    points = (EfficiencyPoint(batch_size=8, relative_samples=1.0, samples=1e5),)
+    curve = SampleEfficiency(workload="points", reference_batch_size=8, points=points)
+    cap = WatchedCap(path=file)
+    plan = plan_over_caps(ProfileTable(device="bench", workload="points", cells=tuple(cells)), curve, cap=cap)
+    follower = made.workload(target=None, budget_samples=10**7, batch_sizes=(8,))
+    seen: list[tuple[float, int]] = []  # clock and evaluations at the end of each stage
+
+    class Enough(Exception):
+        pass
+
+    def change(evaluation, power_w):
+        """The next cap once training goes on under the present one."""
+        if evaluation.time_s < 1.5 * (len(seen) + 1) or (len(seen) == 2 and device.clock_mhz != 200.0):
+            return
+        seen.append((device.clock_mhz, evaluation.samples))
+        if len(seen) == 3:
+            raise Enough
+        file.write_text(("3\n", "0\n")[len(seen) - 1])
+        if len(seen) == 2:
+            threading.Timer(4.0, file.write_text, ["5\n"]).start()
+
+    with pytest.raises(Enough):
+        train(device, follower, plan, cap=cap, checkpoint=tmp_path / "checkpoint", on_evaluation=change)
+    assert [clock for clock, _ in seen] == [200.0, 100.0, 200.0]
+    assert device.clock_mhz == 150.0  # as it was found
+    intervals = load_checkpoint(tmp_path / "checkpoint")[1]["so_far"]["cap"]["intervals"]
+    pauses = [one["pause"] for one in intervals]
+    assert "the cap fell without notice" in pauses
+    assert "the cap is 0 W" in pauses
+    (began_s,) = [one["time_s"] for one in intervals if one["pause"] == "the cap is 0 W"]
+    assert any(one["time_s"] - began_s > 2.0 and one["setting"] == {"clock_mhz": 200.0} for one in intervals)
