@@ -1,8 +1,9 @@
 """`python -m benchmarks [NAME ...]`: all benchmarks, or the named ones; `readme` fills in README and docs.
 
 `real_images FOLDER`, `contributed FOLDER`, `jetsons FOLDER`, `tx2_calibration FOLDER`, `moving_caps [FOLDER]`,
+`beside`, `groups`, `ranks`, `carbon FOLDER`, `federated IMAGES RECORDINGS`, `sun FOLDER`,
 `report_picture [REPORT [PICTURE]]`, `stacked_runs [RUNS.csv]`, `decisions`, `asyncfgd` and `paper` (see the README.md
-of each) need extra data or software, or many minutes, and run only by name.
+of each) need extra data or software, or many minutes, or are of one part alone, and run only by name.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ ALONE = {  # these take arguments of their own
     "report_picture": "benchmarks.report_picture",
     "stacked_runs": "benchmarks.stacked_runs",
     "moving_caps": "benchmarks.moving_caps",
+    "beside": "benchmarks.beside",
+    "groups": "benchmarks.groups",
+    "ranks": "benchmarks.ranks.command",
+    "carbon": "benchmarks.carbon",
+    "federated": "benchmarks.federated",
+    "sun": "benchmarks.sun",
     "contributed": "benchmarks.contributed",
     "jetsons": "benchmarks.jetsons",
     "tx2_calibration": "benchmarks.tx2_calibration",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,18 @@ from benchmarks.timing import RESULTS
 ROOT = Path(__file__).parent.parent
 PAGES = (
     ROOT / "README.md",
+    ROOT / "docs" / "beside-inference.md",
     ROOT / "docs" / "boards.md",
+    ROOT / "docs" / "carbon.md",
+    ROOT / "docs" / "fleet.md",
     ROOT / "docs" / "calibration.md",
     ROOT / "docs" / "contributed-boards.md",
     ROOT / "docs" / "moving-caps.md",
     ROOT / "docs" / "own-loop.md",
     ROOT / "docs" / "results.md",
     ROOT / "docs" / "server.md",
+    ROOT / "docs" / "several-devices.md",
+    ROOT / "docs" / "sun-and-battery.md",
     ROOT / "benchmarks" / "decisions" / "README.md",
     ROOT / "benchmarks" / "asyncfgd" / "README.md",
     ROOT / "benchmarks" / "paper" / "README.md",
@@ -595,6 +601,223 @@ def moving_caps() -> str:
     return "\n".join(lines) + "\n"
 
 
+def carbon() -> str:
+    """Carbon of times to train at, over the fastest point at once."""
+    data = read("carbon")
+    names = (
+        "least energy, at once",
+        "fastest, at its times",
+        "least energy, at its times",
+        "point and times together",
+        "perfect foresight",
+    )
+    lines = [
+        f"A job of {data['job_h']:g} h, begun at {data['starts']} moments of a recorded month, on *simulated* boards: "
+        "carbon relative to the fastest point at once, mean.",
+        "",
+        "| device | deadline | " + " | ".join(names) + " | above perfect foresight |",
+        "|---|---|" + "---|" * (len(names) + 1),
+    ]
+    for row in data["rows"]:
+        cells = " | ".join(f"{row[name]:.2f}" for name in names)
+        above = percent(row["above perfect foresight"])
+        lines.append(f"| {row['device']} | {row['slack']:g} times the job | {cells} | {above} |")
+    return "\n".join(lines) + "\n"
+
+
+def federated() -> str:
+    """Time and energy until a fleet reaches the target accuracy, over FedAvg with equal steps."""
+    data = read("federated")
+    lines = [
+        f"{data['clients']} *simulated* clients on {len(data['boards'])} kinds of boards until the test accuracy is "
+        f"{data['target']:.0%}: median of {data['seeds']} seeds (lowest to highest), over FedAvg with equal steps.",
+        "",
+        "| strategy | a round | rounds | faster | energy saved |",
+        "|---|---|---|---|---|",
+    ]
+    for row in data["time"]:
+        faster, saved = row["faster"], row["energy_saved"]
+        lines.append(
+            f"| {row['policy']} | {row['round_s']:.2f} s | {row['rounds']:g} | "
+            f"{faster[0]:.1f} times ({faster[1]:.1f} to {faster[2]:.1f}) | "
+            f"{percent(saved[0])} ({percent(saved[1])} to {percent(saved[2])}) |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def federated_energy() -> str:
+    """Energy of rounds with equal steps and deadlines, below that at the top."""
+    rows = read("federated")["energy"]
+    lines = [
+        "Energy of training saved in a round with the same steps until the same deadline, over running at the highest "
+        "clocks under the cap (median, lowest to highest). Deadlines are multiples of the slowest client's time at the "
+        "top, or of each client's own. *Recorded*: a real TX2, by BoFL.",
+        "",
+        "| clients | deadline | one for all | one each |",
+        "|---|---|---|---|",
+    ]
+    for fleet, slack in dict.fromkeys((row["fleet"], row["slack"]) for row in rows):
+        own = [row for row in rows if (row["fleet"], row["slack"]) == (fleet, slack)]
+        cells = []
+        for name in ("one deadline", "each"):
+            values = sorted(row[name] for row in own)
+            spread = f" ({percent(values[0])} to {percent(values[-1])})" if len(values) > 1 else ""
+            cells.append(percent(statistics.median(values)) + spread)
+        label = {"caps": "simulated, capped", "no caps": "simulated, no cap"}.get(fleet, fleet)
+        lines.append(f"| {label} | {slack:g} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def ranks() -> str:
+    """Several devices under one budget: the division of the watts, killed ranks, and the session's own time."""
+    data, killed, overhead = read("ranks_division"), read("ranks_killed"), read("ranks_overhead")
+    *smaller, largest = sorted({case["ranks"] for case in data["cases"]})
+    sizes = f"{', '.join(map(str, smaller))} and {largest}"
+    lines = [
+        f"Real jobs of {sizes} processes train a small network over gloo on *simulated* boards (`{data['board']}`, "
+        "slower and with more clocks), in a session each. Steps per second where the session settled, relative to a "
+        "session with equal limits (cap / N for each board) and to the best division that there is, micro-batches "
+        "included:",
+        "",
+        '| boards | cases | `over="node"` over equal limits: median (lowest to highest) '
+        "| of the best division: mean (lowest to highest) | time above the cap |",
+        "|---|---|---|---|---|",
+    ]
+    names = {
+        "spread": f"one kind, power at equal clock {100 * data['spread']:.0f}% apart (standard deviation)",
+        "mixed": "every second one twice as fast at the same power",
+    }
+    for name, words in names.items():
+        kind = data["summary"][name]
+        over = f"{kind['over_equal_median']:.2f} ({kind['over_equal_lowest']:.2f} to {kind['over_equal_highest']:.2f})"
+        of_best = f"{kind['of_best_mean']:.0%} ({kind['of_best_lowest']:.0%} to {kind['of_best_highest']:.0%})"
+        above = f"{kind['above_cap_s']:.3g} of {kind['time_s']:.0f} s"
+        lines.append(f"| {words} | {kind['cases']} | {over} | {of_best} | {above} |")
+    result = killed["summary"]
+    own_us = [rank["median_us"] for rank in overhead["by_rank"].values()]
+    lines += [
+        "",
+        f"One of {killed['ranks']} ranks was killed, at {result['moments']} moments, on boards that are folders with "
+        f"the files of real ones: in {result['restored']} cases all files were restored (after "
+        f"{result['restored_s_median']:.1f} s, {result['restored_s_longest']:.1f} s at most), and in "
+        f"{result['ended_clearly']} the others ended with an error that names it (after "
+        f"{result['ended_s_median']:.1f} s, {result['ended_s_longest']:.1f} s at most).",
+        "",
+        f"With {overhead['ranks']} ranks, the session adds {min(own_us):.0f} to {max(own_us):.0f} us of CPU time to a "
+        "step on each rank.",
+        "",
+        recorded_ranks(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def recorded_ranks() -> str:
+    """The recorded job of four cards."""
+    tables = read("ranks_recorded")["tables"]
+    gains = " and ".join(f"{table['gain_mean']:.2f}" for table in tables)
+    apart = " and ".join(f"{100 * table['cards_apart']:.0f}%" for table in tables)
+    ranges = " and ".join(f"{100 * table['rate_range']:.0f}%" for table in tables)
+    return (
+        f"On recorded jobs of four A40s (ResNet-18 and ResNet-50), one budget gives {gains} times the steps of equal "
+        f"limits on average. The loader sets their pace: steps per second differ by only {ranges} between limits of "
+        f"100 and 300 W each, and the cards by {apart} in power, so there is little to divide."
+    )
+
+
+def beside() -> str:
+    """Requests within their bound beside training, and its throughput, over all cases."""
+    from benchmarks.beside import summary
+
+    data = read("beside")
+    cases = data["cases"]
+    served = [case for case in cases if case["best"] is not None]
+    both = [
+        case
+        for case in served
+        if case["wattune"] is not None and case["wattune"]["within"] >= 0.97 and case["wattune"]["of_best"] >= 0.93
+    ]
+    bounds = sorted({case["bound_s"] for case in cases})
+    rates = sorted({case["rate_hz"] for case in cases})
+    lines = [
+        f"*Simulated* boards train ResNet-8 at batch size {data['batch_size']} beside requests of {data['images']} "
+        f"images each, whose work the GPU does in turn. {len(cases)} cases: {len({case['device'] for case in cases})} "
+        f"boards, {len({case['cap_share'] for case in cases})} caps, bounds of "
+        f"{', '.join(f'{1e3 * bound:g}' for bound in bounds)} ms, random arrivals at "
+        f"{', '.join(f'{rate:g}' for rate in rates)} a second, which the plan does not know. The best point is the "
+        "fastest of all clocks and micro-batch sizes under the cap that answers 97% of the requests in time, found by "
+        "trying all of them with the same arrivals. A plan that is faster, but late, counts as 100%.",
+        "",
+        "| rule | requests in time: all (worst case) | throughput of the best: mean (worst case) |",
+        "|---|---|---|",
+    ]
+    names = {
+        "wattune": "wattune's plan",
+        "largest micro-batch": "fastest point with the whole batch, requests between steps",
+        "smallest micro-batch": "fastest point with micro-batches of one sample",
+    }
+    for rule, name in names.items():
+        row = summary(cases, rule)
+        lines.append(
+            f"| {name} | {percent(row['within'])} ({percent(row['within_worst'])}) | {percent(row['of_best'])} "
+            f"({percent(row['of_best_worst'])}) |"
+        )
+    lines += ["", "| device | bound | requests in time | throughput of the best |", "|---|---|---|---|"]
+    for device in dict.fromkeys(case["device"] for case in cases):
+        for bound in bounds:
+            part = [case for case in cases if case["device"] == device and case["bound_s"] == bound]
+            row = summary(part, "wattune")
+            lines.append(
+                f"| {device} | {1e3 * bound:g} ms, a request alone {1e3 * part[0]['service_s']:.1f} ms | "
+                f"{percent(row['within'])} ({percent(row['within_worst'])}) | {percent(row['of_best'])} "
+                f"({percent(row['of_best_worst'])}) |"
+            )
+    lines += [
+        "",
+        f"The goals are 97% and 93%; both are reached in {len(both)} of {len(served)} cases. The others have a bound "
+        "of a few times the service's own time: requests that queue behind each other then need more room than one "
+        "micro-batch leaves, or the assumption on low clocks costs a faster point.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def sun() -> str:
+    """Training from a battery and a panel over the real sun."""
+    data = read("sun")
+    begins = {"full": "full at the start", "random": "30 to 100 % full at the start"}
+    lines = [
+        f"{data['work_h']:g} hours of ResNet-8 at the fastest point from a panel and a battery with a reserve of "
+        f"{percent(data['reserve'])}, over the recorded sun of {len(data['cities'])} cities in 29 days, with a start "
+        "every 6 hours at which the resting board can hold the reserve. Boards and batteries are *simulated*. The "
+        "clairvoyant knows the sun, and waits as the policy does; mean and worst are over all starts. A start crosses "
+        "if the charge is ever below the reserve until a day after the end.",
+    ]
+    for case in data["cases"]:
+        lines += [
+            "",
+            f"**{case['device']}**, {case['battery_wh']:g} Wh, {case['panel_w']:g} W, {begins[case['charge']]}, "
+            f"{case['starts']} starts; {case['rest_w']:.2g} W at rest, {case['suspended_w']:.2g} W suspended "
+            "(assumed: a fifth of rest, and 10 s awake every 15 min):",
+            "",
+            "| policy | mean time | time / clairvoyant (worst) | starts that cross | under the reserve |",
+            "|---|---|---|---|---|",
+            *(
+                f"| {name} | {row['hours']:.1f} h | {row['over']:.2f} ({row['over_worst']:.1f}) | {row['cross']} | "
+                f"{row['under_h']:.0f} h |"
+                for name, row in case["policies"].items()
+            ),
+        ]
+    of_modes = {
+        mode: [case["policies"][f"rule, {mode}"]["over"] for case in data["cases"]] for mode in ("strict", "soon")
+    }
+    lines += [
+        "",
+        "The goals are a reserve that strict never crosses, and 1.35 (strict) and 1.15 (soon) times the clairvoyant: "
+        f"strict takes {min(of_modes['strict']):.2f} to {max(of_modes['strict']):.2f} times, soon "
+        f"{min(of_modes['soon']):.2f} to {max(of_modes['soon']):.2f} times.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 CALIBRATION = ("cells", "checks", "constants", "fits", "power")
 
 
@@ -714,6 +937,8 @@ PARTS: dict[str, Callable[[], str]] = {
     **{f"asyncfgd_{part}": asyncfgd(part) for part in ("accuracy", "feasibility", "memory", "speed", "staleness")},
     "asyncfgd_verdict": asyncfgd_verdict,
     "beginning": beginning,
+    "beside": beside,
+    "ranks": ranks,
     "boards": boards,
     "agent_cost": agent_cost,
     **{f"calibration_{part}": calibration(f"calibration_{part}") for part in CALIBRATION},
@@ -730,6 +955,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "headline": headline,
     "jetsons": jetsons,
     "moving_caps": moving_caps,
+    "carbon": carbon,
+    "federated": federated,
+    "federated_energy": federated_energy,
     "paper": paper,
     "paper_verdict": paper_verdict,
     "profiling_cost": profiling_cost,
@@ -741,6 +969,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "session_overhead": session_overhead,
     "speed": speed,
     "stacked_runs": stacked_runs,
+    "sun": sun,
     "sweep": sweep,
     "tx2_calibration": tx2_calibration,
     "tx2_nx": tx2_nx,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from wattune.version import __version__
 
 if TYPE_CHECKING:
+    from wattune.budgets.battery import Battery
     from wattune.cap import PowerCap
     from wattune.cap_trace import CapTrace
     from wattune.devices import open_device
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from wattune.job.resumable_run import run
     from wattune.job.steps import compare, estimate, plan, profile, profile_command, train
     from wattune.job.with_server import run_with_server
+    from wattune.latency import LatencyBound
     from wattune.online import capped
     from wattune.records import Comparison, Plan, ProfileTable, SampleEfficiency, SessionRecord, TrainingRecord
     from wattune.reporting import write_report
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Augmentation",
+    "Battery",
     "CapError",
     "CapTrace",
     "Comparison",
@@ -64,6 +67,7 @@ __all__ = [
     "Goal",
     "InputError",
     "Interrupted",
+    "LatencyBound",
     "Loaders",
     "Metric",
     "Model",
@@ -105,6 +109,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "wattune.budgets.battery": ("Battery",),
     "wattune.cap": ("PowerCap",),
     "wattune.cap_trace": ("CapTrace",),
     "wattune.devices": ("open_device",),
@@ -132,6 +137,7 @@ _HOMES = {
     "wattune.job.resumable_run": ("run",),
     "wattune.job.steps": ("compare", "estimate", "plan", "profile", "profile_command", "train"),
     "wattune.job.with_server": ("run_with_server",),
+    "wattune.latency": ("LatencyBound",),
     "wattune.records": ("Comparison", "SampleEfficiency", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),
     "wattune.reporting": ("write_report",),
     "wattune.online": ("capped",),

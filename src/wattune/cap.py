@@ -23,6 +23,11 @@ SIDES: dict[str, str] = {
 }
 """Name of each side, and where that is."""
 
+Over = Literal["device", "node", "job"]
+"""Devices that a cap holds for together: each alone, those of one computer, or all of a job."""
+
+OVER: Final[tuple[Over, ...]] = get_args(Over)
+
 PEAK: Final = "peak"
 """Window of a cap that every single reading has to stay under."""
 

@@ -6,21 +6,21 @@ How much may be drawn changes; everything else of a cap (where it holds, its win
 
 from __future__ import annotations
 
-import csv
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from typing_extensions import Self
 
 from wattune.cap import PowerCap, SensorLimit, SupplyLosses, parse_side, parse_watts
 from wattune.errors import InputError
+from wattune.trace_file import read_trace
 
 WATCH: Final = "watch:"
 """Beginning of the text that names a file to watch."""
@@ -28,18 +28,19 @@ WATCH: Final = "watch:"
 PAUSE_W: Final = 0.0
 """Cap under which nothing may run."""
 
+UNLIMITED_W: Final = math.inf
+"""Cap of a time in which nothing is limited; a file cannot have it."""
+
 RANGE_CAPS: Final = 9
 """Caps, evenly spaced, that stand for a range of them."""
 
 NO_CAP: Final = PowerCap()
 """Sensor, default window, no margin and no temperature limit: the usual form of a cap."""
 
-_COLUMNS: Final = ("seconds", "time")
-
 
 @dataclass(frozen=True)
 class MovingCap(ABC):
-    """A power cap whose watts change over the time of a run; 0 W: nothing may run.
+    """A power cap whose watts change over the time of a run; 0 W: nothing may run, infinite: there is no limit.
 
     ``form``: the side, margin, temperature and window of every cap; its own watts are not used.
     """
@@ -63,6 +64,16 @@ class MovingCap(ABC):
     def is_announced(self) -> bool:
         """True if all changes are known beforehand, so that after the last one there is none."""
         return False
+
+    def why_paused(self, time_s: float) -> str | None:
+        """Why nothing may run at this time, in a few words; None if there is nothing to add to a cap of 0 W."""
+        return None
+
+    @property
+    def limits(self) -> bool:
+        """True if the power has to stay under each cap; False if a cap only names the setting to use, by its power in
+        the plan, and what limits is the plan's own cap."""
+        return True
 
     @property
     def problem(self) -> str | None:
@@ -94,6 +105,8 @@ class MovingCap(ABC):
         self.form.at_sensor(supply, averaging_s)  # the window
         if not watts:
             return None
+        if watts == UNLIMITED_W:
+            return replace(self.form, limit_w=None).at_sensor(supply, averaging_s)
         if self.form.side == "supply":
             if supply is not None and supply.at_module(watts) <= self.form.margin_w:
                 return None
@@ -116,7 +129,8 @@ class CapTrace(MovingCap):
 
     ``times_s``: ascending, the first is 0; each cap of ``caps_w`` (watts, 0: pause) holds until the next time, the last
     one for good. ``begin``: the moment of the first row, if the times are moments on the clock; None: seconds of a run.
-    In ``shares`` the last cap counts as long as the one before it.
+    ``why``: why it pauses, in a few words, if its watts do not say it. In ``shares`` the last cap counts as long as the
+    one before it.
 
     Raises: InputError for times that do not ascend from 0, and caps that are negative or not numbers.
     """
@@ -125,6 +139,7 @@ class CapTrace(MovingCap):
     caps_w: tuple[float, ...] = (PAUSE_W,)
     begin: datetime | None = None
     name: str = "the caps"
+    why: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.times_s) != len(self.caps_w) or not self.times_s or self.times_s[0] != 0:
@@ -133,7 +148,7 @@ class CapTrace(MovingCap):
             if not earlier_s < later_s < math.inf:
                 raise InputError(f"a time of {self.name}", value=later_s, allowed=f"more than {earlier_s:g} s")
         for cap_w in self.caps_w:
-            if isinstance(cap_w, bool) or not 0 <= cap_w < math.inf:
+            if isinstance(cap_w, bool) or not 0 <= cap_w <= UNLIMITED_W:
                 raise InputError(f"a cap of {self.name}", value=cap_w, allowed="watts, 0 or more")
 
     @classmethod
@@ -145,26 +160,9 @@ class CapTrace(MovingCap):
 
         Raises: InputError in one line, with the line of the file.
         """
-        rows = _rows(Path(path))
-        column = _column(path, next(rows, (0, []))[1])
-        times: list[Any] = []
-        caps_w: list[float] = []
-        for line, cells in rows:
-            where = f"{path}, line {line}"
-            if len(cells) != 2 or not cells[0]:
-                raise InputError(where, value=",".join(cells), allowed=f"two cells, {column} and watts")
-            time = _seconds(where, cells[0]) if column == "seconds" else _moment(where, cells[0])
-            if times and time <= times[-1]:
-                raise InputError(f"{where}: the time is not after that of the row before", value=cells[0])
-            times.append(time)
-            caps_w.append(_watts(where, cells[1]))
-        if not times:
-            raise InputError(f"{path} has no caps", allowed=f"rows of {column},watts below the header")
-        if column == "seconds" and times[0] != 0:
-            raise InputError(f"{path} says nothing about the time before its first row", value=times[0], allowed="0")
-        begin = None if column == "seconds" else times[0]
-        times_s = tuple(times) if begin is None else tuple((time - begin).total_seconds() for time in times)
-        return cls(form or NO_CAP, times_s, tuple(caps_w), begin, str(path))
+        trace = read_trace(path, ("watts",), is_strict=True)
+        caps_w = tuple(_watts(row.where, row.cell) for row in trace.rows)
+        return cls(form or NO_CAP, trace.times_s, caps_w, trace.begin, str(path))
 
     def __str__(self) -> str:
         return self.name + self._at_side
@@ -194,6 +192,10 @@ class CapTrace(MovingCap):
         for cap_w, span_s in zip(self.caps_w, spans_s, strict=True):
             shares[cap_w] += span_s / math.fsum(spans_s)
         return shares
+
+    def why_paused(self, time_s: float) -> str | None:
+        """``why``, always the same."""
+        return self.why
 
     @property
     def is_announced(self) -> bool:
@@ -354,40 +356,6 @@ def _parsed(text: str, range_w: tuple[float, float] | None) -> PowerCap | Moving
     if name.startswith(WATCH):
         return WatchedCap(form, range_w, Path(name.removeprefix(WATCH)))
     return CapTrace.load(name, form) if name.lower().endswith(".csv") else PowerCap.parse(text)
-
-
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read", value=error.strerror) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not a text", allowed="a CSV file of times and watts") from error
-    reader = csv.reader(text.splitlines())
-    return ((reader.line_num, [cell.strip() for cell in row]) for row in reader if any(cell.strip() for cell in row))
-
-
-def _column(path: str | Path, header: Sequence[str]) -> str:
-    if len(header) != 2 or header[0].lower() not in _COLUMNS or header[1].lower() != "watts":
-        raise InputError(f"the first line of {path}", value=",".join(header), allowed="seconds,watts or time,watts")
-    return header[0].lower()
-
-
-def _seconds(where: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise InputError(f"{where}: seconds", value=text, allowed="a number, 0 or more")
-    return value
-
-
-def _moment(where: str, text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text[:-1] + "+00:00" if text[-1] in "zZ" else text).astimezone()
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"{where}: time", value=text, allowed="ISO 8601, such as 2025-06-01T08:00") from error
 
 
 def _watts(where: str, text: str) -> float:

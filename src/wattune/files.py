@@ -110,6 +110,18 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
     return path
 
 
+def check_writable(folder: Path) -> None:
+    """Make the folder if necessary, and check that files can be written to it. Raises: OutputError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"wattune")
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to {folder}", value=error.strerror or str(error), hint="give another output"
+        ) from error
+
+
 def sha256_of(path: str | Path) -> str:
     """The SHA-256 of a file's content, which is read in parts. Raises: OSError."""
     digest = hashlib.sha256()

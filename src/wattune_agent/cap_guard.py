@@ -125,6 +125,8 @@ class CapGuard:
         self.settle_s = settle_s
         self.failure: Optional[Exception] = None
         """The exception that ``change`` raised."""
+        self.may_rise: Callable[[Any], bool] = lambda value: True
+        """False for a setting that the guard should not try, although the present one stays well below the cap."""
         self.pushed = 0
         """Number of times that the guard went down from its first setting."""
         self._ladder = tuple(ladder)
@@ -221,6 +223,21 @@ class CapGuard:
             if value != self._value or is_held != self._is_held:
                 self._value, self._is_held, self._told_lowest = value, is_held, False
 
+    def move_cap(self, cap_w: Optional[float]) -> None:
+        """React to readings above another cap from now on. What was learned of settings above a lower one is
+        forgotten; the window, if there is one, has to be moved as well."""
+        with self._lock:
+            if cap_w is None or (self.cap_w is not None and cap_w > self.cap_w):
+                self._waits_s.clear()
+            self.cap_w, self._told_lowest, self._is_lasting = cap_w, False, False
+
+    def jump(self, value: Any, time_s: float, power_w: float) -> None:
+        """Go to a setting at once, and continue from there. Raises: any exception of ``change``."""
+        with self._lock:
+            if value != self._value or not self._is_held:
+                is_down = self._ladder.index(value) < self._ladder.index(self._value) or not self._is_held
+                self._change(value, {"time_s": time_s, "power_w": power_w}, down=is_down)
+
     @property
     def _is_lowest(self) -> bool:
         return self._value is None or (self._is_held and self._value == self._ladder[0])
@@ -268,6 +285,8 @@ class CapGuard:
             return
         target = self._ladder[self._ladder.index(value) + 1]
         wait_s = self._waits_s.get(target, UP_AFTER_S)
+        if not self.may_rise(target):
+            return
         if time_s - self._below_since_s >= UP_AFTER_S and time_s - self._changed_s >= wait_s:
             self._change(target, event, down=False)
 

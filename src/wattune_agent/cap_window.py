@@ -73,7 +73,7 @@ class CapWindow:
             self.restart(0.0)
         if self._settling_s:
             self._fresh_from_s, self._settling_s = time_s + self._settling_s, 0.0
-        if time_s < self._fresh_from_s:
+        if self._last_s < self._fresh_from_s:  # the first fresh reading does not count with the last old one, either
             self._clear()
         self._last_s = time_s
         if self._paired is None or time_s - self._paired[0] >= self._apart_s - 1e-9:

@@ -40,6 +40,21 @@ class Ceiling:
         self._above_since_s = self._hot_since_s = None
         self.window.restart(0.0)
 
+    def follows(self, cap_w: Optional[float], window_s: Optional[float], max_temp_c: Optional[float]) -> bool:
+        """Continue under a cap that is not higher, if nothing else is asked for; returns true if it does.
+
+        A new guard would begin at the clock that the client wants, and raise one that had to be lowered.
+        """
+        before_w = self.window.cap_w
+        if (self.window.window_s, self.max_temp_c) != (window_s, max_temp_c) or before_w is None or cap_w is None:
+            return (before_w, self.window.window_s, self.max_temp_c) == (cap_w, window_s, max_temp_c)
+        if cap_w > before_w:
+            return False
+        if cap_w < before_w:
+            self.window.move_cap(cap_w)
+            self._guard.move_cap(cap_w)
+        return True
+
     def __call__(
         self,
         time_s: float,

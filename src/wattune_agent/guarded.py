@@ -4,9 +4,10 @@ import shutil
 import threading
 from typing import Any, Callable, Dict, List, Optional
 
-from wattune_agent.cap_guard import CapGuard, is_too_hot, told
+from wattune_agent.cap_guard import COOL_BY_C, UP_BELOW, CapGuard, is_too_hot, told
 from wattune_agent.cap_window import CapWindow
 from wattune_agent.errors import AgentError, BadRequest, NotThere
+from wattune_agent.moving_limit import CapNow, CapRecord, MovingLimit, SeenPowers
 from wattune_agent.outcome import Report, missed
 from wattune_agent.program import DEAD_S, GuardedProgram
 from wattune_agent.readings import Joules, Stuck
@@ -36,6 +37,7 @@ def run_guarded(
     cap_w: Optional[float] = None,
     window_s: Optional[float] = None,
     max_temp_c: Optional[float] = None,
+    caps: Any = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Run a program, pinned, metered and guarded; restore the board in any case.
@@ -45,7 +47,11 @@ def run_guarded(
     single reading (None). The program receives SIGINT, SIGTERM,
     SIGHUP, SIGQUIT and Ctrl-Z of this process, which ends when the program does. SIGTERM, and SIGKILL
     ``program.KILL_S`` later, stop it if power exceeds the cap at the lowest clock, the clock cannot be changed, the
-    sensor gives no reading for ``BLIND_S``, or this process is killed. ``say`` is called with a line for each event,
+    sensor gives no reading for ``BLIND_S``, or this process is killed.
+
+    ``caps`` (as ``MovingLimit`` has them) is a cap that changes, in place of ``cap_w``. The program is held by SIGSTOP
+    while the cap is 0 W, or less than it draws at the lowest clock, and stopped for good if that cap is the last.
+    However the guard ends, it continues a program that is held. ``say`` is called with a line for each event,
     from another thread.
 
     Raises, before the program runs: BadRequest, NotThere, NoReading, Busy, Forbidden and the board's other errors if
@@ -62,6 +68,7 @@ def run_guarded(
         cap_w=cap_w,
         window_s=window_s,
         max_temp_c=max_temp_c,
+        caps=caps,
         say=say,
     )
 
@@ -74,6 +81,7 @@ def guard_program(
     cap_w: Optional[float] = None,
     window_s: Optional[float] = None,
     max_temp_c: Optional[float] = None,
+    caps: Any = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Do as ``run_guarded`` for a program that has not started yet, on that program's time."""
@@ -81,7 +89,7 @@ def guard_program(
     reading = controller.read()
     if max_temp_c is not None and reading.get("temperature_c") is None:
         raise NotThere("{}: no temperature is available, so it cannot be limited".format(board["name"]))
-    run = _Run(controller, board, reading["power_w"], program, clock_mhz, cap_w, window_s, max_temp_c, say)
+    run = _Run(controller, board, reading["power_w"], program, clock_mhz, cap_w, window_s, max_temp_c, caps, say)
     try:
         run.prepare()
         run.run()
@@ -101,22 +109,28 @@ class _Run:
         cap_w: Optional[float],
         window_s: Optional[float],
         max_temp_c: Optional[float],
+        caps: Any,
         say: Callable[[str], None],
     ) -> None:
         self._controller, self._board, self._program, self._time = controller, board, program, program.time
         self._settings = list(board["settings_mhz"])
         self._clock_mhz, self._cap_w, self._max_temp_c, self._say = clock_mhz, cap_w, max_temp_c, say
-        self._window = CapWindow.of_board(board, cap_w, window_s)
         self._settle_s = board["window_s"] + board["lag_s"] + board["period_s"]
+        self._moving = None if caps is None else MovingLimit(caps, (window_s or 0.0) + self._settle_s + PERIOD_S)
+        if self._moving is not None:
+            self._cap_w = cap_w = self._moving.now.limit_w
+        self._window = CapWindow.of_board(board, cap_w, window_s)
         delay_s = board["lag_s"] + (board["window_s"] + board["period_s"]) / 2
         self._joules = Joules(CapWindow.of_board(board, cap_w, window_s), delay_s)
         self._stuck = Stuck(board["period_s"])
         self._first_w = power_w
         self._recent = RecentClock(self._settings)
         self._guard: Optional[CapGuard] = None
+        self._ladder = [setting for setting in self._settings if clock_mhz is None or setting <= clock_mhz]
         if clock_mhz is not None or not self._settings:
-            ladder = [setting for setting in self._settings if clock_mhz is not None and setting <= clock_mhz]
-            self._guard = self._new_guard(ladder)
+            self._guard = self._new_guard(self._ladder)
+        self._seen, self._steady_s = SeenPowers(self._ladder or [0.0]), 0.0
+        self._record = CapRecord(self._joules.above_s, self._joules.energy_j)
         self._pulse = Pulse(program.now_s)
         self._hottest_c: Optional[float] = None
         self._reported_events = 0
@@ -135,14 +149,20 @@ class _Run:
             self._controller.pin(self._clock_mhz)
             self._time.sleep(self._settle_s)
             self._first_w = self._controller.read()["power_w"]
-        if self._cap_w is None and self._max_temp_c is None:
+        if self._cap_w is None and self._max_temp_c is None and self._moving is None:
             return
-        if not self._settings:
+        if not self._settings and self._moving is None:
             self._tell("no clock", "the board has no clock to lower: a program that stays above a limit is stopped")
         elif hasattr(self._controller, "guard"):
-            self._controller.guard(self._cap_w, self._max_temp_c, self._window.window_s)
-        elif self._clock_mhz is None:
+            self._arm()
+        elif self._clock_mhz is None and self._settings:
             self._controller.claim()
+
+    def _arm(self) -> None:
+        """Pass the limits to a controller that can guard them too, for when this process does not."""
+        is_limited = self._cap_w is not None or self._max_temp_c is not None
+        if self._settings and is_limited and hasattr(self._controller, "guard"):
+            self._controller.guard(self._cap_w, self._max_temp_c, self._window.window_s)
 
     def run(self) -> None:
         """Start the program, guard it until it ends, and restore the board before signals are handled again."""
@@ -152,6 +172,8 @@ class _Run:
                 self._stuck.notice(0.0, self._first_w)
                 self._stuck.change()
                 program.start()
+                if self._moving is not None and not self._moving.held.may_run:
+                    program.hold()
                 self._pulse = Pulse(program.now_s)
                 if not program.is_watched:
                     self._tell("unwatched", "no shell is available to stop the program if this process is killed")
@@ -246,10 +268,19 @@ class _Run:
             return
         if self._guard is None:
             self._recent.add(time_s, reading.get("clock_mhz"))
+        if self._moving is not None:
+            try:
+                if self._follow(self._moving, time_s, temperature_c):
+                    return  # the program is held
+            except AgentError as error:
+                self._stop("the clock cannot be changed: {}".format(error))
+                return
+        if self._guard is None:
             if not (self._window.is_above or is_too_hot(temperature_c, self._max_temp_c)):
                 return
             # Step down from the clock that the board chose under this load.
             self._guard = self._new_guard(self._settings, free_at=self._recent.highest)
+        before, above_w = self._at(), self._window.mean_w if self._window.is_above else None
         try:
             self._guard(time_s, power_w, temperature_c)
         except AgentError as error:
@@ -258,19 +289,121 @@ class _Run:
         self._reported_events += len(events)
         for event in events:
             self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
-        if self._guard.stopped:
+        if self._moving is not None and above_w is not None:
+            self._see_above(time_s, before, above_w)
+        if self._guard.stopped and (self._moving is None or is_too_hot(temperature_c, self._max_temp_c)):
             self._stop("the limit is exceeded even at the lowest clock")
 
+    # ------------------------------------------------------------------------------------------ a cap that changes
+
+    def _follow(self, moving: MovingLimit, time_s: float, temperature_c: Optional[float]) -> bool:
+        """Bring limit and clock to the present cap; returns true if the program is held. Raises: AgentError."""
+        held_before, now_before = moving.held, moving.now
+        for kind, text in moving.look(time_s, self._program.now_s):
+            self._tell(kind, text)
+        self._see(time_s)
+        is_lower = moving.held.most_w < held_before.most_w
+        if moving.held != held_before:
+            self._window.move_cap(moving.held.limit_w)
+            if self._guard is not None:
+                self._guard.move_cap(moving.held.limit_w)
+        pause = self._why_held(moving.held)
+        if pause is not None:
+            self._hold(moving, time_s)
+        else:
+            warmest_c = None if self._max_temp_c is None else self._max_temp_c - COOL_BY_C
+            self._choose(moving, time_s, is_lower=is_lower, may_rise=not is_too_hot(temperature_c, warmest_c))
+            if self._program.is_held:
+                self._program.let_run()
+                self._settle_again(time_s)
+        if moving.now != now_before:
+            self._cap_w = moving.now.limit_w
+            self._joules.move_cap(self._cap_w)
+            if moving.now.may_run:
+                self._arm()
+        value = None if self._guard is None else self._guard.value
+        self._record.note(time_s, moving.now, self._clock_mhz if value is None else value, pause)
+        return pause is not None
+
+    def _why_held(self, cap: CapNow) -> Optional[str]:
+        if not cap.may_run:
+            return "the cap is {:g} W".format(cap.asked_w or 0.0)
+        lowest_w = self._seen.power_w(self._ladder[0] if self._ladder else 0.0)
+        if lowest_w is None or lowest_w <= cap.most_w:
+            return None
+        return "the program draws {:.3g} W at the lowest clock, more than {:g} W".format(lowest_w, cap.most_w)
+
+    def _hold(self, moving: MovingLimit, time_s: float) -> None:
+        if moving.now == moving.held and moving.is_last(time_s):
+            self._stop("the caps leave nothing to run with any more")
+            return
+        if not self._program.is_held:
+            self._settle_again(time_s)
+        self._program.hold()
+
+    def _choose(self, moving: MovingLimit, time_s: float, *, is_lower: bool, may_rise: bool) -> None:
+        """Down to a clock that surely stays under the cap, the lowest if none is known to; up as far as is known."""
+        limit_w, guard = moving.held.most_w, self._guard
+        if not self._ladder:
+            return
+        if guard is None:
+            if not is_lower or self._window.mean_w <= limit_w:
+                return
+            guard = self._guard = self._new_guard(self._settings, free_at=self._recent.highest)
+        lowest = self._ladder[0]
+        wanted = lowest if moving.is_recovering else self._seen.highest_under(UP_BELOW * limit_w)
+        if is_lower:
+            wanted = lowest if wanted is None else min(wanted, guard.value)
+            if max(self._window.mean_w, self._seen.power_w(guard.value) or 0.0) <= limit_w:
+                return  # it is low enough already
+        elif (
+            wanted is None
+            or wanted == guard.value
+            or (wanted > guard.value and not may_rise)
+            or (wanted < guard.value and not moving.is_recovering)
+        ):
+            return
+        guard.jump(wanted, time_s, self._window.mean_w)
+
+    def _see(self, time_s: float) -> None:
+        """Note the power of the present clock, once the window holds nothing else."""
+        window_s = self._window.window_s or 0.0
+        if self._program.is_held or time_s < self._steady_s + self._settle_s + window_s or not self._window.is_full:
+            return
+        self._seen.see(time_s, self._at(), self._window.mean_w)
+
+    def _see_above(self, time_s: float, setting: float, power_w: float) -> None:
+        """Note a power above the cap at a clock that was left for it, or at the lowest once readings are of it."""
+        if setting != self._at() or time_s >= self._steady_s + self._settle_s:
+            self._seen.see(time_s, setting, power_w)
+
+    def _may_rise(self, setting: float) -> bool:
+        expected_w = self._seen.expected_w(setting)
+        return expected_w is None or self._window.cap_w is None or expected_w <= self._window.cap_w
+
+    def _at(self) -> float:
+        if self._guard is None:
+            return self._recent.highest
+        return 0.0 if self._guard.value is None else float(self._guard.value)
+
+    def _settle_again(self, time_s: float) -> None:
+        self._window.restart(self._settle_s)
+        self._seen.leave()
+        self._steady_s = time_s
+
     def _new_guard(self, ladder: List[float], free_at: Optional[float] = None) -> CapGuard:
-        return CapGuard(
+        guard = CapGuard(
             ladder,
             self._pin,
-            self._cap_w,
+            self._window.cap_w,
             self._settle_s,
             self._max_temp_c,
             free_at=free_at,
             window=self._window,
         )
+        if self._moving is not None:
+            guard.may_rise = self._may_rise
+        return guard
 
     def _beat(self) -> None:
         """Restart every timeout after this process was itself stopped: a gap in its readings then proves nothing."""
@@ -317,6 +450,8 @@ class _Run:
             if not self._over:
                 self._controller.pin(mhz)
                 self._stuck.change()
+                self._seen.leave()
+                self._steady_s = self._program.now_s()
 
     # ----------------------------------------------------------------------------------------------------- the report
 
@@ -324,7 +459,8 @@ class _Run:
         """Report exceeded limits of a program that ended before the guard's patience did."""
         if not self._joules.readings:  # it ended before the first reading: use the one from before its start
             self._joules.add(0.0, self._first_w)
-        events = self._guard.events if self._guard is not None else []
+        is_constant = self._guard is not None and self._moving is None
+        events = self._guard.events if self._guard is not None and is_constant else []
         text = missed(events, self._joules.above_s(self._program.end_s), self._joules.is_above, self._cap_w)
         if text and not self._why:
             self._tell("not kept", text)
@@ -347,6 +483,7 @@ class _Run:
         else:
             ended = "interrupted" if self._program.was_signalled else "finished"
         energy_j = self._joules.energy_j(time_s)
+        intervals, paused_s = self._record.end(time_s) if self._moving is not None else (None, None)
         return Report(
             time_s=time_s,
             energy_j=energy_j,
@@ -358,4 +495,6 @@ class _Run:
             events=self._events,
             exit_code=1 if self._is_restored is False and not code else code,
             ended=ended,
+            cap_intervals=intervals,
+            paused_s=paused_s,
         )

@@ -155,9 +155,7 @@ class BoardLease:
                 if self._pin_mhz is None and self._ceiling is None:
                     self._forget()
                 raise
-            ceiling = self._ceiling
-            asked = cap_w, window_s, max_temp_c
-            if ceiling is None or (ceiling.window.cap_w, ceiling.window.window_s, ceiling.max_temp_c) != asked:
+            if self._ceiling is None or not self._ceiling.follows(cap_w, window_s, max_temp_c):
                 settle_s = board["window_s"] + board["lag_s"] + board["period_s"]
                 window = CapWindow.of_board(board, cap_w, window_s)
                 self._ceiling = Ceiling(board["settings_mhz"], window, max_temp_c, settle_s)
@@ -169,6 +167,19 @@ class BoardLease:
         """Renew the lease."""
         self._hear(party)
         return {}
+
+    def suspend(self, party: Party, seconds: float) -> Dict[str, Any]:
+        """Suspend the machine for ``seconds``. Raises: Busy for a party that does not hold the board, BadRequest,
+        Forbidden, FileFailed."""
+        # With the lock: time that passes while the devices stop and start again must not count as silence.
+        with self._lock:
+            if self._holder is not party:
+                raise self._busy() if self._holder is not None else BadRequest("pin the board before suspending it")
+            self._hear(party)
+            try:
+                return dict(self._controller.suspend(seconds))
+            finally:
+                self._heard_s = self._seen_s = self._now_s()
 
     def restore(self, party: Party) -> Dict[str, Any]:
         """Restore the board and release it. Raises: Busy if another party holds it, NotRestored."""

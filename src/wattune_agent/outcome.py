@@ -10,7 +10,7 @@ __all__ = ["GuardRequest", "Report", "as_record", "in_words", "missed"]
 class GuardRequest(NamedTuple):
     """The request to ``guard``. ``cap_w`` is the limit at the board's own sensor; ``supply_cap_w`` is the cap requested
     at the supply, if it was requested there. ``cap_window_s``: seconds over which its mean power has to stay under the
-    limit; None: every reading."""
+    limit; None: every reading. ``caps``: the name of a cap that changes, in place of both."""
 
     command: List[str]
     clock_mhz: Optional[float]
@@ -18,6 +18,7 @@ class GuardRequest(NamedTuple):
     supply_cap_w: Optional[float]
     max_temp_c: Optional[float]
     cap_window_s: Optional[float] = None
+    caps: Optional[str] = None
 
 
 class Report(NamedTuple):
@@ -29,6 +30,8 @@ class Report(NamedTuple):
     ``power_w``, ``action``, ``setting``. An event of kind "not kept" means that a limit was exceeded, one of kind "not
     restored" that the board is not in its original state; ``restore_left_behind`` can then restore it. ``exit_code``:
     the program's (128 + n if signal n ended it), or 4. ``ended``: "finished", "interrupted" or "stopped for safety".
+    ``cap_intervals``, ``paused_s``: under a cap that changes, its intervals, as in a training record, and the seconds
+    in which the program was held.
     """
 
     time_s: float
@@ -41,6 +44,8 @@ class Report(NamedTuple):
     events: List[Dict[str, Any]]
     exit_code: int
     ended: str
+    cap_intervals: Optional[List[Dict[str, Any]]] = None
+    paused_s: Optional[float] = None
 
     def not_restored(self, why: str) -> "Report":
         """The same for a board that could not be restored when it was released; itself if that is in it already."""
@@ -71,6 +76,7 @@ def missed(events: List[Dict[str, Any]], above_s: float, ends_above: bool, cap_w
 
 def as_record(report: Report, request: GuardRequest, *, device: str, mode: str, kind: str) -> Dict[str, Any]:
     """The report as JSON values; ``kind`` is its provenance, "measured" or "simulated"."""
+    is_at_supply = request.supply_cap_w is not None or (request.caps or "").endswith("@supply")
     record = {
         "record": "guard",
         "version": 1,
@@ -79,12 +85,16 @@ def as_record(report: Report, request: GuardRequest, *, device: str, mode: str, 
         "command": list(request.command),
         "clock_mhz": request.clock_mhz,
         "cap_w": request.cap_w,
-        "cap_side": "module" if request.supply_cap_w is None else "supply",
+        "cap_side": "supply" if is_at_supply else "module",
         "supply_cap_w": request.supply_cap_w,
         "cap_window_s": request.cap_window_s,
         "max_temp_c": request.max_temp_c,
     }
     record.update(report._asdict())
+    if request.caps is None:
+        del record["cap_intervals"], record["paused_s"]
+    else:
+        record["caps"] = request.caps
     record["provenance"] = {"kind": kind}
     return record
 
@@ -108,6 +118,11 @@ def in_words(report: Report, request: GuardRequest, board: Dict[str, Any], kind:
         at_supply = "" if request.supply_cap_w is None else " ({:g} W at the supply)".format(request.supply_cap_w)
         text = "above {:g} W{} for {:.1f} s by {}"
         lines.append(text.format(request.cap_w, at_supply, report.above_cap_s, by))
+    if request.caps is not None and report.cap_intervals is not None:
+        asked_w = [one["asked_w"] for one in report.cap_intervals if one["asked_w"] is not None]
+        text = "above the caps of {} ({:g} to {:g} W) for {:.1f} s, held for {:.1f} s"
+        ends_w = (min(asked_w, default=0.0), max(asked_w, default=0.0))
+        lines.append(text.format(request.caps, *ends_w, report.above_cap_s, report.paused_s or 0.0))
     if request.max_temp_c is not None:
         hottest = "not known" if report.hottest_c is None else "{:.1f} C".format(report.hottest_c)
         lines.append("hottest {}, with a limit of {:g} C".format(hottest, request.max_temp_c))

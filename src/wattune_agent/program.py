@@ -16,6 +16,9 @@ __all__ = ["KILL_S", "GuardedProgram"]
 KILL_S = 10.0
 """Time that a program has to exit after SIGTERM."""
 
+HOLD_AGAIN_S = 1.0
+"""Time after which a program that is held is stopped again, in case another process has continued it."""
+
 DEAD_S = 5.0
 """Time after SIGKILL for which to wait for the program's children."""
 
@@ -39,7 +42,7 @@ kill -s KILL -- "-$group"
 class GuardedProgram:
     """A program in a process group of its own.
 
-    Its time, in seconds since it began, stops while it is paused by Ctrl-Z.
+    Its time, in seconds since it began, stops while it is paused by Ctrl-Z, and goes on while it is held.
     """
 
     def __init__(self, command: List[str], time: Optional[TimeSource] = None) -> None:
@@ -57,6 +60,9 @@ class GuardedProgram:
         self._pauses: Tuple[float, Optional[float]] = (0.0, None)  # their length so far, and when one began
         self._pending: List[int] = []
         self._kill_s: Optional[float] = None
+        self._held_s: Optional[float] = None  # when it was last stopped to be held
+        self._free_until_s = 0.0  # that it has to answer a signal in
+        self._holding = threading.RLock()  # handlers of signals interrupt the main thread
 
     # ------------------------------------------------------------------------------------------------ start and end
 
@@ -77,11 +83,37 @@ class GuardedProgram:
         threading.Thread(target=self._await, args=(process,), name="program", daemon=True).start()
         self._forward()
 
+    @property
+    def is_held(self) -> bool:
+        """True between ``hold`` and ``let_run``."""
+        return self._held_s is not None
+
+    def hold(self) -> None:
+        """Stop it and all that it started by SIGSTOP; call this regularly until ``let_run``.
+
+        A program that was asked to end is not held, nor one that got a signal within the last ``KILL_S``.
+        """
+        with self._holding:
+            now_s = self.now_s()
+            if self._kill_s is not None or now_s < self._free_until_s:
+                return
+            if self._held_s is None or now_s - self._held_s >= HOLD_AGAIN_S:
+                self._held_s = now_s
+                self._signal(signal.SIGSTOP)
+
+    def let_run(self) -> None:
+        """Continue it if it is held."""
+        with self._holding:
+            if self._held_s is not None:
+                self._held_s = None
+                self._signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Ask it to end; ``kill_late`` then sees to it that it does."""
-        self._kill_s = self.now_s() + KILL_S
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)  # a stopped program would not receive SIGTERM
+        with self._holding:
+            self._kill_s, self._held_s = self.now_s() + KILL_S, None
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)  # a stopped program would not receive SIGTERM
 
     def kill_late(self) -> None:
         """Kill it if it was asked to end ``KILL_S`` ago."""
@@ -99,6 +131,7 @@ class GuardedProgram:
 
     def let_go(self) -> None:
         """Release the watcher, which stops the program if it has not ended."""
+        self.let_run()
         watcher, self._watcher = self._watcher, None
         if watcher is None or watcher.stdin is None:
             return
@@ -207,7 +240,10 @@ class GuardedProgram:
 
     def _forward(self) -> None:
         while self._process is not None and self._pending:
-            self._signal(self._pending.pop(0))
+            with self._holding:
+                self._free_until_s = self.now_s() + KILL_S  # a stopped program would not receive it
+                self._signal(self._pending.pop(0))
+                self.let_run()
 
     def _on_pause(self, *_: Any) -> None:
         if os.getpid() != self._guard_pid:
@@ -218,7 +254,8 @@ class GuardedProgram:
         self._pauses = (paused_s, since_s)  # before this process stops: other threads may resume before this one
         os.kill(os.getpid(), signal.SIGSTOP)
         self._pauses = (paused_s + self.time.now_s() - since_s, None)
-        self._signal(signal.SIGCONT)
+        if not self.is_held:
+            self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> bool:
         """Send the signal to the whole group; returns false if there is none."""

@@ -40,6 +40,8 @@ def window(text: str) -> float:
 def limit(text: str) -> Tuple[Optional[float], str]:
     """Watts, and the side where they apply: "10W", "10W@module", "12W@supply", or "none"."""
     watts, at, side = text.partition("@")
+    if text.startswith("watch:") or watts.lower().endswith(".csv"):
+        raise argparse.ArgumentTypeError("{!r}: a cap that changes needs `wattune guard`".format(text))
     if text.strip().lower() == "none":
         return None, "module"
     if at and side.strip().lower() not in ("module", "supply"):

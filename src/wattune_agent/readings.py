@@ -44,6 +44,10 @@ class Joules:
         """Seconds up to ``end_s`` during which the power was above the cap."""
         return self._above_s + self._over_s(end_s)
 
+    def move_cap(self, cap_w: Optional[float]) -> None:
+        """Count the time above another cap, from the latest reading on."""
+        self._window.move_cap(cap_w)
+
     @property
     def is_above(self) -> bool:
         """True if the power is above the cap, as of the latest reading."""

@@ -157,3 +157,15 @@ def test_without_a_cap_nothing_is_above():
 def test_a_reading_on_the_cap_is_not_above():
     window = CapWindow(CAP_W, 1.0)
     assert fed(window, [CAP_W] * 200) is None
+
+
+def test_the_first_reading_of_a_new_setting_does_not_count_with_the_last_old_one():
+    window = CapWindow(5.0, 1.0, averaging_s=0.2)
+    window.add(10.0, 9.0)
+    window.restart(0.2)
+    window.add(10.1, 6.5)  # half of it from before
+    assert window.mean_w == 6.5
+    window.add(10.2, 4.0)
+    assert window.mean_w == 4.0
+    window.add(10.3, 4.2)
+    assert window.mean_w == pytest.approx(4.1)

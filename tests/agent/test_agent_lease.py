@@ -134,6 +134,19 @@ def test_a_silent_client_without_a_cap_loses_the_board_and_has_it_again_when_it_
     assert room.kinds() == ["lease lapsed", "lease renewed"]
 
 
+def test_a_cap_that_a_client_lowers_does_not_raise_a_clock_that_the_guard_has_lowered(room):
+    room.keeper.guard(room.trainer, 4.5, None)
+    room.keeper.pin(room.trainer, 500.0)
+    room.pass_s(4 * GRACE_S, room.trainer)
+    assert room.board.mhz == 400.0
+    room.keeper.guard(room.trainer, 3.5, None)
+    assert room.board.mhz == 400.0
+    room.pass_s(4 * GRACE_S, room.trainer)
+    assert room.board.mhz == 300.0
+    room.keeper.guard(room.trainer, 9.0, None)  # nothing stands against what the client wants
+    assert room.board.mhz == 500.0
+
+
 def test_a_silent_client_without_a_cap_can_be_followed_by_another(room):
     room.keeper.pin(room.trainer, 300.0)
     room.pass_s(LEASE_S + 0.2)

@@ -29,6 +29,7 @@ class DeviceContract:
     is_measured_again = False
     has_variants = False
     has_controller = False
+    is_group = False
 
     @pytest.fixture
     def device(self) -> Device:
@@ -88,6 +89,23 @@ class DeviceContract:
         climbs = device.climbs()
         assert sorted(itertools.chain(*climbs)) == list(device.combinations())
         assert climbs[0][0] == device.safest
+
+    def test_a_suspension_counts_as_time_or_is_refused(self, device):
+        if not device.can_suspend:
+            with pytest.raises(DeviceError, match="cannot be suspended"):
+                device.suspend(60.0)
+            return
+        calls = []
+        with device.at(device.safest), device.every(1.0, lambda: calls.append(device.now_s())):
+            before_s = device.now_s()
+            slept = device.suspend(60.0)
+            assert slept.asleep_s == pytest.approx(60.0)
+            assert device.now_s() - before_s >= slept.asleep_s
+            assert calls == []
+            device.wait(1.5)
+            assert calls
+            with pytest.raises(InputError):
+                device.suspend(1.0)
 
     def test_at_leaves_the_device_as_it_was_found(self, device):
         before = device.current()
@@ -296,6 +314,18 @@ class DeviceContract:
         begin_s = device.now_s()
         self.train(device, steps=1)
         assert steps[device.current()].step_s == pytest.approx(device.now_s() - begin_s)
+
+    def test_only_a_group_has_members(self, device):
+        assert (len(device.members) > 0) == self.is_group
+        self.train(device)
+        if self.is_group and not device.executes_steps:
+            assert len(device.compute_s) == len(device.members)
+        if not self.is_group:
+            device.computed(())
+            assert device.compute_s == ()
+        assert not device.rebalance()
+        assert not device.choose_reference()
+        assert device.guarded_w(3.0) == 3.0
 
     def test_variants_are_other_boards_of_the_same_kind(self, device):
         work, variants = self.work(), device.variants(3)

@@ -63,7 +63,6 @@ def test_the_implementations_are_found():
     assert {"Device", "RealDevice", "SimulatedDevice", "ReplayDevice", "NvidiaDevice"} <= device_classes()
 
 
-@pytest.mark.slow
 def test_no_class_of_a_device_is_asked_for_outside_the_package():
     classes = device_classes()
     files = [path for path in SOURCES.rglob("*.py") if DEVICES not in path.parents]

@@ -16,6 +16,9 @@ from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
 
 import wattune.devices.nvidia.gpu as nvidia
 from wattune.devices import Knob, Meter, known_devices, open_device
+from wattune.devices.base import Leftover
+from wattune.devices.group import open_group
+from wattune.devices.group.watch import restore
 from wattune.devices.nvidia.gpu import find_nvidia, open_nvidia
 from wattune.devices.nvidia.gpu_power import EnergyCounter, InstantPower, ReportedPower, find_reader
 from wattune.devices.nvidia.gpu_restore import restore_gpus
@@ -623,6 +626,33 @@ def test_what_a_killed_process_left_is_brought_back(use, tmp_path):
     path.write_text("[]")
     with pytest.raises(DeviceError, match="was not written by wattune"):
         restore_gpus()
+
+
+def test_the_process_that_watches_a_group_restores_cards_of_a_killed_one(use, tmp_path):
+    gpu = FakeGpu(limit_mw=120_000)
+    use(gpu)
+    device = open_nvidia("0?actuator=power_limit_w")
+    leftover = device.leftover
+    device.close()
+    assert leftover == Leftover("gpu", str(tmp_path / "state"))
+    assert restore([leftover], try_for_s=0.0) == []
+    path = tmp_path / "state" / f"nvidia-{gpu.uuid}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"uuid": gpu.uuid, "limit_w": 150.0, "pid": 7}))
+    assert restore([leftover], try_for_s=0.0) == ["NVIDIA A30: power limit back to 150 W"]
+    assert gpu.limit_mw == 150_000
+
+
+def test_a_group_of_cards_is_set_and_restored_together(use):
+    cards = [FakeGpu(), FakeGpu(uuid="GPU-5f0c1f2a-0000-4000-8000-000000000002")]
+    use(*cards)
+    group = open_group(["nvidia:0?actuator=clock_mhz", "nvidia:1?actuator=clock_mhz"])
+    assert group.name == "2 x NVIDIA A30"
+    with group.at(group.safest):
+        assert [card.locked for card in cards] == [(int(group.safest["clock_mhz"]),) * 2] * 2
+        assert group.power_w() > 0
+    assert [card.locked for card in cards] == [None, None]
+    group.close()
 
 
 def test_what_another_user_left_is_brought_back_whatever_else_lies_there(use, tmp_path):

@@ -167,8 +167,8 @@ def test_an_agent_sets_them_too_and_an_older_one_is_not_asked_to(tmp_path):
             client._board.pop("others_mhz")
             device = BoardDevice(client, None)
             assert [knob.name for knob in device.offered] == NAMES[:1]
-            sent = []
-            client._exchange = lambda message, exchange=client._exchange: (sent.append(message), exchange(message))[1]
+            sent, exchange = [], client._exchange
+            client._exchange = lambda message, *wait_s: (sent.append(message), exchange(message, *wait_s))[1]
             with device.at(device.safest):
                 pass
     pin = next(message for message in sent if message["request"] == "pin")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.support import tiny_models
 from tests.support.live_board import live, wait_for
+from tests.support.ranks import job
 from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback
 
@@ -415,3 +416,15 @@ def test_ctrl_c_on_a_live_board_brings_it_back(tmp_path):
     assert len(record.table.cells) >= 2
     assert any("no micro-batch size above 4 is tried" in note for note in record.notes)
     assert (tmp_path / "out" / f"checkpoint-{made.state.global_step}" / STATE_NAME).exists()
+
+
+def attach_in_a_job(rank, folder):
+    attach(tiny_models.trainer(folder, tiny_models.model(), tiny_models.texts(64)), device=NANO, cap_w=CAP_W)
+
+
+def test_several_processes_are_refused_with_one_line_of_rank_0(tmp_path):
+    ends = job(attach_in_a_job, 2, tmp_path)
+    assert [end.code for end in ends] == [2, 2]
+    lines = [[line for line in end.stderr.splitlines() if line.startswith("error:")] for end in ends]
+    assert [len(own) for own in lines] == [1, 0]
+    assert lines[0][0].startswith("error: a Trainer that spans several processes or GPUs: distributed; allowed: one")

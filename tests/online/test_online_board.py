@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 import torch
+from tests.support.real_time_device import RealTimeDevice
 from tests.support.sessions import (
     Late,
     Numbered,
     OwnTimeDevice,
-    RealTimeDevice,
     Tour,
     board,
     convolutional,

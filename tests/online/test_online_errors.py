@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from tests.support.sessions import Numbered, RealTimeDevice, board, loss_of, perceptron
+from tests.support.real_time_device import RealTimeDevice
+from tests.support.sessions import Numbered, board, loss_of, perceptron
 from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from wattune.cap import PowerCap
-from wattune.errors import InputError, RecordError
+from wattune.errors import InputError, OutputError, RecordError
 from wattune.online import capped
 from wattune.records import SampleEfficiency
 
@@ -153,6 +154,37 @@ def test_a_scheduler_that_is_stepped_in_the_loop_fights_the_scaling():
                 session.backward(loss_of(model, batch))
                 if batch.last:
                     scheduler.step()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda optimizer: lr_scheduler.StepLR(optimizer, 10),
+        lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [5, 8]),
+        lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.9),
+    ],
+)
+def test_a_scheduler_that_usually_counts_epochs_is_not_taken_to_count_steps(made):
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(
+        InputError, match=r"scheduler_interval is missing: \w+ may count steps or epochs; allowed: step"
+    ):
+        session_of(model=model, optimizer=optimizer, loader=loader_of(), scheduler=made(optimizer))
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_a_scheduler_that_the_loop_steps_between_passes_as_well(interval):
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    options = {"model": model, "optimizer": optimizer, "loader": loader_of(), "scheduler": scheduler}
+    with pytest.raises(InputError, match=r"StepLR was stepped outside the session.*remove scheduler\.step\(\)"):
+        with session_of(**options, scheduler_interval=interval) as session:
+            for _ in range(3):
+                for batch in session.batches():
+                    session.backward(loss_of(model, batch))
+                scheduler.step()
 
 
 @pytest.mark.parametrize(
@@ -310,3 +342,36 @@ def test_what_is_no_loss():
         with session_of(loader=loader_of()) as session:
             next(session.batches())
             session.backward(1.0)
+
+
+@pytest.mark.parametrize("option", ["record", "checkpoint"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path, option):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"cannot write to .*/file"):
+        session_of(loader=loader_of(), **{option: tmp_path / "file" / "session.json"})
+    with pytest.raises(OutputError, match="a folder has the name of the file"):
+        session_of(loader=loader_of(), **{option: tmp_path})
+
+
+def test_a_record_that_cannot_be_saved_in_the_end_is_a_warning(tmp_path):
+    folder, model = tmp_path / "records", perceptron()
+    session = session_of(model=model, loader=loader_of(), keep_recipe=True, record=folder / "session.json")
+
+    def train():
+        with session:
+            folder.rmdir()
+            folder.touch()  # no file fits there any more, as on a full disk
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+
+    with pytest.warns(UserWarning, match=r"is not saved, but in `session\.record`"):
+        train()
+    assert session.record is not None
+
+
+def test_a_batch_size_beside_a_loader_is_that_of_the_loader():
+    with pytest.raises(
+        InputError, match="batch_size: 64; allowed: 32, the loader's; give the loader the samples of an"
+    ):
+        session_of(loader=loader_of(), batch_size=64, micro_batch_size=16)
+    session_of(loader=loader_of(), batch_size=32)

@@ -172,8 +172,13 @@ def test_it_explains_itself():
         for batch in session.batches():
             session.backward(loss_of(model, batch))
         text = session.explain()
-    for part in ("under a cap of 4.5 W", "640 samples in 20 steps", "past workloads", "in proportion", "would save"):
+    for part in ("under a cap of 4.5 W", "640 samples in 20 steps", "past workloads", "in proportion"):
         assert part in text
+    assert "Measuring batch size 32" in text
+    assert "save" not in text  # which is not known before a point is measured
+    text = session.explain()
+    assert "Training ended before the search did, with" in text
+    assert "Measuring" not in text
 
 
 def test_a_device_that_fails_during_a_trial_is_not_the_fault_of_the_size():

@@ -54,7 +54,7 @@ def test_a_scheduler_is_ticked_as_in_the_plain_loop(name):
     mine, other = perceptron(), perceptron()
     optimizer, plainly = sgd(mine), sgd(other)
     scheduler, same = SCHEDULERS[name](optimizer), SCHEDULERS[name](plainly)
-    run(mine, optimizer, scheduler=scheduler, keep_recipe=True, micro_batch_size=8)
+    run(mine, optimizer, scheduler=scheduler, scheduler_interval="step", keep_recipe=True, micro_batch_size=8)
     plain(other, plainly, loader_of(), PASSES, after_step=same.step)
     assert scheduler.get_last_lr() == pytest.approx(same.get_last_lr())
     assert distance(mine, other) < 1e-5
@@ -68,7 +68,7 @@ def test_the_schedule_is_one_of_samples_where_the_batch_size_changes(name, sampl
     optimizer, plainly = sgd(mine), sgd(other)
     passes = PASSES if samples == 640 else PASSES - 1
     scheduler, same = SCHEDULERS[name](optimizer), SCHEDULERS[name](plainly)
-    session = run(mine, optimizer, scheduler=scheduler, passes=passes, samples=samples)
+    session = run(mine, optimizer, scheduler=scheduler, scheduler_interval="step", passes=passes, samples=samples)
     plain(other, plainly, loader_of(samples), passes, after_step=same.step)
     assert len({change.point.batch_size for change in session.record.changes}) > 1
     assert scheduler.get_last_lr() == pytest.approx(same.get_last_lr())
@@ -155,7 +155,9 @@ def test_a_few_overflows_are_skipped_and_scheduled():
     optimizer = sgd(model)
     scheduler = lr_scheduler.StepLR(optimizer, 1, 0.99)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
-    session = run(model, optimizer, keep_recipe=True, scaler=scaler, scheduler=scheduler, weight=64)
+    session = run(
+        model, optimizer, keep_recipe=True, scaler=scaler, scheduler=scheduler, scheduler_interval="step", weight=64
+    )
     assert scaler.get_scale() < 2.0**127
     assert session.record.steps == STEPS
     assert scheduler.last_epoch == STEPS

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.support.sessions import SAMPLES, Named, Numbered, RealTimeDevice, board, distance, loss_of, perceptron
+from tests.support.real_time_device import RealTimeDevice
+from tests.support.sessions import SAMPLES, Named, Numbered, board, distance, loss_of, perceptron
 from torch.nn import functional
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, RandomSampler, Sampler
@@ -44,6 +45,7 @@ class Run:
             optimizer=optimizer,
             loader=loader or loader_of(Named()),
             scheduler=self.scheduler,
+            scheduler_interval="step",
             checkpoint=path,
             resume=resume,
             record=path.with_suffix(".json"),
@@ -217,6 +219,7 @@ def test_a_scheduler_that_cannot_be_saved(tmp_path):
             optimizer=optimizer,
             loader=loader_of(),
             scheduler=scheduler,
+            scheduler_interval="step",
             checkpoint=tmp_path / "c.safetensors",
         ):
             pass

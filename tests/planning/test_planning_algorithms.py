@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.planning_tables import KEY, board, curve
 
 from wattune.cap import PowerCap
 from wattune.errors import CapError, InputError, NoFeasiblePoint, RecordError
+from wattune.goal import Goal
 from wattune.planning import learns_as, plan, plan_algorithms, with_algorithm
 from wattune.planning.candidates import size
 from wattune.records import AbortedProbe, AlgorithmChoice, Plan, ProfileTable, SampleEfficiency
@@ -59,6 +60,50 @@ def test_the_fastest_to_the_target_is_chosen_and_the_others_say_how_much_slower(
     assert ours.relative_samples == again.relative_samples == best
     assert forward.relative_samples == pytest.approx(40 * best)
     assert found.algorithm_cost is None
+
+
+GOALS = (
+    Goal("energy"),
+    Goal("edp"),
+    Goal("energy", max_slowdown=0.1),
+    Goal("energy", deadline_s=6.0),
+    Goal("time", energy_j=20.0),
+)
+
+
+@example(goal=GOALS[2], slower=1.1, power=0.5)
+@given(st.sampled_from(GOALS), st.floats(0.7, 1.5), st.floats(0.5, 1.2))
+def test_for_another_goal_no_other_algorithm_has_a_better_point(goal, slower, power):
+    other = table(CHECKPOINTED, slower=slower)
+    frugal = [
+        c.model_copy(update={"power_mean_w": c.power_mean_w * power, "power_peak_w": c.power_peak_w * power})
+        for c in other.cells
+    ]
+    profiles = (PROFILES[0], other.model_copy(update={"cells": tuple(frugal)}))
+    curves, cap = CURVES[:1], PowerCap(4.0)
+    found = plan_algorithms(profiles, curves, cap=cap, goal=goal)
+    fastest_s = min(plan(profile, curves[0], cap=cap).predicted_s for profile in profiles)
+    every = [
+        (one.predicted_s, one.predicted_j)
+        for profile in profiles
+        for one in plan(profile, curves[0], cap=cap).candidates
+        if one.feasible and one.predicted_s is not None
+    ]
+    if goal.max_slowdown is not None:
+        every = [one for one in every if one[0] <= 1.1 * fastest_s * (1 + 1e-9)]
+    if goal.deadline_s is not None:
+        every = [one for one in every if one[0] <= goal.deadline_s]
+    if goal.energy_j is not None:
+        every = [one for one in every if one[1] <= goal.energy_j] or [min(every, key=lambda one: one[1])]
+    value = {"energy": lambda s, j: j, "edp": lambda s, j: s * j, "time": lambda s, j: s}[goal.aim]
+    assert value(found.predicted_s, found.predicted_j) == pytest.approx(min(value(*one) for one in every))
+    assert found.goal == goal
+    assert {one.why_not is None for one in found.algorithms} == {True, False} or len(found.algorithms) == 1
+
+
+def test_a_deadline_that_no_algorithm_meets_says_the_earliest():
+    with pytest.raises(NoFeasiblePoint, match="no point under the cap meets the deadline"):
+        plan_algorithms(PROFILES, CURVES, cap=PowerCap(4.0), goal=Goal("energy", deadline_s=0.1))
 
 
 def test_a_memory_limit_leaves_what_fits():

@@ -10,7 +10,7 @@ from tests.support.planning_tables import board, cell, curve, problems
 from wattune.cap import PowerCap
 from wattune.errors import CapError, InputError, NoFeasiblePoint
 from wattune.goal import TIME, Goal
-from wattune.planning import log_step_times, plan, plan_algorithms
+from wattune.planning import log_step_times, plan
 from wattune.records import Plan, ProfileCell, ProfileTable, SampleEfficiency
 from wattune.reporting import phrases
 from wattune.reporting.rule_charts import front
@@ -196,14 +196,6 @@ def test_a_bound_in_seconds_needs_the_samples():
         with pytest.raises(InputError, match="without the samples"):
             plan(steep(), unknown, cap=CAP, goal=goal)
     assert plan(steep(), unknown, cap=CAP, goal=Goal("energy", max_slowdown=0.05)).clock_mhz == 300
-
-
-def test_only_the_time_is_compared_between_training_algorithms():
-    from wattune.job import steps
-
-    with pytest.raises(InputError, match="other training algorithms"):
-        steps.plan(board(), curve(), cap_w=4.0, goal="energy", also=[board()])
-    assert plan_algorithms([board()], [curve()], cap=CAP).goal == TIME
 
 
 def test_a_plan_with_a_goal_is_read_back_as_it_was(tmp_path):

@@ -75,6 +75,19 @@ def test_after_a_step_down_what_was_read_before_does_not_count():
         assert [event.action for event in limiter.events] == ["down"]
 
 
+def test_a_probe_is_not_blamed_for_what_was_read_of_the_one_that_crossed_the_cap():
+    with limited() as (plant, limiter):
+        limiter.move(Knobs(clock_mhz=500.0), probe=True)
+        feed(plant, limiter, noisy(11.0, 10))
+        assert limiter.crossed_w == pytest.approx(11.0, abs=3 * NOISE_W)
+        assert limiter.knobs == plant.safest
+        limiter.move(Knobs(clock_mhz=400.0), probe=True)
+        feed(plant, limiter, [11.0, *noisy(9.0, 20)])
+        assert limiter.crossed_w is None
+        feed(plant, limiter, noisy(11.0, 10))  # it is answered as soon as the sensor has settled
+        assert limiter.crossed_w is not None
+
+
 def test_a_probe_at_the_same_clock_begins_with_no_reading_of_the_last():
     knobs = Knobs(clock_mhz=400.0)
     with limited() as (plant, limiter):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -160,48 +158,6 @@ class Late(Numbered):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         self.device.wait(self.seconds)
         return super().__getitem__(index)
-
-
-class RealTimeDevice(Device):
-    """A device on real time with two clocks, whose power is a function of the present one."""
-
-    name, mode, kind = "bench", "-", "measured"
-    knobs = (Knob("clock_mhz", (100.0, 200.0)),)
-    sensor = Sensor(rail="made up", period_s=0.01, window_s=0.01)
-    memory_bytes = None
-    data_types = frozenset({"fp32"})
-    executes_steps = True
-
-    def __init__(self, power_w: Callable[[float], float] = lambda clock_mhz: clock_mhz / 50):
-        self.clock_mhz = 150.0
-        self._power_w = power_w
-        self._begin_s = time.monotonic()
-
-    def now_s(self) -> float:
-        return time.monotonic() - self._begin_s
-
-    def power_w(self) -> float:
-        return self._power_w(self.clock_mhz)
-
-    def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    @contextmanager
-    def step(self, work: StepWork) -> Iterator[None]:
-        yield
-
-    def current(self) -> Knobs:
-        return Knobs(clock_mhz=self.clock_mhz)
-
-    def _apply(self, knobs: Knobs) -> None:
-        self.clock_mhz = knobs["clock_mhz"]
-
-    def _snapshot(self) -> object:
-        return self.clock_mhz
-
-    def _restore(self, snapshot: object) -> None:
-        assert isinstance(snapshot, float)
-        self.clock_mhz = snapshot
 
 
 class Tour:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import time
 
 import pytest
 from tests.support import training_runs as made
-from tests.support.sessions import RealTimeDevice
+from tests.support.real_time_device import RealTimeDevice
 
 from wattune.algorithms import load_checkpoint
 from wattune.cap import PowerCap
@@ -190,8 +191,6 @@ def test_a_cap_that_changes_is_given_with_its_plan(workload, table, planned):
     with pytest.raises(InputError, match="no figures to choose a setting"):
         train(made.nano(), workload, made.plan(cap_w=4.3), cap=CAPS)
     supply = CapTrace(PowerCap(side="supply"), CAPS.times_s, CAPS.caps_w)
-    with pytest.raises(InputError, match="another goal than the time: energy"):
-        train(made.nano(), workload, planned.model_copy(update={"goal": Goal("energy")}), cap=CAPS)
     with pytest.raises(InputError, match="the side of the cap: supply; allowed: module"):
         train(made.nano(), workload, planned, cap=supply)
 
@@ -203,11 +202,25 @@ def test_the_plan_of_a_constant_cap_can_follow_as_well(workload, table, followed
     assert [one.setting for one in record.cap_intervals] == [one.setting for one in followed.cap_intervals]
 
 
+def test_pauses_of_a_plan_for_another_goal_leave_it_at_its_point(workload, table):
+    points = (EfficiencyPoint(batch_size=b, relative_samples=r, samples=500 * r) for b, r in ((8, 0.5), (32, 1.0)))
+    curve = SampleEfficiency(workload="points", reference_batch_size=32, points=tuple(points))
+    frugal = plan(table, curve, cap=PowerCap(), goal=Goal("energy"))
+    assert frugal.knobs != plan(table, curve, cap=PowerCap()).knobs
+    record = train(made.nano(), workload, frugal, cap=CapTrace(times_s=(0.0, 4.0, 9.0), caps_w=(math.inf, 0, math.inf)))
+    began = next(one for one in record.cap_intervals if one.asked_w == 0)
+    assert (began.time_s, began.cap_w, began.pause) == (pytest.approx(4.0, abs=0.11), None, "the cap is 0 W")
+    assert {(one.asked_w, one.cap_w) for one in record.cap_intervals if one is not began} == {(None, None)}
+    assert {one.setting for one in record.cap_intervals if not one.pause} == {frugal.clock_mhz}
+    assert 5.0 <= record.paused_s <= 5.0 + LEAD_S + 0.5
+
+
 SCRIPT = """
 import sys
 from pathlib import Path
 from tests.support import training_runs as made
-from tests.support.sessions import RealTimeDevice
+from tests.support.real_time_device import RealTimeDevice
+
 from wattune.cap_trace import cap_of
 from wattune.records import Plan
 from wattune.training import train
@@ -220,8 +233,19 @@ def evaluated(evaluation, power_w):
     if evaluation.samples == 192:  # from now on nothing may run
         (folder / "cap").write_text("0\\n")
 
+device, rested_s = made.nano(), 0.0
+rest = device.wait
+
+def wait(seconds):
+    global rested_s
+    rest(seconds)
+    rested_s += seconds
+    if rested_s > 5:
+        (folder / "rested").touch()
+
+device.wait = wait
 train(
-    made.nano(),
+    device,
     made.workload(target=None),
     Plan.load(folder / "plan.json"),
     cap=cap_of(f"watch:{folder / 'cap'}"),
@@ -243,7 +267,7 @@ def wait_for(condition, process):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_a_kill_in_a_pause_resumes_in_the_pause(tmp_path, planned, followed):
-    cap, checkpoint, log = tmp_path / "cap", tmp_path / "c", tmp_path / "log"
+    cap, checkpoint, log, rested = (tmp_path / name for name in ("cap", "c", "log", "rested"))
     cap.write_text("6\n")
     planned.save(tmp_path / "plan.json")
 
@@ -262,11 +286,13 @@ def test_a_kill_in_a_pause_resumes_in_the_pause(tmp_path, planned, followed):
     assert first.returncode == -signal.SIGKILL
     saved, evaluations = checkpoint.stat().st_mtime_ns, log.read_text()
     assert evaluations.split() == ["64", "128", "192"]
+    rested.unlink(missing_ok=True)
     second = start()
     try:
         wait_for(lambda: checkpoint.stat().st_mtime_ns != saved, second)  # it has loaded everything, and pauses again
         assert is_holding()
         assert log.read_text() == evaluations
+        wait_for(rested.exists, second)  # for longer than a control interval: the pause has one reason
         cap.write_text("6\n")
         assert second.wait(120) == 0
     finally:

@@ -7,18 +7,12 @@ import typer
 from wattune.cli.options import (
     Cap,
     CapWindow,
-    Deadline,
     DeviceSpec,
     EfficiencyFile,
-    EnergyBudget,
     File,
-    GoalName,
     Json,
     Margin,
-    MaxSlowdown,
     Mode,
-    PricePerHour,
-    PricePerKwh,
     Processes,
     ProfileFile,
     Resume,
@@ -27,12 +21,14 @@ from wattune.cli.options import (
     WorkloadFile,
     device_spec,
     goal_of,
+    made_by,
     power_cap,
 )
 from wattune.cli.output import claim, resumable, shown
-from wattune.goal import TIME
+from wattune.goal import TIME, Goal
 
 
+@made_by(goal_of, "goal")
 def compare(
     context: typer.Context,
     profile: ProfileFile,
@@ -40,12 +36,7 @@ def compare(
     device: DeviceSpec,
     cap: Cap,
     cap_window: CapWindow = None,
-    goal: GoalName = None,
-    max_slowdown: MaxSlowdown = None,
-    deadline: Deadline = None,
-    energy: EnergyBudget = None,
-    price_per_kwh: PricePerKwh = None,
-    price_per_hour: PricePerHour = None,
+    goal: Goal | None = None,
     workload: WorkloadFile = None,
     margin: Margin = "0",
     seeds: Seeds = 3,
@@ -70,7 +61,6 @@ def compare(
     from wattune.reporting import comparison_table, phrases
 
     asked_cap, spec = power_cap(cap, margin, window=cap_window), device_spec(device, sysfs_root, mode)
-    asked_goal = goal_of(goal, max_slowdown, deadline, energy, price_per_kwh, price_per_hour) or TIME
     destination = claim(output, "comparison.json", as_json=as_json, resume=resume)
     record = destination.load(Comparison)
     if record is not None and (record.supply_cap_w or record.cap_w, record.cap_side) != (
@@ -80,7 +70,7 @@ def compare(
         raise RecordError(
             "the finished record is of another cap", value=phrases.under(record.cap_w), hint="give another -o FILE"
         )
-    if record is not None and record.goal != asked_goal:
+    if record is not None and record.goal != (goal or TIME):
         raise RecordError("the finished record is for another goal", value=record.goal.aim, hint="give another -o FILE")
     if record is None:
         folder = destination.beside("-curves")
@@ -91,7 +81,7 @@ def compare(
                 profile,
                 efficiency,
                 cap_w=asked_cap,
-                goal=asked_goal,
+                goal=goal or TIME,
                 seeds=seeds,
                 folder=folder,
                 processes=processes,

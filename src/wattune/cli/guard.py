@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattune.cli.options import (
-    Cap,
+    AnyCap,
     CapWindow,
     DeviceSpec,
     Json,
     MaxTemp,
     Mode,
     SysfsRoot,
+    any_cap,
     clock_mhz,
     device_spec,
     power_cap,
@@ -36,7 +37,7 @@ def guard(
         str | None,
         typer.Option("--clock", metavar="MHZ", help="Clock to pin, such as 612MHz (default: leave it as it is)."),
     ] = None,
-    cap: Cap = "none",
+    cap: AnyCap = "none",
     cap_window: CapWindow = None,
     max_temp: MaxTemp = None,
     sysfs_root: SysfsRoot = None,
@@ -49,12 +50,14 @@ def guard(
 ) -> None:
     """Run any program under a cap: pin the clock, meter, guard, restore.
 
-    A reading above the cap lowers the clock at once. The exit code is the program's own, or 4 if it was stopped because
-    the cap was exceeded at the lowest clock. With --json, the program's output goes to stderr.
+    A reading above the cap lowers the clock at once. Under a cap that changes, the program is held (SIGSTOP) while the
+    cap is 0 W or less than it draws at the lowest clock. The exit code is the program's own, or 4 if it was stopped
+    because the cap was exceeded at the lowest clock. With --json, the program's output goes to stderr.
 
     \b
     Example:  wattune guard --device jetson --clock 612MHz --cap 10W -- python3 train.py
     """
+    from wattune.cli.guarded_cap import GuardedCap
     from wattune.cli.guarded_device import Pinned
     from wattune.devices import open_device
     from wattune.devices.real_time import mapped
@@ -62,7 +65,9 @@ def guard(
     from wattune_agent.guarded import run_guarded
     from wattune_agent.outcome import GuardRequest, as_record, in_words
 
-    asked_cap, wanted_mhz = power_cap(cap, max_temp=max_temp, window=cap_window), clock_mhz(clock)
+    form, wanted_mhz = power_cap(None, max_temp=max_temp, window=cap_window), clock_mhz(clock)
+    moving = any_cap(cap, before=form)
+    asked_cap = power_cap(cap, before=form) if moving is None else moving.form
     if output is not None:
         claim(output, "", as_json=as_json)
     board = open_device(device_spec(device, sysfs_root, mode))
@@ -78,11 +83,20 @@ def guard(
                     if "supply.json" in problem:  # the supply is known, but its file cannot be read
                         raise InputError(problem)
             limit = asked_cap.at_sensor(board.supply, board.sensor.window_s)
+            caps = None if moving is None else GuardedCap(moving, board.supply, board.sensor.window_s)
             at_mhz = None if wanted_mhz is None else _listed(board, wanted_mhz)
             # A board's own controller also reads the present clock, and an agent has a guard of its own.
             controller = board.controller or Pinned(board)
             described = dict(controller.describe())
-            request = GuardRequest(command, at_mhz, limit.limit_w, asked_cap.supply_w, limit.max_temp_c, limit.window_s)
+            request = GuardRequest(
+                command,
+                at_mhz,
+                limit.limit_w,
+                asked_cap.supply_w,
+                limit.max_temp_c,
+                limit.window_s,
+                caps=None if moving is None else str(moving),
+            )
             with mapped(), stdout_aside(as_json):
                 report = run_guarded(
                     controller,
@@ -91,6 +105,7 @@ def guard(
                     cap_w=limit.limit_w,
                     window_s=limit.window_s,
                     max_temp_c=limit.max_temp_c,
+                    caps=caps,
                     say=note,
                 )
         finally:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
+from wattune.budgets.battery import Battery, ReserveMode
+from wattune.budgets.clear_sky import Place
 from wattune.cap import PowerCap, parse_celsius, parse_watts, parse_window
 from wattune.cap_trace import MovingCap, cap_of, parse_range
 from wattune.errors import InputError
 from wattune.goal import Aim, Goal, parse_duration, parse_energy, parse_share
+from wattune.latency import LatencyBound, parse_latency
+
+Command = TypeVar("Command", bound=Callable[..., None])
 
 WorkloadFile = Annotated[
     Path | None, typer.Argument(metavar="WORKLOAD", help="Workload file (default: the built-in example).")
@@ -145,6 +153,34 @@ Memory = Annotated[
     typer.Option("--memory", metavar="BYTES", help="Memory limit, such as 64MB, 1.5GB or 512MiB (default: no limit)."),
 ]
 
+Beside = Annotated[
+    str | None,
+    typer.Option(
+        "--beside",
+        metavar="PORT",
+        help="Let the requests of an inference service on this machine go first: the port or the URL of its Prometheus "
+        "metrics, such as 8002 or http://127.0.0.1:8000/metrics.",
+    ),
+]
+Latency = Annotated[
+    str | None,
+    typer.Option(
+        "--latency",
+        metavar="TIME",
+        help="Answer requests of an inference service on the same board within this time, such as 50ms: choose "
+        "micro-batches that are short enough.",
+    ),
+]
+ServiceTime = Annotated[
+    str | None,
+    typer.Option(
+        "--service-time",
+        metavar="TIME",
+        help="With --latency: time that the service itself takes for a request, alone on the board at its highest "
+        "clocks (default: none).",
+    ),
+]
+
 GOAL = typer.Option(
     "--goal",
     metavar="NAME",
@@ -175,6 +211,68 @@ PricePerKwh = Annotated[
 PricePerHour = Annotated[
     float | None,
     typer.Option("--price-per-hour", metavar="PRICE", help="Price of an hour of the device, in the same currency."),
+]
+
+CarbonFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--carbon",
+        metavar="FILE",
+        help="With --deadline: train at the times of the least carbon. FILE: forecast of the grid, .csv (time or "
+        "seconds, gco2_per_kwh) or .json as of Electricity Maps.",
+    ),
+]
+TariffFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--tariff",
+        metavar="FILE",
+        help="With --deadline: train at the times of the lowest price. FILE: .csv (time or seconds, price_per_kwh).",
+    ),
+]
+BatteryEnergy = Annotated[
+    str | None,
+    typer.Option(
+        "--battery", metavar="ENERGY", help="Train from a battery of this capacity, such as 80Wh (default: none)."
+    ),
+]
+Reserve = Annotated[
+    str | None,
+    typer.Option("--reserve", metavar="SHARE", help="With --battery: share that must not be used (default: 20%)."),
+]
+Charge = Annotated[
+    str | None,
+    typer.Option(
+        "--charge",
+        metavar="SOURCE",
+        help="With --battery: where its charge is read, a gauge of the kernel such as BAT0, or a file with one number "
+        "such as 63% or 51Wh (default: on a simulated board a simulated battery, full at the beginning).",
+    ),
+]
+Panel = Annotated[
+    str | None,
+    typer.Option("--panel", metavar="WATTS", help="With --battery: rated power of its horizontal panel, such as 20W."),
+]
+At = Annotated[
+    str | None,
+    typer.Option("--at", metavar="LAT,LON", help="With --panel: its place in degrees, such as 52.52,13.40."),
+]
+ReserveModeName = Annotated[
+    str | None,
+    typer.Option(
+        "--reserve-mode",
+        metavar="MODE",
+        help="With --battery: strict counts on next to no sun for a day, soon on that below rain clouds: it ends "
+        "sooner, and crosses the reserve now and then (default: strict).",
+    ),
+]
+
+Suspend = Annotated[
+    bool,
+    typer.Option(
+        "--suspend",
+        help="With --battery: suspend the board in pauses; its own clock wakes it every 15 minutes for a look.",
+    ),
 ]
 
 STORE = Path("wattune-store")
@@ -210,6 +308,29 @@ _FACTORS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _MHZ = {"hz": 1e-6, "khz": 1e-3, "mhz": 1.0, "ghz": 1e3}
 
 
+def made_by(make: Callable[..., Any], parameter: str) -> Callable[[Command], Command]:
+    """Give a command the options of ``make`` in place of one parameter, which gets what ``make`` returns for them."""
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        options = inspect.signature(make, eval_str=True).parameters
+        parameters: list[inspect.Parameter] = []
+        for name, one in signature.parameters.items():
+            parameters += [option.replace(kind=one.kind) for option in options.values()] if name == parameter else [one]
+
+        @wraps(command)
+        def run(*arguments: Any, **given: Any) -> None:
+            made = make(**{name: given.pop(name) for name in options})
+            command(*arguments, **given, **{parameter: made})
+
+        # Typer reads both.
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return cast(Command, run)
+
+    return decorate
+
+
 def power_cap(
     cap: str | None,
     margin: str | None = None,
@@ -234,30 +355,71 @@ def power_cap(
 
 
 def goal_of(
-    name: str | None,
-    max_slowdown: str | None,
-    deadline: str | None,
-    energy: str | None,
-    price_per_kwh: float | None,
-    price_per_hour: float | None,
+    goal: GoalName = None,
+    max_slowdown: MaxSlowdown = None,
+    deadline: Deadline = None,
+    energy: EnergyBudget = None,
+    price_per_kwh: PricePerKwh = None,
+    price_per_hour: PricePerHour = None,
 ) -> Goal | None:
-    """The goal that ``--goal``, ``--max-slowdown`` and the other options of ``GOAL`` ask for; None if none is given.
+    """The goal that these options ask for; None if none is given.
 
     Raises: InputError.
     """
-    if all(value is None for value in (name, max_slowdown, deadline, energy, price_per_kwh, price_per_hour)):
+    if all(value is None for value in (goal, max_slowdown, deadline, energy, price_per_kwh, price_per_hour)):
         return None
-    if name is None:
+    if goal is None:
         is_priced = price_per_kwh is not None or price_per_hour is not None
-        name = "cost" if is_priced else "time" if max_slowdown is deadline is None else "energy"
+        goal = "cost" if is_priced else "time" if max_slowdown is deadline is None else "energy"
     return Goal(
-        cast(Aim, name),
+        cast(Aim, goal),
         max_slowdown=None if max_slowdown is None else parse_share(max_slowdown, name="--max-slowdown"),
         deadline_s=None if deadline is None else parse_duration(deadline, name="--deadline"),
         energy_j=None if energy is None else parse_energy(energy, name="--energy"),
         price_per_kwh=price_per_kwh,
         price_per_hour=price_per_hour,
     )
+
+
+def battery_of(
+    battery: BatteryEnergy = None,
+    reserve: Reserve = None,
+    charge: Charge = None,
+    panel: Panel = None,
+    at: At = None,
+    reserve_mode: ReserveModeName = None,
+    suspend: Suspend = False,
+) -> Battery | None:
+    """The battery that these options ask for; None if none is given. Raises: InputError."""
+    others = {"--reserve": reserve, "--charge": charge, "--panel": panel, "--at": at, "--reserve-mode": reserve_mode}
+    others["--suspend"] = "yes" if suspend else None
+    if battery is None:
+        if option := next((option for option, value in others.items() if value is not None), None):
+            raise InputError(f"{option} needs --battery")
+        return None
+
+    if (panel is None) != (at is None):
+        missing, given = ("--at", "--panel") if at is None else ("--panel", "--at")
+        raise InputError(f"{missing} is missing", allowed=f"{missing} with {given}")
+    panel_w = None if panel is None else parse_watts(panel)
+    if panel is not None and not panel_w:
+        raise InputError("--panel", value=panel, allowed="watts above zero such as 20W")
+    return Battery(
+        parse_energy(battery, name="--battery"),
+        reserve=0.2 if reserve is None else _reserve(reserve),
+        charge=charge,
+        panel_w=panel_w,
+        at=None if at is None else Place.parse(at),
+        mode=cast(ReserveMode, reserve_mode or "strict"),
+        suspend=suspend,
+    )
+
+
+def _reserve(text: str) -> float:
+    share = 0.0 if text.strip() in ("0", "0%") else parse_share(text, name="--reserve")
+    if share >= 1:
+        raise InputError("--reserve", value=text, allowed="below 100%, such as 20% or 0.2")
+    return share
 
 
 def any_cap(cap: str | None, cap_range: str | None = None, *, before: PowerCap | None = None) -> MovingCap | None:
@@ -274,6 +436,16 @@ def any_cap(cap: str | None, cap_range: str | None = None, *, before: PowerCap |
     moving = cap_of(cap.strip(), range_w=None if cap_range is None else parse_range(cap_range))
     assert isinstance(moving, MovingCap)  # by its text
     return moving if before is None else moving.with_form(before)
+
+
+def latency_bound(latency: Latency = None, service_time: ServiceTime = None) -> LatencyBound | None:
+    """The bound that these options ask for; None if none is asked for. Raises: InputError."""
+    if latency is None:
+        if service_time is not None:
+            raise InputError("--service-time", value=service_time, allowed="with --latency")
+        return None
+    service_s = 0.0 if service_time is None else parse_latency(service_time, name="--service-time")
+    return LatencyBound(parse_latency(latency, name="--latency"), service_s)
 
 
 def margin_w(text: str) -> float:

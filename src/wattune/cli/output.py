@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from wattune.errors import InputError, Interrupted, OutputError, SafetyStop, TargetNotReached, WattuneError
+from wattune.files import check_writable
 
 if TYPE_CHECKING:
     from wattune.records import Record, TrainingRecord
@@ -98,8 +99,6 @@ class Output:
 
 def claim(output: Path | None, default: str, *, as_json: bool, resume: bool = False) -> Output:
     """Check before any work is done that the record can be saved. Raises: OutputError."""
-    from wattune.job.folder import check_writable
-
     if output is None and as_json:
         if resume:
             raise OutputError("--resume with --json needs -o FILE, the record to continue")

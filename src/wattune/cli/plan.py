@@ -11,26 +11,27 @@ from wattune.cli.options import (
     AnyCap,
     CapRange,
     CapWindow,
-    Deadline,
-    EnergyBudget,
+    CarbonFile,
     File,
-    GoalName,
     Json,
     Margin,
-    MaxSlowdown,
     Memory,
-    PricePerHour,
-    PricePerKwh,
     ProfileFile,
+    TariffFile,
     any_cap,
     goal_of,
+    latency_bound,
+    made_by,
     memory_bytes,
     power_cap,
 )
 from wattune.cli.output import Output, claim
-from wattune.goal import TIME
+from wattune.goal import TIME, Goal
+from wattune.latency import LatencyBound
 
 
+@made_by(latency_bound, "latency")
+@made_by(goal_of, "goal")
 def plan(
     profile: ProfileFile,
     efficiency: Annotated[
@@ -42,12 +43,9 @@ def plan(
     cap_range: CapRange = None,
     cap_window: CapWindow = None,
     margin: Margin = "0",
-    goal: GoalName = None,
-    max_slowdown: MaxSlowdown = None,
-    deadline: Deadline = None,
-    energy: EnergyBudget = None,
-    price_per_kwh: PricePerKwh = None,
-    price_per_hour: PricePerHour = None,
+    goal: Goal | None = None,
+    carbon: CarbonFile = None,
+    tariff: TariffFile = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -66,6 +64,7 @@ def plan(
         ),
     ] = None,
     memory: Memory = None,
+    latency: LatencyBound | None = None,
     output: File = None,
     as_json: Json = False,
 ) -> None:
@@ -79,12 +78,12 @@ def plan(
     Example:  wattune plan profile.json efficiency.json --cap 4.5W --json
               wattune plan profile.json efficiency.json --cap 4.5W --max-slowdown 5%
               wattune plan profile.json efficiency.json --cap caps.csv
+              wattune plan profile.json efficiency.json --cap 4.5W --carbon ci.csv --deadline 16h
               wattune plan profile.json efficiency.json --cap 4.5W --memory 64MB --also profile-checkpointed.json
     """
     from wattune.job import steps
     from wattune.reporting import cap_table, summary
 
-    asked_goal = goal_of(goal, max_slowdown, deadline, energy, price_per_kwh, price_per_hour) or TIME
     moving = any_cap(cap, cap_range, before=power_cap(None, margin, window=cap_window))
     asked_cap = moving or power_cap(cap, margin, window=cap_window)
     # Planning takes a moment and is repeated for other caps: without -o the plan is only printed.
@@ -93,10 +92,13 @@ def plan(
         profile,
         efficiency,
         cap_w=asked_cap,
-        goal=asked_goal,
+        goal=goal or TIME,
         batch_size=batch_size,
         memory_bytes=memory_bytes(memory),
+        latency=latency,
         also=also or (),
+        carbon=carbon,
+        tariff=tariff,
     )
     text = summary(record)
     if record.gain_over_caps and batch_size is None and efficiency is not None:  # otherwise there is no comparison

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from wattune.budgets.battery import Battery
 from wattune.cli.options import (
     ANY_CAP,
     DEVICE,
@@ -14,46 +15,50 @@ from wattune.cli.options import (
     SEED,
     SEEDS,
     Algorithm,
+    Beside,
     CapRange,
     CapWindow,
-    Deadline,
-    EnergyBudget,
-    GoalName,
+    CarbonFile,
     Json,
     KnobWords,
-    MaxSlowdown,
     MaxTemp,
     Mode,
-    PricePerHour,
-    PricePerKwh,
     Processes,
     Reference,
     Resume,
     Strategy,
     SysfsRoot,
+    TariffFile,
     WorkloadFile,
     any_cap,
+    battery_of,
     device_spec,
     goal_of,
+    latency_bound,
+    made_by,
     power_cap,
 )
 from wattune.cli.output import Output, failure, resumable, shown
 from wattune.errors import InputError, OutputError
-from wattune.goal import TIME
+from wattune.goal import TIME, Goal
+from wattune.latency import LatencyBound
 
 
+@made_by(battery_of, "battery")
+@made_by(goal_of, "goal")
+@made_by(latency_bound, "latency")
 def run(
     workload: WorkloadFile = None,
     device: Annotated[str | None, DEVICE] = None,
     cap: Annotated[str | None, ANY_CAP] = None,
     cap_range: CapRange = None,
     cap_window: CapWindow = None,
-    goal: GoalName = None,
-    max_slowdown: MaxSlowdown = None,
-    deadline: Deadline = None,
-    energy: EnergyBudget = None,
-    price_per_kwh: PricePerKwh = None,
-    price_per_hour: PricePerHour = None,
+    battery: Battery | None = None,
+    goal: Goal | None = None,
+    carbon: CarbonFile = None,
+    tariff: TariffFile = None,
+    beside: Beside = None,
+    latency: LatencyBound | None = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="New or empty folder of the run (default: wattune-run-N)."),
@@ -111,6 +116,8 @@ def run(
     Example:  wattune run --device sim:jetson-nano --cap 4.5W
               wattune run --device sim:jetson-tx2 --cap 9W --max-slowdown 5%
               wattune run --device sim:jetson-nano --cap caps.csv
+              wattune run --device sim:jetson-nano --cap 4.5W --carbon ci.csv --deadline 16h
+              wattune run --device sim:jetson-nano --cap none --battery 80Wh --panel 20W --at 52.52,13.40
               wattune run --output wattune-run-1 --resume
               wattune run --server http://host:8484 --model resnet8-digits --device jetson --cap 5W --data my.npz
     """
@@ -129,20 +136,41 @@ def run(
         return getattr(before, name, None) if given is None else given
 
     spec, url = chosen("device", spec), chosen("server", server)
+    if spec is None and resume:
+        raise OutputError("no run to resume", value=str(folder.path), hint="start it again, without --resume")
     if spec is None:
         raise InputError("--device is missing", hint="see wattune run --help")
     if cap is None and before is None:
         raise InputError("--cap is missing", hint="see wattune run --help")
-    asked_goal = chosen("goal", goal_of(goal, max_slowdown, deadline, energy, price_per_kwh, price_per_hour)) or TIME
     form = power_cap(None, margin, max_temp, cap_window, before=None if before is None else before.cap)
     moving = any_cap(chosen("caps", cap), chosen("cap_range", cap_range) if cap is None else cap_range, before=form)
+    beside, bound = chosen("beside", beside), chosen("latency", latency)
+    if beside is not None:
+        from wattune.power.request_queue import queue_of
+
+        queue_of(beside, name="--beside")  # refused before anything is made
+    elif bound is not None:
+        raise InputError("--latency needs --beside", value=f"{1e3 * bound.within_s:g}ms")
     asked_cap = form if moving is not None else power_cap(cap, before=form)
+    supply = battery
+    if supply is None and before is not None and before.battery is not None:
+        supply = before.battery.battery
     work = chosen("workload", None if workload is None else str(workload))
+    carbon_file = chosen("carbon", None if carbon is None else str(carbon))
+    tariff_file = chosen("tariff", None if tariff is None else str(tariff))
     of_server = {"--model": chosen("model", model), "--data": chosen("data", data)}
     if url is None:
         others = {**of_server, "--target": target, "--name": name, "--token-file": token_file}
         if option := next((option for option, value in others.items() if value is not None), None):
             raise InputError(f"{option} needs --server")
+    elif carbon_file is not None or tariff_file is not None:
+        raise InputError(
+            "a forecast of carbon or price and --server cannot be combined", value=carbon_file or tariff_file
+        )
+    elif beside is not None:
+        raise InputError("--beside and --server cannot be combined", value=beside)
+    elif supply is not None:
+        raise InputError("a battery and --server cannot be combined")
     elif moving is not None:
         raise InputError("a cap that changes and --server cannot be combined", value=str(moving))
     elif work is not None:
@@ -165,7 +193,10 @@ def run(
                 spec,
                 work,
                 cap_w=moving or asked_cap,
-                goal=asked_goal,
+                battery=supply,
+                goal=chosen("goal", goal) or TIME,
+                beside=beside,
+                latency=bound,
                 output=folder.path,
                 seeds=seeds,
                 seed=seed,
@@ -173,6 +204,8 @@ def run(
                 reference=reference,
                 algorithm=algorithm,
                 profile=profile,
+                carbon=carbon_file,
+                tariff=tariff_file,
                 compare=compare,
                 resume=resume,
                 processes=processes,
@@ -187,7 +220,7 @@ def run(
                 model=of_server["--model"],
                 data=of_server["--data"],
                 cap_w=asked_cap,
-                goal=asked_goal,
+                goal=chosen("goal", goal) or TIME,
                 target=chosen("target", target),
                 device_name=chosen("device_name", name),
                 token=token,

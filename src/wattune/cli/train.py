@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from wattune.budgets.battery import Battery
 from wattune.cli.options import (
+    Beside,
     DeviceSpec,
     File,
     Json,
@@ -18,12 +20,15 @@ from wattune.cli.options import (
     SysfsRoot,
     WorkloadFile,
     any_cap,
+    battery_of,
     device_spec,
+    made_by,
     max_temp_c,
 )
 from wattune.cli.output import claim, failure, resumable, shown
 
 
+@made_by(battery_of, "battery")
 def train(
     context: typer.Context,
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan record.")],
@@ -38,6 +43,8 @@ def train(
             "(default: the plan's constant cap).",
         ),
     ] = None,
+    beside: Beside = None,
+    battery: Battery | None = None,
     algorithm: Annotated[
         str | None,
         typer.Option(
@@ -59,9 +66,11 @@ def train(
 
     \b
     Example:  wattune train plan.json workload.toml --device sim:jetson-nano
+              wattune train plan.json --device jetson --battery 80Wh --charge BAT0 --panel 20W --at 52.5,13.4
     """
     from wattune.errors import InputError, RecordError
     from wattune.job import steps
+    from wattune.power.request_queue import queue_of
     from wattune.records import TrainingRecord
     from wattune.reporting import summary
 
@@ -69,6 +78,7 @@ def train(
     moving = any_cap(cap)
     if cap is not None and moving is None:
         raise InputError("--cap", value=cap, allowed="a cap that changes: CAPS.csv or watch:FILE", hint="plan for it")
+    queue = None if beside is None else queue_of(beside, name="--beside")
     destination = claim(output, "training.json", as_json=as_json, resume=resume)
     algorithm_plan = steps.with_algorithm(plan, algorithm)
     record = destination.load(TrainingRecord)
@@ -86,6 +96,8 @@ def train(
                 workload,
                 algorithm_plan,
                 cap_w=moving,
+                beside=queue,
+                battery=battery,
                 seed=seed,
                 max_temp_c=hottest_c,
                 checkpoint=checkpoint,

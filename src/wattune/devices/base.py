@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, final
 
 from wattune.cap import SensorLimit
 from wattune.errors import DeviceError, InputError
@@ -133,6 +133,29 @@ class ExactStep(NamedTuple):
     power_peak_w: float
 
 
+SUSPENDED: Final = 0.2
+"""Power of a suspended board over that at rest: an assumption, since no suspended board was measured.
+
+Source: Crust, a firmware for suspending ARM boards to memory, names 80 % and more below an idle board
+(pine64.org/documentation/PinePhone/Software/Crust).
+"""
+
+
+class Suspension(NamedTuple):
+    """Seconds for which a board was suspended, and the joules that it drew meanwhile; None if nothing metered them."""
+
+    asleep_s: float
+    energy_j: float | None
+
+
+class Leftover(NamedTuple):
+    """A place in which a killed process leaves what has to be restored: the ``folder`` of a "board" with its files
+    (``wattune_agent.leftover``), or of the snapshots of a "gpu" (``wattune.devices.nvidia.claims``)."""
+
+    kind: Literal["board", "gpu"]
+    folder: str
+
+
 class BoardController(Protocol):
     """Direct access to a board's clock and sensor: a ``Controller`` in this process, or an agent's ``AgentClient``."""
 
@@ -147,6 +170,9 @@ class BoardController(Protocol):
 
     def check(self) -> list[dict[str, Any]]:
         """New events since the last call: another writer, a clock that is no longer pinned."""
+
+    def suspend(self, seconds: float) -> Mapping[str, Any]:
+        """Suspend the machine until its own clock wakes it."""
 
     def restore(self) -> None:
         """Restore the board."""
@@ -174,6 +200,10 @@ class GroundTruth(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``, on a device that has loaded its own state of the same moment."""
 
+    @abstractmethod
+    def window_mean_w(self) -> float:
+        """Exact mean power of the window at the sensor's last refresh."""
+
 
 class Device(ABC):
     """A device that trains.
@@ -185,10 +215,12 @@ class Device(ABC):
     data type that the chip lacks.
 
     No code outside ``wattune.devices`` asks for a device's class. What only some devices can do is a method or an
-    attribute here, and the others answer with None or an empty result: ``recorded_profile`` or ``replayed_table``
-    (a replay alone); ``variants``, ``exact_steps`` and ``ground_truth`` (a simulated board alone); ``controller`` (a
-    board that this computer or an agent controls). ``variants`` are devices of the same kind and knobs, without
-    variants of their own, and the same ones each time; ``exact_steps`` has one entry for each of ``combinations``.
+    attribute here, and the others answer with None, False or an empty result: ``recorded_profile`` or
+    ``replayed_table`` (a replay alone); ``variants``, ``exact_steps`` and ``ground_truth`` (a simulated board alone);
+    ``controller`` (a board that this computer or an agent controls). ``variants`` are devices of the same kind and
+    knobs, without variants of their own, and the same ones each time; ``exact_steps`` has one entry for each of
+    ``combinations``.
+    ``members``, ``compute_s``, ``computed``, ``rebalance`` and ``choose_reference`` are of a group of devices alone.
     """
 
     name: str
@@ -215,8 +247,16 @@ class Device(ABC):
     replayed_table: ProfileTable | None = None
     """The table that steps and readings are drawn from; None for other devices. Only its cells can be measured, and it
     stands for a workload: without one, its own batch sizes are profiled."""
+    can_suspend: bool = False
+    """True if ``suspend`` can be called."""
     controller: BoardController | None = None
     """Direct access to the board for a guard that runs beside training; None if ``at`` is the only way."""
+    members: Sequence[Device] = ()
+    """The devices of a group, by rank; empty for one device."""
+    compute_s: tuple[float, ...] = ()
+    """Each member's own computing time in the last step, in seconds, without waiting for others."""
+    leftover: Leftover | None = None
+    """The place of what another process has to restore if this one is killed inside ``at``; None if nothing does."""
 
     # ------------------------------------------------------------------------------------------------ for backends
 
@@ -253,6 +293,38 @@ class Device(ABC):
         """Restore the state that ``_snapshot`` returned. Raises: DeviceError."""
 
     # ---------------------------------------------------------------------------------------- for all callers
+
+    def guarded_w(self, power_w: float) -> float:
+        """The watts that a cap is compared with, of this result of ``power_w``: of several devices, those of the
+        highest pool that has a cap of its own."""
+        return power_w
+
+    @property
+    def guarded_sensor(self) -> Sensor:
+        """Properties of the sensor that ``guarded_w`` is of."""
+        return self.sensor
+
+    def computed(self, seconds: Sequence[float]) -> None:  # noqa: B027 - one device waits for no other
+        """Learn each member's own computing time in the last step, in seconds, without waiting for others.
+
+        Raises: InputError unless there is one positive time for each member.
+        """
+
+    def rebalance(self) -> bool:
+        """Let the members of a group follow its reference by the times that were observed. Call it between two steps.
+
+        Returns: True if members were set to other values, so that readings and times of before are of another setting.
+        Raises: DeviceError.
+        """
+        return False
+
+    def choose_reference(self) -> bool:
+        """Make the member the reference of a group that is the slowest at its top setting, if it is so clearly.
+
+        The group then has other knobs, and inside ``at`` it is at its safest setting: what holds a setting has to start
+        over. Returns: True if the reference is another one now. Raises: DeviceError inside ``at``.
+        """
+        return False
 
     @property
     def offered(self) -> tuple[Knob, ...]:
@@ -385,6 +457,21 @@ class Device(ABC):
             thread.join(JOIN_S)
         if failures:
             raise failures[0]
+
+    @contextmanager
+    def breaks(self, call: Callable[[], None]) -> Iterator[None]:
+        """Call ``call`` between the micro-batches of the steps inside, on a device on which steps only take their time.
+
+        Here: never, since the training code itself can do so between its passes. ``call`` may let time pass.
+        """
+        yield
+
+    def suspend(self, seconds: float) -> Suspension:
+        """Suspend the board inside ``at``, until its clock wakes it after ``seconds``, or something else does earlier.
+
+        ``now_s`` counts the time. Raises: DeviceError if it cannot be suspended.
+        """
+        raise DeviceError(f"{self.name} cannot be suspended")
 
     def rails_w(self) -> dict[str, float]:
         """The latest reading of each power rail that the board measures separately; empty if there are none."""

@@ -18,10 +18,9 @@ from typing import Any
 import httpx
 
 from wattune.devices.base import Conditions, Sensor
-from wattune.devices.real_time import RealDevice, told
+from wattune.devices.real_time import UncontrolledDevice, told
 from wattune.devices.spec_options import split_options
 from wattune.errors import DeviceUnavailable, InputError, SensorError
-from wattune.point import Knobs
 from wattune_agent.conditions import free_bytes, swapped_bytes
 from wattune_agent.tree import Tree
 
@@ -39,7 +38,7 @@ TIMEOUT_S = 2.0
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(uW|mW|W|kW)?\s*", re.ASCII)
 
 
-class ExternalDevice(RealDevice):
+class ExternalDevice(UncontrolledDevice):
     """This machine, with a meter that is read through a URL or a command. ``ask`` returns its answer as text."""
 
     kind = "measured"
@@ -66,19 +65,6 @@ class ExternalDevice(RealDevice):
             covers="what is plugged into the meter",
         )
         super().__init__()
-
-    def current(self) -> None:
-        """None: nothing can be set."""
-        return None
-
-    def _apply(self, knobs: Knobs) -> None:
-        raise AssertionError("has no knobs")
-
-    def _snapshot(self) -> object:
-        return None
-
-    def _restore(self, snapshot: object) -> None:
-        """Nothing was set."""
 
     def _read_w(self) -> float:
         with self._asking:  # the meter is asked once a period, however often it is read

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from wattune.devices.base import Device
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
+from wattune.point import Knobs
 from wattune.records import BoardEvent, StepWork
 from wattune_agent.errors import (
     AgentError,
@@ -41,6 +42,7 @@ class RealDevice(Device):
 
     def __init__(self) -> None:
         self._began_s = self._clock_s()
+        self._asleep_s = 0.0  # suspended by us: a monotonic clock does not count it
         self._noticing = threading.Lock()
         self._events: list[BoardEvent] = []
         self._stuck = Stuck(self.sensor.period_s)
@@ -56,6 +58,12 @@ class RealDevice(Device):
     def _clock_s(self) -> float:
         return time.monotonic()
 
+    def _woke(self, asleep_s: float) -> None:
+        """Count the time asleep; a reading that is still the same says nothing about the sensor."""
+        with self._noticing:
+            self._asleep_s += asleep_s
+            self._stuck = Stuck(self.sensor.period_s)
+
     def _note(self, kind: str, text: str) -> None:
         """Keep an event for the next ``events``."""
         event = BoardEvent(time_s=max(0.0, self.now_s()), kind=kind, text=text)
@@ -66,7 +74,7 @@ class RealDevice(Device):
 
     def now_s(self) -> float:
         """Seconds since the device was opened."""
-        return self._clock_s() - self._began_s
+        return self._clock_s() - self._began_s + self._asleep_s
 
     def wait(self, seconds: float) -> None:
         """Sleep. Raises: InputError for a negative time."""
@@ -107,6 +115,23 @@ class RealDevice(Device):
         with self._noticing:
             events, self._events = tuple(self._events), []
         return events
+
+
+class UncontrolledDevice(RealDevice):
+    """A real device of which this process can set nothing."""
+
+    def current(self) -> None:
+        """None: nothing can be set."""
+        return None
+
+    def _apply(self, knobs: Knobs) -> None:
+        raise AssertionError("has no knobs")
+
+    def _snapshot(self) -> object:
+        return None
+
+    def _restore(self, snapshot: object) -> None:
+        """Nothing was set."""
 
 
 @contextmanager

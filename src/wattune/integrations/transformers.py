@@ -24,9 +24,11 @@ from wattune.files import read_json, write_json
 from wattune.goal import TIME, Goal
 from wattune.integrations.row_groups import Inputs
 from wattune.integrations.trainer_run import TrainerRun
-from wattune.online.capped import session_goal
 from wattune.online.interrupts import Shield
+from wattune.online.ranks.meeting import refusing
+from wattune.online.request import session_goal
 from wattune.online.session import Session, SessionOptions
+from wattune.online.session_cap import constant_cap
 from wattune.online.session_run import run_state
 from wattune.online.step_counter import StepWorkCounter
 from wattune.point import Knobs, OperatingPoint
@@ -58,8 +60,9 @@ def attach(
 
     Raises: InputError for a Trainer that spans several processes or GPUs or chooses its batch size itself; DeviceError.
     """
-    _check(trainer)
-    cap, asked_goal = PowerCap.of(cap_w), session_goal(goal)
+    with refusing():
+        _check(trainer)
+    cap, asked_goal = constant_cap(cap_w, "attach()"), session_goal(goal)
     board = open_device(device, seed=seed) if isinstance(device, str) else device
     if board is not device:
         weakref.finalize(trainer, board.close)
@@ -76,7 +79,10 @@ def _check(trainer: Any) -> None:
         raise InputError("attach() was called before for this Trainer", hint="call it once")
     if args.parallel_mode.value != "not_parallel" or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         raise InputError(
-            "a Trainer that spans several processes or GPUs", value=args.parallel_mode.value, allowed="one device"
+            "a Trainer that spans several processes or GPUs",
+            value=args.parallel_mode.value,
+            allowed="one device",
+            hint="wattune.capped in a loop of your own, or Lightning, train in several processes",
         )
     if args.auto_find_batch_size:
         raise InputError(

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from wattune import planning, profiling
 from wattune.algorithms import canonical
+from wattune.budgets.battery import Battery
 from wattune.cap import PowerCap
 from wattune.cap_trace import MovingCap
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.job.folder import RunArguments
+from wattune.latency import LatencyBound
+from wattune.power.battery_cap import check_suspend, open_charge
 from wattune.power.limiter import check_limit
 from wattune.records import EfficiencyPoint, ProfileTable, SampleEfficiency
 from wattune.workloads import Workload
@@ -105,6 +108,24 @@ def check_moving_cap(cap: MovingCap | None, board: Device, *, has_profile: bool)
         )
 
 
+def check_battery(battery: Battery | None, cap: MovingCap | None, *, compare: bool, has_forecast: bool) -> None:
+    """Check that a battery goes with the cap, and with what else was asked for. Raises: InputError."""
+    if battery is not None and cap is not None:
+        raise InputError("a battery with a cap that changes", value=str(cap), allowed="a constant cap, or none")
+    if battery is not None and has_forecast:
+        raise InputError("a battery with a forecast of carbon or price", allowed="one or the other")
+    if battery is not None and compare:
+        raise InputError("a comparison of rules with a battery", allowed="one or the other")
+
+
+def check_charge(battery: Battery | None, board: Device) -> None:
+    """Check that the charge of the battery can be read, and that the board can be suspended if it is to be, before
+    anything is measured. Raises: InputError."""
+    if battery is not None:
+        check_suspend(battery, board)
+        open_charge(battery, board, begin=battery.simulated_begin())
+
+
 def check_command(board: Device, profile: object, workload: object) -> str:
     """The command that measures five cells of a profile again on this board; profile and workload by their files."""
     file = str(profile) if isinstance(profile, (str, Path)) else "PROFILE"
@@ -112,17 +133,18 @@ def check_command(board: Device, profile: object, workload: object) -> str:
     return shlex.join(["wattune", "profile", *toml, "--check", file, "--device", board.spec or "DEVICE"])
 
 
-def check_cap(table: ProfileTable, cap: PowerCap) -> None:
-    """Check that any point stays under the cap, before minutes are spent on the proxy, on which it does not depend.
+def check_cap(table: ProfileTable, cap: PowerCap, latency: LatencyBound | None = None) -> None:
+    """Check that any point stays under the cap and fits the latency bound, before minutes are spent on the proxy, on
+    which neither depends.
 
-    Raises: CapError, RecordError.
+    Raises: CapError, NoFeasiblePoint, RecordError.
     """
     sizes = table.batch_sizes or tuple(probe.batch_size for probe in table.aborted[:1])
     points = tuple(EfficiencyPoint(batch_size=size, relative_samples=1.0) for size in sizes)
     even = SampleEfficiency(
         workload=table.workload, algorithm=table.algorithm, reference_batch_size=sizes[-1], points=points
     )
-    planning.plan(table, even, cap=cap)
+    planning.plan(table, even, cap=cap, latency=latency)
 
 
 def fingerprint(work: Workload) -> str:

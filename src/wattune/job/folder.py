@@ -9,25 +9,63 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from wattune.budgets.battery import Battery, ReserveMode
+from wattune.budgets.clear_sky import Place
 from wattune.cap import PEAK, CapSide, PowerCap
 from wattune.errors import OutputError
+from wattune.files import check_writable
 from wattune.goal import TIME, Goal
+from wattune.latency import LatencyBound
 from wattune.records import Record
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Samples
+from wattune.records.base import BatchSize, NotNegative, Number, Positive, Samples, Share, Value
 
 R = TypeVar("R", bound=Record)
 
 _UNFINISHED = re.compile(r"\..+\.(json|html|checkpoint|safetensors)\.\w+")
 
 
+class BatteryArguments(Value):
+    """The battery of a run, as it was given; ``charge`` and ``at`` are texts."""
+
+    capacity_j: Positive
+    reserve: Share
+    charge: str | None = None
+    panel_w: Positive | None = None
+    at: str | None = None
+    mode: ReserveMode = "strict"
+    suspend: bool = False
+
+    @classmethod
+    def of(cls, battery: Battery) -> BatteryArguments:
+        """The arguments that are saved for this battery; a callable is only named."""
+        charge = battery.charge
+        return cls(
+            capacity_j=battery.capacity_j,
+            reserve=battery.reserve,
+            charge=None if charge is None else "a callable" if callable(charge) else str(charge),
+            panel_w=battery.panel_w,
+            at=None if battery.at is None else str(battery.at),
+            mode=battery.mode,
+            suspend=battery.suspend,
+        )
+
+    @property
+    def battery(self) -> Battery:
+        """The battery. Raises: InputError."""
+        place = None if self.at is None else Place.parse(self.at)
+        return Battery(self.capacity_j, self.reserve, self.charge, self.panel_w, place, self.mode, suspend=self.suspend)
+
+
 class RunArguments(Record):
     """The arguments of a run, in ``run.json``, with which ``--resume`` continues it.
 
     ``caps``: a cap that changes as it was given, with its ``cap_range``; ``cap_w`` is then the highest of its caps.
+    ``carbon``, ``tariff``: files with the forecast of the grid's carbon intensity, or price.
+    ``beside``: the port or URL of an inference service's metrics, ``latency``: its bound.
+    ``battery``: the battery that the training run is fed from.
     ``server``, ``model``, ``data``, ``target`` and ``device_name`` belong to a run whose model comes from a server. Its
     token is saved nowhere.
     """
@@ -40,6 +78,9 @@ class RunArguments(Record):
     cap_side: CapSide = "module"
     caps: str | None = None
     cap_range: str | None = None
+    carbon: str | None = None
+    tariff: str | None = None
+    battery: BatteryArguments | None = None
     max_temp_c: Number | None = None
     seeds: BatchSize | None = 3
     seed: Samples = 0
@@ -47,6 +88,8 @@ class RunArguments(Record):
     margin_w: NotNegative = 0.0
     cap_window: Positive | Literal["peak"] | None = PEAK  # a run of an earlier version has no such field
     goal: Goal = TIME
+    beside: str | None = None
+    latency: LatencyBound | None = None
     reference: bool | None = None
     compare: bool = False
     algorithm: str = "backprop"
@@ -136,7 +179,7 @@ class RunFolder:
     def _compare(self, before: RunArguments, now: RunArguments) -> None:
         # A comparison may be asked for afterwards, since it changes none of the other records. Neither do the server's
         # address and the name of the device there.
-        free = {"version", "provenance", "compare", "server", "device_name"}
+        free = {"version", "provenance", "compare", "server", "device_name", "beside"}
         for field in RunArguments.model_fields.keys() - free:
             old, new = getattr(before, field), getattr(now, field)
             # The highest of caps that change is known again only where they are announced.
@@ -167,15 +210,3 @@ def free_folder(parent: Path | None = None) -> Path:
     while os.path.lexists(parent / f"wattune-run-{number}"):
         number += 1
     return parent / f"wattune-run-{number}"
-
-
-def check_writable(folder: Path) -> None:
-    """Make the folder if necessary, and check that files can be written to it. Raises: OutputError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"wattune")
-    except OSError as error:
-        raise OutputError(
-            f"cannot write to {folder}", value=error.strerror or str(error), hint="give another output"
-        ) from error

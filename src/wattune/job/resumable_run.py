@@ -6,13 +6,14 @@ skips the records that exist and continues inside the step that was not finished
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from wattune import planning, profiling, reporting
+from wattune.budgets.battery import Battery
 from wattune.cap import PowerCap, SensorLimit
 from wattune.cap_trace import MovingCap, cap_of
 from wattune.devices import Device
@@ -21,7 +22,9 @@ from wattune.goal import TIME, Goal
 from wattune.job import steps
 from wattune.job.checks import (
     algorithm_of,
+    check_battery,
     check_cap,
+    check_charge,
     check_command,
     check_moving_cap,
     check_profile,
@@ -30,8 +33,10 @@ from wattune.job.checks import (
     fingerprint,
 )
 from wattune.job.coercion import as_record, as_workload, opened
-from wattune.job.folder import RunArguments, RunFolder, free_folder
+from wattune.job.folder import BatteryArguments, RunArguments, RunFolder, free_folder
 from wattune.job.steps import AnyCap, Progress
+from wattune.latency import LatencyBound
+from wattune.power.request_queue import RequestQueue, queue_of
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.workloads import Workload
 
@@ -55,6 +60,8 @@ class ResumableRun:
     progress: Progress | None = None
     on_evaluation: Callable[[Evaluation, float | None], None] | None = None
     moving: MovingCap | None = None
+    queue: RequestQueue | None = None
+    battery: Battery | None = None
     start: dict[str, Any] | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -137,6 +144,8 @@ class ResumableRun:
             self.work,
             plan,
             cap_w=self.moving,
+            beside=self.queue,
+            battery=self.battery,
             max_temp_c=self.arguments.max_temp_c,
             seed=self.arguments.seed,
             checkpoint=self.folder.checkpoint,
@@ -190,7 +199,10 @@ class ResumableRun:
     def _confirmed(self, table: ProfileTable, curve: SampleEfficiency) -> tuple[ProfileTable, Plan]:
         limit, progress = self.limit(table), self.progress_of("plan")
         cap = self.arguments.cap if self.moving is None else self.moving
-        choose = partial(steps.plan, cap_w=cap, goal=self.arguments.goal)
+        asked = self.arguments
+        choose = partial(
+            steps.plan, cap_w=cap, goal=asked.goal, latency=asked.latency, carbon=asked.carbon, tariff=asked.tariff
+        )
         while True:
             plan = choose(table, curve)
             # On a real board, no probe follows a cap that changes.
@@ -204,7 +216,7 @@ class ResumableRun:
                 return table, confirmed
 
     def _with_robustness(self, plan: Plan, curve: SampleEfficiency) -> Plan:
-        if not self.arguments.goal.is_time or not self.board.variants(1):
+        if not self.arguments.goal.is_time or self.arguments.latency or not self.board.variants(1):
             return plan
         if (progress := self.progress_of("plan")) is not None:
             progress(0, 1, "checking the choice on other boards that the board file allows")
@@ -227,12 +239,21 @@ def _caps(cap_w: AnyCap, before: RunArguments | None) -> tuple[MovingCap | None,
     return cap, cap.highest() if before is None or before.caps is None else before.cap
 
 
+def _parts(batch_sizes: Sequence[int]) -> tuple[int, ...]:
+    """The powers of two that divide a batch size: micro-batches to choose a short enough one from."""
+    powers = (2**k for k in range(max(batch_sizes).bit_length()))
+    return tuple(part for part in powers if any(size % part == 0 for size in batch_sizes))
+
+
 def run(
     device: str | Device,
     workload: str | Path | Workload | None = None,
     *,
     cap_w: AnyCap,
+    battery: Battery | None = None,
     goal: Goal | str = TIME,
+    beside: Any = None,
+    latency: LatencyBound | None = None,
     output: str | Path | None = None,
     seeds: int | None = None,
     seed: int = 0,
@@ -240,6 +261,8 @@ def run(
     reference: bool | None = None,
     algorithm: str | None = None,
     profile: str | Path | ProfileTable | None = None,
+    carbon: str | Path | None = None,
+    tariff: str | Path | None = None,
     compare: bool = False,
     resume: bool = False,
     processes: int | None = None,
@@ -251,7 +274,10 @@ def run(
     file, or None for the built-in example. ``cap_w``: watts at the power sensor, a text such as "10W" or "12W@supply",
     a ``PowerCap`` (which may have a margin and a highest temperature of the board), or None for no cap; or a cap that
     changes, as in ``plan``: the device is then profiled under the highest of its caps, at every point, and the time of
-    the caps begins with training. ``goal``: see ``plan``.
+    the caps begins with training. ``battery``: the battery that the board is fed from while it trains; see ``train``.
+    ``goal``, ``carbon``, ``tariff``: see ``plan``. ``beside``: see ``train``;
+    ``latency``: see ``plan``, with ``beside`` only. If the workload has no micro-batch sizes, the powers of two that
+    divide its batch sizes are then profiled.
 
     ``output`` is a new or empty folder, by default the first free ``wattune-run-N``; with ``resume`` it is the folder
     of a run that was interrupted. ``profile`` is one that was measured before with this device and model, under any
@@ -267,24 +293,45 @@ def run(
     Raises: InputError and its kinds for what cannot be done as asked, DeviceError.
     """
     moving, cap = _caps(cap_w, RunFolder(Path(output)).arguments if resume and output else None)
+    queue = None if beside is None else queue_of(beside)
+    if latency is not None and (queue is None or moving is not None or carbon is not None or tariff is not None):
+        raise InputError(
+            "a latency bound",
+            allowed="with an inference service (beside) and a constant cap, without a forecast of carbon or price",
+        )
+    check_battery(battery, moving, compare=compare, has_forecast=(carbon or tariff) is not None)
     if moving is not None and compare:
         raise InputError("a comparison of rules with a cap that changes", allowed="a constant cap")
+    has_plan = resume and output is not None and (Path(output) / "plan.json").is_file()
+    # Read now, since planning comes late; a plan has its times, and needs the forecast no more.
+    if not has_plan and (intensity := steps.intensity_of(carbon, tariff)) is not None:
+        planning.check_intensity(intensity, Goal.of(goal), is_moving=moving is not None)
     if moving is not None and not Goal.of(goal).is_time:
         raise InputError("a goal with a cap that changes", value=Goal.of(goal).aim, allowed="time")
     if moving is not None and strategy is None and profile is None:
         strategy = "full"  # each of its caps has points of its own
+    if latency is not None and strategy is None and profile is None:  # guided would not measure short micro-batches
+        strategy = "staircase" if cap.limit_w is not None and Goal.of(goal).is_time else "full"
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
+        if latency is not None and not work.micro_batch_sizes:
+            work = replace(work, micro_batch_sizes=_parts(work.batch_sizes))
         check_workload(work, board)
         check_moving_cap(moving, board, has_profile=profile is not None or resume)
+        check_charge(battery, board)
         given_profile = None if profile is None else as_record(ProfileTable, profile)
         arguments = RunArguments.check(
             cap,
             caps=None if moving is None else str(moving),
             cap_range=None if moving is None else moving.range_text,
+            battery=None if battery is None else BatteryArguments.of(battery),
             device=board.spec or board.name,
             workload=work.name if isinstance(workload, Workload) else workload and str(workload),
             goal=Goal.of(goal),
+            carbon=None if carbon is None else str(carbon),
+            tariff=None if tariff is None else str(tariff),
+            beside=None if beside is None else str(beside),
+            latency=latency,
             seeds=seeds,
             seed=seed,
             strategy=strategy,
@@ -295,13 +342,24 @@ def run(
         )
         check_run(arguments, board, work, given_profile, command=check_command(board, profile, workload))
         folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
-        steps = ResumableRun(board, work, folder, arguments, resume, processes, progress, moving=moving)
-        table = steps.profile(given_profile)
-        check_cap(table, cap)
-        curve = steps.estimate(table)
-        table, plan = steps.plan(table, curve)
-        record = steps.train(plan)
+        job = ResumableRun(
+            board,
+            work,
+            folder,
+            arguments,
+            resume,
+            processes,
+            progress,
+            moving=moving,
+            queue=queue,
+            battery=battery,
+        )
+        table = job.profile(given_profile)
+        check_cap(table, cap, latency)
+        curve = job.estimate(table)
+        table, plan = job.plan(table, curve)
+        record = job.train(plan)
         if compare:
-            steps.compare(table, curve)
+            job.compare(table, curve)
     reporting.write_report(folder.path, folder.report)
     return record

@@ -9,14 +9,18 @@ Each step is one function from records to a record. The command line, ``wattune.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from wattune.budgets.battery import Battery
 from wattune.cap import PowerCap
 from wattune.cap_trace import MovingCap, cap_of
 from wattune.errors import CapError, InputError
 from wattune.goal import TIME, Goal
+from wattune.intensity import Intensity
 from wattune.job.coercion import as_one_of, as_record, as_workload, opened, profiled_workload
+from wattune.latency import LatencyBound
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.efficiency import EfficiencyStrategy
 
@@ -208,7 +212,10 @@ def plan(
     goal: Goal | str = TIME,
     batch_size: int | None = None,
     memory_bytes: float | None = None,
+    latency: LatencyBound | None = None,
     also: Sequence[str | Path | ProfileTable | SampleEfficiency] = (),
+    carbon: str | Path | Intensity | None = None,
+    tariff: str | Path | Intensity | None = None,
 ) -> Plan:
     """Choose batch size and clock: of the points whose power plus the cap's margin is at most the cap, the best one.
 
@@ -218,8 +225,12 @@ def plan(
     a ``Goal``; by default the fastest one.
 
     ``batch_size``: choose only the clock, for this one; needed if there is no efficiency record. ``memory_bytes``:
-    choose nothing of which a step takes more. ``also``: profiles and efficiency records of other training algorithms
-    to choose from, in any order; see ``wattune.planning.plan_algorithms``.
+    choose nothing of which a step takes more. ``latency``: choose nothing whose micro-batch takes longer than the
+    requests of an inference service on the same board can wait. ``also``: profiles and efficiency records of other
+    training algorithms to choose from, in any order; see ``wattune.planning.plan_algorithms``. ``carbon``, ``tariff``:
+    forecast of the grid's carbon intensity, or of its price, as ``Intensity.load`` reads it; training then waits for
+    the cheapest times that meet the goal's deadline, which begins now (for a simulated board at the forecast's first
+    value).
 
     Raises: RecordError, CapError if no measured point stays under the cap, InputError.
     """
@@ -227,6 +238,24 @@ def plan(
 
     cap, asked, table = cap_of(cap_w), Goal.of(goal), as_record(ProfileTable, profile)
     curve = None if efficiency is None else as_record(SampleEfficiency, efficiency)
+    if latency is not None and (also or isinstance(cap, MovingCap) or carbon is not None or tariff is not None):
+        with_what = "other training algorithms" if also else "a cap that changes, or a forecast of carbon or price"
+        raise InputError(f"a latency bound with {with_what}", allowed="a constant cap and one training algorithm")
+    if (intensity := intensity_of(carbon, tariff)) is not None:
+        planning.check_intensity(intensity, asked, is_moving=isinstance(cap, MovingCap))
+        assert isinstance(cap, PowerCap)  # checked
+        if also:
+            raise InputError("other training algorithms with a forecast of carbon or price", allowed="one of the two")
+        return planning.plan_by_intensity(
+            table,
+            curve,
+            cap=cap,
+            goal=asked,
+            intensity=intensity,
+            now=None if table.provenance.kind in ("simulated", "replayed") else datetime.now(timezone.utc),
+            batch_size=batch_size,
+            memory_bytes=memory_bytes,
+        )
     if isinstance(cap, MovingCap):
         if also:
             raise InputError("other training algorithms with a cap that changes", allowed="one training algorithm")
@@ -234,9 +263,9 @@ def plan(
             raise InputError("a goal with a cap that changes", value=asked.aim, allowed="time")
         return planning.plan_over_caps(table, curve, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
     if not also:
-        return planning.plan(table, curve, cap=cap, goal=asked, batch_size=batch_size, memory_bytes=memory_bytes)
-    if not asked.is_time:
-        raise InputError("a goal with other training algorithms to choose from", value=asked.aim, allowed="time")
+        return planning.plan(
+            table, curve, cap=cap, goal=asked, batch_size=batch_size, memory_bytes=memory_bytes, latency=latency
+        )
     if curve is None:
         raise InputError("other training algorithms without an efficiency record", allowed="one with the profile")
     others = [as_one_of((ProfileTable, SampleEfficiency), record) for record in also]
@@ -244,9 +273,22 @@ def plan(
         [table, *(record for record in others if isinstance(record, ProfileTable))],
         [curve, *(record for record in others if isinstance(record, SampleEfficiency))],
         cap=cap,
+        goal=asked,
         batch_size=batch_size,
         memory_bytes=memory_bytes,
     )
+
+
+def intensity_of(
+    carbon: str | Path | Intensity | None, tariff: str | Path | Intensity | None = None
+) -> Intensity | None:
+    """The forecast that is meant, None without one. Raises: InputError, also for both."""
+    if carbon is not None and tariff is not None:
+        raise InputError("a forecast of carbon and one of the price", allowed="one of the two")
+    given: str | Path | Intensity | None = tariff if carbon is None else carbon
+    if given is None or isinstance(given, Intensity):
+        return given
+    return Intensity.load(given, "price_per_kwh" if carbon is None else "gco2_per_kwh")
 
 
 def train(
@@ -255,6 +297,8 @@ def train(
     plan: str | Path | Plan,
     *,
     cap_w: AnyCap = None,
+    beside: Any = None,
+    battery: Battery | None = None,
     algorithm: str | None = None,
     max_temp_c: float | None = None,
     seed: int = 0,
@@ -266,8 +310,12 @@ def train(
 ) -> TrainingRecord:
     """Train at the planned point until the target, and stay under the plan's cap.
 
-    ``cap_w``: a cap that changes, as in ``plan``; None: the plan's constant cap. Batch size and learning rate stay, the
-    setting follows the cap, and training pauses while no setting stays under it.
+    ``cap_w``: a cap that changes, as in ``plan``; None: the plan's constant cap, at the times of its schedule if it has
+    one. Batch size and learning rate stay, the setting follows the cap, and training pauses while none stays under it.
+    ``beside``: the queue of an inference service on the same board, whose requests go first between micro-batches: the
+    port or URL of its Prometheus metrics, an object with ``qsize`` or ``empty``, or a callable that returns the number
+    of waiting requests.
+    ``battery``: the battery that the board is fed from; training uses it by its rule, under the plan's constant cap.
     ``algorithm``: train with this one, at its best point, if the plan was chosen from several; None: the plan's own.
     ``max_temp_c``: second limit beside the plan's cap, on the board's highest temperature in degrees Celsius.
     ``checkpoint``: a file that is replaced after each evaluation, from which ``resume`` continues; ``weights``: a
@@ -277,11 +325,13 @@ def train(
     Raises: InputError and its kinds for what cannot be trained as asked, DeviceError.
     """
     from wattune import profiling, training
+    from wattune.power.request_queue import queue_of
 
     algorithm_plan = with_algorithm(plan, algorithm)
     cap = None if cap_w is None else cap_of(cap_w)
     if isinstance(cap, PowerCap):
         raise InputError("the cap of a training run", value=str(cap), allowed="one that changes", hint="plan for it")
+    queue = None if beside is None else queue_of(beside)
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
         return training.train(
@@ -295,6 +345,8 @@ def train(
             weights=weights,
             max_temp_c=max_temp_c,
             cap=cap,
+            queue=queue,
+            battery=battery,
             progress=progress,
             on_evaluation=on_evaluation,
         )

@@ -8,11 +8,13 @@ from wattune.planning.confidence import log_step_times, robustness
 from wattune.planning.moving_cap import plan_over_caps
 from wattune.planning.objective import front_of
 from wattune.planning.plan import check_profile, plan
+from wattune.planning.schedule import check_intensity, plan_by_intensity
 from wattune.planning.table import learns_as
 
 __all__ = [
     "BASELINES",
     "RULES",
+    "check_intensity",
     "check_profile",
     "front_of",
     "learns_as",
@@ -20,6 +22,7 @@ __all__ = [
     "pick",
     "plan",
     "plan_algorithms",
+    "plan_by_intensity",
     "plan_over_caps",
     "robustness",
     "with_algorithm",

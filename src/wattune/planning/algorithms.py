@@ -1,19 +1,22 @@
 """The third choice beside batch size and clock: the training algorithm.
 
 It minimises T(a, b, f) x N(a, b), device seconds per sample times samples to target, over algorithms a, batch sizes b
-and clocks f, with a peak power of at most the cap and a memory of at most the limit. N is absolute, so that algorithms
-can be compared; it is reported relative to that of backprop at its reference batch size.
+and clocks f, with a peak power of at most the cap and a memory of at most the limit; or what another goal counts. N is
+absolute, so that algorithms can be compared; it is reported relative to that of backprop at its reference batch size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from wattune.cap import PowerCap
 from wattune.errors import CapError, NoFeasiblePoint, RecordError
+from wattune.goal import TIME, Goal
 from wattune.planning.candidates import needed, why_too_large
+from wattune.planning.objective import MORE
 from wattune.planning.plan import plan
 from wattune.planning.table import learns_as
 from wattune.records import AlgorithmChoice, Plan, ProfileTable, SampleEfficiency, flat
@@ -27,10 +30,13 @@ def plan_algorithms(
     curves: Sequence[SampleEfficiency],
     *,
     cap: PowerCap,
+    goal: Goal = TIME,
     batch_size: int | None = None,
     memory_bytes: float | None = None,
 ) -> Plan:
-    """The plan of the algorithm that reaches the target first, with the best of each other one in ``algorithms``.
+    """The plan of the algorithm that is best for the goal, with the best point of each other one in ``algorithms``.
+
+    By default it reaches the target first. A slowdown is relative to the fastest point of all algorithms.
 
     Takes one profile for each algorithm, and one curve for each kind of gradient: checkpointing does not change
     backprop's gradients, so both share a curve. All profiles are of one workload on one device, all curves of one
@@ -48,13 +54,19 @@ def plan_algorithms(
             hint="give the record of backprop as well",
         )
     best = partial(plan, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
-    attempts = [_attempt(profile, curve, best) for profile, curve in pairs]
-    fastest = min((one.plan for one in attempts if one.plan is not None), key=_seconds, default=None)
-    if fastest is None:
+    bounded = goal
+    if goal.max_slowdown is not None:
+        times_s = [_seconds(one.plan) for one in (_attempt(*pair, best) for pair in pairs) if one.plan is not None]
+        if times_s:
+            until_s = (1 + goal.max_slowdown) * min(times_s) * (1 + 1e-9)  # products of the same figures may differ
+            bounded = replace(goal, max_slowdown=None, deadline_s=until_s)
+    attempts = [_attempt(*pair, partial(best, goal=bounded)) for pair in pairs]
+    chosen = min((one.plan for one in attempts if one.plan is not None), key=partial(_order, goal=goal), default=None)
+    if chosen is None:
         raise next(one.why_not for one in attempts if one.why_not is not None)
-    entries = tuple(_entry(one, fastest, reference, memory_bytes) for one in attempts)
-    cost = _cost(fastest, entries, reference)
-    return fastest.model_copy(update={"algorithms": entries, "algorithm_cost": cost})
+    entries = tuple(_entry(one, chosen, reference, memory_bytes, goal) for one in attempts)
+    cost = _cost(chosen, entries, reference, goal)
+    return chosen.model_copy(update={"goal": goal, "algorithms": entries, "algorithm_cost": cost})
 
 
 def with_algorithm(plan: Plan, algorithm: str) -> Plan:
@@ -190,7 +202,20 @@ def _alike(what: str, subjects: Sequence[tuple[str, dict[str, object]]]) -> None
             )
 
 
-def _entry(attempt: _Attempt, best: Plan, reference: SampleEfficiency, memory_bytes: float | None) -> AlgorithmChoice:
+def _order(result: Plan, goal: Goal) -> tuple[float, float]:
+    """The sort key of a plan for the goal, the best first: what its energy budget does not reach comes last."""
+    return -(result.reached_share or 1.0), _value(result, goal)
+
+
+def _value(result: Plan, goal: Goal) -> float:
+    """The quantity that the goal makes least at the plan's point; the time, under an energy budget."""
+    assert result.power_mean_w is not None  # that of every plan
+    return _seconds(result) * float(goal.price(result.power_mean_w, result.rest_w))
+
+
+def _entry(
+    attempt: _Attempt, best: Plan, reference: SampleEfficiency, memory_bytes: float | None, goal: Goal
+) -> AlgorithmChoice:
     profile, curve, result, error = attempt
     if result is None:
         least = min(needed(profile).values(), default=None)
@@ -200,6 +225,10 @@ def _entry(attempt: _Attempt, best: Plan, reference: SampleEfficiency, memory_by
         return AlgorithmChoice(algorithm=profile.algorithm, feasible=False, memory_bytes=least, why_not=why)
     relative = curve.at(result.batch_size).relative_samples or 0.0
     times = _seconds(result) / _seconds(best)
+    ratio, more = (_value(result, goal) / _value(best, goal)) ** goal.exponent, MORE[goal.aim]
+    why = f"{ratio:.2f} x {more}" if ratio >= 1.01 else f"less than 1 % {more}"
+    if (result.reached_share or 1.0) < (best.reached_share or 1.0):
+        why = "takes more than the energy"
     return AlgorithmChoice(
         algorithm=profile.algorithm,
         feasible=True,
@@ -212,11 +241,11 @@ def _entry(attempt: _Attempt, best: Plan, reference: SampleEfficiency, memory_by
         predicted_j=result.predicted_j,
         predicted_peak_w=result.predicted_peak_w,
         times_chosen=times,
-        why_not=None if result is best else f"{times:.2f} x slower" if times >= 1.01 else "less than 1 % slower",
+        why_not=None if result is best else why,
     )
 
 
-def _cost(plan: Plan, entries: Sequence[AlgorithmChoice], reference: SampleEfficiency) -> str | None:
+def _cost(plan: Plan, entries: Sequence[AlgorithmChoice], reference: SampleEfficiency, goal: Goal) -> str | None:
     """The cost of a gradient other than backprop's, if one was chosen, and the reason why backprop was not."""
     if learns_as(plan.algorithm) == REFERENCE:
         return None
@@ -229,6 +258,8 @@ def _cost(plan: Plan, entries: Sequence[AlgorithmChoice], reference: SampleEffic
     feasible = [one for one in others if one.feasible]
     if feasible:
         best = min(feasible, key=lambda one: one.times_chosen or 0.0)
+        if not goal.is_time:
+            return f"{cost}, and is better for the goal all the same: {best.algorithm}: {best.why_not}"
         return f"{cost}, and is faster all the same: {best.algorithm} takes {best.times_chosen:.2f} times as long"
     if not others:
         return f"{cost}; no profile of backprop was given"

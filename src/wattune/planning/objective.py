@@ -15,6 +15,15 @@ from wattune.planning.table import Option, PlanningTable
 from wattune.point import OperatingPoint
 from wattune.records import FrontPoint
 
+MORE = {
+    "time": "slower",
+    "energy": "more energy",
+    "energy-above-rest": "more energy above rest",
+    "edp": "more energy times time",
+    "cost": "more expensive",
+}
+"""Aim -> remark on a point that is not the best for it, after a ratio."""
+
 
 class Objective:
     """A goal over the points of ``table`` that stay under ``limit``.
@@ -102,7 +111,7 @@ class Objective:
         if not self.meets(option):
             return self._why_beyond(option)
         ratio = (self.value(option) / self.value(pick)) ** self.goal.exponent
-        more = _MORE[self.goal.aim]
+        more = MORE[self.goal.aim]
         if ratio >= 1.01:
             return f"{ratio:.2f} x {more}"
         return f"less than 1 % {more}" if ratio > 1 else why_slower(option, pick)
@@ -152,15 +161,6 @@ def front_of(points: Iterable[tuple[OperatingPoint, float, float]]) -> tuple[Fro
         FrontPoint(**point.fields(), slower=time / front[0][1] - 1, saves=1 - energy / front[0][2])
         for point, time, energy in front
     )
-
-
-_MORE = {
-    "time": "slower",
-    "energy": "more energy",
-    "energy-above-rest": "more energy above rest",
-    "edp": "more energy times time",
-    "cost": "more expensive",
-}
 
 
 def time_of(option: Option) -> float:

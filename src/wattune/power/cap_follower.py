@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from typing_extensions import Self
 
 from wattune.cap import SensorLimit
-from wattune.cap_trace import MovingCap
+from wattune.cap_trace import UNLIMITED_W, MovingCap
 from wattune.devices.base import Sensor
 from wattune.devices.meter import RATE_HZ
-from wattune.errors import InputError
+from wattune.errors import DeviceError, InputError
 from wattune.point import Knobs
+from wattune.power.cap_clock import CapClock, Clock, jump_text, wall_clock
 from wattune.power.capped_run import CappedRun
 from wattune.records import CapInterval
+from wattune_agent.suspend import LEAST_S
 
 PERIOD_S: Final = 1 / RATE_HZ
 """Seconds between two looks at the cap."""
+
+SUSPEND_S: Final = 900.0
+"""Longest suspension in a pause; then the cap is looked at again."""
+
+AWAKE_S: Final = 10.0
+"""Seconds at rest before each suspension: for sensors and gauges to settle, and for a user to reach the board."""
 
 REST_S: Final = 0.5
 """Longest rest on real time before a paused run looks around."""
@@ -52,7 +60,8 @@ class CapFollower:
     - A lowering that was not announced: rest for one control interval, so that the mean over the window falls below the
       cap as soon as it can.
     - No setting stays under the cap: ``hold`` returns only when work may begin again; the device rests at its safest
-      setting meanwhile.
+      setting meanwhile; with ``suspends`` it is suspended, for at most ``SUSPEND_S`` at a time. A device that fails to
+      suspend rests from then on, and ``on_awake`` is called.
 
     ``under``: the limit and the setting under a cap of these watts; ``on_move`` is called after each change of the
     setting. Call ``begin`` before ``CappedRun.start``, and ``hold`` before each step.
@@ -68,20 +77,26 @@ class CapFollower:
         under: Callable[[float], UnderCap],
         *,
         on_move: Callable[[Knobs], None] = lambda knobs: None,
+        clock: Clock = wall_clock,
+        suspends: bool = False,
+        on_awake: Callable[[], None] = lambda: None,
     ):
         self.failure: Exception | None = None
         self._capped, self._cap, self._under, self._on_move = capped, cap, under, on_move
         self._lead_s = lead_s(capped.device.sensor, capped.limit.window_s)
         self._lock = threading.RLock()
         self._ticking: AbstractContextManager[None] | None = None
-        self._offset_s = 0.0  # from the time of the run to that of the cap
+        self._clock = CapClock(cap, is_virtual=not capped.device.executes_steps, clock=clock)
         self._watts = self._set_for_w = math.inf  # the present cap, and the one that the setting was chosen for
         self._recovers_until_s = -math.inf
+        self._suspends, self._on_awake = suspends, on_awake
+        self._sleeps_from_s = 0.0  # in a pause: awake until then
+        self._is_asleep = False  # or awake for a moment, between two suspensions
         self._is_holding = False
         self._work_s = 0.0  # that the work takes which is held
         self._problem: str | None = None
         self._intervals: list[dict[str, Any]] = []
-        self._above_s = 0.0  # until the last interval began
+        self._above_s = self._energy_j = 0.0  # until the last interval began
 
     # -------------------------------------------------------------------------------------------------------- context
 
@@ -90,15 +105,14 @@ class CapFollower:
 
         Raises: InputError, DeviceError.
         """
-        if self._capped.device.executes_steps:  # time is that of the clock on the wall
-            cap_s = self._cap.elapsed_s(datetime.now(timezone.utc))
-            self._offset_s = 0.0 if cap_s is None else cap_s - elapsed_s
+        self._clock.begin(elapsed_s)
         if state is None:
-            self._watts = self._set_for_w = self._cap.watts(elapsed_s + self._offset_s)
+            self._watts = self._set_for_w = self._cap.watts(self._clock.cap_s(elapsed_s))
         else:
             self._watts, self._set_for_w = state["watts"], state["set_for_w"]
             self._recovers_until_s = -math.inf if state["recovers_until_s"] is None else state["recovers_until_s"]
-            self._intervals, self._above_s = [dict(one) for one in state["intervals"]], state["above_s"]
+            self._intervals = [dict(one) for one in state["intervals"]]
+            self._above_s, self._energy_j = state["above_s"], state["energy_j"]
             self._problem, self._is_holding, self._work_s = state["problem"], state["is_holding"], state["work_s"]
         self._limit()
 
@@ -128,8 +142,10 @@ class CapFollower:
                 self._capped.limiter.move(self._capped.device.safest if self._capped.limiter.knobs else Knobs())
 
     def _follow(self) -> None:
+        if jump_s := self._clock.look(self._now_s):
+            self._capped.monitor.note(self._now_s(), "clock jumped", jump_text(jump_s))
         now_s = self._now_s()
-        watts = self._cap.watts(now_s + self._offset_s)
+        watts = self._cap.watts(self._clock.cap_s(now_s))
         self._note_problem(now_s)
         least_w = min(watts, self._least_w(now_s, self._lead_s))
         if watts < self._set_for_w and watts < self._watts:  # nobody said so before
@@ -152,8 +168,9 @@ class CapFollower:
 
     def _least_w(self, now_s: float, within_s: float) -> float:
         """The lowest cap that is announced for the next ``within_s`` seconds; infinite if none is."""
-        least_w, at_s = math.inf, self._cap.next_change_s(now_s + self._offset_s)
-        while at_s is not None and at_s <= now_s + self._offset_s + within_s:
+        cap_s = self._clock.cap_s(now_s)
+        least_w, at_s = math.inf, self._cap.next_change_s(cap_s)
+        while at_s is not None and at_s <= cap_s + within_s:
             least_w = min(least_w, self._cap.watts(at_s))
             at_s = self._cap.next_change_s(at_s)
         return least_w
@@ -177,6 +194,13 @@ class CapFollower:
             if problem is not None:
                 self._capped.monitor.note(now_s, "cap unread", f"{problem}; the last cap of {self._watts:g} W holds")
 
+    @contextmanager
+    def settled(self) -> Iterator[float]:
+        """Let no cap move the setting meanwhile, and give the watts that the setting is for: the lowest cap of now and
+        of the next control interval."""
+        with self._lock:
+            yield self._set_for_w
+
     # ---------------------------------------------------------------------------------------------------------- pauses
 
     def hold(self, work_s: float, *, on_pause: Callable[[], None] = lambda: None) -> None:
@@ -192,6 +216,7 @@ class CapFollower:
             self._set_holding(False)
             return
         self._set_holding(True)
+        self._sleeps_from_s = self._now_s() + AWAKE_S
         is_new = True
         while not self._fits(work_s):
             if is_new and not self._is_allowed(work_s):
@@ -200,11 +225,38 @@ class CapFollower:
             self._refuse_for_good()
             capped.check()
             capped.monitor.look(self._now_s())
-            capped.device.wait(self._rest_s())
+            if seconds := self._suspension_s(work_s):
+                self._suspend(seconds)
+            else:
+                capped.device.wait(self._rest_s())
             self._check()
         self._set_holding(False)
 
+    def _suspension_s(self, work_s: float) -> float:
+        """Seconds for which the device may be suspended now; 0 if it may not."""
+        now_s = self._now_s()
+        if not self._suspends or now_s < max(self._sleeps_from_s, self._recovers_until_s) or self._is_allowed(work_s):
+            return 0.0
+        cap_s = self._clock.cap_s(now_s)
+        following_s = self._cap.next_change_s(cap_s)
+        seconds = SUSPEND_S if following_s is None else min(SUSPEND_S, following_s - cap_s - AWAKE_S)
+        return seconds if seconds >= LEAST_S else 0.0
+
+    def _suspend(self, seconds: float) -> None:
+        with self._lock:
+            self._is_asleep = True
+            self._follow()  # for the reason in the intervals
+        try:
+            self._capped.suspend(seconds)
+        except (DeviceError, InputError) as error:
+            self._suspends = self._is_asleep = False
+            self._capped.monitor.note(self._now_s(), "not suspended", f"{error}; it rests instead")
+            self._on_awake()
+        self._sleeps_from_s = self._now_s() + AWAKE_S
+
     def _set_holding(self, is_holding: bool) -> None:
+        if not is_holding:
+            self._is_asleep = False
         if is_holding != self._is_holding:
             with self._lock:
                 self._is_holding = is_holding
@@ -220,11 +272,11 @@ class CapFollower:
     def _is_allowed(self, work_s: float) -> bool:
         with self._lock:
             now_s = self._now_s()
-            least_w = min(self._cap.watts(now_s + self._offset_s), self._least_w(now_s, self._lead_s + work_s))
+            least_w = min(self._cap.watts(self._clock.cap_s(now_s)), self._least_w(now_s, self._lead_s + work_s))
             return self._under(least_w).knobs is not None
 
     def _refuse_for_good(self) -> None:
-        time_s = self._now_s() + self._offset_s
+        time_s = self._clock.cap_s(self._now_s())
         if self._under(self._cap.watts(time_s)).knobs is not None:
             return
         if self._cap.is_announced and self._cap.next_change_s(time_s) is None:
@@ -235,16 +287,21 @@ class CapFollower:
             )
 
     def _rest_s(self) -> float:
-        now_s = self._now_s() + self._offset_s
+        now_s = self._clock.cap_s(self._now_s())
         following_s = self._cap.next_change_s(now_s)
         rest_s = PERIOD_S if following_s is None else max(following_s - now_s, PERIOD_S / 10)
         if self._now_s() < self._recovers_until_s:
             rest_s = min(rest_s, self._recovers_until_s - self._now_s())
+        if self._suspends and self._now_s() < self._sleeps_from_s:
+            rest_s = min(rest_s, self._sleeps_from_s - self._now_s())
         return min(rest_s, REST_S) if self._capped.device.executes_steps else rest_s
 
     def _why_paused(self, least_w: float) -> str | None:
         if self._under(least_w).knobs is None:
-            return "the cap is 0 W" if not least_w else f"no measured setting stays under {least_w:g} W"
+            asleep = "asleep: " if self._is_asleep else ""
+            if least_w:
+                return f"{asleep}no measured setting stays under {least_w:g} W"
+            return asleep + (self._cap.why_paused(self._clock.cap_s(self._now_s())) or "the cap is 0 W")
         if not self._is_holding:
             return None
         if self._now_s() < self._recovers_until_s:
@@ -260,6 +317,16 @@ class CapFollower:
             return tuple(CapInterval(**one) for one in self._intervals)
 
     @property
+    def pause(self) -> str | None:
+        """Why nothing runs, and for how long if the caps say so; None while work runs."""
+        with self._lock:
+            why = self._intervals[-1]["pause"] if self._intervals else None
+            next_s = self._cap.next_change_s(self._clock.cap_s(self._now_s()))
+            if why is None or next_s is None:
+                return why
+            return f"{why}, for {timedelta(seconds=math.ceil(next_s - self._clock.cap_s(self._now_s())))}"
+
+    @property
     def paused_s(self) -> float:
         """Seconds of pauses until now."""
         with self._lock:
@@ -269,17 +336,22 @@ class CapFollower:
 
     def _note_interval(self, now_s: float, pause: str | None) -> None:
         limit_w = self._under(self._watts).limit.limit_w
-        entry = {"asked_w": self._watts, "cap_w": limit_w, "setting": dict(self._capped.limiter.top), "pause": pause}
+        asked_w = None if self._watts == UNLIMITED_W else self._watts
+        entry = {"asked_w": asked_w, "cap_w": limit_w, "setting": dict(self._capped.limiter.top), "pause": pause}
         last = self._intervals[-1] if self._intervals else {}
         if any(last.get(name, entry) != value for name, value in entry.items()):
             self._close_interval()
-            self._intervals.append({"time_s": now_s, **entry, "above_cap_s": 0.0})
+            begun = {"cap_time_s": self._clock.cap_s(now_s), "above_cap_s": 0.0, "energy_j": 0.0}
+            self._intervals.append({"time_s": now_s, **entry, **begun})
 
     def _close_interval(self) -> None:
-        above_s = self._capped.meter.figures().above_cap_s if self._capped.limiter.has_read else self._above_s
+        if not self._capped.limiter.has_read:
+            return
+        figures = self._capped.meter.figures()
         if self._intervals:
-            self._intervals[-1]["above_cap_s"] += max(0.0, above_s - self._above_s)
-        self._above_s = above_s
+            self._intervals[-1]["above_cap_s"] += max(0.0, figures.above_cap_s - self._above_s)
+            self._intervals[-1]["energy_j"] += max(0.0, figures.energy_j - self._energy_j)
+        self._above_s, self._energy_j = figures.above_cap_s, figures.energy_j
 
     def state_dict(self) -> dict[str, Any]:
         """State from which a later follower continues, as JSON values."""
@@ -292,6 +364,7 @@ class CapFollower:
                 "recovers_until_s": recovers,
                 "intervals": [dict(one) for one in self._intervals],
                 "above_s": self._above_s,
+                "energy_j": self._energy_j,
                 "problem": self._problem,
                 "is_holding": self._is_holding,
                 "work_s": self._work_s,

@@ -23,8 +23,8 @@ class CappedRun:
 
     Training and sessions call ``start`` once and ``check`` between their steps; a session moves the run from setting to
     setting by its ``limiter``. Probes measure in parts instead, each with its ``metered``. ``on_reading`` is called
-    with each reading as (seconds, watts), from a sampling thread on real time, except for readings that ended a probe
-    or still hold power from before the present setting.
+    with each reading as (seconds, guarded watts), from a sampling thread on real time, except for readings that ended a
+    probe or still hold power from before the present setting.
 
     Raises: InputError for a temperature limit that the device cannot be held below; DeviceError.
     """
@@ -120,6 +120,10 @@ class CappedRun:
         self.limiter.move_cap(answered.limit_w)
         self.device.arm_guard(answered)
 
+    def suspend(self, seconds: float) -> None:
+        """Suspend the device, in a pause. Raises: DeviceError, InputError if that is not possible."""
+        self.meter.suspend(seconds)
+
     def check(self) -> None:
         """End the run if it cannot stay below its limit, or cannot know.
 
@@ -154,8 +158,9 @@ class CappedRun:
         if not math.isfinite(power_w):
             rail = self.device.sensor.rail
             raise DeviceUnavailable(f"{self.device.name}: {rail} reads {power_w}, which is not a power")
-        if self.limiter(time_s, power_w):
-            self._on_reading(time_s, power_w)
+        guarded_w = self.device.guarded_w(power_w)
+        if self.limiter(time_s, guarded_w):
+            self._on_reading(time_s, guarded_w)
 
     def _lost(self, error: DeviceError) -> None:
         # At once, wherever the loss was noticed: a step or an evaluation under way may take long.

@@ -64,11 +64,12 @@ class PowerLimiter:
         self._device = device
         self._setting = setting
         self._lock = threading.RLock()
-        self._window = sensor_window(device.sensor, limit)
+        self._window = sensor_window(device.guarded_sensor, limit)
         self._blind: str | None = None  # why readings say nothing any more
         self._felt_s: float | None = None  # when there last was a temperature
         self._exceeded: tuple[float, float | None] = (0.0, None)  # the last reading above a limit, its temperature
         self._moved_s = self._quiet_until_s = NEVER  # in the device's time
+        self._exceeds_until_s = NEVER  # what was above a limit may be in readings until then
         self._probing = self._was_probing = False
         self._evaluation: CapGuard | None = None
         self._evaluates_at = self._reached = device.safest
@@ -119,6 +120,14 @@ class PowerLimiter:
             self.top = self._setting.knobs
             self._work = self._new_guard(self._set_for_work, self._work)
 
+    def start_over(self) -> None:
+        """Start over at the safest setting of a device that has other knobs now. Raises: DeviceError."""
+        with self._lock:
+            self._setting.change(self._device.safest)
+            self._window.restart(self._device.sensor.settle_s)
+            self.top = self._reached = self._evaluates_at = self._setting.knobs
+            self._work = self._new_guard(self._set_for_work, self._work)
+
     def move_cap(self, limit_w: float | None) -> None:
         """Answer readings above this limit from now on, None: none."""
         with self._lock:
@@ -164,10 +173,10 @@ class PowerLimiter:
             if knobs != before:
                 self._setting.change(knobs)
                 self._window.restart(self._device.sensor.settle_s)
-                if not went_down:  # older power in the reading is lower: above the cap is above the cap
-                    self._quiet_until_s = NEVER
-            if went_down or now_s < self._quiet_until_s:
+            if went_down or (knobs == before and now_s < self._quiet_until_s):
                 self._quiet_until_s = now_s + self._device.sensor.settle_s
+            elif knobs != before:  # older power in the reading is lower, unless it was above a limit itself
+                self._quiet_until_s = self._exceeds_until_s
         self._moved_s = now_s
 
     def _is_below(self, knobs: Knobs, other: Knobs) -> bool:
@@ -225,14 +234,16 @@ class PowerLimiter:
         if too_much or is_too_hot(temperature_c, self.limit.max_temp_c):
             self._exceeded = power_w, temperature_c
         guard = self._work if self._evaluation is None else self._evaluation
-        if too_much and self._device.now_s() < self._quiet_until_s:
+        now_s, sensor = self._device.now_s(), self._device.sensor
+        if too_much and now_s < self._quiet_until_s:
             if self._blames_work:
                 self._blame(time_s, power_w, temperature_c)
             else:
                 guard(time_s, power_w, temperature_c, is_old=True)
             return False
+        if too_much:
+            self._exceeds_until_s = now_s + sensor.settle_s
         if too_much and self._probing:
-            now_s, sensor = self._device.now_s(), self._device.sensor
             self.was_early = now_s - self._moved_s < sensor.lag_s + sensor.period_s
             self.crossed_w, self._probing = power_w, False
             guard.drop(time_s, power_w)

@@ -10,7 +10,19 @@ from wattune.cap import CapSide
 from wattune.records.base import BoardEvent, Kind, Provenance, Record, Supply, Value, provenance
 from wattune.records.contribution import ContributedBoard, ContributedWorkload, Contribution, Repeat
 from wattune.records.efficiency import EfficiencyPoint, ProxyObservation, SampleEfficiency
-from wattune.records.plan import AlgorithmChoice, Baseline, Candidate, CapGain, FrontPoint, Plan, PlannedCap, Robustness
+from wattune.records.plan import (
+    AlgorithmChoice,
+    Baseline,
+    Candidate,
+    CapGain,
+    FrontPoint,
+    IntensityValue,
+    Plan,
+    PlannedCap,
+    Robustness,
+    Schedule,
+    ScheduledTime,
+)
 from wattune.records.profile import (
     AbortedProbe,
     Confirmation,
@@ -26,9 +38,12 @@ from wattune.records.profile import (
 )
 from wattune.records.session import EfficiencySource, SessionEnding, SessionRecipe, SessionRecord
 from wattune.records.training import (
+    BatteryFigures,
     CapInterval,
+    ChargeSample,
     Comparison,
     ComparisonRow,
+    Emissions,
     Ending,
     Evaluation,
     ExactFigures,
@@ -46,11 +61,13 @@ __all__ = [
     "AtPoint",
     "AtPointIfAny",
     "Baseline",
+    "BatteryFigures",
     "BoardEvent",
     "Candidate",
     "CapGain",
     "CapInterval",
     "CapSide",
+    "ChargeSample",
     "Comparison",
     "ComparisonRow",
     "Confirmation",
@@ -59,12 +76,14 @@ __all__ = [
     "Contribution",
     "EfficiencyPoint",
     "EfficiencySource",
+    "Emissions",
     "Ending",
     "Evaluation",
     "ExactFigures",
     "FrontPoint",
     "GuardEvent",
     "Guidance",
+    "IntensityValue",
     "Kind",
     "LearningCurve",
     "Operation",
@@ -88,6 +107,8 @@ __all__ = [
     "Repeat",
     "Robustness",
     "SampleEfficiency",
+    "Schedule",
+    "ScheduledTime",
     "SessionEnding",
     "SessionRecipe",
     "SessionRecord",

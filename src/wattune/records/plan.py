@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from wattune.cap import CapSide, SensorLimit
 from wattune.goal import TIME, Goal
+from wattune.intensity import Unit
+from wattune.latency import LatencyBound
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Supply, Value
 from wattune.records.profile import ProfileCost, ProfileKey, Program
 from wattune.records.work import AtPoint, AtPointIfAny
@@ -120,6 +122,40 @@ class PlannedCap(AtPointIfAny, _AskedFor):
     predicted_window_w: Positive | None = None
 
 
+class ScheduledTime(Value):
+    """A time in which training runs, in seconds from the beginning; ``until_s`` None: until it ends."""
+
+    from_s: NotNegative
+    until_s: Positive | None = None
+
+
+class IntensityValue(Value):
+    """Carbon intensity or price from ``time_s`` on, until the next one."""
+
+    time_s: NotNegative
+    value: Number
+
+
+class Schedule(Value):
+    """The times to train at, chosen once by a forecast of the grid's carbon intensity or price.
+
+    ``begin``: the moment of 0 s, ISO 8601; None for seconds of the run. ``forecast``: the values that it was chosen by,
+    in ``unit``. ``finish_s``: the end of training, as predicted. ``predicted``: grams of CO2, or money, of the energy
+    while training; ``predicted_waiting``: of the power at rest until ``finish_s`` beside that, None if it is unknown;
+    ``at_once``: of the least that the same goal takes without a pause; ``fastest_at_once``: of the fastest point.
+    """
+
+    unit: Unit
+    begin: str | None = None
+    times: tuple[ScheduledTime, ...]
+    forecast: tuple[IntensityValue, ...]
+    finish_s: Positive
+    predicted: Number
+    predicted_waiting: Number | None = None
+    at_once: Number
+    fastest_at_once: Number
+
+
 class Plan(AtPoint, Record):
     """The chosen point, the candidates, and the predicted time, energy and power.
 
@@ -150,7 +186,11 @@ class Plan(AtPoint, Record):
 
     ``caps``: the caps of a cap that changes, with the setting under each; the plan's point and ``cap_w`` are then those
     of the highest. ``of_clairvoyant``: progress over the caps, relative to the fastest point under each of them;
-    ``over_constant``: relative to the best single point, which pauses above the cap.
+    ``over_constant``: relative to the best single point, which pauses above the cap. ``schedule``: the times to train
+    at, if they were chosen by carbon or price.
+
+    ``latency``: the latency bound of an inference service on the same board; ``micro_batch_s``: the seconds that one
+    micro-batch takes at the chosen point at most, which fit the slack that the bound leaves.
 
     ``program``: the profiled program, if it is not a workload of wattune; ``run_by`` is then the command that runs it
     at this point under the cap.
@@ -213,6 +253,9 @@ class Plan(AtPoint, Record):
     caps: tuple[PlannedCap, ...] = ()
     of_clairvoyant: Positive | None = None
     over_constant: Positive | None = None
+    schedule: Schedule | None = None
+    latency: LatencyBound | None = None
+    micro_batch_s: Positive | None = None
 
     @property
     def limit(self) -> SensorLimit:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from wattune.cap import CapSide
+from wattune.cap import CapSide, Over
 from wattune.goal import TIME, Goal
 from wattune.records.base import BatchSize, BoardEvent, NotNegative, Number, Positive, Record, Samples, Supply, Value
 from wattune.records.profile import ProfileTable
-from wattune.records.training import ExactFigures, GuardEvent, PointChange
+from wattune.records.training import CapInterval, ExactFigures, GuardEvent, PointChange
 from wattune.records.work import PointRecord
 
 EfficiencySource = Literal["curve", "prior", "prior and noise scale", "the user's batch size"]
@@ -36,7 +36,10 @@ class SessionRecord(Record):
     ``point`` is the last chosen one, ``changes`` are all points that training ran at, in order. Time and energy are of
     the whole session, with evaluations; ``compute_s``, ``waiting_s`` and ``copying_s`` are parts of its steps.
     ``cap_w`` is the limit at the sensor; ``supply_cap_w`` the cap at the supply that it was computed from.
-    ``goal``: what the chosen point is best for.
+    ``goal``: what the chosen point is best for. Under a cap that changes, ``cap_w`` is the limit of the highest, and
+    ``cap_intervals`` and ``paused_s`` are as in a training record, as ``yields``, ``yielded_s`` and
+    ``yields_cut_short`` always are. In a job of several ``ranks``, ``samples``, time and energy are of all, and batch
+    sizes are per rank; ``over``: the devices that the cap holds for together (None: one device).
     """
 
     name = "session"
@@ -60,6 +63,8 @@ class SessionRecord(Record):
     worth_of_probing: NotNegative | None = None
     point: PointRecord | None = None
     changes: tuple[PointChange, ...] = ()
+    ranks: BatchSize = 1
+    over: Over | None = None
     samples: Samples
     steps: Samples
     passes: Samples = 0
@@ -73,9 +78,14 @@ class SessionRecord(Record):
     compute_s: NotNegative = 0.0
     waiting_s: NotNegative = 0.0
     copying_s: NotNegative = 0.0
+    yields: Samples | None = None
+    yielded_s: NotNegative | None = None
+    yields_cut_short: Samples | None = None
     advice: tuple[str, ...] = ()
     guard: tuple[GuardEvent, ...] = ()
     board_events: tuple[BoardEvent, ...] = ()
+    cap_intervals: tuple[CapInterval, ...] = ()
+    paused_s: NotNegative | None = None
     ended: SessionEnding
     reason: str | None = None
     exact: ExactFigures | None = None

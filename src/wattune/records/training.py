@@ -6,7 +6,7 @@ from typing import Literal
 
 from wattune.cap import CapSide
 from wattune.goal import TIME, Goal
-from wattune.records.base import BatchSize, BoardEvent, NotNegative, Number, Positive, Record, Samples, Value
+from wattune.records.base import BatchSize, BoardEvent, NotNegative, Number, Positive, Record, Samples, Share, Value
 from wattune.records.plan import Plan
 from wattune.records.work import AtPointIfAny, AtSetting, PointRecord
 
@@ -63,16 +63,58 @@ class PointChange(Value):
 class CapInterval(AtSetting):
     """A stretch of a run under one cap of a cap that changes, at one ``setting``, from ``time_s`` until the next one.
 
-    ``asked_w``: the cap as given, 0 if nothing may run; ``cap_w``: the limit at the sensor, None if the cap leaves
-    nothing; ``pause``: why nothing runs, None if training does; ``above_cap_s``: seconds in which the mean over the
-    cap's window was above it.
+    ``asked_w``: the cap as given, 0 if nothing may run, None if nothing is limited; ``cap_w``: the limit at the sensor,
+    None if there is none or the cap leaves nothing; ``pause``: why nothing runs, None if training does;
+    ``above_cap_s``: seconds in which the mean over the cap's window was above it. ``energy_j``: joules of the interval;
+    ``cap_time_s``: time of its beginning on the clock of the caps, in seconds from the first of them.
     """
 
     time_s: NotNegative
-    asked_w: NotNegative
+    asked_w: NotNegative | None = None
     cap_w: Positive | None = None
     pause: str | None = None
     above_cap_s: NotNegative = 0.0
+    energy_j: NotNegative = 0.0
+    cap_time_s: Number | None = None
+
+
+class Emissions(Value):
+    """Carbon of a run, with the names and units of CodeCarbon's ``emissions.csv``.
+
+    ``duration`` is in s, ``emissions`` in kg of CO2, ``emissions_rate`` in kg/s, ``energy_consumed`` in kWh.
+
+    Source: mlco2.github.io/codecarbon/output.html.
+    """
+
+    duration: NotNegative
+    emissions: NotNegative
+    emissions_rate: NotNegative
+    energy_consumed: NotNegative
+
+
+class ChargeSample(Value):
+    """The charge of a battery at one time, as a share of a full one."""
+
+    time_s: NotNegative
+    share: Share
+
+
+class BatteryFigures(Value):
+    """The battery that a run was fed from, and its charge over the time of the run.
+
+    ``reserve``: share that was not to be used; ``mode``: what the night budget counted on; ``source``: where the charge
+    was read, "simulated" if nothing real was; ``rest_w``: power of the board in pauses; ``least``: lowest charge, as a
+    share; ``under_reserve_s``: seconds in which it was below the reserve.
+    """
+
+    capacity_j: Positive
+    reserve: Share
+    mode: Literal["strict", "soon"]
+    source: str
+    rest_w: NotNegative
+    least: Share
+    under_reserve_s: NotNegative
+    charge: tuple[ChargeSample, ...] = ()
 
 
 Ending = Literal["target reached", "budget used up", "diverged", "stopped for safety"]
@@ -85,8 +127,19 @@ class TrainingRecord(Record):
     it was stopped for safety; ``max_temp_c``: the temperature limit; ``temperature_max_c``: the highest temperature;
     ``board_events``: events on the board, in the run's time. ``replanned``: the points that the plan was changed to
     because time or power of the steps deviated from it. ``power_window_w``: the highest mean power over the window of
-    the plan's cap, None if it has none. ``cap_intervals``: under a cap that changes, its caps and what was done;
-    ``paused_s``: seconds of them in which nothing ran.
+    the plan's cap, None if it has none.
+
+    Under a cap that changes: ``cap_intervals`` are its caps and what was done, ``paused_s`` the seconds of them in
+    which nothing ran, and ``of_foresight`` the progress over that of the fastest point under each of the caps, without
+    the pauses that foresight avoids. ``emissions``, ``energy_cost``: carbon, or money, of the energy of the run, with
+    what was drawn in pauses, by the forecast of the plan's schedule.
+
+    ``yields``: how often training waited for requests of an inference service, ``yielded_s``: seconds in all,
+    ``yields_cut_short``: how often it did not wait for all of them; None if it was not beside one.
+
+    ``battery``: the battery that the run was fed from, None if it was none; ``cap_intervals`` are then what its rule
+    granted. ``asleep_s``: seconds of ``time_s`` for which the board was suspended in pauses, None if it was not to be;
+    ``energy_j`` has the energy of that time only on a simulated board, since nothing meters a real one then.
     """
 
     name = "training"
@@ -114,6 +167,14 @@ class TrainingRecord(Record):
     replanned: tuple[PointChange, ...] = ()
     cap_intervals: tuple[CapInterval, ...] = ()
     paused_s: NotNegative | None = None
+    of_foresight: NotNegative | None = None
+    emissions: Emissions | None = None
+    energy_cost: Number | None = None
+    yields: Samples | None = None
+    yielded_s: NotNegative | None = None
+    yields_cut_short: Samples | None = None
+    battery: BatteryFigures | None = None
+    asleep_s: NotNegative | None = None
     trace: tuple[PowerSample, ...] = ()
     exact: ExactFigures | None = None
     profiling_share: NotNegative | None = None

@@ -105,6 +105,23 @@ def rule(
     return shape, annotation
 
 
+def band(begin: float, end: float, *, is_good: bool = False) -> Spec:
+    """Make a shaded band over a part of the horizontal axis, as a shape."""
+    return {
+        "type": "rect",
+        "xref": "x",
+        "x0": begin,
+        "x1": end,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "fillcolor": "var(--accent)" if is_good else "var(--quiet)",
+        "opacity": 0.15,
+        "layer": "below",
+        "line": {"width": 0},
+    }
+
+
 def batch_colour(batch_sizes: Sequence[int], batch_size: int) -> str:
     """The colour of one batch size among these: the same in every figure with the same batch sizes."""
     place = sorted(batch_sizes).index(batch_size)

@@ -133,7 +133,90 @@ def moving_cap(plan: Plan, training: TrainingRecord | None = None) -> str:
         )
     if training is not None and training.paused_s:
         parts.append(f"training paused for {seconds(training.paused_s)} of {seconds(training.time_s)}")
+    if training is not None and training.of_foresight is not None:
+        parts.append(f"it made {percent(training.of_foresight)} of the progress that perfect foresight would have made")
     return "; ".join(parts) + "."
+
+
+INTENSITIES = {"gco2_per_kwh": ("carbon intensity", "g/kWh"), "price_per_kwh": ("price", "per kWh")}
+"""Name and unit of what a schedule was chosen by."""
+
+
+def schedule(plan: Plan, training: TrainingRecord | None = None) -> str:
+    """The times of a plan's schedule, what they save, and what the run took; empty without one."""
+    times = plan.schedule
+    if times is None:
+        return ""
+    is_carbon = times.unit == "gco2_per_kwh"
+    paused_s = times.finish_s - (plan.predicted_s or 0.0)
+    stretches = f"{len(times.times)} times" if len(times.times) > 1 else "one time"
+    text = f"trains at {stretches} of low {INTENSITIES[times.unit][0]}, and ends after {seconds(times.finish_s)}"
+    if paused_s > 1:
+        text += f", {seconds(paused_s)} of it waiting"
+    amount = carbon if is_carbon else "{:.3g} in the currency of the tariff".format
+    text += f"; predicted {amount(times.predicted)} while it trains"
+    against = [
+        f"{percent(1 - times.predicted / before)} less than {name}"
+        for before, name in ((times.at_once, "without waiting"), (times.fastest_at_once, "the fastest point at once"))
+        if before > 0 and times.predicted <= before
+    ]
+    text += f", {' and '.join(against)}" if against else ""
+    if times.predicted_waiting:
+        text += f"; the board's rest while it waits takes {amount(times.predicted_waiting)} more"
+    if training is None:
+        return text
+    emissions, cost = training.emissions, training.energy_cost
+    if emissions is not None:
+        cost = 1000 * emissions.emissions
+    if cost is not None:
+        text += f"; the run took {amount(cost)} with its pauses, by the same forecast"
+    last, deadline_s = training.cap_intervals[-1:], plan.goal.deadline_s
+    if training.reached and last and deadline_s is not None:
+        end_s = (last[0].cap_time_s or 0.0) + training.time_s - last[0].time_s
+        side = "before" if end_s <= deadline_s else "AFTER"
+        text += f", and ended {seconds(abs(deadline_s - end_s))} {side} the deadline"
+    return text
+
+
+def carbon(grams: float) -> str:
+    """Write an amount of CO2."""
+    for factor, unit in ((1e3, "kg"), (1.0, "g")):
+        if grams >= factor:
+            return f"{_digits(grams / factor)} {unit} of CO2"
+    return f"{_digits(grams * 1000)} mg of CO2"
+
+
+def beside(plan: Plan, training: TrainingRecord | None = None) -> str:
+    """The micro-batch's time beside an inference service, and how long training waited; empty without a service."""
+    parts = []
+    if plan.latency is not None and plan.micro_batch_s is not None:
+        parts.append(
+            f"a micro-batch takes {1e3 * plan.micro_batch_s:.3g} ms at most, for requests within "
+            f"{1e3 * plan.latency.within_s:.4g} ms"
+        )
+    if training is not None and training.yields is not None:
+        cut = f", {training.yields_cut_short} times not for all of them" if training.yields_cut_short else ""
+        parts.append(f"training waited {training.yields} times for requests, {seconds(training.yielded_s)} in all{cut}")
+    return f"Beside an inference service: {'; '.join(parts)}." if parts else ""
+
+
+def battery(training: TrainingRecord) -> str:
+    """The charge over the run, the time under the reserve, and the pauses; empty without a battery."""
+    figures = training.battery
+    if figures is None or not figures.charge:
+        return ""
+    first, last = figures.charge[0].share, figures.charge[-1].share
+    kind = "simulated battery" if figures.source == "simulated" else "battery"
+    text = (
+        f"The {kind} of {figures.capacity_j / 3600:.4g} Wh went from {percent(first)} to {percent(last)}, never below "
+        f"{percent(figures.least)}; {seconds(figures.under_reserve_s)} under the reserve of {percent(figures.reserve)}"
+    )
+    if training.paused_s:
+        text += f"; training paused for {seconds(training.paused_s)} of {seconds(training.time_s)}"
+    if training.asleep_s:
+        text += f", with the board suspended for {seconds(training.asleep_s)}"
+        text += "" if training.provenance.kind == "simulated" else ", which the energy leaves out"
+    return text + "."
 
 
 def capped_power(window_s: float | None) -> str:

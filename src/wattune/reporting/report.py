@@ -165,6 +165,14 @@ def _choice(records: RecordSet) -> Section:
         items.append(Note("Time and energy", _sentences(goal)))
     if meaning := phrases.cap_meaning(plan):
         items.append(Note("Power cap", meaning))
+    if follows := phrases.moving_cap(plan, records.training):
+        items.append(Note("Cap that changes", follows))
+    if waits := phrases.schedule(plan, records.training):
+        items.append(Note("Times to train at", _sentences([waits])))
+    if room := phrases.beside(plan, records.training):
+        items.append(Note("Beside an inference service", room))
+    if (times := training_charts.times_to_train(plan)) is not None:
+        items.append(times)
     if confidence := [
         text for text in (phrases.own_batch_size(plan), phrases.confidence(plan), phrases.robustness(plan)) if text
     ]:
@@ -186,7 +194,7 @@ def _choice(records: RecordSet) -> Section:
         profile = records.profile
         one_cap = profile is not None and (profile.strategy in ("staircase", "guided") or bool(profile.aborted))
         items += [rule_charts.gain_over_caps(plan, origin, one_cap=one_cap), rule_charts.cap_rows(plan, origin)]
-    elif plan.goal.is_time:
+    elif plan.goal.is_time and not plan.caps:
         items.append(Note("Speed-up under other caps", "The plan has no results for other caps."))
     return Section(title, intro, items)
 
@@ -208,6 +216,8 @@ def _training(records: RecordSet) -> Section:
     )
     intro = f"{ended} {phrases.left_out(training)}".strip()
     items.append(training_charts.power_trace(training) or Note("Power", "The record has no power readings."))
+    if training.cap_intervals:
+        items.append(training_charts.interval_rows(training))
     if training.board_events:
         items.append(training_charts.board_rows(training))
     if flat := phrases.flat_curve(training):

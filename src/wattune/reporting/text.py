@@ -32,6 +32,8 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
                 phrases.trade_off(plan.front, plan.point),
                 phrases.cap_meaning(plan),
                 phrases.moving_cap(plan, training),
+                phrases.schedule(plan, training),
+                phrases.beside(plan, training),
                 phrases.own_batch_size(plan),
                 phrases.confidence(plan),
                 phrases.robustness(plan),
@@ -40,7 +42,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
     ]
     if training:
         parts.append("\n".join(filter(None, (_ending(training), phrases.left_out(training)))))
-        parts += filter(None, [phrases.flat_curve(training)])
+        parts += filter(None, [phrases.battery(training), phrases.flat_curve(training)])
         parts += filter(None, [_board(training)])
     parts += [algorithm_table(plan)] if plan.algorithms else []
     parts += [comparison_table(comparison)] if comparison else [_baselines(plan)] if plan.baselines else []

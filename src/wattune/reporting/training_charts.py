@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wattune.records import LearningCurve, TrainingRecord
+from wattune.records import CapInterval, LearningCurve, Plan, TrainingRecord
 from wattune.reporting import phrases
-from wattune.reporting.charts import axis, batch_colour, dots, line, rule, spec
+from wattune.reporting.charts import axis, band, batch_colour, dots, line, rule, spec
 from wattune.reporting.page import Figure, Spec, Table
 
 _GUARD_ACTIONS = {
@@ -43,9 +43,12 @@ def power_trace(training: TrainingRecord) -> Figure | None:
             data.append(marks)
     shapes: list[Spec] = []
     annotations: list[Spec] = []
-    if training.plan.cap_w is not None:
+    if any(one.cap_w for one in training.cap_intervals):
+        data.append(_caps(training))
+    elif training.plan.cap_w is not None:
         shape, label_ = rule(training.plan.cap_w, f"cap {phrases.cap(training.plan.cap_w)}")
         shapes, annotations = [shape], [label_]
+    shapes += [band(begin_s, end_s) for one, begin_s, end_s in timed_intervals(training) if one.pause is not None]
     levels = sorted({setting for setting in settings if setting is not None})
     more: Spec = {}
     if levels:
@@ -66,6 +69,66 @@ def power_trace(training: TrainingRecord) -> Figure | None:
     )
     origin = phrases.origin(training=training.provenance.kind)
     return Figure("power-trace", "Power during training", origin, figure, _trace_note(training), height=400, wide=True)
+
+
+def timed_intervals(training: TrainingRecord) -> list[tuple[CapInterval, float, float]]:
+    """The intervals of a cap that changes, each with the seconds of its beginning and its end."""
+    intervals = training.cap_intervals
+    ends_s = [*(one.time_s for one in intervals[1:]), training.time_s]
+    return [(one, one.time_s, end_s) for one, end_s in zip(intervals, ends_s, strict=bool(intervals))]
+
+
+def interval_rows(training: TrainingRecord) -> Table:
+    """Table of the intervals of a cap that changes: the setting, or why nothing ran."""
+    names = tuple(training.plan.knobs)
+    rows = [
+        (
+            phrases.seconds(begin_s),
+            phrases.seconds(end_s - begin_s),
+            "no limit" if one.asked_w is None else phrases.cap(one.asked_w),
+            "-" if one.pause is not None else str(one.setting_of(names)),
+            phrases.joules(one.energy_j),
+            phrases.seconds(one.above_cap_s),
+            one.pause or "",
+        )
+        for one, begin_s, end_s in timed_intervals(training)
+    ]
+    head = ("after", "for", "cap", "setting", "energy", "above the cap", "why it paused")
+    origin = phrases.origin(training=training.provenance.kind)
+    return Table("Caps and pauses", origin, head, (True, True, True, True, True, True, False), rows, shown=10)
+
+
+def times_to_train(plan: Plan) -> Figure | None:
+    """The forecast of carbon or price, with the times that were chosen to train at; None without a schedule."""
+    schedule = plan.schedule
+    if schedule is None:
+        return None
+    hours = [one.time_s / 3600 for one in schedule.forecast]
+    values = [one.value for one in schedule.forecast]
+    end_s = max(schedule.finish_s, schedule.forecast[-1].time_s)
+    name, unit = phrases.INTENSITIES[schedule.unit]
+    curve = line([*hours, end_s / 3600], [*values, values[-1]], name, "var(--second)", line={"shape": "hv"})
+    figure = spec(
+        [{**curve, "hovertemplate": f"%{{y:.4g}} {unit}<extra></extra>"}],
+        axis("hours from the beginning", showgrid=False),
+        axis(f"{name} ({unit})", rangemode="tozero"),
+        shapes=[
+            band(one.from_s / 3600, (schedule.finish_s if one.until_s is None else one.until_s) / 3600, is_good=True)
+            for one in schedule.times
+        ],
+    )
+    note = "Shaded: training runs, as planned."
+    return Figure("times", "Times to train at", phrases.origin(plan=plan.provenance.kind), figure, note=note, wide=True)
+
+
+def _caps(training: TrainingRecord) -> Spec:
+    """The limit at the sensor over time, as steps; a gap where nothing may run."""
+    times, caps = [], list[float | None]()
+    for one, begin_s, end_s in timed_intervals(training):
+        times += [begin_s, end_s]
+        caps += [one.cap_w, one.cap_w]
+    steps = line(times, caps, "cap", "var(--cap)", line={"dash": "dash", "width": 1.5})
+    return {**steps, "hovertemplate": "cap %{y:.2f} W<extra></extra>"}
 
 
 def board_rows(training: TrainingRecord) -> Table:
@@ -186,6 +249,8 @@ def _trace_note(training: TrainingRecord) -> str:
             notes.append(f"Exactly {phrases.seconds(training.exact.above_cap_s)} in the simulation.")
         if not training.guard:
             notes.append("The guard never intervened.")
+    if training.paused_s:
+        notes.append(f"Shaded: it paused, for {phrases.seconds(training.paused_s)} in all.")
     if training.temperature_max_c is not None:
         limit = "" if training.max_temp_c is None else f", limit {training.max_temp_c:g} °C"
         notes.append(f"Highest temperature {training.temperature_max_c:.1f} °C{limit}.")

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from torch import nn
 
 from wattune.algorithms import Batch, EvaluationPoint, LossTally, TrainingAlgorithm, learn, memory_errors
-from wattune.cap import SensorLimit
+from wattune.budgets.battery import Battery
+from wattune.cap import PEAK, PowerCap, SensorLimit
 from wattune.cap_trace import MovingCap
 from wattune.devices import Device, MeterFigures
+from wattune.devices.base import SUSPENDED
 from wattune.errors import SafetyStop
 from wattune.point import Knobs, OperatingPoint
+from wattune.power.battery_cap import BatteryCap, BatteryCourse, check_suspend, open_charge
+from wattune.power.beside import Beside
 from wattune.power.cap_follower import CapFollower, UnderCap
 from wattune.power.capped_run import CappedRun
+from wattune.power.request_queue import RequestQueue
 from wattune.records import (
+    BatteryFigures,
     BoardEvent,
     CapInterval,
     Ending,
@@ -31,7 +38,7 @@ from wattune.records import (
     PowerSample,
     StepWork,
 )
-from wattune.training.plan_drift import DriftWatch
+from wattune.training.plan_drift import DriftWatch, expected_samples
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
@@ -50,7 +57,8 @@ class TrainingTask:
     ``step_work`` is the work of one optimizer step, ``evaluation_works`` that of the parts of one evaluation;
     ``batches`` gives the batches from a number of samples on; ``evaluate`` gives the metric of the model.
     ``checkpoint_bytes`` is the size of a checkpoint on a simulated board's storage, None if none is written.
-    ``cap``: a cap that changes, in place of the plan's.
+    ``cap``: a cap that changes, in place of the plan's; ``queue``: requests that go first, between micro-batches.
+    ``battery``: one that the board is fed from, beside the plan's constant cap.
     """
 
     workload: Workload
@@ -64,6 +72,8 @@ class TrainingTask:
     checkpoint_bytes: Callable[[], int | None] = lambda: None
     max_temp_c: float | None = None
     cap: MovingCap | None = None
+    queue: RequestQueue | None = None
+    battery: Battery | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,9 @@ class Outcome:
     replanned: tuple[PointChange, ...] = ()
     cap_intervals: tuple[CapInterval, ...] = ()
     paused_s: float | None = None
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    battery: BatteryFigures | None = None
+    suspends: bool = False
 
 
 class TrainingLoop:
@@ -109,12 +122,20 @@ class TrainingLoop:
         self.evaluations: list[Evaluation] = []
         self.drift = DriftWatch(device, plan, task.budget_samples)
         limit, knobs = replace(plan.limit, max_temp_c=task.max_temp_c), plan.knobs
-        if task.cap is not None:  # the follower finds its limit, and goes up from the safest setting
+        self.cap = task.cap
+        if task.cap is not None or task.battery is not None:
+            # The follower finds its limit, and goes up from the safest setting.
             limit, knobs = replace(limit, limit_w=None), device.safest if plan.knobs else plan.knobs
         self.capped = CappedRun(device, limit, knobs, on_reading=self.drift.read)
         self.follower: CapFollower | None = None
         if task.cap is not None:
             self.follower = CapFollower(self.capped, task.cap, self._under, on_move=self._moved)
+        self.beside: Beside | None = None
+        if task.queue is not None:
+            self.beside = Beside(self.capped, task.queue, around_wait=self.drift.apart, on_note=self._report)
+            if device.executes_steps:
+                task.algorithm.make_room = self.beside.make_room
+        self.course: BatteryCourse | None = None
         self.tally = LossTally()
         self._limits: dict[float, SensorLimit | None] = {}  # watts of a cap -> its limit
         self._evaluation_s = 0.0  # that the last evaluation took
@@ -129,8 +150,10 @@ class TrainingLoop:
 
         Raises: DeviceError, InputError.
         """
-        with self.capped as capped:
+        with closing(self.beside) if self.beside is not None else nullcontext(), self.capped as capped:
             state = self.state
+            if self.task.battery is not None:
+                self._open_battery(self.task.battery, state)
             if self.follower is not None:
                 self.follower.begin(state and state.get("cap"), state["meter"]["elapsed_s"] if state else 0.0)
             capped.start(state)
@@ -145,6 +168,59 @@ class TrainingLoop:
                     # A user who resumes from here has dealt with the reason.
                     self._save(regained=True)
             capped.monitor.look(capped.meter.elapsed_s)
+            if self.course is not None:
+                self.course.finish(capped.meter.elapsed_s)
+
+    def _open_battery(self, battery: Battery, state: dict[str, Any] | None) -> None:
+        """Find out what the board draws at rest, and let the follower follow the battery."""
+        task, capped, device = self.task, self.capped, self.capped.device
+        check_suspend(battery, device)
+        before = state and state.get("battery")
+        elapsed_s = state["meter"]["elapsed_s"] if state else 0.0
+        if before:
+            rest_w = before["rest_w"]
+        elif (rest_w := task.plan.rest_w) is None:
+            device.wait(device.sensor.settle_s)
+            rest_w = device.power_w()
+        if device.executes_steps:  # time is that of the clock on the wall
+            begin = datetime.now(timezone.utc) - timedelta(seconds=elapsed_s)
+        else:
+            begin = battery.simulated_begin()
+        self.course = course = BatteryCourse(
+            battery,
+            open_charge(battery, device, begin=begin),
+            self.drift.levels(),
+            supply=task.plan.supply,
+            rest_w=rest_w,
+            begin=begin,
+            drawn_j=self._drawn_j,
+            samples_left=lambda: self.drift.samples_left(self.samples, task.budget_samples),
+            note=capped.monitor.note,
+        )
+        if before:
+            course.load_state_dict(before, is_later=device.executes_steps)
+        else:
+            course.check(elapsed_s)
+        form = PowerCap(side=task.plan.cap_side, margin_w=task.plan.margin_w, window=task.plan.cap_window_s or PEAK)
+        self.cap = BatteryCap(form, course=course)
+        self.follower = CapFollower(
+            capped,
+            self.cap,
+            self._under,
+            on_move=self._moved,
+            suspends=battery.suspend,
+            on_awake=course.stay_awake,
+        )
+
+    def _drawn_j(self) -> float:
+        """All that the board has drawn since the run began, at the sensor; on a simulated board exactly."""
+        if (truth := self.capped.truth) is not None:
+            return truth.figures().energy_j
+        if not self.capped.limiter.has_read:
+            return 0.0
+        # Nothing meters a real board that is suspended.
+        figures, rest_w = self.capped.meter.figures(), 0.0 if self.course is None else self.course.rest_w
+        return figures.energy_j + SUSPENDED * rest_w * figures.asleep_s
 
     @property
     def ended(self) -> Ending:
@@ -172,6 +248,9 @@ class TrainingLoop:
             replanned=tuple(self.replanned),
             cap_intervals=() if self.follower is None else self.follower.intervals,
             paused_s=None if self.follower is None else self.follower.paused_s,
+            beside={} if self.beside is None else self.beside.fields(),
+            battery=None if self.course is None else self.course.figures(),
+            suspends=self.course is not None and self.course.battery.suspend,
         )
 
     def _train(self) -> None:
@@ -199,10 +278,12 @@ class TrainingLoop:
         capped = self.capped
         capped.check()
         capped.monitor.look(capped.meter.elapsed_s)
-        if self.follower is not None:
-            self.follower.hold(self.drift.expected_step_s, on_pause=self._save)
-        with self.drift.step(), capped.device.step(self.task.step_work):
-            yield
+        self._make_room()
+        if self.follower is not None:  # afterwards, so that what it lets begin is not put off
+            self.follower.hold(self.drift.expected_step_s, on_pause=self._paused)
+        with capped.device.breaks(self._make_room) if self.beside is not None else nullcontext():
+            with self.drift.step(), capped.device.step(self.task.step_work):
+                yield
         self.samples += self.task.plan.batch_size
 
     @contextmanager
@@ -211,32 +292,61 @@ class TrainingLoop:
         follower = self.follower
         if device.executes_steps:
             if follower is not None:
-                follower.hold(self._evaluation_s, on_pause=self._save)
+                follower.hold(self._evaluation_s, on_pause=self._paused)
             begun_s = device.now_s()
-            with memory_errors("an evaluation"), device.step(works[0]):
+            with self._room_between_passes(), memory_errors("an evaluation"), device.step(works[0]):
                 yield
             self._evaluation_s = device.now_s() - begun_s
             return
         # If nothing runs on the device, the parts of the evaluation pass one after the other.
         for work in works[self._evaluated_parts :]:
+            self._make_room()
             if follower is not None:
-                follower.hold(self.drift.expected_step_s, on_pause=self._save)
+                follower.hold(self.drift.expected_step_s, on_pause=self._paused)
             with device.step(work):
                 pass
             self._evaluated_parts += 1
         self._evaluated_parts = 0
         yield
 
+    def _report(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress(self.samples, self.task.budget_samples, text)
+
+    def _make_room(self) -> None:
+        if self.beside is not None:
+            self.beside.make_room()
+
+    @contextmanager
+    def _room_between_passes(self) -> Iterator[None]:
+        """Let requests go first before each forward pass of an evaluation on the device."""
+        if self.beside is None:
+            yield
+            return
+        hook = self.task.algorithm.module.register_forward_pre_hook(lambda *_: self._make_room())
+        try:
+            yield
+        finally:
+            hook.remove()
+
     def _under(self, watts: float) -> UnderCap:
         """The limit under a cap of these watts, and the setting for it."""
-        plan, cap = self.task.plan, self.task.cap
+        plan, cap = self.task.plan, self.cap
         assert cap is not None
         if watts not in self._limits:
             self._limits[watts] = cap.at_sensor(watts, plan.supply, plan.sensor_window_s)
         limit = self._limits[watts]
         if limit is None:
             return UnderCap(replace(plan.limit, limit_w=None, max_temp_c=self.task.max_temp_c), None)
+        if not cap.limits:
+            limit = replace(plan.limit, max_temp_c=self.task.max_temp_c)
+            return UnderCap(limit, self.drift.setting_under(limit, planned_w=watts))
         return UnderCap(replace(limit, max_temp_c=self.task.max_temp_c), self.drift.setting_under(limit))
+
+    def _paused(self) -> None:
+        self._save()
+        if self.progress is not None and self.follower is not None:
+            self.progress(self.samples, self.task.budget_samples, f"waits: {self.follower.pause}")
 
     def _moved(self, knobs: Knobs) -> None:
         self.drift.move(knobs, self.samples)
@@ -257,7 +367,19 @@ class TrainingLoop:
         if self.on_evaluation is not None:
             self.on_evaluation(self.evaluations[-1], capped.limiter.power_w)
         if self.progress is not None:
-            self.progress(at.samples, self.task.budget_samples, _line(self.task.workload, self.evaluations[-1]))
+            line = _line(self.task.workload, self.evaluations[-1])
+            self.progress(at.samples, self.task.budget_samples, line + self._left(at.samples))
+
+    def _left(self, samples: int) -> str:
+        """The time that the samples which the plan predicts still take, and the pauses that it has planned."""
+        plan = self.task.plan
+        expected, step_s = expected_samples(plan), self.drift.expected_step_s
+        if expected is None or not step_s or samples >= expected or self._reached():
+            return ""
+        left_s = (expected - samples) / plan.batch_size * step_s
+        if plan.schedule is not None:
+            left_s = max(left_s, plan.schedule.finish_s - self.capped.meter.elapsed_s)
+        return f"; by the plan about {timedelta(seconds=math.ceil(left_s))} left"
 
     def _plan_again(self) -> None:
         """If steps take or draw something else than planned, continue at the setting that is then the best."""
@@ -307,6 +429,8 @@ class TrainingLoop:
                 "tally": asdict(self.tally),
                 "evaluated_parts": self._evaluated_parts,
                 "cap": None if self.follower is None else self.follower.state_dict(),
+                "beside": None if self.beside is None else self.beside.state_dict(),
+                "battery": None if self.course is None else self.course.state_dict(),
             }
         )
 
@@ -319,6 +443,8 @@ class TrainingLoop:
         # Neither is in states of before caps could change.
         self.tally = LossTally(**state.get("tally", {}))
         self._evaluated_parts = state.get("evaluated_parts", 0)
+        if self.beside is not None and (beside := state.get("beside")) is not None:
+            self.beside.load_state_dict(beside)
 
     def _reached(self) -> bool:
         workload = self.task.workload

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from wattune.budgets.battery_rule import PowerPoint
 from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.point import Knobs
@@ -59,10 +60,11 @@ class DriftWatch:
         self._settings = _settings(plan)
         self._knobs = plan.knobs
         self._off = Drift(1.0, 1.0)
-        self._share_samples = SHARE * min(float(budget_samples), _expected_samples(plan) or math.inf)
+        self._share_samples = SHARE * min(float(budget_samples), expected_samples(plan) or math.inf)
         self._in_step = False
         self._steady_since_s: float | None = None
         self._last_s = self._last_step_s = 0.0
+        self._apart_s = 0.0  # of the step under way
         self.forget(0)
 
     def forget(self, samples: int) -> None:
@@ -77,14 +79,25 @@ class DriftWatch:
         begun_s = self._device.now_s()
         if self._steady_since_s is None or begun_s - self._last_s > GAP * self._last_step_s + 1e-9:
             self._steady_since_s = begun_s
-        self._in_step = True
+        self._in_step, self._apart_s = True, 0.0
         try:
             yield
         finally:
             self._in_step = False
             self._last_s = self._device.now_s()
-        self._last_step_s = self._last_s - begun_s
+        self._last_step_s = self._last_s - begun_s - self._apart_s
         self._steps, self._seconds = self._steps + 1, self._seconds + self._last_step_s
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Around something that is not part of a step, in the middle of one or before it."""
+        begun_s, in_step = self._device.now_s(), self._in_step
+        self._in_step = False
+        try:
+            yield
+        finally:
+            self._in_step, self._steady_since_s = in_step, self._device.now_s()
+            self._apart_s += self._steady_since_s - begun_s
 
     def read(self, time_s: float, power_w: float) -> None:
         """Take in a reading."""
@@ -129,10 +142,41 @@ class DriftWatch:
         """Scale the expectation at every setting by the drift."""
         self._off = Drift(self._off.time * drift.time, self._off.power * drift.power)
 
-    def setting_under(self, limit: SensorLimit) -> Knobs | None:
-        """The fastest setting at the plan's batch size that is expected to stay under this limit; None if none does."""
-        allowed = [s for s, known in self._settings.items() if limit.allows(known.capped_w * self._off.power)]
+    def setting_under(self, limit: SensorLimit, *, planned_w: float = math.inf) -> Knobs | None:
+        """The best setting at the plan's batch size that is expected to stay under this limit; None if none does.
+
+        ``planned_w``: only settings that the plan expects at most so much power of.
+        """
+        allowed = [
+            knobs
+            for knobs, known in self._settings.items()
+            if limit.allows(known.capped_w * self._off.power) and known.capped_w <= planned_w
+        ]
+        if not self._plan.goal.is_time:
+            ranked = [knobs for knobs in allowed if knobs in self._predictions]
+            return min(ranked, key=lambda knobs: (*self._rank(knobs), knobs), default=None)
         return min(allowed, key=lambda knobs: (self._settings[knobs].step_s, knobs), default=None)
+
+    def levels(self) -> dict[PowerPoint, float]:
+        """Points up to the plan's that stay under its cap, with the power at the sensor -> the power that
+        ``setting_under`` chooses each by."""
+        plan, here = self._plan, self._settings.get(self._plan.knobs)
+        if here is None:
+            return {}
+        return {
+            PowerPoint(plan.batch_size / known.step_s, self._mean_w(knobs, known.capped_w)): known.capped_w
+            for knobs, known in self._settings.items()
+            if plan.limit.allows(known.capped_w) and known.step_s >= here.step_s
+        }
+
+    def _mean_w(self, knobs: Knobs, capped_w: float) -> float:
+        known = self._predictions.get(knobs)
+        return capped_w if known is None else known.power_w
+
+    def samples_left(self, samples: int, budget_samples: int) -> float:
+        """Samples that are expected from this one on: to the predicted end, or past it to that of the budget."""
+        expected = min(float(budget_samples), expected_samples(self._plan) or math.inf)
+        return max(0.0, (expected if samples < expected else float(budget_samples)) - samples)
 
     def move(self, knobs: Knobs, samples: int) -> None:
         """Expect another setting after ``samples`` samples: that of a cap that changed."""
@@ -189,7 +233,7 @@ class _Known(NamedTuple):
         return self.step_s * self.power_w
 
 
-def _expected_samples(plan: Plan) -> float | None:
+def expected_samples(plan: Plan) -> float | None:
     """Samples that the plan predicts at its batch size; None if it predicts none."""
     predicted_s = plan.predicted_s
     if plan.caps:  # which follows all of them, with their pauses

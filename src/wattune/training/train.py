@@ -12,14 +12,17 @@ from safetensors.torch import save
 from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
+from wattune.budgets.battery import Battery
 from wattune.cap import PEAK, PowerCap
 from wattune.cap_trace import MovingCap
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, Interrupted, RecordError
 from wattune.files import write_bytes
 from wattune.power.limiter import check_limit
+from wattune.power.request_queue import RequestQueue
 from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, TrainingRecord
 from wattune.training.loop import Progress, TrainingLoop, TrainingTask
+from wattune.training.planned_times import cap_of_schedule
 from wattune.training.training_record import counts_all, evaluation_works, training_record
 from wattune.workloads import Workload
 
@@ -36,6 +39,8 @@ def train(
     weights: Path | None = None,
     max_temp_c: float | None = None,
     cap: MovingCap | None = None,
+    queue: RequestQueue | None = None,
+    battery: Battery | None = None,
     progress: Progress | None = None,
     on_evaluation: Callable[[Evaluation, float | None], None] | None = None,
 ) -> TrainingRecord:
@@ -43,12 +48,15 @@ def train(
 
     ``max_temp_c`` is a second limit beside the plan's cap: the highest temperature of the board in degrees Celsius.
     ``cap`` is a cap that changes, whose side is that of the plan: batch size and learning rate stay the plan's, the
-    setting is the fastest one that the cap allows according to the plan's candidates, and training pauses while it
-    allows none. ``checkpoint`` is a file that is replaced in one step after each evaluation; with ``resume`` training
-    continues from it (from the beginning if there is none yet) and ends with the record of an uninterrupted run.
-    A simulated board takes time to write it, too. ``key``, if given, must be the key that the plan's profile
-    was measured with. ``weights`` is a safetensors file for what was trained, by the names of the model's state dict.
-    ``on_evaluation`` gets each evaluation as it is made, and the newest reading in watts, None before the first.
+    setting is the best one for the plan's goal that the cap allows according to the plan's candidates, and training
+    pauses while it allows none; without one it runs at the times of the plan's schedule. ``queue``: requests of an
+    inference service on the device, which go first between micro-batches. ``battery``: one that the board is fed from,
+    which training uses by the rule of ``wattune.budgets.battery_rule``, beside the plan's constant cap.
+    ``checkpoint`` is a file that is replaced in one step after each evaluation; with ``resume`` training continues from
+    it (from the beginning if there is none yet) and ends with the record of an uninterrupted run. A simulated board
+    takes time to write it, too. ``key``, if given, must be the key that the plan's profile was measured with.
+    ``weights`` is a safetensors file for what was trained, by the names of the model's state dict. ``on_evaluation``
+    gets each evaluation as it is made, and the newest reading in watts, None before the first.
     The record says if the target was not reached or training was stopped for safety; neither is raised.
 
     Raises: RecordError if plan or checkpoint belong to something else; Interrupted on Ctrl-C, which leaves the
@@ -68,7 +76,7 @@ def train(
             else "profile and plan again",
         )
     _check_knobs(device, plan)
-    cap = _checked(cap, plan)
+    cap = _checked(cap, plan, battery)
     check_limit(device, max_temp_c)
     workload.check()
     identity = {**_identity(device, workload, plan, seed), "max_temp_c": max_temp_c}
@@ -96,6 +104,8 @@ def train(
         checkpoint_bytes=lambda: state_bytes(algorithm.state_dict()) if counts_writes else None,
         max_temp_c=max_temp_c,
         cap=cap,
+        queue=queue,
+        battery=battery,
     )
 
     def save_all(so_far: dict[str, Any]) -> None:
@@ -124,7 +134,16 @@ def train(
         # Copies, since safetensors refuses tensors that share memory, as tied weights do.
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in algorithm.module.state_dict().items()}
         write_bytes(weights, save(tensors))
-    return training_record(device, workload, plan, outcome, seed=seed, data=identity["data"], max_temp_c=max_temp_c)
+    return training_record(
+        device,
+        workload,
+        plan,
+        outcome,
+        seed=seed,
+        data=identity["data"],
+        max_temp_c=max_temp_c,
+        caps_are_given=cap is not None and plan.schedule is None,
+    )
 
 
 def _check_knobs(device: Device, plan: Plan) -> None:
@@ -147,25 +166,28 @@ def _check_knobs(device: Device, plan: Plan) -> None:
         )
 
 
-def _checked(cap: MovingCap | None, plan: Plan) -> MovingCap | None:
+def _checked(cap: MovingCap | None, plan: Plan, battery: Battery | None) -> MovingCap | None:
     """The cap with the margin and the window that the plan was made with."""
-    if cap is None:
+    if battery is not None and (cap is not None or plan.caps):
+        raise InputError("a battery with a cap that changes", allowed="one of them; a constant cap may limit both")
+    if plan.schedule is not None:
+        if cap is not None or battery is not None:
+            what = "a cap that changes" if battery is None else "a battery"
+            raise InputError(f"{what} with a plan that has its own times", allowed="one of the two")
+        cap = cap_of_schedule(plan, plan.schedule)
+    if cap is None and battery is None:
         if plan.caps:
             raise InputError("the plan is for a cap that changes", hint="give that cap as well, with --cap or cap_w=")
         return None
-    if not plan.goal.is_time:
-        raise InputError(
-            "a cap that changes with a plan for another goal than the time",
-            value=plan.goal.aim,
-            hint="plan again without a goal",
-        )
-    if cap.form.side != plan.cap_side and plan.cap_w is not None:
+    if cap is not None and cap.form.side != plan.cap_side and plan.cap_w is not None:
         raise InputError("the side of the cap", value=cap.form.side, allowed=f"{plan.cap_side}, that of the plan")
     if plan.relative_time is None or plan.step_s is None or plan.power_mean_w is None or not plan.candidates:
         raise InputError(
             "the plan has no figures to choose a setting for each cap by",
             hint="plan again with a profile and the cap that changes",
         )
+    if cap is None:
+        return None
     return cap.with_form(PowerCap(margin_w=plan.margin_w, window=plan.cap_window_s or PEAK))
 
 

@@ -6,9 +6,12 @@ import math
 
 from wattune.algorithms import TrainingAlgorithm
 from wattune.devices import Device
+from wattune.intensity import JOULES_PER_KWH
 from wattune.point import OperatingPoint
-from wattune.records import Plan, StepWork, TrainingRecord, provenance
+from wattune.records import Emissions, Plan, Schedule, StepWork, TrainingRecord, provenance
+from wattune.training.foresight import of_foresight
 from wattune.training.loop import Outcome
+from wattune.training.planned_times import taken
 from wattune.workloads import Workload
 
 PAID_BACK_AGAINST = "largest batch, fixed clock"
@@ -24,8 +27,12 @@ def training_record(
     seed: int | None,
     data: str | None,
     max_temp_c: float | None = None,
+    caps_are_given: bool = False,
 ) -> TrainingRecord:
-    """Everything that a training took, with what profiling cost against it."""
+    """Everything that a training took, with what profiling cost against it.
+
+    ``caps_are_given``: the cap changed from outside, so the record says what foresight would have gained.
+    """
     figures = outcome.figures
     cost = plan.profile_cost
     left_out = {} if counts_all(device) else {"left_out": "evaluations and checkpoints, which were not recorded"}
@@ -53,6 +60,11 @@ def training_record(
         replanned=outcome.replanned,
         cap_intervals=outcome.cap_intervals,
         paused_s=outcome.paused_s,
+        of_foresight=of_foresight(plan, outcome.cap_intervals, figures.time_s) if caps_are_given else None,
+        **_of_the_grid(plan.schedule, outcome),
+        **outcome.beside,
+        battery=outcome.battery,
+        asleep_s=figures.asleep_s if outcome.suspends else None,
         trace=outcome.trace,
         exact=outcome.exact,
         profiling_share=cost.time_s / figures.time_s if cost is not None and figures.time_s else None,
@@ -61,6 +73,24 @@ def training_record(
             device.kind, device=device.name, model=workload.model_fingerprint(), data=data, seed=seed, **left_out
         ),
     )
+
+
+def _of_the_grid(schedule: Schedule | None, outcome: Outcome) -> dict[str, Emissions | float]:
+    """The record's field on carbon or money, if the plan has a forecast of it."""
+    if schedule is None:
+        return {}
+    figures = outcome.figures
+    cost = taken(schedule, outcome.cap_intervals, figures.time_s)
+    if schedule.unit == "price_per_kwh":
+        return {"energy_cost": cost}
+    return {
+        "emissions": Emissions(
+            duration=figures.time_s,
+            emissions=cost / 1000,
+            emissions_rate=cost / 1000 / figures.time_s if figures.time_s else 0.0,
+            energy_consumed=figures.energy_j / JOULES_PER_KWH,
+        )
+    }
 
 
 def _pays_after(plan: Plan, time_s: float) -> int | None:

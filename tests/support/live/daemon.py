@@ -84,13 +84,19 @@ class Daemon:
                 self._show(path, self.board.text(path))
 
     def _written(self) -> list[tuple[str, str]]:
-        found = []
-        for path in self.board.writable():
-            text = os.pread(self._files[path], 100, 0).decode("utf-8", "replace").strip(" \n\0")
-            # Between truncating and writing, a file is empty for a moment.
-            if text and text != self._shown[path]:
-                found.append((path, text))
+        found = self._changed()
+        # Of two files that are written one after the other, the first may have been read before and the second after.
+        while found and (now := self._changed()) != found:
+            found = now
         return found
+
+    def _changed(self) -> list[tuple[str, str]]:
+        texts = [(path, self._read(path)) for path in self.board.writable()]
+        # Between truncating and writing, a file is empty for a moment.
+        return [(path, text) for path, text in texts if text and text != self._shown[path]]
+
+    def _read(self, path: str) -> str:
+        return os.pread(self._files[path], 100, 0).decode("utf-8", "replace").strip(" \n\0")
 
     def _take(self, written: list[tuple[str, str]]) -> None:
         """Two that were written since the last look came in an order that is not known: any that works is right."""
@@ -104,8 +110,9 @@ class Daemon:
         for path, text in refused:
             with contextlib.suppress(OSError):
                 self.board.write(path, text)
-        for path, _ in written:
-            self._show(path, self.board.text(path))
+        for path, text in written:
+            if self._read(path) == text:  # otherwise it was written again
+                self._show(path, self.board.text(path))
 
     def _load(self, now_s: float, share: float) -> float | None:
         fraction = _number(self.root / "load_fraction")

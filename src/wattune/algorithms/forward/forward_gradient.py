@@ -196,5 +196,6 @@ class ForwardGradient(Stepwise):
         if not math.isfinite(float(sizes)):
             mean_loss = math.nan
         if math.isfinite(mean_loss):
+            self._make_room()
             self._optimizer.step()
         return Step(samples=samples_of(batch), loss=mean_loss)

@@ -6,18 +6,32 @@ Source: CUDA C++ programming guide, "CUDA environment variables" (CUDA_VISIBLE_D
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from wattune.errors import DeviceUnavailable
+
+_is_elsewhere: ContextVar[bool] = ContextVar("_is_elsewhere", default=False)
+
+
+@contextmanager
+def trained_elsewhere() -> Iterator[None]:
+    """Context in which cards are opened for other processes to train on: those that this one sees do not matter."""
+    token = _is_elsewhere.set(True)
+    try:
+        yield
+    finally:
+        _is_elsewhere.reset(token)
 
 
 def check_visible(uuid: str, names: Mapping[str, str]) -> None:
     """Check that the first card that CUDA shows to this process is the one with this UUID.
 
-    ``names``: UUID -> name of each card, in the driver's order, which is that of their PCI addresses.
-    Raises: DeviceUnavailable.
+    Inside ``trained_elsewhere``, any will do. ``names``: UUID -> name of each card, in the driver's order, which is
+    that of their PCI addresses. Raises: DeviceUnavailable.
     """
-    if len(names) < 2:
+    if len(names) < 2 or _is_elsewhere.get():
         return
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     if first.isdecimal():

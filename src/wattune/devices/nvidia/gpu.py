@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from wattune.devices.base import Conditions, Knob, Sensor
+from wattune.devices.base import Conditions, Knob, Leftover, Sensor
 from wattune.devices.nvidia.cards import check_visible, data_types
 from wattune.devices.nvidia.claims import Held, usual_folder
 from wattune.devices.nvidia.gpu_power import find_reader
@@ -75,6 +75,7 @@ class NvidiaDevice(RealDevice):
             gpu.close()
             raise
         self._held = Held(state or usual_folder(), gpu.uuid)
+        self.leftover = Leftover("gpu", str(self._held.path.parent))
         self._present: Knobs | None = None
         self._checked_s = 0.0
         self._answered = 0

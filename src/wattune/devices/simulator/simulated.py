@@ -11,7 +11,7 @@ from typing import Any
 
 from wattune.devices.base import ExactStep, GroundTruth, Sensor
 from wattune.devices.simulator.board_file import Chip, ProcessorName, SimulatedBoard, builtin_board, load_board
-from wattune.devices.simulator.roofline import Segment, idle, segments
+from wattune.devices.simulator.roofline import REFERENCE_C, Segment, idle, segments
 from wattune.devices.simulator.thermal_energy import Energy
 from wattune.devices.simulator.variants import drawn, exact
 from wattune.devices.virtual_time import NEVER, Piece, VirtualDevice, multiples, next_multiple
@@ -51,6 +51,10 @@ class SimulatedGroundTruth(GroundTruth):
         self._cap_w = NEVER if cap_w is None else cap_w
         self._refresh()
 
+    def window_mean_w(self) -> float:
+        """Exact mean power of the window at the sensor's last refresh."""
+        return self._device._window_mean_w(self._window_s)
+
     def state_dict(self) -> dict[str, Any]:
         """State from which a later ground truth continues, as JSON values."""
         return {"begin_s": self._begin_s, "begin_j": self._begin_j, "above_s": self._above_s, "above": self._above}
@@ -64,7 +68,7 @@ class SimulatedGroundTruth(GroundTruth):
         self._above_s += seconds if self._above else 0.0
 
     def _refresh(self) -> None:
-        self._above = self._device._window_mean_w(self._window_s) > self._cap_w
+        self._above = self.window_mean_w() > self._cap_w
 
 
 class SimulatedDevice(VirtualDevice):
@@ -75,6 +79,7 @@ class SimulatedDevice(VirtualDevice):
     """
 
     kind = "simulated"
+    can_suspend = True
 
     def __init__(self, board: SimulatedBoard, processor: ProcessorName = "gpu", *, seed: int = 0):
         super().__init__()
@@ -182,6 +187,10 @@ class SimulatedDevice(VirtualDevice):
 
     def _power_of(self, segment: Segment) -> float:
         return segment.power_w(self._chip.power.leakage_per_degree, self._temperature_c) * self._fault("power")
+
+    def _exact_rest_w(self, knobs: Knobs) -> float:
+        """Noise-free power at rest at this setting, with a chip at 25 degrees."""
+        return self._idle[knobs].power_w(self._chip.power.leakage_per_degree, REFERENCE_C)
 
     # --------------------------------------------------------------------------------------------------------- events
 

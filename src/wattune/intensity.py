@@ -1,0 +1,212 @@
+"""Carbon intensity or price of grid energy over time, from a file, and the cheapest times to train."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from wattune.errors import InputError
+from wattune.trace_file import parse_moment, read_trace
+
+Unit = Literal["gco2_per_kwh", "price_per_kwh"]
+
+JOULES_PER_KWH: Final = 3.6e6
+
+GRAIN_S: Final = 900.0
+"""Shortest time, in seconds, that is chosen or left out as a whole: each pause costs a checkpoint."""
+
+_COLUMNS: Final[dict[str, tuple[Unit, float]]] = {
+    "gco2_per_kwh": ("gco2_per_kwh", 1.0),
+    "co2_lbs_per_mwh": ("gco2_per_kwh", 0.45359237),
+    "price_per_kwh": ("price_per_kwh", 1.0),
+    "price_per_mwh": ("price_per_kwh", 1e-3),
+}
+"""Column of a file -> unit, and the factor to it. Pounds per MWh are what WattTime gives."""
+
+_LISTS: Final = ("forecast", "history", "data")
+"""Fields of Electricity Maps' JSON that may have the values."""
+
+
+class Stretch(NamedTuple):
+    """A time, from ``from_s`` until ``until_s``."""
+
+    from_s: float
+    until_s: float
+
+    @property
+    def length_s(self) -> float:
+        """Seconds of it."""
+        return self.until_s - self.from_s
+
+
+@dataclass(frozen=True)
+class Intensity:
+    """Grams of CO2 or money per kWh over time: each of ``values`` holds from its time until the next one.
+
+    ``times_s``: ascending, the first is 0; the last value holds as long as the one before it. ``begin``: the moment of
+    the first one, None if times are seconds of a run. Prices may be negative.
+
+    Raises: InputError for times that do not ascend from 0, and values that are not numbers or negative carbon.
+    """
+
+    times_s: tuple[float, ...]
+    values: tuple[float, ...]
+    unit: Unit = "gco2_per_kwh"
+    begin: datetime | None = None
+    name: str = "the intensity"
+
+    def __post_init__(self) -> None:
+        if len(self.times_s) != len(self.values) or len(self.times_s) < 2 or self.times_s[0] != 0:
+            raise InputError(self.name, allowed="two values or more, each with its time, the first at 0 s")
+        for earlier_s, later_s in pairwise(self.times_s):
+            if not earlier_s < later_s < math.inf:
+                raise InputError(f"a time of {self.name}", value=later_s, allowed=f"more than {earlier_s:g} s")
+        for value in self.values:
+            if not math.isfinite(value) or (value < 0 and self.unit == "gco2_per_kwh"):
+                raise InputError(f"{self.unit} in {self.name}", value=value, allowed="a number, carbon not below 0")
+
+    @classmethod
+    def load(cls, path: str | Path, unit: Unit) -> Intensity:
+        """Read a CSV file, or JSON as Electricity Maps has it.
+
+        CSV: a column of times, see ``read_trace``, and one of ``gco2_per_kwh``, ``co2_lbs_per_mwh``, ``price_per_kwh``
+        or ``price_per_mwh``. JSON: a list ``forecast``, ``history`` or ``data`` of objects with ``carbonIntensity`` in
+        g/kWh and ``datetime``. Raises: InputError in one line.
+        """
+        if Path(path).suffix.lower() == ".json":
+            found: Unit = "gco2_per_kwh"
+            begin: datetime | None
+            times_s, values, begin = _json(Path(path))
+        else:
+            trace = read_trace(path, tuple(_COLUMNS))
+            found, factor = _COLUMNS[trace.column]
+            values = tuple(factor * _number(row.where, row.cell) for row in trace.rows)
+            times_s, begin = trace.times_s, trace.begin
+        if found != unit:
+            raise InputError(str(path), value=found, allowed=f"a file of {unit}")
+        return cls(times_s, values, unit, begin, str(path))
+
+    @property
+    def end_s(self) -> float:
+        """Seconds from the first value to the end of the last one."""
+        return 2 * self.times_s[-1] - self.times_s[-2]
+
+    def pieces(self, from_s: float, until_s: float) -> Iterator[tuple[Stretch, float]]:
+        """The values between two times, each with its own; the last one also holds after its end."""
+        index = max(0, bisect_right(self.times_s, from_s) - 1)
+        while from_s < until_s:
+            next_s = self.times_s[index + 1] if index + 1 < len(self.times_s) else math.inf
+            yield Stretch(from_s, min(next_s, until_s)), self.values[index]
+            from_s, index = next_s, index + 1
+
+    def integral(self, from_s: float, until_s: float) -> float:
+        """Value multiplied by seconds, between two times."""
+        return math.fsum(value * stretch.length_s for stretch, value in self.pieces(from_s, until_s))
+
+    def over(self, stretches: tuple[Stretch, ...]) -> float:
+        """Value multiplied by seconds, over all of these times."""
+        return math.fsum(self.integral(*stretch) for stretch in stretches)
+
+
+def cheapest(intensity: Intensity, need_s: float, from_s: float, until_s: float) -> tuple[Stretch, ...]:
+    """The times, ``need_s`` seconds in all, at which the intensity is least, in their order.
+
+    They are chosen among times of ``GRAIN_S``, one of them in part, or are one time without a pause if none is cheaper.
+    If there is no time to choose from, it is the whole time from ``from_s`` on.
+    """
+    if need_s >= until_s - from_s:
+        return (Stretch(from_s, from_s + need_s),)
+    options = (_in_grains(intensity, need_s, from_s, until_s), _in_one(intensity, need_s, from_s, until_s))
+    return min(options, key=lambda stretches: (intensity.over(stretches), len(stretches), stretches))
+
+
+def _in_one(intensity: Intensity, need_s: float, from_s: float, until_s: float) -> tuple[Stretch, ...]:
+    """The cheapest time without a pause, which begins or ends with a value, or is at an end of what is allowed."""
+    ends_s = [one.from_s for one, _ in intensity.pieces(from_s, until_s)]
+    begins_s = {from_s, until_s - need_s, *ends_s, *(end_s - need_s for end_s in ends_s)}
+    allowed = sorted(begin_s for begin_s in begins_s if from_s <= begin_s <= until_s - need_s)
+    return (min((Stretch(begin_s, begin_s + need_s) for begin_s in allowed), key=lambda one: intensity.integral(*one)),)
+
+
+def _in_grains(intensity: Intensity, need_s: float, from_s: float, until_s: float) -> tuple[Stretch, ...]:
+    grains = list(_grains(intensity, from_s, until_s))
+    order = sorted(range(len(grains)), key=lambda index: (grains[index][1], index))
+    chosen: dict[int, Stretch] = {}
+    left_s = need_s
+    for index in order:
+        grain = grains[index][0]
+        if grain.length_s >= left_s:  # the part beside another chosen one makes no pause
+            at_end = index - 1 not in chosen and index + 1 in chosen
+            chosen[index] = (
+                Stretch(grain.until_s - left_s, grain.until_s)
+                if at_end
+                else Stretch(grain.from_s, grain.from_s + left_s)
+            )
+            break
+        chosen[index] = grain
+        left_s -= grain.length_s
+    return _joined(chosen[index] for index in sorted(chosen))
+
+
+def _grains(intensity: Intensity, from_s: float, until_s: float) -> Iterator[tuple[Stretch, float]]:
+    """Times of at least ``GRAIN_S`` (the last may be shorter), each with its mean."""
+    begin_s = from_s
+    for stretch, _ in intensity.pieces(from_s, until_s):
+        while stretch.until_s - begin_s >= GRAIN_S or stretch.until_s == until_s > begin_s:
+            grain = Stretch(begin_s, min(begin_s + GRAIN_S, until_s))
+            yield grain, intensity.integral(*grain) / grain.length_s
+            begin_s = grain.until_s
+
+
+def _joined(stretches: Iterator[Stretch]) -> tuple[Stretch, ...]:
+    joined: list[Stretch] = []
+    for stretch in stretches:
+        if joined and joined[-1].until_s == stretch.from_s:
+            joined[-1] = Stretch(joined[-1].from_s, stretch.until_s)
+        else:
+            joined.append(stretch)
+    return tuple(joined)
+
+
+def _json(path: Path) -> tuple[tuple[float, ...], tuple[float, ...], datetime]:
+    allowed = "a list of objects with carbonIntensity and datetime, as Electricity Maps has it"
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read", value=error.strerror) from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON", allowed=allowed) from error
+    if isinstance(content, dict):
+        content = next((content[name] for name in _LISTS if name in content), None)
+    if not isinstance(content, list) or len(content) < 2:
+        raise InputError(f"{path} has no carbon intensities", allowed=allowed)
+    moments, values = [], []
+    for index, entry in enumerate(content):
+        where = f"{path}, entry {index + 1}"
+        value, moment = (
+            (entry.get("carbonIntensity"), entry.get("datetime")) if isinstance(entry, dict) else (None,) * 2
+        )
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(moment, str):
+            raise InputError(where, value=json.dumps(entry)[:80], allowed=allowed)
+        values.append(float(value))
+        moments.append(parse_moment(where, moment))
+        if index and moments[-1] <= moments[-2]:
+            raise InputError(f"{where}: the time is not after that of the entry before", value=moment)
+    return tuple((moment - moments[0]).total_seconds() for moment in moments), tuple(values), moments[0]
+
+
+def _number(where: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(where, value=text, allowed="a number")
+    return value

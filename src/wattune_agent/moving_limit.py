@@ -1,0 +1,180 @@
+"""A limit that changes while a program runs: which one its guard holds, and what it has seen of the clocks."""
+
+import math
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+__all__ = ["CapNow", "MovingLimit", "SeenPowers"]
+
+
+class CapNow(NamedTuple):
+    """A cap as it was asked for, in watts (None: none), and the limit at the board's sensor that it means (None: none).
+
+    ``may_run``: false if the cap leaves nothing to run with, as 0 W does.
+    """
+
+    asked_w: Optional[float]
+    limit_w: Optional[float]
+    may_run: bool
+
+    @property
+    def most_w(self) -> float:
+        """The most power that it allows, infinite without a limit."""
+        if not self.may_run:
+            return 0.0
+        return math.inf if self.limit_w is None else self.limit_w
+
+
+class MovingLimit:
+    """The limits of a program over its time, in seconds since it began.
+
+    ``caps`` has ``at(time_s)``, a CapNow; ``next_change_s(time_s)``, the next change that is known beforehand, or None;
+    ``is_announced``, true if all changes are; and ``events(now_s)``, which gets that time as a call: pairs of kind and
+    text of what happened to it.
+
+    A lower limit that is announced is held ``lead_s`` before its time, so that neither its window nor the sensor
+    contains power from before. After one that was not, ``is_recovering`` is true for as long: at the lowest clock,
+    the mean over the window falls below the limit as soon as it can.
+    """
+
+    def __init__(self, caps: Any, lead_s: float) -> None:
+        self.now: CapNow = caps.at(0.0)
+        """The present cap."""
+        self.held: CapNow = self.now
+        """The lowest one of now and of the next ``lead_s`` seconds, which the guard holds."""
+        self.is_recovering = False
+        self._caps = caps
+        self._lead_s = lead_s
+        self._recovers_until_s = -math.inf
+
+    def look(self, time_s: float, now_s: Callable[[], float]) -> List[Tuple[str, str]]:
+        """Look at the caps, at ``time_s`` or a moment later; returns what happened to them."""
+        events: List[Tuple[str, str]] = self._caps.events(now_s)
+        now = self._caps.at(time_s)
+        if now.most_w < min(self.now.most_w, self.held.most_w):
+            self._recovers_until_s = time_s + self._lead_s
+        least, change_s = now, self._caps.next_change_s(time_s)
+        while change_s is not None and change_s <= time_s + self._lead_s:
+            following = self._caps.at(change_s)
+            if following.most_w < least.most_w:
+                least = following
+            change_s = self._caps.next_change_s(change_s)
+        self.now, self.held = now, least
+        self.is_recovering = time_s < self._recovers_until_s
+        return events
+
+    def is_last(self, time_s: float) -> bool:
+        """True if the present cap holds for good."""
+        return bool(self._caps.is_announced) and self._caps.next_change_s(time_s) is None
+
+
+KNOWN_S = 600.0
+"""Time for which a power that was seen is relied on: programs have phases."""
+
+
+class SeenPowers:
+    """Power of a program at the settings where it was seen, and bounds for others.
+
+    Power is convex in the clock, so that between two known settings it is below the straight line; and it grows with
+    the clock at most by its third power, since the voltage grows no faster than the clock. ``settings``: ascending.
+    """
+
+    def __init__(self, settings: Sequence[float]) -> None:
+        self._settings = tuple(settings)
+        self._powers_w: Dict[float, float] = {}
+        self._seen_s: Dict[float, float] = {}
+        self._stay: Optional[float] = None
+
+    def see(self, time_s: float, setting: float, power_w: float) -> None:
+        """Note the mean power at a setting; of one stay the highest counts, and a later stay replaces it. What was seen
+        more than ``KNOWN_S`` before is forgotten."""
+        if setting == self._stay:
+            power_w = max(power_w, self._powers_w[setting])
+        self._stay = setting
+        self._powers_w[setting], self._seen_s[setting] = power_w, time_s
+        for old in [one for one in self._powers_w if time_s - self._seen_s[one] > KNOWN_S]:
+            del self._powers_w[old], self._seen_s[old]
+
+    def leave(self) -> None:
+        """End the stay at a setting."""
+        self._stay = None
+
+    def power_w(self, setting: float) -> Optional[float]:
+        """Power that was seen at a setting; None if none was."""
+        return self._powers_w.get(setting)
+
+    def highest_under(self, limit_w: float) -> Optional[float]:
+        """The highest setting that surely stays under a limit; None if there is none."""
+        fitting = [setting for setting in self._settings if self._most_w(setting) <= limit_w]
+        return fitting[-1] if fitting else None
+
+    def expected_w(self, setting: float) -> Optional[float]:
+        """Power at a setting, known or halfway between its bounds; None without both."""
+        if setting in self._powers_w:
+            return self._powers_w[setting]
+        neighbours = self._neighbours(setting)
+        if neighbours is None:
+            return None
+        low, high = neighbours
+        low_w, rise_w = self._powers_w[low], max(0.0, self._powers_w[high] - self._powers_w[low])
+        least, most = (setting**3 - low**3) / (high**3 - low**3), (setting - low) / (high - low)
+        return low_w + rise_w * (least + most) / 2
+
+    def _neighbours(self, setting: float) -> Optional[Tuple[float, float]]:
+        below, above = (
+            [one for one in self._powers_w if one < setting],
+            [one for one in self._powers_w if one > setting],
+        )
+        return (max(below), min(above)) if below and above else None
+
+    def _most_w(self, setting: float) -> float:
+        known = self._powers_w
+        if setting in known:
+            return known[setting]
+        below, above = [one for one in known if one < setting], [one for one in known if one > setting]
+        if above and not below:
+            return known[min(above)]
+        neighbours = self._neighbours(setting)
+        if neighbours is not None:
+            low, high = neighbours
+            return known[low] + max(0.0, known[high] - known[low]) * (setting - low) / (high - low)
+        if len(below) < 2:
+            return math.inf
+        top = max(below)
+        slopes = [(known[top] - known[one]) / (top**3 - one**3) for one in below if one != top]
+        return known[top] + max(0.0, *slopes) * (setting**3 - top**3)
+
+
+class CapRecord:
+    """The intervals of a run under caps that change, as a report has them.
+
+    ``above_s`` and ``energy_j`` give the seconds above the caps and the joules until a time.
+    """
+
+    def __init__(self, above_s: Callable[[float], float], energy_j: Callable[[float], float]) -> None:
+        self._above_s, self._energy_j = above_s, energy_j
+        self._intervals: List[Dict[str, Any]] = []
+        self._counted = 0.0, 0.0
+
+    def note(self, time_s: float, now: CapNow, setting: Optional[float], pause: Optional[str]) -> None:
+        """Note the present cap, clock and pause; call it before another limit is counted with."""
+        entry = {"asked_w": now.asked_w, "cap_w": now.limit_w, "setting": setting, "pause": pause}
+        last = self._intervals[-1] if self._intervals else {}
+        if all(last.get(name, entry) == value for name, value in entry.items()):
+            return
+        self._close(time_s)
+        self._intervals.append(dict(entry, time_s=time_s, above_cap_s=0.0, energy_j=0.0))
+
+    def end(self, time_s: float) -> Tuple[List[Dict[str, Any]], float]:
+        """The intervals until the end of the run, and the seconds of its pauses."""
+        self._close(time_s)
+        ends_s = [one["time_s"] for one in self._intervals[1:]] + [time_s]
+        pairs = zip(self._intervals, ends_s)
+        paused_s = sum(max(0.0, end_s - one["time_s"]) for one, end_s in pairs if one["pause"] is not None)
+        return [dict(one) for one in self._intervals], paused_s
+
+    def _close(self, time_s: float) -> None:
+        now = self._above_s(time_s), self._energy_j(time_s)
+        for name, value, before in zip(("above_cap_s", "energy_j"), now, self._counted):
+            if self._intervals:
+                self._intervals[-1][name] += max(0.0, value - before)
+        self._counted = now

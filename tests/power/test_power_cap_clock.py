@@ -1,0 +1,140 @@
+"""Caps at moments on the clock on the wall, when that clock is set while a run is under way."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import training_runs as made
+from tests.support.sessions import OwnTimeDevice
+
+from wattune.algorithms import open_algorithm
+from wattune.cap import SensorLimit
+from wattune.cap_trace import CalledCap, CapTrace
+from wattune.errors import InputError
+from wattune.point import Knobs
+from wattune.power.cap_clock import JUMP_S, CapClock
+from wattune.power.cap_follower import CapFollower, UnderCap
+from wattune.power.capped_run import CappedRun
+
+NOON = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
+LOW, HIGH = Knobs(clock_mhz=100.0), Knobs(clock_mhz=200.0)  # of 2 W and 4 W
+
+
+class Wall:
+    """A clock on the wall that runs with a device's time, and can be set."""
+
+    def __init__(self, device, begin=NOON):
+        self.device, self.begin = device, begin
+
+    def __call__(self):
+        return self.begin + timedelta(seconds=self.device.now_s())
+
+    def set(self, seconds):
+        self.begin += timedelta(seconds=seconds)
+
+
+def under(watts):
+    return UnderCap(SensorLimit(watts or None, window_s=1.0), HIGH if watts >= 5 else LOW if watts >= 3 else None)
+
+
+def followed(cap, seconds, sets=(), begin=NOON):
+    """Steps on real time under a cap, while the clock is set: ``sets`` are (seconds of the run, seconds forward)."""
+    device = OwnTimeDevice()
+    wall, work = Wall(device, begin), open_algorithm("backprop", made.workload(), 32).work()
+    run = CappedRun(device, SensorLimit(window_s=1.0), device.safest)
+    follower = CapFollower(run, cap, under, clock=wall)
+    seen, left = [], list(sets)
+    with run:
+        follower.begin(None, 0.0)
+        run.start()
+        with follower:
+            while run.meter.elapsed_s < seconds:
+                if left and run.meter.elapsed_s >= left[0][0]:
+                    wall.set(left.pop(0)[1])
+                follower.hold(0.01)
+                seen.append((run.meter.elapsed_s, run.limiter.top, run.limit.limit_w))
+                with device.step(work):
+                    pass
+    return seen, follower, run
+
+
+def at(seen, time_s):
+    return next((setting, limit_w) for now_s, setting, limit_w in seen if now_s >= time_s)
+
+
+CAPS = CapTrace(times_s=(0.0, 60.0, 120.0), caps_w=(6.0, 3.5, 6.0), begin=NOON)
+
+
+def test_a_clock_set_forward_brings_the_cap_of_the_present_moment():
+    seen, _, run = followed(CAPS, 30.0, sets=[(10.0, 60.0)])
+    assert at(seen, 9.0) == (HIGH, 6.0)
+    assert at(seen, 14.0) == (LOW, 3.5)
+    event = next(event for event in run.monitor.events if event.kind == "clock jumped")
+    assert event.text == "the clock jumped forward by 60 s against the run's own time; the caps follow it"
+    assert event.time_s == pytest.approx(10.0, abs=0.3)
+    assert run.meter.figures().above_cap_s <= 1.0  # nobody announced it: at most one window
+
+
+def test_a_clock_set_back_never_takes_the_run_back():
+    seen, follower, run = followed(CAPS, 90.0, sets=[(70.0, -65.0)])
+    assert at(seen, 65.0) == (LOW, 3.5)
+    assert at(seen, 71.0) == (HIGH, 6.0)  # it is 12:00:06 again
+    times_s = [one.time_s for one in follower.intervals]
+    assert times_s == sorted(times_s)
+    assert all(earlier[0] < later[0] for earlier, later in pairwise(seen))
+    assert [event.text for event in run.monitor.events if event.kind == "clock jumped"] == [
+        "the clock jumped back by 65 s against the run's own time; the caps follow it"
+    ]
+
+
+def test_a_clock_set_to_before_the_first_row_leaves_its_cap():
+    seen, _, run = followed(CAPS, 20.0, sets=[(10.0, -1e9)])
+    assert at(seen, 15.0) == (HIGH, 6.0)
+    assert [event.kind for event in run.monitor.events] == ["clock jumped"]
+
+
+def test_a_clock_that_is_set_step_by_step_is_followed_without_a_word():
+    sets = [(0.1 * index, 0.5) for index in range(1, 121)]  # a minute, half a second at a time
+    seen, _, run = followed(CAPS, 15.0, sets=sets)
+    assert at(seen, 14.0) == (LOW, 3.5)
+    assert run.monitor.events == ()
+
+
+def test_a_run_does_not_begin_before_the_first_row():
+    with pytest.raises(InputError, match="begins after the run"):
+        followed(CAPS, 1.0, begin=NOON - timedelta(seconds=5))
+
+
+def test_seconds_and_callables_do_not_mind_the_clock():
+    for cap in (CapTrace(times_s=(0.0, 60.0), caps_w=(6.0, 3.5)), CalledCap(cap_w=lambda time_s: 6.0)):
+        seen, _, run = followed(cap, 15.0, sets=[(5.0, 100.0)])
+        assert at(seen, 14.0) == (HIGH, 6.0)
+        assert run.monitor.events == ()
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=20), st.floats(0.0, 1e6))
+def test_the_time_of_a_bound_cap_is_that_of_the_wall_whatever_it_does(jumps_s, began_s):
+    device = OwnTimeDevice()
+    wall = Wall(device, NOON + timedelta(seconds=began_s))
+    clock = CapClock(CAPS, is_virtual=False, clock=wall)
+    clock.begin(0.0)
+    for jump_s in jumps_s:
+        device.wait(1.0)
+        wall.set(jump_s)
+        told_s = clock.look(device.now_s)
+        expected_s = max(0.0, (wall() - NOON).total_seconds())
+        assert clock.cap_s(device.now_s()) == pytest.approx(expected_s, abs=1e-3)
+        assert told_s == (pytest.approx(jump_s, abs=1e-3) if abs(jump_s) > JUMP_S + 1e-3 else told_s)
+        assert abs(jump_s) > JUMP_S - 1e-3 or not told_s
+
+
+def test_a_thread_that_waited_between_the_two_times_does_not_see_a_jump():
+    device = OwnTimeDevice()
+    wall = Wall(device)
+    clock = CapClock(CAPS, is_virtual=False, clock=lambda: (device.wait(30.0), wall())[1])
+    clock.begin(0.0)
+    assert clock.look(device.now_s) == 0.0
