@@ -21,9 +21,9 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from wattune.cap import PowerCap
+from wattune.cap import Over, PowerCap
 from wattune.devices import Device
-from wattune.errors import SensorError
+from wattune.errors import InputError, SensorError
 from wattune.goal import TIME, Goal
 from wattune.integrations.lightning_calendar import Calendar, trainer_state
 from wattune.integrations.lightning_loader import LightningBatches
@@ -31,8 +31,10 @@ from wattune.integrations.lightning_setup import LoaderSource, check_trainer, se
 from wattune.integrations.lightning_step import LightningStep, division, division_from
 from wattune.online import Session, capped
 from wattune.online.batch_shapes import batch_sizes as sizes_of
-from wattune.online.capped import session_goal
+from wattune.online.ranks.meeting import refusing
+from wattune.online.request import session_goal
 from wattune.online.sample_model import opened_curve
+from wattune.online.session_cap import constant_cap
 from wattune.online.session_run import run_state
 from wattune.records import SampleEfficiency, SessionRecord
 
@@ -45,6 +47,9 @@ class PowerCapCallback(Callback):
     stays below the cap during the sanity check and validations, too, and is restored afterwards. Lightning's
     checkpoints hold the search, so that training resumes without probing again, and in the middle of an epoch with
     the remaining samples. ``session`` is the current session, ``record`` the record of the last one.
+
+    With ``strategy="ddp"``, batch sizes are per process, and ``over`` says what the cap is for; rank 0 chooses for all
+    ranks, controls their devices, and alone has the record.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class PowerCapCallback(Callback):
         *,
         goal: Goal | str = TIME,
         device: str | Device = "auto",
+        over: Over = "device",
         keep_recipe: bool = False,
         efficiency: SampleEfficiency | str | Path | None = None,
         batch_sizes: Sequence[int] | None = None,
@@ -64,7 +70,8 @@ class PowerCapCallback(Callback):
         self._keep, self._efficiency, self._batch_sizes = keep_recipe, efficiency, batch_sizes
         self._options: dict[str, Any] = {
             "device": device,
-            "cap_w": PowerCap.of(cap_w),
+            "cap_w": constant_cap(cap_w, "the Lightning callback"),
+            "over": over,
             "goal": session_goal(goal),
             "record": record,
             "seed": seed,
@@ -86,24 +93,28 @@ class PowerCapCallback(Callback):
         """Insert itself between the Trainer and its loader. Raises: InputError for an unsupported setting."""
         if stage != "fit":
             return
-        check_trainer(trainer, pl_module)
+        with refusing():
+            check_trainer(trainer, pl_module)
         self._trainer, self._passes, self._attached = trainer, None, None
         self._source = trainer.fit_loop._data_source
         trainer.fit_loop._data_source = LoaderSource(self._source, self._take)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Bring the board below the cap, before anything runs on it. Raises: InputError, DeviceError."""
-        trainer.fit_loop.setup_data()
-        passes, optimizer = self._passes, trainer.optimizers[0]
-        if passes is None:
-            return  # nothing to train on
-        batch_size, parts = passes.batch_source.batch_size, trainer.accumulate_grad_batches
-        curve, sizes = opened_curve(self._efficiency), self._batch_sizes
-        if not self._keep:
-            sizes = sizes_of(batch_size * parts, sizes, curve, keep=False, samples=passes.samples)
+        with refusing():
+            trainer.fit_loop.setup_data()
+            passes, optimizer, ranks = self._passes, trainer.optimizers[0], trainer.world_size
+            if passes is None:
+                return  # nothing to train on
+            batch_size, parts = passes.batch_source.batch_size, trainer.accumulate_grad_batches
+            curve, sizes = opened_curve(self._efficiency), self._batch_sizes
+            model: Any = pl_module if ranks == 1 else trainer.strategy.model  # with DDP around it
+            if not self._keep:
+                sizes = sizes_of(batch_size * parts, sizes, curve, keep=False, samples=passes.samples, ranks=ranks)
+            self._check_checkpoint(ranks)
         self.record, self._evaluation, self._final = None, None, {}
         self.session = session = capped(
-            model=pl_module,
+            model=model,
             optimizer=optimizer,
             keep_recipe=self._keep,
             efficiency=curve,
@@ -255,6 +266,8 @@ class PowerCapCallback(Callback):
     def _log(self) -> None:
         session = self.session
         assert session is not None
+        if not self._trainer.is_global_zero:
+            return  # as Lightning's own loggers do
         try:
             figures = session.run.capped.meter.figures()
         except SensorError:  # no reading yet
@@ -302,6 +315,7 @@ class PowerCapCallback(Callback):
         assert passes is not None
         values = {
             "recipe": self._recipe(session),
+            "ranks": session.size,
             "run": session.run.state_dict(),
             "knowledge": session.sample_model.state_dict(),
             "passes": session.passes,
@@ -312,17 +326,38 @@ class PowerCapCallback(Callback):
         }
         return {"session": json.dumps(values), "random": passes.random}
 
+    def _check_checkpoint(self, ranks: int) -> None:
+        if not self._checkpoint:
+            return
+        values: dict[str, Any] = json.loads(self._checkpoint["session"])
+        before = values.get("ranks", 1)
+        if before != ranks:  # whose parts of an epoch are others
+            raise InputError(
+                "the checkpoint is of another number of processes",
+                value=f"{before}, not {ranks}",
+                hint="resume with as many processes, or load the weights alone",
+            )
+
     def _restore(self, passes: LightningBatches) -> dict[str, Any] | None:
         checkpoint, self._checkpoint = self._checkpoint, None
         session = self.session
         if not checkpoint or session is None:
             return None
         values: dict[str, Any] = json.loads(checkpoint["session"])
+        rank = 0 if session.ranks is None else session.ranks.rank
         if values["samples"] == passes.samples:
-            passes.resume(values["position"], checkpoint["random"], values["order"])
+            random, order = checkpoint["random"], values["order"]
+            if session.size > 1:  # the order is that of rank 0's samples
+                random, order = random[rank], order if rank == 0 else None
+            passes.resume(values["position"], random, order)
         session.passes = values["passes"]
-        if values["recipe"] == self._recipe(session):
+        here, there = self._recipe(session), values["recipe"]
+        is_same = {**there, "device": None} == {**here, "device": None}
+        if is_same:  # of any board, since all ranks have to know the same
             session.sample_model.load_state_dict(values["knowledge"])
+        if is_same and rank > 0:
+            session.run.samples, session.run.steps = values["run"]["samples"], values["run"]["steps"]
+        elif is_same and there["device"] == here["device"]:
             session.run.load_state_dict(run_state(values))
         else:
             session.run.note("the checkpoint is of another board or recipe, so the search was restarted")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sized
 from typing import Any
 
+import torch.distributed as dist
 from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
@@ -39,8 +40,9 @@ class LightningBatches(CombinedLoader):
         """Samples of the current pass that were trained on."""
         self.order = 0
         """Checksum of these samples, in their order."""
-        self.random: list[Tensor] = []
-        """State of the random number generators at the beginning of the pass."""
+        self.random: list[Any] = []
+        """State of the random number generators at the beginning of the pass; in a job of several ranks, a list of
+        each."""
         self.left: int | None = None
         """Expected number of micro-batches in the rest of the pass, the current step included; None if unchanged
         since the step before."""
@@ -55,7 +57,7 @@ class LightningBatches(CombinedLoader):
         self._has_begun = False
         self._index = -1
         self._parts: Iterator[Part] = iter(())
-        self._resume_from: tuple[int, list[Tensor], int] | None = None
+        self._resume_from: tuple[int, list[Tensor], int | None] | None = None
         self._keep = keep
         self._batch_source: BatchSource | None = None
         self._sampler: LimitedSampler | None = None
@@ -101,7 +103,7 @@ class LightningBatches(CombinedLoader):
         self._fetcher = Prefetcher(self.batch_source, session.run)
         self._parts_per_step = parts_per_step
 
-    def resume(self, position: int, random: list[Tensor], order: int) -> None:
+    def resume(self, position: int, random: list[Tensor], order: int | None) -> None:
         """Begin the next pass at sample ``position``, in the order given by the random number generators' state.
 
         ``order``: see ``BatchSource.start``.
@@ -136,7 +138,7 @@ class LightningBatches(CombinedLoader):
         if self._session is None or self.samples is None:
             return math.inf
         self.position = 0
-        return self._expected(0, self._session.row)
+        return self._expected(0, self._session.run.row)
 
     # ------------------------------------------------------------------------------------------ interface to Lightning
 
@@ -166,15 +168,19 @@ class LightningBatches(CombinedLoader):
     # ------------------------------------------------------------------------------------------------------- the pass
 
     def _start(self) -> None:
-        self.position, random, self.order = self._resume_from or (0, [], 0)
+        self.position, random, order = self._resume_from or (0, [], 0)
+        self.order = order or 0
         self._resume_from, self._has_begun, self._kind = None, True, None
         if self._sampler is not None:
             self._sampler.limit = self._limit
         if self.position:
-            self.batch_source.start(skip=self.position, random=random, order=self.order)
+            self.batch_source.start(skip=self.position, random=random, order=order)
         else:
             self.batch_source.start()
         self.random = self.batch_source.random
+        if self._session is not None and self._session.size > 1:  # rank 0 saves the checkpoints of all
+            self.random = [None] * self._session.size
+            dist.all_gather_object(self.random, self.batch_source.random)
         self._parts = self._pass()
 
     def _pass(self) -> Iterator[Part]:
@@ -201,7 +207,7 @@ class LightningBatches(CombinedLoader):
         group = list(itertools.islice(batches, self._parts_per_step))
         while group:
             following = list(itertools.islice(batches, self._parts_per_step))
-            yield group, self._session.row, not following
+            yield group, self._fetcher.step.wanted, not following
             group = following
 
     def _step(self, batches: list[Fetched], row: BatchShape, is_end: bool) -> Iterator[Part]:
@@ -210,7 +216,8 @@ class LightningBatches(CombinedLoader):
         run = session.run
         samples = sum(one.samples for one in batches)
         self.wants_norms = session.sample_model.wants(run.steps)
-        may_halve = self.wants_norms and run.may_halve and not run.explorer.is_measuring
+        # The same on all ranks: Lightning exchanges messages between them with each micro-batch.
+        may_halve = self.wants_norms and run.may_halve and not self._fetcher.step.measuring
         pieces: list[tuple[Any, int]] = []
         for one in batches:
             sizes = even(one.samples, row.micro)

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 
 from wattune.errors import InputError
@@ -35,14 +36,23 @@ def check_trainer(trainer: Any, module: LightningModule) -> None:
             value=type(module).__name__,
             hint="use automatic optimization, or wattune.capped in a loop of your own",
         )
-    if trainer.world_size > 1:
-        raise InputError(
-            "PowerCapCallback controls one device", value=f"{trainer.world_size} processes", allowed="devices=1"
-        )
-    if trainer.strategy.handles_gradient_accumulation:
+    strategy = trainer.strategy
+    if strategy.handles_gradient_accumulation:
         raise InputError(
             "PowerCapCallback does not support a strategy that accumulates gradients itself",
-            value=type(trainer.strategy).__name__,
+            value=type(strategy).__name__,
+        )
+    if trainer.world_size > 1 and not isinstance(strategy, DDPStrategy):
+        raise InputError(
+            f"PowerCapCallback does not support this strategy for {trainer.world_size} processes",
+            value=type(strategy).__name__,
+            allowed='strategy="ddp"',
+        )
+    if trainer.world_size > 1 and strategy._start_method != "popen":
+        raise InputError(
+            "PowerCapCallback does not return from processes that Lightning forks or spawns",
+            value=f"ddp_{strategy._start_method}",
+            allowed='strategy="ddp", or torchrun',
         )
     for other in trainer.callbacks:
         if isinstance(other, (GradientAccumulationScheduler, StochasticWeightAveraging)):

@@ -19,9 +19,16 @@ STEPS_A_PASS = 4
 
 
 def batch_sizes(
-    own: int, wanted: Sequence[int] | None, curve: SampleEfficiency | None, *, keep: bool, samples: int | None
+    own: int,
+    wanted: Sequence[int] | None,
+    curve: SampleEfficiency | None,
+    *,
+    keep: bool,
+    samples: int | None,
+    ranks: int = 1,
 ) -> tuple[int, ...]:
-    """The batch sizes of an optimizer step, ascending, including the user's own. Raises: InputError."""
+    """The batch sizes of an optimizer step, ascending, including the user's own; ``ranks`` steps are taken at once,
+    whose samples are those of one step on the curve. Raises: InputError."""
     if wanted is not None:
         if isinstance(wanted, (int, str)):
             raise InputError("batch_sizes", value=wanted, allowed="a list of sizes, such as [16, 32, 64]")
@@ -37,7 +44,7 @@ def batch_sizes(
     if wanted is not None:
         sizes = set(wanted)
     elif curve is not None:
-        sizes = {point.batch_size for point in curve.points if point.relative_samples}
+        sizes = {point.batch_size // ranks for point in curve.points if point.relative_samples}
     else:
         sizes = {own << k for k in range(OCTAVES + 1)} | {own >> k for k in range(OCTAVES + 1)}
     most = max(own, samples // STEPS_A_PASS) if samples is not None else max(sizes)

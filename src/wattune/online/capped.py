@@ -5,26 +5,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from wattune.cap import PowerCap
+from wattune.cap import Over
 from wattune.devices import Device, open_device
-from wattune.errors import InputError
+from wattune.errors import WattuneError
 from wattune.goal import TIME, Goal
-from wattune.online.batch_shapes import batch_sizes as sizes_of
 from wattune.online.batch_shapes import rows as rows_of
-from wattune.online.batch_source import BatchSource
-from wattune.online.recipe import Recipe
-from wattune.online.sample_model import SampleModel, opened_curve
+from wattune.online.ranks.following import FollowingRun, FollowingSession
+from wattune.online.ranks.leading import Leading, open_devices
+from wattune.online.ranks.meeting import Ranks, meet, own_rank, processes, refused
+from wattune.online.request import Request
 from wattune.online.session import Session, SessionOptions
-from wattune.online.session_checkpoint import SessionCheckpoint
+from wattune.online.session_cap import AnyCap, planned_settings
 from wattune.online.session_run import SessionRun
-from wattune.point import BatchShape
-from wattune.records import SampleEfficiency
+from wattune.online.setting_ladder import KnownSetting, SettingLadder
+from wattune.point import BatchShape, Knobs
+from wattune.records import ProfileTable, SampleEfficiency
 from wattune.search.policy import SESSION, SESSION_BY_CURVE
 from wattune.search.search import Search
 
@@ -32,15 +33,17 @@ from wattune.search.search import Search
 def capped(
     *,
     device: str | Device = "auto",
-    cap_w: float | str | PowerCap | None,
+    cap_w: AnyCap,
+    over: Over = "device",
     goal: Goal | str = TIME,
     model: nn.Module,
     optimizer: Optimizer,
     loader: Any = None,
     keep_recipe: bool = False,
     efficiency: SampleEfficiency | str | Path | None = None,
+    profile: ProfileTable | str | Path | None = None,
     scheduler: Any = None,
-    scheduler_interval: str = "step",
+    scheduler_interval: str | None = None,
     scaler: torch.amp.GradScaler | None = None,
     before_step: Callable[[], None] | None = None,
     checkpoint: str | Path | None = None,
@@ -58,49 +61,102 @@ def capped(
                 session.backward(loss_fn(model(batch.x), batch.y))
 
     ``cap_w``: watts at the power sensor, a text such as "12W@supply", a ``PowerCap`` (with a margin, or a highest
-    temperature of the board), or None for no cap. ``goal``: what the chosen point is best for, "energy" or
-    a ``Goal`` such as ``Goal("energy", max_slowdown=0.05)``; by default it is the fastest one.
+    temperature of the board), or None for no cap. Or a cap that changes: the path of a trace ("caps.csv"), a
+    ``CapTrace``, "watch:FILE", or a function from seconds to watts. ``goal``: what the chosen point is best
+    for, "energy" or a ``Goal`` such as ``Goal("energy", max_slowdown=0.05)``; by default it is the fastest one.
+
+    Under ``torchrun`` every rank calls this, with its model in DistributedDataParallel or after ``fully_shard``, and
+    with the loader of its own part of the data set. Rank 0 chooses for all, controls all devices, and alone has the
+    record; batch sizes are per rank. ``over``: "device" (each device stays under the cap), "node" (the sum of the
+    devices of one computer does) or "job" (that of all devices). A rank that dies or hangs ends the others (RankLost).
 
     Batch size, micro-batch size and clock are chosen by measurements of training steps, while the model trains. With
     ``keep_recipe`` the batch size stays, and the trajectory is that of the plain loop if its loss is a mean over
     samples. Otherwise the learning rate follows the batch size.
+    Under a cap that changes, the batch size is chosen once: by ``profile`` (a profile, or the record of an earlier
+    session) and ``efficiency`` as the best one over all caps; without both it is the loader's. The clock follows the
+    cap, its settings are measured from the lowest up unless the profile knows them, and while none stays under the cap,
+    training rests before its next step, and saves a checkpoint.
     ``scheduler``: one or a list, stepped by the session once per ``loader.batch_size`` samples, or once per pass with
-    ``scheduler_interval="epoch"``. ``before_step`` is called before each optimizer step with unscaled gradients, and
+    ``scheduler_interval="epoch"``; it has to be given ("step" or "epoch") for a scheduler that most recipes step once
+    per epoch, such as StepLR. ``before_step`` is called before each optimizer step with unscaled gradients, and
     is the place to clip them. ``micro_batch_size`` is the largest size that is known to fit (None: the batch size).
     With ``resume``, training continues from ``checkpoint`` if that exists. Without a ``loader``, ``batch_size`` is
     needed, and the loop fetches and steps itself (``Session.begin_step``).
 
-    Raises: InputError for arguments that cannot be honoured, DeviceUnavailable and other DeviceErrors.
+    Raises: InputError for arguments that cannot be honoured, OutputError for files that cannot be written,
+    DeviceUnavailable and other DeviceErrors.
     """
-    if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
-        raise InputError("model", value=type(model).__name__, allowed="a torch module with parameters")
-    if not isinstance(optimizer, Optimizer):
-        raise InputError("optimizer", value=type(optimizer).__name__, allowed="an optimizer of torch")
-    _check_parameters(model, optimizer)
-    cap, asked_goal = PowerCap.of(cap_w), session_goal(goal)  # a malformed cap is refused before anything is opened
-    if resume and checkpoint is None:
-        raise InputError("resume=True needs", value="checkpoint=PATH")
-    batch_source = None if loader is None else BatchSource(loader, keep=keep_recipe)
-    own = batch_source.batch_size if batch_source is not None else batch_size
-    if not _is_whole(own) or own < 1:
-        raise InputError("batch_size", value=own, allowed="the samples of an optimizer step, if there is no loader")
-    start = BatchShape(own, own if micro_batch_size is None else micro_batch_size)
-    if not _is_whole(start.micro) or not 1 <= start.micro <= own:
-        raise InputError("micro_batch_size", value=micro_batch_size, allowed=f"1 to the batch size {own}")
-    curve = opened_curve(efficiency)
-    samples = None if batch_source is None else batch_source.samples_per_pass
-    sizes = sizes_of(own, batch_sizes, curve, keep=keep_recipe, samples=samples)
-    schedulers = [] if scheduler is None else scheduler if isinstance(scheduler, (list, tuple)) else [scheduler]
-    sample_model = SampleModel(own, sizes, keep=keep_recipe, curve=curve)
-    resumed = (
-        SessionCheckpoint(Path(checkpoint)) if resume and checkpoint is not None and Path(checkpoint).exists() else None
-    )
-    opened = open_device(device, seed=seed) if isinstance(device, str) else device
-    try:
-        limit = cap.at_sensor(opened.supply, opened.sensor.window_s)
-        sensor, all_rows = opened.sensor, rows_of(sizes, start)
 
-        def new_search(without: set[BatchShape]) -> Search:
+    def request() -> Request:
+        return Request(
+            ranks=processes(),
+            rank=own_rank(),
+            cap_w=cap_w,
+            over=over,
+            goal=goal,
+            model=model,
+            optimizer=optimizer,
+            loader=loader,
+            keep_recipe=keep_recipe,
+            efficiency=efficiency,
+            profile=profile,
+            scheduler=scheduler,
+            scheduler_interval=scheduler_interval,
+            scaler=scaler,
+            before_step=before_step,
+            checkpoint=checkpoint,
+            resume=resume,
+            record=record,
+            batch_sizes=batch_sizes,
+            batch_size=batch_size,
+            micro_batch_size=micro_batch_size,
+        )
+
+    if processes() == 1:
+        asked = request()
+        return _session(asked, device, open_device(device, seed=seed) if isinstance(device, str) else device, seed)
+    ranks, asked = meet(request, device)
+    if not ranks.is_leader:
+        return _following(asked, ranks, device, seed)
+    try:
+        opened, members = (
+            open_devices(ranks, over, seed) if isinstance(device, str) else (device, list(range(ranks.size)))
+        )
+        leading = Leading(ranks.channel, opened, members, asked.sync.module)
+        session = _session(asked, device, opened, seed, ranks, leading)
+    except WattuneError as error:
+        ranks.refuse(error)
+        raise refused(ranks.rank, error) from error
+    ranks.channel.send({"ready": True, "timed": leading.is_timed})
+    return session
+
+
+def _session(
+    asked: Request,
+    device: str | Device,
+    opened: Device,
+    seed: int,
+    ranks: Ranks | None = None,
+    leading: Leading | None = None,
+) -> Session:
+    """A session that chooses the points; a device that was opened for it is closed if the session cannot be made."""
+    start, moving = asked.start, asked.moving
+    try:
+        limit = asked.cap.at_sensor(opened.supply, opened.sensor.window_s)
+        sensor, all_rows = opened.sensor, rows_of(asked.sizes, start)
+        known: dict[Knobs, KnownSetting] = {}
+        shape = start
+        if moving is not None and asked.table is not None:
+            shape, known = planned_settings(
+                moving, opened, asked.table, asked.curve, own=start.batch, sizes=asked.sizes
+            )
+        if moving is not None and asked.resumed is not None:
+            shape = asked.resumed.shape or shape  # chosen once
+
+        def new_search(without: set[BatchShape]) -> Search | SettingLadder:
+            if moving is not None:
+                return SettingLadder(shape, opened, known)
             search = Search(
                 [row for row in all_rows if row not in without],
                 opened.combinations(),
@@ -113,67 +169,75 @@ def capped(
                 period_s=sensor.period_s,
                 settle_s=sensor.settle_s,
                 cap_window_s=limit.window_s,
-                manner=SESSION if curve is None else SESSION_BY_CURVE,
-                goal=asked_goal,
+                manner=SESSION if asked.curve is None else SESSION_BY_CURVE,
+                goal=asked.goal,
             )
-            search.relative(sample_model.relative)
+            search.relative(asked.sample_model.relative)
             return search
 
-        run = SessionRun(opened, model, optimizer, new_search, start, limit)
-        recipe = Recipe(optimizer, own, schedulers, interval=scheduler_interval, keep=keep_recipe)
+        run = SessionRun(
+            opened,
+            asked.sync.module,
+            asked.optimizer,
+            new_search,
+            shape,
+            limit,
+            cap=moving,
+            leading=leading,
+            tries_sizes=not asked.sync.is_sharded,
+        )
     except BaseException:
         if opened is not device:
             opened.close()
         raise
-    _warn(run, keep_recipe)
-    options = SessionOptions(
-        cap,
-        asked_goal,
-        seed=seed,
-        checkpoint=None if checkpoint is None else Path(checkpoint),
-        record=None if record is None else Path(record),
-        closes=opened is not device,
-        loader=loader,
-    )
+    _warn(run, asked.keep)
     return Session(
         run,
-        recipe,
-        sample_model,
-        optimizer,
-        batch_source,
-        options,
-        scaler=scaler,
-        before_step=before_step,
-        resumed=resumed,
+        asked.recipe,
+        asked.sample_model,
+        asked.optimizer,
+        asked.batch_source,
+        _options(asked, seed, closes=opened is not device),
+        sync=asked.sync,
+        ranks=ranks,
+        scaler=asked.scaler,
+        before_step=asked.before_step,
+        resumed=asked.resumed,
     )
 
 
-def session_goal(goal: Goal | str) -> Goal:
-    """A goal that a session can search for. Raises: InputError."""
-    asked = Goal.of(goal)
-    if asked.deadline_s is not None or asked.energy_j is not None or asked.aim == "energy-above-rest":
-        raise InputError(
-            "the goal of a session",
-            value="energy-above-rest" if asked.aim == "energy-above-rest" else "a deadline or an energy budget",
-            allowed="time, energy, edp or cost, and max_slowdown",
-            hint="a session knows neither the samples to a target nor the power at rest; use wattune run",
-        )
-    return asked
+def _following(asked: Request, ranks: Ranks, device: str | Device, seed: int) -> Session:
+    """A session that follows rank 0, once that has opened the devices."""
+    run = FollowingRun(ranks.channel, asked.sync.module, asked.start, name=ranks.specs[ranks.rank] or "a device")
+    if isinstance(device, str) and ranks.serves_itself(ranks.rank):
+        run.serve(ranks.spec(ranks.rank), seed=seed + ranks.rank)
+    run.wait_until_ready()
+    return FollowingSession(
+        run,
+        asked.recipe,
+        asked.sample_model,
+        asked.optimizer,
+        asked.batch_source,
+        _options(asked, seed, closes=True),
+        sync=asked.sync,
+        ranks=ranks,
+        scaler=asked.scaler,
+        before_step=asked.before_step,
+        resumed=asked.resumed,
+    )
 
 
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
-    own = {id(parameter) for parameter in model.parameters()}
-    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
-        hint = "make the optimizer with model.parameters()"
-        raise InputError("the optimizer has no parameter of the model", value=type(model).__name__, hint=hint)
-    if any(parameter.is_meta for parameter in model.parameters()):
-        raise InputError(
-            "the model has no weights yet", value="device meta", hint="call model.to_empty(device=...) first"
-        )
+def _options(asked: Request, seed: int, *, closes: bool) -> SessionOptions:
+    return SessionOptions(
+        asked.cap,
+        asked.goal,
+        over=asked.over if asked.ranks > 1 else None,
+        seed=seed,
+        checkpoint=asked.checkpoint,
+        record=asked.record,
+        closes=closes,
+        loader=asked.loader,
+    )
 
 
 def _warn(run: SessionRun, keep_recipe: bool) -> None:
@@ -184,7 +248,7 @@ def _warn(run: SessionRun, keep_recipe: bool) -> None:
             f"the model has {type(norm).__name__}, whose statistics are those of a micro-batch: training in "
             "micro-batches differs slightly from the plain loop"
         )
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=4)
         run.note(text)
     if device.executes_steps and device.trains_on == "gpu" and not run.on_cuda:
         run.note(f"the model is on {next(model.parameters()).device}, but the clock that is set is the GPU's")

@@ -8,6 +8,7 @@ from typing import Any
 
 from wattune.devices import Device
 from wattune.online.measurement_window import MeasurementWindow, SensorReadings, cell, ratio
+from wattune.online.setting_ladder import SettingLadder
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.limiter import PowerLimiter
 from wattune.records import AbortedProbe, ProfileCell
@@ -51,7 +52,7 @@ class Explorer:
         device: Device,
         limiter: PowerLimiter,
         readings: SensorReadings,
-        search: Callable[[set[BatchShape]], Search],
+        search: Callable[[set[BatchShape]], Search | SettingLadder],
         start: BatchShape,
         *,
         fits: Callable[[BatchShape], bool],
@@ -112,6 +113,15 @@ class Explorer:
     def restart(self, search: Search) -> None:
         """Discard all measurements and choose by a new search, from the safest setting on."""
         self.to_safest()
+        self.cells.clear()
+        self.search = search
+        self.choose()
+
+    def start_over(self, search: Search | SettingLadder) -> None:
+        """Start over on a device that has other knobs now. Raises: DeviceError."""
+        self._limiter.start_over()
+        self.readings.clear()
+        self.current = OperatingPoint(self.current.shape, self._device.safest)
         self.cells.clear()
         self.search = search
         self.choose()
@@ -203,6 +213,11 @@ class Explorer:
         else:
             self._update(readings_w)
 
+    def measure_again(self) -> None:
+        """Discard what was measured of the present point, whose setting means another power and time from now on."""
+        self.readings.clear()
+        self._new_window()
+
     def _move(self, knobs: Knobs, *, probe: bool = False) -> None:
         self.readings.clear()
         self._limiter.move(knobs, probe=probe)
@@ -265,7 +280,8 @@ class Explorer:
     def _reason(self) -> str:
         if self.probing:
             return "probe"
-        return self.search.reason or "chosen" if self.wanted in self.cells else "no measured point stays under the cap"
+        is_known = self.wanted in self.cells or self.search.best() == self.wanted
+        return self.search.reason or "chosen" if is_known else "no measured point stays under the cap"
 
     def _expected_s(self) -> float | None:
         # From the latest cell: time is proportional to the samples, and at worst to 1 / clock.

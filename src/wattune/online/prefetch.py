@@ -7,7 +7,7 @@ from typing import Any
 
 from wattune.algorithms.counting import aten
 from wattune.online.batch_source import BatchSource, Fetched
-from wattune.online.session_run import SessionRun
+from wattune.online.loop_run import LoopRun, NextStep
 from wattune.point import BatchShape
 
 BURST_BYTES = 256 * 2**20
@@ -23,41 +23,43 @@ class Prefetcher:
     Batches that the loader's workers fetched ahead at another size are trained on at that size.
     """
 
-    def __init__(self, batch_source: BatchSource, run: SessionRun):
+    def __init__(self, batch_source: BatchSource, run: LoopRun):
         self._batch_source = batch_source
         self._run = run
         self._queue: deque[Fetched] = deque()
-        self._micro: dict[int, int] = {}
+        self._micro: dict[int, int] = {}  # batch size -> micro-batch size of its last row
         self._is_first = True
+        self.step: NextStep
+        """The step that the last fetched batch was wanted for."""
         memory = run.device.memory_bytes
         self._most_bytes = BURST_BYTES if memory is None else min(BURST_BYTES, BURST_SHARE * memory)
 
     def fetch(self) -> Fetched | None:
         """The next batch; None at the end of the pass."""
-        explorer = self._run.explorer
-        wanted = explorer.wanted.batch_size
-        self._batch_source.size = wanted
+        step = self.step = self._run.next_step()
+        wanted = self._batch_source.size = step.wanted.batch
+        self._micro.setdefault(wanted, step.wanted.micro)  # workers fetch it now, and it may come after another row
         queue, times = self._queue, self._run.times
         if not queue:
             fetched, waited_s = self._take()
             if fetched is None:
                 return None
             queue.append(fetched)
-            if explorer.probing:
+            if step.probing:
                 times.fetching_s += waited_s
             elif self._is_first:
                 times.starting_s += waited_s
             else:
                 times.waiting_s += waited_s
             self._is_first = False
-            if explorer.probing and fetched.batch_size == wanted:
-                self._fill(explorer.steps_left(), wanted)
+            if step.probing and fetched.batch_size == wanted:
+                self._fill(step.steps, wanted)
         return queue.popleft()
 
     def row(self, fetched: Fetched) -> BatchShape:
         """The row to train a batch with: the wanted one if it has its size, else the last one of its size."""
-        explorer, size = self._run.explorer, fetched.batch_size
-        for row in (explorer.wanted.shape, explorer.current.shape):
+        size = fetched.batch_size
+        for row in (self.step.wanted, self.step.current):
             if row.batch == size:
                 self._micro[size] = row.micro
                 return row

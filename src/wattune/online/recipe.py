@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, MultiStepLR, ReduceLROnPlateau, StepLR
 
 from wattune.errors import InputError
 from wattune.workloads.optimizers import SCALINGS
@@ -16,6 +16,9 @@ LINEAR = ("SGD", "ASGD")
 """Optimizers whose step grows with the gradient; the steps of all others hardly do."""
 
 INTERVALS = ("step", "epoch")
+
+EITHER = (ExponentialLR, MultiStepLR, StepLR)
+"""Schedulers that most recipes step once per epoch: at each step, their learning rate is at zero within one."""
 
 RULES = {
     "sqrt": "learning rate in proportion to the square root of the batch size",
@@ -30,19 +33,29 @@ class Recipe:
     multiplied by ``factor`` during each step of the optimizer, and restored after it. Any kind of schedule therefore
     works, and the user reads and saves the original values. A scheduler steps once per ``batch_size`` samples (and
     once for the rest of a pass, as in the user's own loop), or once per pass. One that needs a metric, as
-    ReduceLROnPlateau does, is stepped by the user between two passes.
+    ReduceLROnPlateau does, is stepped by the user between two passes. ``interval``: of ``INTERVALS``; None: "step", if
+    there is no scheduler of ``EITHER``.
 
     Raises: InputError for an optimizer or scheduler that cannot be stepped or scaled in this way.
     """
 
-    def __init__(self, optimizer: Optimizer, batch_size: int, schedulers: Sequence[Any], *, interval: str, keep: bool):
-        if interval not in INTERVALS:
-            raise InputError("scheduler_interval", value=interval, allowed=", ".join(INTERVALS))
+    def __init__(
+        self, optimizer: Optimizer, batch_size: int, schedulers: Sequence[Any], *, interval: str | None, keep: bool
+    ):
         for scheduler in schedulers:
             if not isinstance(scheduler, (LRScheduler, ReduceLROnPlateau)):
                 raise InputError("scheduler", value=type(scheduler).__name__, allowed="schedulers of torch, or none")
             if getattr(scheduler, "optimizer", optimizer) is not optimizer:
                 raise InputError("the scheduler belongs to another optimizer", value=type(scheduler).__name__)
+        if interval is None:
+            if either := next((scheduler for scheduler in schedulers if isinstance(scheduler, EITHER)), None):
+                raise InputError(
+                    f"scheduler_interval is missing: {type(either).__name__} may count steps or epochs",
+                    allowed=", ".join(INTERVALS),
+                )
+            interval = "step"
+        if interval not in INTERVALS:
+            raise InputError("scheduler_interval", value=interval, allowed=", ".join(INTERVALS))
         if type(optimizer).__name__ == "LBFGS":
             raise InputError(
                 "an optimizer that needs a closure", value="LBFGS", allowed="one that steps without a closure"
@@ -60,6 +73,7 @@ class Recipe:
         self._factor = 1.0
         self._ticked = [s for s in schedulers if not isinstance(s, ReduceLROnPlateau)]
         self._ticks = 0
+        self._counts = [_count(scheduler) for scheduler in self._ticked]
         self._expected = self._rates()
         self._owned: list[Any] = []
         self._hooks: list[Any] = []
@@ -88,7 +102,14 @@ class Recipe:
         return self._factor
 
     def begin_pass(self) -> None:
-        """Begin a pass: between two passes the user may change the learning rate."""
+        """Begin a pass: between two passes the user may change the learning rate, but not step a scheduler that the
+        session steps. Raises: InputError if that happened."""
+        for scheduler, count in zip(self._ticked, self._counts, strict=True):
+            if _count(scheduler) != count:
+                raise InputError(
+                    f"{type(scheduler).__name__} was stepped outside the session, which steps it as well",
+                    hint="remove scheduler.step() from the loop, or do not give it to wattune.capped",
+                )
         self._ticks, self._expected = 0, self._rates()
 
     def check(self) -> None:
@@ -141,6 +162,7 @@ class Recipe:
         """Resume from ``state_dict``, after the optimizer has loaded its own state."""
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
+        self._counts = [_count(scheduler) for scheduler in self._ticked]
         self._ticks, self._expected = state["ticks"], self._rates()
 
     def resume_pass(self, ticks: int) -> None:
@@ -157,6 +179,7 @@ class Recipe:
                     value=str(error),
                     hint=f"make it for one step per {self.batch_size} samples, or use scheduler_interval='epoch'",
                 ) from error
+        self._counts = [_count(scheduler) for scheduler in self._ticked]
 
     def _scale(self) -> None:
         if self._factor != 1.0 and not self._owned:
@@ -167,3 +190,9 @@ class Recipe:
 
     def _rates(self) -> list[float]:
         return [float(group.get("lr", 0.0)) for group in self._optimizer.param_groups]
+
+
+def _count(scheduler: Any) -> int | None:
+    """Steps of the scheduler so far; None if it does not count them."""
+    count = getattr(scheduler, "last_epoch", None)
+    return count if isinstance(count, int) else None

@@ -25,13 +25,25 @@ LATER = 64
 
 
 class SampleModel:
-    """Relative samples to target of a session's batch sizes, and their source."""
+    """Relative samples to target of a session's batch sizes, and their source.
 
-    def __init__(self, batch_size: int, batch_sizes: Sequence[int], *, keep: bool, curve: SampleEfficiency | None):
+    A step of a job with several ranks has the samples of all of them, while batch sizes are per rank.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        batch_sizes: Sequence[int],
+        *,
+        keep: bool,
+        curve: SampleEfficiency | None,
+        ranks: int = 1,
+    ):
         self.batch_size = batch_size
         self.batch_sizes = tuple(batch_sizes)
         self.curve = curve
         self.keep = keep
+        self.ranks = ranks
         self.norms = GradientNorms()
         self.scale: NoiseScale | None = None
         self._due = 16
@@ -52,18 +64,21 @@ class SampleModel:
         """Batch size -> mean of the relative samples, and standard deviation of their logarithm relative to the own."""
         if self.source == "the user's batch size":
             return {self.batch_size: (1.0, 0.0)}
+        own = self.batch_size * self.ranks
         if self.curve is not None:
-            return {size: _on_curve(self.curve, size, self.batch_size) for size in self.batch_sizes}
+            return {size: _on_curve(self.curve, size * self.ranks, own) for size in self.batch_sizes}
         scale, sd = (None, 0.0) if self.scale is None else self.scale
-        return relative_samples(self.batch_sizes, scale, sd, reference=self.batch_size)
+        known = relative_samples([size * self.ranks for size in self.batch_sizes], scale, sd, reference=own)
+        return {size // self.ranks: value for size, value in known.items()}
 
     def wants(self, step: int) -> bool:
         """True if the gradient norms of this step would add information."""
         return self._is_open and (self._pairs < FIRST or not step % LATER)
 
     def add(self, small: int, small_square: float, big: int, big_square: float) -> bool:
-        """Add squared norms of the mean gradient of two sizes. Returns: True if there is a new noise estimate."""
-        self.norms.add(small, small_square, big, big_square)
+        """Add squared norms of the mean gradient: over ``small`` samples of this rank, and over a step of ``big``
+        samples per rank. Returns: True if there is a new noise estimate."""
+        self.norms.add(small, small_square, big * self.ranks, big_square)
         self._pairs += 1
         self._due -= 1
         if self._due > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,13 +15,15 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from wattune.algorithms import memory_errors
-from wattune.cap import PowerCap
-from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop, SensorError, WattuneError
+from wattune.cap import Over, PowerCap
+from wattune.errors import InputError, OutOfDeviceMemory, OutputError, SafetyStop, SensorError, WattuneError
 from wattune.goal import TIME, Goal
 from wattune.online.batch_source import BatchSource
 from wattune.online.micro_batching import Batch
 from wattune.online.optimizer_step import OptimizerStepper
 from wattune.online.prefetch import Prefetcher
+from wattune.online.ranks.gradient_sync import GradientSync
+from wattune.online.ranks.meeting import Ranks
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
 from wattune.online.session_checkpoint import SessionCheckpoint, save_session
@@ -28,6 +31,7 @@ from wattune.online.session_record import explanation, session_record
 from wattune.online.session_run import SessionRun
 from wattune.online.user_loop import UserLoop
 from wattune.point import BatchShape, OperatingPoint
+from wattune.power.request_queue import queue_of
 from wattune.records import SessionRecord
 from wattune.records.session import SessionEnding
 
@@ -38,6 +42,7 @@ class SessionOptions:
 
     cap: PowerCap
     goal: Goal = TIME
+    over: Over | None = None
     seed: int = 0
     checkpoint: Path | None = None
     record: Path | None = None
@@ -50,7 +55,8 @@ class Session:
 
     ``batches`` gives one pass over the loader's data set, and ``backward`` replaces ``loss.backward()``,
     ``optimizer.step()`` and ``optimizer.zero_grad()``. Loops that fetch and step themselves bracket each optimizer
-    step with ``begin_step`` and ``end_step`` instead, and use the batch size and micro-batch size of ``row``.
+    step with ``begin_step`` and ``end_step`` instead, and use the batch size and micro-batch size of ``row``. In a job
+    of several ranks, all of them do so at the same place of their loops, and get the same rows.
     """
 
     def __init__(
@@ -62,6 +68,8 @@ class Session:
         batch_source: BatchSource | None,
         options: SessionOptions,
         *,
+        sync: GradientSync | None = None,
+        ranks: Ranks | None = None,
         scaler: torch.amp.GradScaler | None = None,
         before_step: Callable[[], None] | None = None,
         resumed: SessionCheckpoint | None = None,
@@ -73,6 +81,8 @@ class Session:
         self.scaler = scaler
         self.options = options
         self.batch_source = batch_source
+        self.ranks = ranks
+        """The other processes of the job, if there are any."""
         self.passes = 0
         """Number of complete passes over the data set."""
         self.record: SessionRecord | None = None
@@ -85,15 +95,19 @@ class Session:
             self._stepper = OptimizerStepper(
                 optimizer, recipe, sample_model, run.counter, scaler=scaler, before_step=before_step
             )
-            self.loop = UserLoop(run, Prefetcher(batch_source, run), self._stepper, recipe, sample_model)
+            sync = GradientSync(run.model, 1) if sync is None else sync
+            self.loop = UserLoop(run, Prefetcher(batch_source, run), self._stepper, recipe, sample_model, sync)
             self.loop.remembers = options.checkpoint is not None
         self._is_open = self._in_pass = False
+        self._agreed: BatchShape | None = None
         self._resumed = resumed
 
     # -------------------------------------------------------------------------------------------------------- context
 
     def __enter__(self) -> Self:
         self.run.on_row = lambda row: self.recipe.use(row.batch)
+        if (path := self.options.checkpoint) is not None:
+            self.run.on_pause = lambda: save_session(self, path)
         try:
             if self._resumed is not None:
                 self._resumed.load(self)
@@ -117,6 +131,7 @@ class Session:
         try:
             self.run.__exit__(kind, error, trace)  # the board first: the rest may fail
         finally:
+            lost = None if self.ranks is None else self.ranks.leave(error)
             self.recipe.close()
             if self._stepper is not None and self.loop is not None:
                 self._stepper.close()
@@ -128,6 +143,8 @@ class Session:
                     raise  # otherwise the first error is the one to show
             finally:
                 self._close_device()
+        if lost is not None:
+            raise lost from error
         if error is not None and self.loop is not None and self.loop.pending is not None:
             _explain_shortage(error, self.loop.pending.samples)
 
@@ -138,10 +155,22 @@ class Session:
     def _leave(self) -> None:
         if self.options.checkpoint is not None:
             save_session(self, self.options.checkpoint)
-        with suppress(SensorError):  # a session without any reading has no record
-            self.record = session_record(self)
+        self.record = self._new_record()
         if self.record is not None and self.options.record is not None:
-            self.record.save(self.options.record)
+            try:
+                self.record.save(self.options.record)
+            except OutputError as error:  # training is over, and what follows the session is to run
+                warnings.warn(f"the session's record is not saved, but in `session.record`: {error}", stacklevel=3)
+
+    def _new_record(self) -> SessionRecord | None:
+        with suppress(SensorError):  # a session without any reading has no record
+            return session_record(self)
+        return None
+
+    @property
+    def is_over(self) -> bool:
+        """True after the session's end."""
+        return self.run.steps > 0 and not self._is_open
 
     # ------------------------------------------------------------------------------------------------------- the loop
 
@@ -190,12 +219,39 @@ class Session:
         with self.run.evaluation():
             yield
 
+    def yield_to(self, queue: Any, *, within_s: float | None = None) -> None:
+        """Let the requests of an inference service on the same board go first, from the next micro-batch on.
+
+        Before each micro-batch, and before the update of the parameters, training waits until no request waits, for a
+        second at most. Loops that step themselves wait before each step. ``queue``: an object with ``qsize`` or
+        ``empty``, a callable that returns the number of requests that wait or run, or the port or URL of the service's
+        Prometheus metrics. ``within_s``: the most seconds that a micro-batch may take; longer ones are made smaller.
+
+        Raises: InputError.
+        """
+        if within_s is not None and self.loop is None:
+            raise InputError("within_s in a loop that steps itself", value=within_s, allowed="None")
+        self.run.yield_to(queue_of(queue), within_s)
+
+    def make_room(self) -> None:
+        """Let requests go first here: for loops of evaluation. Raises: SafetyStop, DeviceError."""
+        self._check_open()
+        self.run.make_room()
+
     # --------------------------------------------------------------------------------------- loops that step themselves
 
     @property
     def row(self) -> BatchShape:
-        """Batch size of the next optimizer step, and micro-batch size of its forward passes."""
-        return self.run.row
+        """Batch size of the next optimizer step, and micro-batch size of its forward passes.
+
+        In a job of several ranks it is the same on all of them, and stays until the step has ended; it may wait for
+        rank 0. Raises: SafetyStop, RankLost, DeviceError, all of them in such a job alone.
+        """
+        if self.ranks is None or self.loop is not None or not self._is_open:
+            return self.run.row
+        if self._agreed is None:
+            self._agreed = self.run.next_step().wanted
+        return self._agreed
 
     def begin_step(
         self, samples: int | None = None, row: BatchShape | None = None, *, key: Hashable = None, data: Any = None
@@ -205,15 +261,17 @@ class Session:
         ``row``: the row of the step, if not ``self.row`` (for batches that were fetched before it changed).
         """
         self._check_open()
-        row = self.run.row if row is None else row
+        row = self.row if row is None else row
         self.run.begin(row, row.batch if samples is None else samples, key, data)
 
     def end_step(self, *, stepped: bool = True) -> None:
         """End the step; ``stepped`` is False if gradient scaling skipped it. Raises: SafetyStop, DeviceError."""
+        self._agreed = None
         self.run.end(stepped=stepped)
 
     def drop_step(self) -> None:
         """Drop the step under way, which will not be completed."""
+        self._agreed = None
         self.run.drop()
 
     # ---------------------------------------------------------------------------------------------------------- state
@@ -225,8 +283,13 @@ class Session:
 
     @property
     def samples(self) -> int:
-        """Number of samples that were trained on."""
-        return self.run.samples
+        """Number of samples that were trained on, by all ranks."""
+        return self.run.samples * self.size
+
+    @property
+    def size(self) -> int:
+        """Number of ranks: 1 without other processes."""
+        return 1 if self.ranks is None else self.ranks.size
 
     def explain(self) -> str:
         """Explain the choice of the point, and what further measurements would save."""

@@ -9,7 +9,8 @@ import torch
 
 from wattune.algorithms import load_checkpoint, save_checkpoint
 from wattune.errors import InputError, RecordError
-from wattune.online.session_run import run_state
+from wattune.online.session_run import SessionRun, run_state
+from wattune.point import BatchShape
 
 if TYPE_CHECKING:
     from wattune.online.session import Session
@@ -21,18 +22,25 @@ def save_session(session: Session, path: Path) -> None:
     Raises: OutputError; InputError for an optimizer or a scheduler whose state cannot be written.
     """
     batch_source, run = session.batch_source, session.run
+    own = {
+        "random": [] if session.loop is None else session.loop.random,
+        "pass_random": [] if batch_source is None else batch_source.random,
+    }
+    order = {"order": 0 if session.loop is None else session.loop.order, "ranks": session.size, "steps": run.steps}
+    if session.ranks is not None and not session.ranks.is_leader:
+        save_checkpoint(own_file(path, session.ranks.rank), own, extra=order)
+        return
     state = {
         "module": run.model.state_dict(),
         "optimizer": session.optimizer.state_dict(),
         "scaler": None if session.scaler is None else session.scaler.state_dict(),
-        "random": [] if session.loop is None else session.loop.random,
-        "pass_random": [] if batch_source is None else batch_source.random,
+        **own,
     }
     extra = {
+        **order,
         "session": identity(session),
         "passes": session.passes,
         "position": 0 if session.loop is None else session.loop.position,
-        "order": 0 if session.loop is None else session.loop.order,
         "recipe": session.recipe.state_dict(),
         "knowledge": session.sample_model.state_dict(),
         "run": run.state_dict(),
@@ -47,6 +55,11 @@ def save_session(session: Session, path: Path) -> None:
         ) from error
 
 
+def own_file(path: Path, rank: int) -> Path:
+    """The file of a rank: the checkpoint itself for rank 0, and beside it the random state of each other one."""
+    return path if rank == 0 else path.with_name(f"{path.name}.rank{rank}")
+
+
 def identity(session: Session) -> dict[str, Any]:
     """Properties that a session must share with the one that it resumes."""
     run = session.run
@@ -54,15 +67,19 @@ def identity(session: Session) -> dict[str, Any]:
         "device": run.device.name,
         "model": type(run.model).__name__,
         "optimizer": type(session.optimizer).__name__,
-        "batch_size": session.recipe.batch_size,
+        "batch_size": session.recipe.batch_size * session.size,
         "keep_recipe": session.recipe.keep,
+        "changing_cap": True if isinstance(run, SessionRun) and run.follower is not None else None,
     }
 
 
 class SessionCheckpoint:
-    """A checkpoint of an earlier session, to resume from. Raises: RecordError if it cannot be read."""
+    """A checkpoint of an earlier session, to resume from, with the random state in ``own``, this rank's file.
 
-    def __init__(self, path: Path):
+    Raises: RecordError if it cannot be read.
+    """
+
+    def __init__(self, path: Path, own: Path):
         self._path = path
         self.state, self.extra = load_checkpoint(path)
         try:
@@ -72,12 +89,31 @@ class SessionCheckpoint:
                 f"{path} is not a checkpoint of a session", hint="give a checkpoint written by a session"
             ) from None
 
+        self.ranks: int = self.extra.get("ranks", 1)
+        self.steps: int = self.run["steps"]
+        self._random = {name: self.state[name] for name in ("random", "pass_random")}
+        self._order: int | None = self.extra["order"]
+        if own != path:
+            state, extra = load_checkpoint(own) if own.exists() else ({}, {})
+            is_same = (extra.get("ranks"), extra.get("steps")) == (self.ranks, self.steps)
+            self._random, self._order = (state, extra["order"]) if is_same else ({}, None)
+
+    @property
+    def shape(self) -> BatchShape | None:
+        """The shape that a session under a cap that changes had chosen; None for another session."""
+        shape = self.run["explorer"]["search"].get("shape")
+        return None if shape is None else BatchShape(*shape)
+
     def load(self, session: Session) -> None:
         """Restore model, optimizer, schedule and search.
 
         Raises: RecordError if the checkpoint is of a different session.
         """
         here, there = identity(session), self.extra["session"]
+        leads = session.ranks is None or session.ranks.is_leader
+        is_same_job = self.ranks == session.size
+        if not (leads and is_same_job):
+            del here["device"]
         differences = [
             f"{name} ({there.get(name)}, not {here[name]})" for name in here if there.get(name) != here[name]
         ]
@@ -98,15 +134,23 @@ class SessionCheckpoint:
             ) from error
         session.passes = self.extra["passes"]
         if session.loop is not None:
-            session.loop.position = self.extra["position"]
-        session.sample_model.load_state_dict(self.extra["knowledge"])
-        session.run.load_state_dict(self.run)
+            session.loop.position = self.extra["position"] * self.ranks // session.size
+        session.run.samples, session.run.steps = self.run["samples"] * self.ranks // session.size, self.steps
+        if leads:
+            session.sample_model.load_state_dict(self.extra["knowledge"])
+        if leads and is_same_job:
+            session.run.load_state_dict(self.run)
+        elif leads:
+            before = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
+            session.run.note(f"the checkpoint is of {before}, so the search, time and energy start over")
 
     def start(self, session: Session) -> None:
         """Resume the interrupted pass at its position, in its order."""
         assert session.batch_source is not None
         assert session.loop is not None
-        random = self.state["random"]
+        random, before_pass = self._random.get("random"), self._random.get("pass_random")
+        if self.ranks != session.size:
+            before_pass = self._order = None  # another part of the data set
         if random:
             torch.set_rng_state(random[0])
             if session.run.on_cuda and len(random) > 1:
@@ -116,5 +160,5 @@ class SessionCheckpoint:
             session.batch_source.start()
             return
         session.recipe.resume_pass(self.extra["recipe"]["ticks"])
-        session.loop.order = order = self.extra["order"]
-        session.batch_source.start(skip=session.loop.position, random=self.state["pass_random"], order=order)
+        session.loop.order = self._order or 0
+        session.batch_source.start(skip=session.loop.position, random=before_pass or None, order=self._order)

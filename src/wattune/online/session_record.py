@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wattune.cap import Over
 from wattune.planning import front_of
 from wattune.records import (
     FrontPoint,
@@ -23,6 +24,12 @@ SOURCES = {
     "prior": "a prior over past workloads, without an efficiency curve",
     "prior and noise scale": "a prior over past workloads and the gradient noise of this run",
     "the user's batch size": "not needed, since the batch size is fixed",
+}
+
+OVER_IN_WORDS: dict[Over, str] = {
+    "device": "each device",
+    "node": "the devices of each computer",
+    "job": "all devices",
 }
 
 
@@ -52,7 +59,9 @@ def session_record(session: Session) -> SessionRecord:
         worth_of_probing=explorer.search.worth() if explorer.cells else None,
         point=explorer.wanted if not explorer.probing else None,
         changes=tuple(PointChange(**change) for change in run.changes),
-        samples=run.samples,
+        samples=session.samples,
+        ranks=session.size,
+        over=options.over,
         steps=run.steps,
         passes=session.passes,
         time_s=figures.time_s,
@@ -70,8 +79,11 @@ def session_record(session: Session) -> SessionRecord:
         board_events=run.capped.monitor.events,
         ended=session.ended,
         reason=session.reason,
+        cap_intervals=() if run.follower is None else run.follower.intervals,
+        paused_s=None if run.follower is None else run.follower.paused_s,
         exact=None if run.capped.truth is None else run.capped.truth.figures(),
-        notes=tuple(run.notes),
+        notes=(*run.notes, *_room_notes(session)),
+        **({} if run.room is None else run.room.fields()),
         provenance=provenance(device.kind, device=device.name, seed=options.seed),
     )
 
@@ -89,26 +101,37 @@ def _table(session: Session) -> ProfileTable | None:
         sensor_rail=device.sensor.rail,
         supply=device.supply,
         strategy="session",
-        notes=("measured by training steps, while the model trained",),
+        notes=("measured by training steps, while the model trained", *_room_notes(session)),
         provenance=provenance(device.kind, device=device.name),
     )
 
 
 def explanation(session: Session) -> str:
     """The choice of the point, its reasons, and the value of further measurements, as lines of text."""
-    run, sample_model, recipe = session.run, session.sample_model, session.recipe
+    run, sample_model, recipe, options = session.run, session.sample_model, session.recipe, session.options
     explorer, device = run.explorer, run.device
     cap = "no cap" if run.limit.limit_w is None else f"a cap of {run.limit.limit_w:.4g} W"
-    lines = [f"{device.name} under {cap}, {run.samples} samples in {run.steps} steps."]
+    if run.follower is not None:
+        cap = f"a cap that changes, with pauses of {run.follower.paused_s:.4g} s"
+    if session.size > 1:
+        cap = f"{cap} for {OVER_IN_WORDS[options.over or 'device']}"
+    of_ranks = "" if session.size == 1 else f" of {session.size} ranks"
+    lines = [f"{device.name} under {cap}, {session.samples} samples in {run.steps} steps{of_ranks}."]
     figures = run.capped.meter.figures() if run.capped.limiter.has_read else None
     if figures is not None and figures.readings_above_cap:
         above = f"{figures.readings_above_cap} of {figures.readings} readings exceeded it"
         lines.append(f"{above}, the highest was {figures.power_peak_w:.4g} W.")
-    wanted = explorer.wanted
-    if explorer.probing:
-        lines.append(f"Measuring {wanted} by training there; {len(explorer.cells)} points are measured.")
+    wanted, points = explorer.wanted, len(explorer.cells)
+    if explorer.probing and session.is_over:
+        lines.append(
+            f"Training ended before the search did, with {points} points measured in "
+            f"{run.capped.meter.elapsed_s:.3g} s: a longer run settles on a point."
+        )
+    elif explorer.probing:
+        lines.append(f"Measuring {wanted} by training there; {points} points are measured.")
     else:
-        lines.append(f"Training at {wanted}, chosen from {len(explorer.cells)} measured points.")
+        verb = "Trained" if session.is_over else "Training"
+        lines.append(f"{verb} at {wanted}, chosen from {points} measured points.")
         cell = explorer.cells.get(explorer.wanted)
         if cell is not None and cell.step_s is not None:
             lines.append(
@@ -122,12 +145,18 @@ def explanation(session: Session) -> str:
     search = explorer.search
     if search.reason:
         lines.append(f"Probing ended: {search.reason}.")
-    lines.append(f"Measuring more points would save at most {100 * search.worth():.1f} % of the remaining time.")
-    if sample_model.source.startswith("prior"):
+    if points and not session.is_over:  # without any, it is not known
+        lines.append(f"Measuring more points would save at most {100 * search.worth():.1f} % of the remaining time.")
+    if points and sample_model.source.startswith("prior"):
         saved = f"{100 * search.worth_of_curve():.1f} % of the remaining time"
         lines.append(f"Estimating the samples to target (wattune estimate) is expected to save {saved}.")
-    lines += [*run.times.advice(session.options.loader, on_gpu=run.on_cuda), *run.notes]
+    lines += [*run.times.advice(options.loader, on_gpu=run.on_cuda), *run.notes, *_room_notes(session)]
     return "\n".join(lines)
+
+
+def _room_notes(session: Session) -> tuple[str, ...]:
+    room = session.run.room
+    return () if room is None or room.note is None else (room.note,)
 
 
 def _front(session: Session) -> tuple[FrontPoint, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,17 +13,23 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from wattune.cap import SensorLimit
+from wattune.cap_trace import MovingCap
 from wattune.devices import Device
-from wattune.errors import InputError, OutOfDeviceMemory
+from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop
 from wattune.online.explorer import Explorer
 from wattune.online.fit_check import FitCheck
+from wattune.online.loop_run import LoopRun, NextStep
 from wattune.online.measurement_window import SensorReadings
-from wattune.online.micro_batching import can_split
+from wattune.online.ranks.leading import Leading
+from wattune.online.request_room import RequestRoom
+from wattune.online.session_follower import SessionFollower
+from wattune.online.setting_ladder import SettingLadder
 from wattune.online.step_counter import StepWorkCounter
-from wattune.online.step_timing import StepTimes, Sync
+from wattune.online.step_timing import Sync
 from wattune.point import BatchShape, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.power.monitor import LOOK_EVERY_S
+from wattune.power.request_queue import RequestQueue
 from wattune.records import PointRecord
 from wattune.search.search import Search
 
@@ -30,11 +37,14 @@ CHECK_EVERY_S = 0.1
 """Shortest time between two checks, at the begin of steps, that the run is below its limit and the sensor responds."""
 
 
-class SessionRun:
+class SessionRun(LoopRun):
     """A context in which ``begin`` and ``end`` bracket the steps of a loop, at the points that a search chooses.
 
     The device is at its safest setting when the context begins, and afterwards as it was before. ``search`` makes the
-    search that chooses the points, without the rows that it is given; ``start`` is the user's own row.
+    search that chooses the points, without the rows that it is given; ``start`` is the user's own row. ``cap``: one
+    that changes; ``limit`` is then that of the highest, ``search`` makes a ``SettingLadder`` for ``start``, and steps
+    begin only while the cap lets them (``CapFollower.hold``). ``leading``: this rank chooses for others as well.
+    ``tries_sizes``: False for a model that cannot run on this rank alone, so that no trial says what fits.
 
     Raises: InputError for a temperature limit that the device cannot be held below, and for several knobs.
     """
@@ -46,32 +56,32 @@ class SessionRun:
         device: Device,
         model: nn.Module,
         optimizer: Optimizer | None,
-        search: Callable[[set[BatchShape]], Search],
+        search: Callable[[set[BatchShape]], Search | SettingLadder],
         start: BatchShape,
         limit: SensorLimit,
+        *,
+        cap: MovingCap | None = None,
+        leading: Leading | None = None,
+        tries_sizes: bool = True,
     ):
         device.only_knob("a session", hint="profile with --strategy full and train at the plan")
-        self.device, self.model, self.limit = device, model, limit
-        self.samples = self.steps = 0
+        super().__init__(model)
+        self.device, self.limit = device, limit
         self.changes: list[dict[str, Any]] = []
         """Points of training in their order, as JSON values of ``PointChange``."""
-        self.notes: dict[str, None] = {}
-        """Notes for the user, each of them once."""
-        self.checked = False
-        """True once ``check_parts`` has seen a batch."""
-        self.can_split = True
-        self.on_row: Callable[[BatchShape], None] = lambda row: None
-        """Called with the row of the next steps whenever the row or the setting has changed."""
-        self.times = StepTimes()
         self.counter = StepWorkCounter(model, optimizer, counts=not device.executes_steps)
         self.fit_check = FitCheck(device, model, start.micro, optimizer)
-        self.on_cuda = next(model.parameters()).device.type == "cuda"
+        self.compares_gradients = tries_sizes
+        self._leading, self._step_s = leading, 0.0
         self._readings = SensorReadings()
-        self.capped = CappedRun(device, limit, device.safest, on_reading=self._readings.add)
+        first = limit if cap is None else replace(limit, limit_w=None)  # the follower finds its own
+        self.capped = CappedRun(device, first, device.safest, on_reading=self._readings.add)
+        self.follower = None if cap is None else SessionFollower(self.capped, cap, limit, self._readings)
+        self.room: RequestRoom | None = None
+        """Room for the requests of an inference service, if there is one."""
         self._search, self._start = search, start
         self._stack = ExitStack()
         self._step: Any = None
-        self._has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
         self._sync = Sync() if self.on_cuda else None
         self._kind: Any = None
         self._idle_since_s: float | None = None
@@ -82,7 +92,7 @@ class SessionRun:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            for observer in (self.counter, self.fit_check):
+            for observer in (self.counter, self.fit_check) if self.compares_gradients else (self.counter,):
                 stack.callback(observer.close)
                 observer.open()
             capped, state = stack.enter_context(self.capped), self._state
@@ -100,16 +110,76 @@ class SessionRun:
                 self.changes, self.notes = list(state["changes"]), dict.fromkeys(state["notes"])
                 self.times.load_state_dict(state["times"])
                 self.explorer.load_state_dict(state["explorer"])
+            if self.follower is not None:
+                self.follower.explorer = self.explorer
+                self.follower.begin_after(state)
+            self._load_room()
             capped.start(state, keep_setting=True)
             self.explorer.choose()
+            if self._leading is not None:
+                self._leading.on_rebalance = self.explorer.measure_again
+                self._leading.on_reference = lambda: self.explorer.start_over(self._search(set()))
+                stack.callback(self._leading.close)
+                self._leading.open()
+            if self.follower is not None:
+                stack.enter_context(self.follower)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.drop()
-        self._stack.__exit__(kind, error, trace)
+        try:
+            self._stack.__exit__(kind, error, trace)
+        finally:
+            if self.room is not None:
+                self.room.beside.close()
+
+    # ------------------------------------------------------------------------------------------------------- requests
+
+    def yield_to(self, queue: RequestQueue, within_s: float | None) -> None:
+        """Let the requests of this queue go first from now on. Raises: InputError."""
+        if self._leading is not None:
+            raise InputError("requests of an inference service", value="a job of several ranks", allowed="one process")
+        self.room = RequestRoom(self.capped, queue, within_s)
+        self._load_room()
+
+    def make_room(self) -> None:
+        """Let requests go first; the passes so far are done then. Raises: SafetyStop, DeviceError."""
+        if self.room is None:
+            return
+        if self.on_cuda:
+            torch.cuda.synchronize()  # passes are only queued until then
+        if self.room.make():
+            self.explorer.begin_evaluation()  # its power is not that of training either
+
+    def room_within_step(self) -> None:
+        """The same between two passes of a step, on a device that executes them; others do it as time passes."""
+        if self.device.executes_steps:
+            self.make_room()
+
+    def micro_of(self, row: BatchShape) -> int:
+        """Samples of a forward pass of this row: fewer, if requests cannot wait for as long as they take."""
+        return row.micro if self.room is None or not self.can_split else self.room.micro(row.micro)
+
+    def _load_room(self) -> None:
+        if self.room is not None and self._state is not None and (state := self._state.get("beside")) is not None:
+            self.room.beside.load_state_dict(state)
 
     # ---------------------------------------------------------------------------------------------------------- steps
+
+    def next_step(self) -> NextStep:
+        """The step that the explorer wants next; with other ranks, the one that all of them take."""
+        return self._wanted() if self._leading is None else self._leading.next_step(self._wanted, self._step_s)
+
+    def _wanted(self) -> NextStep:
+        explorer = self.explorer
+        steps = explorer.steps_left() if explorer.probing else 0
+        return NextStep(explorer.wanted.shape, explorer.current.shape, explorer.probing, steps, explorer.is_measuring)
+
+    @property
+    def is_measuring(self) -> bool:
+        """True while steps are timed for a probe."""
+        return self.explorer.is_measuring
 
     @property
     def row(self) -> BatchShape:
@@ -122,21 +192,33 @@ class SessionRun:
         ``key``: steps with equal keys, rows and samples do the same operations. ``data``: the inputs in the device's
         memory. Raises: SafetyStop, DeviceError.
         """
+        self.make_room()
+        if self.follower is not None:
+            self.follower.hold_step(self.on_pause)
         now_s = self.device.now_s()
         if now_s >= self._check_s:
             self._check_s = now_s + CHECK_EVERY_S
-            self.capped.check()
-        self.explorer.begin(row, 0.0 if self._idle_since_s is None else now_s - self._idle_since_s)
+            self._check()
+        idle_s = 0.0 if self._idle_since_s is None else now_s - self._idle_since_s
+        if self.follower is None:
+            self.explorer.begin(row, idle_s)
+        else:
+            self.follower.begin_step(row, idle_s)
         kind = row, samples, len(self.changes)
         if kind != self._kind or self.explorer.probing:
             self._use(*kind)
         self._row, self._samples, self._is_whole = row, samples, True
+        self._micro = self.micro_of(row)
+        if self.room is not None:
+            self.room.waited_s = 0.0
         if self.counter.counts:
             self.counter.begin((row, samples, key), data)
         if self.device.executes_steps:
             self._step = self.device.step(self._work)
             self._step.__enter__()
         self._begun_s, self._copied_s = self.device.now_s(), self.times.copying_s
+        if self._leading is not None:
+            self._leading.begin()
 
     def end(self, *, stepped: bool = True, usual: bool = True) -> None:
         """End the step; ``stepped``: the optimizer changed the parameters; ``usual``: its time is representative.
@@ -144,14 +226,16 @@ class SessionRun:
         Raises: SafetyStop, OutOfDeviceMemory, DeviceError.
         """
         device, row, samples = self.device, self._row, self._samples
+        if self._leading is not None:
+            self._leading.end()
         is_timed = self._sync is None or self._sync.end(always=self.explorer.probing)
         if device.executes_steps:
             step, self._step = self._step, None
             step.__exit__(None, None, None)
         else:
-            work = self.counter.end(samples, min(samples, row.micro), keep=stepped)
+            work = self.counter.end(samples, min(samples, self._micro), keep=stepped)
             try:
-                with device.step(work):
+                with nullcontext() if self.room is None else device.breaks(self.make_room), device.step(work):
                     pass
             except OutOfDeviceMemory as error:  # the step ran on this computer all the same, and its samples count
                 if row == self._start:
@@ -160,16 +244,31 @@ class SessionRun:
                 self.explorer.leave_out(row)
         self._idle_since_s = now_s = device.now_s()
         seconds = now_s - self._begun_s - (self.times.copying_s - self._copied_s)
+        if self.room is not None:
+            seconds -= self.room.waited_s
+            self.room.learn(min(samples, self._micro), seconds / -(-samples // self._micro))
         self.samples += samples
         self.steps += 1
+        self._step_s = seconds
         self.times.step(max(0.0, seconds), ordinary=not self.explorer.probing)
         if now_s >= self._look_s:
             self._look_s = now_s + LOOK_EVERY_S
             self.capped.monitor.look(self.capped.meter.elapsed_s)
         counts = stepped and usual and is_timed and self._is_whole and samples == row.batch
-        self.explorer.end(row, seconds if counts else None, now_s)
+        if self.follower is not None:
+            self.follower.step_s = seconds
+        if self.follower is None or not self.follower.was_moved:
+            self.explorer.end(row, seconds if counts else None, now_s)
         if self.counter.counts:  # on real time the next step begins at once, and with the same check
+            self._check()
+
+    def _check(self) -> None:
+        try:
             self.capped.check()
+        except SafetyStop as stop:
+            if self._leading is None:
+                raise
+            self._leading.stop = stop  # raised on all ranks at the same step
 
     def drop(self) -> None:
         """Drop the step under way, if there is one: its samples do not count."""
@@ -185,7 +284,18 @@ class SessionRun:
         A simulated board takes the time of the operations inside. A replayed profile has training steps only, so that
         an evaluation takes no time there. Raises: SafetyStop, DeviceError.
         """
-        self.capped.check()
+        with self.follower.evaluation() if self.follower is not None else nullcontext():
+            with self._evaluated():
+                yield
+        if self.explorer.mixes_evaluations:
+            self.note(
+                "evaluations come more often than the power sensor needs to show training alone "
+                f"({self.device.sensor.settle_s:.2g} s): points are measured with the evaluations in between"
+            )
+
+    @contextmanager
+    def _evaluated(self) -> Iterator[None]:
+        self._check()
         self._is_whole = False  # the step under way, if there is one
         self.explorer.begin_evaluation()
         self.capped.limiter.begin_evaluation()
@@ -201,34 +311,9 @@ class SessionRun:
                 torch.cuda.synchronize()
         finally:
             self.capped.limiter.end_evaluation()
-        self.capped.check()
-        if self.explorer.mixes_evaluations:
-            self.note(
-                "evaluations come more often than the power sensor needs to show training alone "
-                f"({self.device.sensor.settle_s:.2g} s): points are measured with the evaluations in between"
-            )
+        self._check()
 
     # ------------------------------------------------------------------------------------------------- what is possible
-
-    @property
-    def may_halve(self) -> bool:
-        """True if a batch may run in two halves to compare their gradients: BatchNorm would change its statistics."""
-        return self.can_split and not self._has_norm
-
-    def check_parts(self, data: Any, samples: int, row: BatchShape) -> None:
-        """Check that a batch can be split as this row needs it. Raises: InputError if it has to be, but cannot."""
-        kind = type(data).__name__
-        if not self.checked:
-            self.checked = True
-            self.can_split = can_split(data, samples)
-            if not self.can_split:
-                self.note(f"batches of type {kind} cannot be split, so they are trained on whole")
-        if not self.can_split and samples > row.micro:
-            raise InputError(
-                "batches of this type cannot be split into micro-batches",
-                value=kind,
-                hint="let collate_fn return tensors or lists with one entry per sample, in tuples or dictionaries",
-            )
 
     def fits(self, row: BatchShape) -> bool:
         """Check whether steps of this row can be trained, by a trial at the safest setting if that is not known.
@@ -237,7 +322,7 @@ class SessionRun:
         """
         if not self.can_split and row.micro < row.batch:
             return False
-        if self.limit.limit_w is not None and not self.fit_check.is_known(row):
+        if (self.limit.limit_w is not None or self.follower is not None) and not self.fit_check.is_known(row):
             self.explorer.to_safest()
         fits = self.fit_check.fits(row, self.counter)
         for size, reason in self.fit_check.failures.items():
@@ -250,10 +335,6 @@ class SessionRun:
         """Set the relative samples (see ``SampleModel.relative``), which may make another probe worth its time."""
         self.explorer.search.relative(known)
         self.explorer.choose_again()
-
-    def note(self, text: str) -> None:
-        """Add a note for the user."""
-        self.notes[text] = None
 
     def _use(self, row: BatchShape, samples: int, changes: int) -> None:
         """Prepare for steps of a new kind; steps of the same kind skip this unless a point is being probed."""
@@ -280,6 +361,8 @@ class SessionRun:
             "notes": list(self.notes),
             "explorer": self.explorer.state_dict(),
             "times": self.times.state_dict(),
+            "cap": None if self.follower is None else self.follower.state_dict(),
+            "beside": None if self.room is None else self.room.beside.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -11,12 +11,13 @@ from torch import Tensor
 from wattune.errors import InputError
 from wattune.online.batch_source import Fetched
 from wattune.online.interrupts import Shield
+from wattune.online.loop_run import LoopRun
 from wattune.online.micro_batching import Batch, even, moved, shapes, split
 from wattune.online.optimizer_step import OptimizerStepper
 from wattune.online.prefetch import Prefetcher
+from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
-from wattune.online.session_run import SessionRun
 from wattune.point import BatchShape
 
 
@@ -29,7 +30,13 @@ class UserLoop:
     """
 
     def __init__(
-        self, run: SessionRun, fetcher: Prefetcher, stepper: OptimizerStepper, recipe: Recipe, sample_model: SampleModel
+        self,
+        run: LoopRun,
+        fetcher: Prefetcher,
+        stepper: OptimizerStepper,
+        recipe: Recipe,
+        sample_model: SampleModel,
+        sync: GradientSync,
     ):
         self.position = 0
         self.pending: Batch | None = None
@@ -41,6 +48,7 @@ class UserLoop:
         self._stepper = stepper
         self._recipe = recipe
         self._sample_model = sample_model
+        self._sync = sync
         device = next(run.model.parameters()).device
         self._device = None if device.type == "cpu" else device
         self.order = 0
@@ -73,6 +81,7 @@ class UserLoop:
         self.pending = None
         if not batch.last:
             return
+        self._run.room_within_step()
         self.shield.hold()  # checkpoints are of complete steps
         try:
             stepped = self._stepper.step(self._samples)
@@ -94,14 +103,14 @@ class UserLoop:
         data, samples, _, self._drawn = fetched
         run, row = self._run, self._fetcher.row(fetched)
         self._recipe.check()
-        sizes = even(samples, row.micro)
+        sizes = even(samples, run.micro_of(row))
         if len(sizes) > 1 or not run.checked:
             run.check_parts(data, samples, row)
-        self._norms = self._sample_model.wants(run.steps) and not run.explorer.is_measuring
+        self._norms = run.compares_gradients and self._sample_model.wants(run.steps) and not run.is_measuring
         half = -(-samples // 2)
         if self._norms and len(sizes) == 1 < samples and half in run.fit_check.known and run.may_halve:
             sizes = even(samples, half)
-        self._is_usual = not self._norms or len(sizes) == len(even(samples, row.micro))
+        self._is_usual = not self._norms or len(sizes) == len(even(samples, run.micro_of(row)))
         parts = split(data, samples, sizes) if len(sizes) > 1 else (data,)
         self._stepper.begin()
         self._samples = samples
@@ -110,10 +119,13 @@ class UserLoop:
             self._recipe.use(max(samples, min(row.batch, self._recipe.batch_size)))
         last = len(parts) - 1
         for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+            if index:
+                run.room_within_step()
             batch = Batch(self._placed(part), size, last=index == last, share=size / samples)
             self.pending = batch
             run.fit_check.samples = size
-            yield batch
+            with self._sync.micro_batch(last=batch.last):
+                yield batch
             if self.pending is not None:
                 raise InputError(
                     "session.backward(loss) was not called for a batch", hint="call it once for each batch"

@@ -1,0 +1,1 @@
+"""Several devices under one budget: real data-parallel jobs over gloo, on simulated boards."""

@@ -1,0 +1,22 @@
+"""`python -m benchmarks ranks [division|killed|overhead ...]`: all three without a name; or `recorded FOLDER`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.ranks import division, killed, overhead, recorded
+from wattune.errors import InputError
+
+PARTS = {"division": division.main, "killed": killed.main, "overhead": overhead.main}
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Run the named parts. Raises: InputError."""
+    if len(arguments) == 2 and arguments[0] == "recorded":
+        recorded.main(arguments[1])
+        return
+    for name in arguments:
+        if name not in PARTS:
+            raise InputError("part of the benchmark", value=name, allowed=f"{', '.join(PARTS)}, or recorded FOLDER")
+    for name in arguments or PARTS:
+        PARTS[name]()

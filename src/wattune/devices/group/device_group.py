@@ -1,0 +1,233 @@
+"""A group of devices as one device: the part that virtual and real time have in common."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from wattune.cap import SensorLimit
+from wattune.devices.base import Conditions, Device, Sensor
+from wattune.devices.group import parts
+from wattune.devices.group.balance import Balance
+from wattune.errors import DeviceError, InputError
+from wattune.point import Knobs
+from wattune.records import BoardEvent, StepWork
+
+
+class DeviceGroup(Device):
+    """Devices that compute the same work in every step and wait for the slowest.
+
+    A setting of the group is one of its reference member's, at first the first one; the other members follow at the
+    settings that make them as fast as that (``Balance``). Members of the same pool share one cap: a cap is compared
+    with the highest sum of a pool, energy is that of all members. ``pools``: the pool of each member.
+    """
+
+    def __init__(self, members: Sequence[Device], pools: Sequence[int]):
+        self.members = tuple(members)
+        self.pools = tuple(pools)
+        self.name = parts.group_name(members)
+        self.mode = parts.texts([member.mode for member in members])
+        self.kind = parts.kind_of(members)
+        self.spec = ", ".join(member.spec for member in members)
+        self.trains_on = members[0].trains_on  # rank 0 runs in the process that has the group
+        self.shares_memory = any(member.shares_memory for member in members)
+        self.data_types = frozenset.intersection(*(member.data_types for member in members))
+        sizes_bytes = [member.memory_bytes for member in members if member.memory_bytes is not None]
+        self.memory_bytes = min(sizes_bytes, default=None)
+        self.problems = tuple(dict.fromkeys(problem for member in members for problem in member.problems))
+        self.supply = parts.combined_supply(members, pools)
+        sensors = [member.sensor for member in members]
+        self.sensor = parts.combined_sensor(sensors)
+        self._guarded_sensor = parts.guarded_sensor(sensors, pools)
+        self.balance = Balance([member.knobs[0] for member in members]) if members[0].knobs else None
+        self._table: dict[float, tuple[float, ...]] = {}
+        self._use_table()
+        self._changing = threading.RLock()
+        self._set: Knobs | None = None  # inside ``at``
+        self._changes = 0
+        self._begun: tuple[Hashable, int] | None = None  # the work of the step under way, and ``_changes`` then
+
+    # ---------------------------------------------------------------------------------------------------------- power
+
+    def guarded_w(self, power_w: float) -> float:
+        """The sum of the highest pool, of a result of ``power_w``; of any other number, that number."""
+        return power_w.highest_w if isinstance(power_w, parts.PoolReading) else power_w
+
+    @property
+    def guarded_sensor(self) -> Sensor:
+        """Properties of the reading of one pool."""
+        return self._guarded_sensor
+
+    @property
+    def is_per_device(self) -> bool:
+        """True if each member has a pool, and with it a cap, of its own."""
+        return len(set(self.pools)) == len(self.members)
+
+    def arm_guard(self, limit: SensorLimit) -> None:
+        """Arm each member's guard; with the temperature alone if members share a cap. Raises: DeviceError."""
+        if not self.is_per_device:
+            if limit.max_temp_c is None:
+                return
+            limit = replace(limit, limit_w=None)
+        for rank, member in enumerate(self.members):
+            with parts.named(rank, member):
+                member.arm_guard(limit)
+
+    # -------------------------------------------------------------------------------------------------------- balance
+
+    def computed(self, seconds: Sequence[float]) -> None:
+        """Learn each member's own computing time in the last step. Raises: InputError."""
+        if len(seconds) != len(self.members) or not all(0 < own_s < math.inf for own_s in seconds):
+            raise InputError(
+                "own computing times", value=list(seconds), allowed=f"{len(self.members)} positive numbers of seconds"
+            )
+        self.compute_s = tuple(seconds)
+        begun, settings = self._begun, [member.current() for member in self.members]
+        if self.balance is None or begun is None or begun[1] != self._changes:
+            return  # of two settings
+        values = [knobs.first for knobs in settings if knobs and knobs.first is not None]
+        if len(values) == len(self.members):
+            self.balance.observe(begun[0], values, seconds)
+
+    def rebalance(self) -> bool:
+        """Let the members follow the reference by the times that were observed. Raises: DeviceError."""
+        if self.balance is None:
+            return False
+        with self._changing:
+            before, self._table = self._table, self.balance.table(self._table)
+            knobs = self._set
+            if knobs is None or before[knobs[self.knobs[0].name]] == self._table[knobs[self.knobs[0].name]]:
+                return False
+            self._apply(knobs)
+            return True
+
+    def choose_reference(self) -> bool:
+        """Make the slowest member the reference. Raises: DeviceError inside ``at``."""
+        if self.balance is None or (slowest := self.balance.slowest()) == self.balance.reference:
+            return False
+        with self._changing:
+            self.balance.reference = slowest
+            self._use_table()
+            if self._set is not None:
+                self._apply(self.safest)
+        return True
+
+    def member_settings(self, knobs: Knobs) -> tuple[Knobs, ...]:
+        """Settings of all members at a setting of the group."""
+        if not self.knobs:
+            return tuple(Knobs() for _ in self.members)
+        values = self._table[knobs[self.knobs[0].name]]
+        return tuple(Knobs({member.knobs[0].name: value}) for member, value in zip(self.members, values, strict=True))
+
+    def _use_table(self) -> None:
+        if self.balance is not None:
+            self.knobs = self.members[self.balance.reference].knobs
+            self._table = self.balance.table()
+
+    def _begin_step(self, work: StepWork) -> None:
+        self._begun = (work.samples, work.micro_batch_size, work.flops), self._changes
+
+    # ------------------------------------------------------------------------------------------------------- settings
+
+    @property
+    def _reference(self) -> Device:
+        return self.members[0 if self.balance is None else self.balance.reference]
+
+    def current(self) -> Knobs | None:
+        """The setting of the reference member."""
+        return self._reference.current()
+
+    def clock_mhz(self) -> float | None:
+        """The clock of the reference member."""
+        return self._reference.clock_mhz()
+
+    def _apply(self, knobs: Knobs) -> None:
+        with self._changing:
+            self._changes += 1
+            settings = self.member_settings(knobs)
+            # Those that fall first, so that at no time all of them draw more than before or afterwards.
+            for rank in sorted(range(len(settings)), key=lambda rank: self._rises(rank, settings[rank])):
+                with parts.named(rank, self.members[rank]):
+                    self.members[rank]._apply(settings[rank])
+            self._set = knobs
+
+    def _rises(self, rank: int, knobs: Knobs) -> bool:
+        before, knob = self.members[rank].current(), self.members[rank].knobs[0]
+        if not before:
+            return False
+        return knob.by_power.index(knobs[knob.name]) > knob.by_power.index(before[knob.name])
+
+    def _snapshot(self) -> object:
+        return self._set, [member._snapshot() for member in self.members]
+
+    def _restore(self, snapshot: object) -> None:
+        assert isinstance(snapshot, tuple)
+        failures: list[DeviceError] = []
+        with self._changing:
+            self._set, snapshots = snapshot
+            self._changes += 1
+            for rank, (member, own) in enumerate(zip(self.members, snapshots, strict=True)):
+                try:
+                    with parts.named(rank, member):
+                        member._restore(own)
+                except DeviceError as error:
+                    failures.append(error)
+        parts.raise_all(failures)
+
+    # ------------------------------------------------------------------------------------------------------- the rest
+
+    def rails_w(self) -> dict[str, float]:
+        """The latest readings of the members' rails; those of the same name together."""
+        return parts.combined_rails(self.members)
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the members' software."""
+        return parts.combined_versions(self.members)
+
+    def conditions(self) -> Conditions:
+        """The hottest temperature, and what holds back any of the members."""
+        return parts.combined_conditions(self.members)
+
+    def events(self) -> tuple[BoardEvent, ...]:
+        """The members' events since the last call."""
+        return parts.combined_events(self.members, self.now_s())
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """State of all members and of their balance, as JSON values; None if a member has none."""
+        states = [member.state_dict() for member in self.members]
+        if any(state is None for state in states):
+            return None
+        return {"members": states, **self._balance_state()}
+
+    def _balance_state(self) -> dict[str, Any]:
+        if self.balance is None:
+            return {}
+        table = [[value, list(values)] for value, values in self._table.items()]
+        return {"balance": self.balance.state_dict(), "table": table}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state_dict``. Raises: InputError if it belongs to another group."""
+        states = state["members"]
+        if len(states) != len(self.members) or ("balance" in state) != (self.balance is not None):
+            raise InputError("the state belongs to another group than", value=self.name)
+        for rank, (member, own) in enumerate(zip(self.members, states, strict=True)):
+            with parts.named(rank, member):
+                member.load_state_dict(own)
+        if self.balance is not None:
+            self.balance.load_state_dict(state["balance"])
+            self.knobs = self._reference.knobs
+            self._table = {value: tuple(values) for value, values in state["table"]}
+
+    def close(self) -> None:
+        """Release all members. Raises: DeviceError, after doing as much as possible."""
+        failures: list[DeviceError] = []
+        for rank, member in enumerate(self.members):
+            try:
+                with parts.named(rank, member):
+                    member.close()
+            except DeviceError as error:
+                failures.append(error)
+        parts.raise_all(failures)

@@ -1,0 +1,156 @@
+"""The run behind a session, as its loop sees it: which batch comes next, and how steps begin and end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from torch import nn
+from typing_extensions import Self
+
+from wattune.devices import Device
+from wattune.errors import InputError
+from wattune.online.fit_check import FitCheck
+from wattune.online.micro_batching import can_split
+from wattune.online.step_counter import StepWorkCounter
+from wattune.online.step_timing import StepTimes
+from wattune.point import BatchShape
+
+
+class NextStep(NamedTuple):
+    """The step that comes next: its ``wanted`` row, and the ``current`` one, which batches may still have that were
+    fetched before. ``probing``: the row is to be measured, over about ``steps`` steps; ``measuring``: it has begun."""
+
+    wanted: BatchShape
+    current: BatchShape
+    probing: bool = False
+    steps: int = 0
+    measuring: bool = False
+
+
+class LoopRun(ABC):
+    """A context in which ``begin`` and ``end`` bracket the steps of a loop."""
+
+    device: Device
+    compares_gradients = True
+    """True if the gradients of parts of a step, which tell the gradient noise, are at hand and wanted."""
+    counter: StepWorkCounter
+    fit_check: FitCheck
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.samples = self.steps = 0
+        self.notes: dict[str, None] = {}
+        """Notes for the user, each of them once."""
+        self.checked = False
+        """True once ``check_parts`` has seen a batch."""
+        self.can_split = True
+        self.on_row: Callable[[BatchShape], None] = lambda row: None
+        """Called with the row of the next steps whenever the row or the setting has changed."""
+        self.on_pause: Callable[[], None] = lambda: None
+        """Called at the beginning of a pause under a cap that changes, before a step."""
+        self.times = StepTimes()
+        self.on_cuda = next(model.parameters()).device.type == "cuda"
+        self._has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
+
+    # ---------------------------------------------------------------------------------------------------------- steps
+
+    @abstractmethod
+    def next_step(self) -> NextStep:
+        """The next step; to be called once for each batch that is fetched. Raises: SafetyStop."""
+
+    @property
+    @abstractmethod
+    def row(self) -> BatchShape:
+        """The row that the next step should have."""
+
+    @abstractmethod
+    def begin(self, row: BatchShape, samples: int, key: Hashable = None, data: Any = None) -> None:
+        """Begin a step of ``samples`` samples in micro-batches of ``row``, before its first forward pass.
+
+        ``key``: steps with equal keys, rows and samples do the same operations. ``data``: the inputs in the device's
+        memory. Raises: SafetyStop, DeviceError.
+        """
+
+    @abstractmethod
+    def end(self, *, stepped: bool = True, usual: bool = True) -> None:
+        """End the step; ``stepped``: the optimizer changed the parameters; ``usual``: its time is representative.
+
+        Raises: SafetyStop, OutOfDeviceMemory, DeviceError.
+        """
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Drop the step under way, if there is one: its samples do not count."""
+
+    def make_room(self) -> None:  # noqa: B027 - most have no requests
+        """Let requests of an inference service go first, if there are any. Raises: SafetyStop, DeviceError."""
+
+    def room_within_step(self) -> None:  # noqa: B027 - most have no requests
+        """The same between two passes of a step."""
+
+    @abstractmethod
+    def evaluation(self) -> AbstractContextManager[None]:
+        """Context of an evaluation, also in the middle of a step: it stays below the cap.
+
+        Raises: SafetyStop, DeviceError.
+        """
+
+    @property
+    def is_measuring(self) -> bool:
+        """True while steps are timed for a probe."""
+        return False
+
+    @abstractmethod
+    def relative(self, known: dict[int, tuple[float, float]]) -> None:
+        """Set the relative samples (see ``SampleModel.relative``), which may make another probe worth its time."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """State to resume from, as JSON values."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from ``state_dict`` when the context is entered."""
+
+    # ------------------------------------------------------------------------------------------------- what is possible
+
+    @abstractmethod
+    def fits(self, row: BatchShape) -> bool:
+        """Check whether steps of this row can be trained. Raises: DeviceError."""
+
+    @property
+    def may_halve(self) -> bool:
+        """True if a batch may run in two halves to compare their gradients: BatchNorm would change its statistics."""
+        return self.can_split and not self._has_norm
+
+    def micro_of(self, row: BatchShape) -> int:
+        """Samples of a forward pass of this row."""
+        return row.micro
+
+    def check_parts(self, data: Any, samples: int, row: BatchShape) -> None:
+        """Check that a batch can be split as this row needs it. Raises: InputError if it has to be, but cannot."""
+        kind = type(data).__name__
+        if not self.checked:
+            self.checked = True
+            self.can_split = can_split(data, samples)
+            if not self.can_split:
+                self.note(f"batches of type {kind} cannot be split, so they are trained on whole")
+        if not self.can_split and samples > row.micro:
+            raise InputError(
+                "batches of this type cannot be split into micro-batches",
+                value=kind,
+                hint="let collate_fn return tensors or lists with one entry per sample, in tuples or dictionaries",
+            )
+
+    def note(self, text: str) -> None:
+        """Add a note for the user."""
+        self.notes[text] = None

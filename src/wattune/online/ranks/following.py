@@ -1,0 +1,159 @@
+"""A session's run on the ranks that follow the leader: the same steps, on a device that the leader controls."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from torch import nn
+from typing_extensions import Self
+
+from wattune.devices.remote import device_out_of_reach
+from wattune.errors import InputError, SafetyStop, WattuneError
+from wattune.online.fit_check import FitCheck
+from wattune.online.loop_run import LoopRun, NextStep
+from wattune.online.ranks.channel import Channel
+from wattune.online.ranks.compute_timer import ComputeTimer
+from wattune.online.ranks.meeting import JobRefused
+from wattune.online.ranks.remote_board import ServedBoard
+from wattune.online.session import Session
+from wattune.online.step_counter import StepWorkCounter
+from wattune.point import BatchShape, Knobs, OperatingPoint
+
+
+class FollowingRun(LoopRun):
+    """The run of a rank other than 0: each step is the one that rank 0 has chosen."""
+
+    def __init__(self, channel: Channel, model: nn.Module, start: BatchShape, *, name: str):
+        super().__init__(model)
+        self.device = device_out_of_reach(name)
+        self.channel = channel
+        self.counter = StepWorkCounter(model, None, counts=False)
+        self.fit_check = FitCheck(self.device, model, start.micro)  # never opened: rank 0 tries sizes for all
+        self._timer = ComputeTimer(model)
+        self._is_timed = False
+        self._board: ServedBoard | None = None
+        self._step = NextStep(start, start)
+        self._left = 0
+        self._kind: tuple[BatchShape, int] | None = None
+
+    compares_gradients = False
+
+    def __enter__(self) -> Self:
+        if self._is_timed:
+            self._timer.open()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._timer.close()
+        self._close_board(waits=error is None)
+
+    def _close_board(self, *, waits: bool) -> None:
+        board, self._board = self._board, None
+        if board is not None:
+            board.close(waits=waits)
+
+    def serve(self, spec: str, *, seed: int) -> None:
+        """Open this rank's device for rank 0, which hears if that fails."""
+        try:
+            self._board = ServedBoard(self.channel, spec, seed=seed)
+            self.channel.send({"board": self._board.describe()})
+        except WattuneError as error:
+            self.channel.send({"board": {"error": str(error)}})
+
+    def wait_until_ready(self) -> None:
+        """Wait for rank 0 to open the devices. Raises: JobRefused if it cannot; RankLost."""
+        message = self.channel.receive()
+        if "refused" in message:
+            self._close_board(waits=False)
+            raise JobRefused(message["refused"])
+        self._is_timed = message["timed"]
+
+    # ---------------------------------------------------------------------------------------------------------- steps
+
+    def next_step(self) -> NextStep:
+        """The step that rank 0 has chosen. Raises: SafetyStop; RankLost if rank 0 is gone."""
+        self._left -= 1
+        if self._left > 0:
+            return self._step
+        self.channel.check()
+        message = self.channel.receive()
+        if "stop" in message:
+            raise SafetyStop(message["stop"])
+        batch, micro, *current, probing, measuring = message["step"]
+        self._step = NextStep(BatchShape(batch, micro), BatchShape(*current), probing, measuring=measuring)
+        self._left = message["for"]
+        return self._step
+
+    @property
+    def row(self) -> BatchShape:
+        """The row that the next step should have."""
+        return self._step.wanted
+
+    def begin(self, row: BatchShape, samples: int, key: Hashable = None, data: Any = None) -> None:
+        """Begin a step."""
+        if (row, samples) != self._kind:
+            self._kind = row, samples
+            self.on_row(row)
+            self.fit_check.known.add(row.micro)
+        self._samples, self._begun_s = samples, self.device.now_s()
+        if self._is_timed:
+            self._timer.begin()
+
+    def end(self, *, stepped: bool = True, usual: bool = True) -> None:
+        """End the step."""
+        self.samples += self._samples
+        self.steps += 1
+        self.times.step(self.device.now_s() - self._begun_s, ordinary=True)
+        if self._is_timed and self._left <= 1 and (seconds := self._timer.end()) is not None:
+            self.channel.send({"computed_s": seconds})  # before the next agreement
+
+    def drop(self) -> None:
+        """Drop the step under way."""
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Context of an evaluation."""
+        yield
+
+    # ------------------------------------------------------------------------------------------------- what is possible
+
+    def fits(self, row: BatchShape) -> bool:
+        """True: rank 0 chooses only what fits."""
+        return True
+
+    def relative(self, known: dict[int, tuple[float, float]]) -> None:
+        """Nothing is chosen here."""
+
+    # ---------------------------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: rank 0 saves the run."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing: see ``SessionCheckpoint.load``."""
+
+
+class FollowingSession(Session):
+    """The session of a rank that follows rank 0, which alone has the record."""
+
+    def __init__(self, run: FollowingRun, *arguments: Any, **options: Any):
+        super().__init__(cast(Any, run), *arguments, **options)
+
+    @property
+    def point(self) -> OperatingPoint:
+        """The row of training at present; rank 0 alone knows the setting of the device."""
+        return OperatingPoint(self.run.row, Knobs())
+
+    def explain(self) -> str:
+        """Name the rank that can explain the choice."""
+        return f"rank 0 chooses the point of this rank, which has trained on {self.run.samples} samples"
+
+    def yield_to(self, queue: Any, *, within_s: float | None = None) -> None:
+        """Refuse. Raises: InputError."""
+        raise InputError("requests of an inference service", value="a job of several ranks", allowed="one process")
+
+    def _new_record(self) -> None:
+        return None

@@ -1,0 +1,57 @@
+"""Gradients of a data-parallel model: averaged over the ranks once per optimizer step, with its last micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from wattune.errors import InputError
+
+try:
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+except ImportError:  # torch without distributed training
+    FSDPModule = FullyShardedDataParallel = None  # type: ignore[assignment,misc]
+
+
+class GradientSync:
+    """A model's way to average gradients over the ranks. Raises: InputError for one that is not supported.
+
+    ``module`` is the model itself, inside what averages; ``is_sharded``: each rank has a part of each parameter.
+    """
+
+    def __init__(self, model: nn.Module, ranks: int):
+        if isinstance(model, nn.DataParallel):
+            raise InputError(
+                "nn.DataParallel has one process for all GPUs, whose batches are split without regard to their speed",
+                value=type(model).__name__,
+                allowed="DistributedDataParallel under torchrun, with one process for each GPU",
+            )
+        if FullyShardedDataParallel is not None and isinstance(model, FullyShardedDataParallel):
+            raise InputError("FullyShardedDataParallel is replaced in torch", allowed="fully_shard, or DDP")
+        is_ddp = isinstance(model, DistributedDataParallel)
+        self.is_sharded = FSDPModule is not None and isinstance(model, FSDPModule)
+        if ranks > 1 and not is_ddp and not self.is_sharded:
+            raise InputError(
+                f"the job has {ranks} processes, but the model does not average its gradients over them",
+                value=type(model).__name__,
+                allowed="DistributedDataParallel(model), or fully_shard(model)",
+                hint="tensor and pipeline parallelism are not supported",
+            )
+        self.module: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
+        self._ddp = model if isinstance(model, DistributedDataParallel) else None
+        self._fsdp = model if self.is_sharded else None
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """Context of one micro-batch's passes: the gradients stay local unless it is the ``last`` of its step."""
+        if self._fsdp is not None:
+            self._fsdp.set_requires_gradient_sync(last)  # type: ignore[operator]
+            yield
+        elif self._ddp is not None and not last:
+            with self._ddp.no_sync():
+                yield
+        else:
+            yield

@@ -1,0 +1,134 @@
+"""The leader's part in a session of several ranks: it says which step comes next, and all take the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from wattune.cap import Over
+from wattune.devices import Device
+from wattune.devices.group import open_group
+from wattune.errors import SafetyStop
+from wattune.online.loop_run import NextStep
+from wattune.online.ranks.channel import JOIN_WITHIN_S, LEADER, Channel
+from wattune.online.ranks.compute_timer import ComputeTimer
+from wattune.online.ranks.meeting import Ranks
+from wattune.online.ranks.remote_board import RemoteBoards
+
+AGREE_EVERY_S = 0.5
+"""Seconds of training after which the ranks hear again which steps come next, unless a point is being measured."""
+
+MOST_STEPS = 256
+"""Most steps from one such message to the next."""
+
+LOOKS = 4
+"""Looks at the times of all members after which the slowest of them is known."""
+
+
+class Leading:
+    """Decisions of one rank for all, applied at the same step.
+
+    Between two agreements the ranks take steps of one row without a word, while clocks may change at any time. A stop
+    for safety is raised at the next agreement, on all ranks: until then the device is at its safest setting.
+
+    ``device``: that of all ranks. If it is a group, its members follow each other's computing times; ``members``: the
+    group's member of each rank.
+    """
+
+    def __init__(self, channel: Channel, device: Device, members: list[int], model: nn.Module):
+        self.channel = channel
+        self.stop: SafetyStop | None = None
+        self.on_rebalance: Callable[[], None] = lambda: None
+        """Called after members of the group were set to other values."""
+        self.on_reference: Callable[[], None] = lambda: None
+        """Called after another member became the group's reference, so that its knobs are others."""
+        self._device = device
+        self._looks = 0
+        self._members = members
+        self._computed_s: dict[int, float] = {}
+        self._timer = ComputeTimer(model) if self.is_timed else None
+        self._agreed: NextStep
+        self._left = 0
+        channel.handle("computed_s", self._hear)
+
+    @property
+    def is_timed(self) -> bool:
+        """True if each rank has to say how long it computes: a simulated group knows that itself."""
+        return len(self._device.members) > 1 and self._device.executes_steps
+
+    def open(self) -> None:
+        """Begin to time this rank's steps, until ``close``."""
+        if self._timer is not None:
+            self._timer.open()
+
+    def close(self) -> None:
+        """Stop timing."""
+        if self._timer is not None:
+            self._timer.close()
+
+    def begin(self) -> None:
+        """Begin a step."""
+        if self._timer is not None:
+            self._timer.begin()
+
+    def end(self) -> None:
+        """End a step."""
+        if self._timer is not None and (seconds := self._timer.end()) is not None:
+            self._computed_s[LEADER] = seconds
+
+    def next_step(self, wanted: Callable[[], NextStep], step_s: float) -> NextStep:
+        """The step that all ranks take next; ``step_s``: seconds that one takes, 0 if that is not known.
+
+        Raises: SafetyStop, RankLost, DeviceError.
+        """
+        self._left -= 1
+        if self._left > 0:
+            return self._agreed
+        self.channel.check()
+        if self.stop is not None:
+            self.channel.send({"stop": str(self.stop)})
+            raise self.stop
+        self._rebalance()
+        step = wanted()._replace(steps=0)  # ranks fetch one batch at a time, as each has its own memory
+        is_settled = not step.probing and step.wanted == step.current and step_s > 0
+        self._left = max(1, min(MOST_STEPS, int(AGREE_EVERY_S / step_s))) if is_settled else 1
+        self._agreed = step
+        self.channel.send({"step": [*step.wanted, *step.current, step.probing, step.measuring], "for": self._left})
+        return step
+
+    def _rebalance(self) -> None:
+        device = self._device
+        if self.is_timed and len(self._computed_s) == len(self._members):
+            slowest_s = [0.0] * len(device.members)
+            for rank, member in enumerate(self._members):
+                slowest_s[member] = max(slowest_s[member], self._computed_s[rank])
+            self._computed_s.clear()
+            device.computed(slowest_s)
+        if not device.compute_s:
+            return
+        self._looks += 1
+        if self._looks == LOOKS and device.choose_reference():
+            self.on_reference()
+        if device.rebalance():
+            self.on_rebalance()
+
+    def _hear(self, rank: int, message: dict[str, Any]) -> None:
+        self._computed_s[rank] = message["computed_s"]
+
+
+def open_devices(ranks: Ranks, over: Over, seed: int) -> tuple[Device, list[int]]:
+    """The devices of all ranks as one, and each rank's place among them; ranks of one computer may share a device.
+
+    A rank on another computer opens its own (``ServedBoard``). Raises: InputError, DeviceError, UnknownName.
+    """
+    pools, boards = ranks.pools(over), RemoteBoards(ranks.channel)
+    devices: list[str | Device] = []
+    for rank, holder in enumerate(ranks.holders):
+        if holder == rank:
+            is_remote = ranks.serves_itself(rank)
+            devices.append(boards.open(rank, JOIN_WITHIN_S) if is_remote else ranks.spec(rank))
+    held = sorted(set(ranks.holders))
+    members = [held.index(holder) for holder in ranks.holders]
+    return open_group(devices, pools=[pools[holder] for holder in held], seed=seed), members

@@ -1,0 +1,413 @@
+"""A group of devices as one: the contract, and what a group adds to it."""
+
+import json
+from contextlib import ExitStack
+
+import pytest
+from tests.devices.contract import DeviceContract
+from tests.support.device_examples import FileDevice, make_table, make_work, quiet
+
+from wattune.cap import SensorLimit
+from wattune.devices import Fault, Meter, ReplayDevice, SimulatedDevice, builtin_board, open_device
+from wattune.devices.group import DeviceGroup, device_group, open_group
+from wattune.devices.replay import Noise
+from wattune.errors import InputError, OutOfDeviceMemory, SensorError
+from wattune.point import Knobs
+from wattune.records import Supply
+
+NANO, TX2, ORIN = "sim:jetson-nano", "sim:jetson-tx2-nx", "sim:jetson-orin-nano"
+
+
+class TestGroupOfOne(DeviceContract):
+    specs: tuple[str, ...] = (NANO,)
+    too_large = 4096
+    has_ground_truth = True
+    is_group = True
+
+    @pytest.fixture
+    def device(self):
+        return open_group(self.specs, seed=3)
+
+    @pytest.fixture
+    def another(self):
+        return open_group(self.specs, seed=4)
+
+
+class TestGroupOfThree(TestGroupOfOne):
+    specs = (NANO,) * 3
+
+
+class TestGroupOfDifferentBoards(TestGroupOfOne):
+    specs = (NANO, TX2, NANO)
+
+
+class TestGroupOfTables(DeviceContract):
+    too_large = 16
+    is_group = True
+
+    @pytest.fixture
+    def device(self):
+        return device_group([ReplayDevice(make_table(), Noise(seed=seed)) for seed in (3, 4)])
+
+    @pytest.fixture
+    def another(self):
+        return device_group([ReplayDevice(make_table(), Noise(seed=seed)) for seed in (5, 6)])
+
+    def test_only_a_replay_has_a_table(self, device):
+        assert device.recorded_profile() is None
+        assert device.replayed_table is None
+
+
+def hot(**changes):
+    """A board that throttles, leaks, and has faults."""
+    board = builtin_board("jetson-nano")
+    thermal = board.thermal.model_copy(update={"throttle_c": 36.0, "tau_s": 3.0, "poll_s": 0.3})
+    power = board.power.model_copy(update={"leakage_per_degree": 0.012})
+    faults = (
+        Fault(kind="slowdown", time_s=1.3, duration_s=2.0, gain=1.7),
+        Fault(kind="power", time_s=2.2, duration_s=1.0, gain=1.2),
+        Fault(kind="reading", time_s=4.0, duration_s=1.0, gain=1.1),
+    )
+    return board.model_copy(update={"thermal": thermal, "power": power, "fault": faults, **changes})
+
+
+def use(device):
+    """A use with everything that happens to a board; the figures of every instant at which it was looked at."""
+    seen = []
+
+    def look():
+        seen.append((device.now_s(), device.power_w()))
+
+    def change():
+        setting.change(device.combinations()[len(seen) % len(device.combinations())])
+
+    long, short = make_work(8, gflop=70.0), make_work(6)
+    short = short.model_copy(update={"micro_batch_size": 2})
+    truth = device.ground_truth(4.0, 1.0)
+    with ExitStack() as stack:
+        setting = stack.enter_context(device.at(device.combinations()[-1]))
+        stack.enter_context(device.every(0.07, look))
+        stack.enter_context(device.every(0.45, change))
+        for _ in range(20):
+            with device.step(long):
+                pass
+            seen.append((device.now_s(), device.power_w()))
+        device.wait(0.777)
+        with device.breaks(lambda: device.wait(0.01)), device.step(short):
+            pass
+        slept = device.suspend(61.0)
+        with device.step(short):
+            pass
+        seen.append((device.now_s(), device.power_w()))
+    return seen, slept, truth.figures()
+
+
+def test_a_group_of_one_is_the_bare_device_bit_for_bit():
+    bare, member = SimulatedDevice(hot(), seed=3), SimulatedDevice(hot(), seed=3)
+    seen, slept, exact = use(bare)
+    as_group, slept_as_group, exact_as_group = use(device_group([member]))
+    assert len(seen) > 100
+    assert seen == as_group
+    assert slept == slept_as_group
+    assert json.dumps(bare.state_dict()) == json.dumps(member.state_dict())
+    assert (exact.energy_j, exact.time_s) == (exact_as_group.energy_j, exact_as_group.time_s)
+    assert exact.above_cap_s > 0
+    assert exact.above_cap_s == pytest.approx(exact_as_group.above_cap_s, abs=1e-9)
+
+
+def test_the_slowest_sets_the_pace_and_the_others_wait_at_rest():
+    slow, fast = SimulatedDevice(quiet()), SimulatedDevice(quiet(builtin_board("jetson-orin-nano")))
+    group, work = device_group([slow, fast]), make_work(8, gflop=20.0)
+    own_s = [member.exact_steps(work)[member.current()].step_s for member in (slow, fast)]
+    energies = [member._energy.total_j for member in (slow, fast)]
+    with group.step(work):
+        pass
+    assert group.compute_s == pytest.approx(own_s)
+    assert group.now_s() == slow.now_s() == fast.now_s() == pytest.approx(max(own_s))
+    alone = SimulatedDevice(fast.board)
+    with alone.step(work):
+        pass
+    alone.wait(own_s[0] - own_s[1])
+    assert own_s[1] < 0.5 * own_s[0]
+    assert fast._energy.total_j - energies[1] == pytest.approx(alone._energy.total_j)
+    exact = group.exact_steps(work)[group.current()]
+    drawn_j = slow._energy.total_j - energies[0] + fast._energy.total_j - energies[1]
+    assert exact.step_s == pytest.approx(group.now_s())
+    assert exact.power_mean_w * exact.step_s == pytest.approx(drawn_j)
+
+
+def test_a_change_in_the_middle_of_a_step_holds_for_the_rest_of_it():
+    group, work = open_group([NANO, NANO]), make_work(8, gflop=70.0)
+    low, high = group.combinations()[2], group.combinations()[-1]
+    times_s = {knobs: group.exact_steps(work)[knobs].step_s for knobs in (low, high)}
+    at_s = 0.6 * times_s[high]
+    with group.at(high) as setting, group.every(at_s, lambda: setting.change(low)), group.step(work):
+        pass
+    assert group.now_s() == pytest.approx(at_s + 0.4 * times_s[low], rel=0.1)
+    assert group.members[0].now_s() == group.members[1].now_s() == group.now_s()
+
+
+def test_an_error_in_a_call_ends_the_step_of_all_members_at_that_instant():
+    group = open_group([NANO, TX2])
+
+    def fail():
+        raise KeyError
+
+    with pytest.raises(KeyError), group.every(0.25, fail), group.step(make_work(8, gflop=500.0)):
+        pass
+    assert [member.now_s() for member in group.members] == [0.25, 0.25]
+
+
+def test_readings_are_those_of_all_and_a_cap_is_compared_with_the_highest_pool():
+    boards = [SimulatedDevice(quiet(), seed=i) for i in range(2)] + [
+        SimulatedDevice(quiet(builtin_board("jetson-tx2-nx")))
+    ]
+    shared, own = device_group(boards), device_group(boards, pools=[0, 1, 2])
+    pairs = device_group(boards, pools=[4, 4, 7])
+    for _ in range(30):
+        with shared.step(make_work(8)):
+            pass
+    watts = [board.power_w() for board in boards]
+    for group, guarded_w in ((shared, sum(watts)), (own, max(watts)), (pairs, max(sum(watts[:2]), watts[2]))):
+        power_w = group.power_w()
+        assert power_w == sum(watts)
+        assert group.guarded_w(power_w) == guarded_w
+        assert json.loads(json.dumps(power_w)) == sum(watts)
+        assert group.guarded_w(5.0) == 5.0  # of a number of elsewhere: cautious
+    assert (shared.is_per_device, own.is_per_device, pairs.is_per_device) == (False, True, False)
+
+
+def test_the_meter_compares_pools_with_the_cap_and_sums_the_energy():
+    work = make_work(8, gflop=20.0)
+    figures = {}
+    for pools in ([0, 0], [0, 1]):
+        group = device_group([SimulatedDevice(quiet()) for _ in range(2)], pools=pools)
+        with Meter(group, limit=SensorLimit(8.0, window_s=2.0)) as meter:
+            for _ in range(40):
+                with group.step(work):
+                    pass
+        figures[tuple(pools)] = meter.figures()
+    together, apart = figures.values()
+    assert together.energy_j == apart.energy_j
+    assert together.power_peak_w == apart.power_peak_w > 8.0
+    assert together.above_cap_s > 0.9 * (together.time_s - 2.0)
+    assert apart.above_cap_s == 0.0
+    assert apart.power_window_w == pytest.approx(together.power_window_w / 2)
+
+
+def test_the_ground_truth_is_of_the_highest_pool():
+    work = make_work(8, gflop=20.0)
+    for pools, above in (([0, 0], True), ([0, 1], False)):
+        group = device_group([SimulatedDevice(quiet()) for _ in range(2)], pools=pools)
+        truth = group.ground_truth(8.0, 1.0)
+        for _ in range(20):
+            with group.step(work):
+                pass
+        figures = truth.figures()
+        drawn_w = figures.energy_j / figures.time_s
+        assert 8.0 < drawn_w < 16.0
+        assert (figures.above_cap_s > 0.5 * figures.time_s) == above
+        truth.move_cap(1.0)
+        group.wait(1.0)
+        assert truth.figures().above_cap_s - figures.above_cap_s == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_ground_truth_continues_from_its_state():
+    work, states = make_work(8, gflop=20.0), []
+    group = open_group([NANO, TX2], seed=1)
+    truth = group.ground_truth(9.0)
+    for step in range(12):
+        if step == 6:
+            states = json.loads(json.dumps([group.state_dict(), truth.state_dict()]))
+        with group.step(work):
+            pass
+    other = open_group([NANO, TX2], seed=9)
+    other.load_state_dict(states[0])
+    another = other.ground_truth(9.0)
+    another.load_state_dict(states[1])
+    for _ in range(6):
+        with other.step(work):
+            pass
+    assert another.figures().energy_j == truth.figures().energy_j
+    assert another.figures().above_cap_s == pytest.approx(truth.figures().above_cap_s)
+
+
+def test_properties_are_put_together():
+    group = open_group([NANO, NANO, TX2])
+    nano, tx2 = open_device(NANO), open_device(TX2)
+    assert group.name == "2 x sim:jetson-nano + 1 x sim:jetson-tx2-nx"
+    assert open_group([NANO] * 4).name == "4 x sim:jetson-nano"
+    assert group.memory_bytes == min(nano.memory_bytes, tx2.memory_bytes)
+    assert group.data_types == nano.data_types & tx2.data_types
+    assert group.sensor.noise_w**2 == pytest.approx(2 * nano.sensor.noise_w**2 + tx2.sensor.noise_w**2)
+    for figure in ("period_s", "window_s", "lag_s"):
+        assert getattr(group.sensor, figure) == max(getattr(nano.sensor, figure), getattr(tx2.sensor, figure))
+    assert open_group([NANO]).sensor == nano.sensor
+    own = open_group([NANO, NANO], pools=[0, 1])
+    assert own.guarded_sensor.noise_w == nano.sensor.noise_w < own.sensor.noise_w
+    assert open_group([NANO, ORIN]).problems == open_device(ORIN).problems
+    assert group.versions() == group.rails_w() == {}
+
+
+def test_losses_before_the_sensors_are_those_of_a_pool():
+    group = open_group([NANO, NANO, NANO], pools=[0, 0, 1])
+    assert group.supply is None
+    for member in group.members[:2]:
+        member.supply = Supply(other_w=1.0, efficiency=0.9)
+    assert device_group(group.members).supply is None
+    group.members[2].supply = Supply(other_w=0.5, efficiency=0.8)
+    assert device_group(group.members, pools=[0, 0, 1]).supply == Supply(other_w=2.0, efficiency=0.8)
+
+
+def test_seeds_differ_by_rank():
+    group = open_group([NANO, NANO], seed=5)
+    for rank, member in enumerate(group.members):
+        assert member.power_w() == open_device(NANO, seed=5 + rank).power_w()
+
+
+def test_members_follow_the_reference_at_equal_times():
+    nano, orin = SimulatedDevice(quiet()), SimulatedDevice(quiet(builtin_board("jetson-orin-nano")))
+    group, work = device_group([nano, orin]), make_work(8, gflop=20.0)
+    before = group.exact_steps(work)[group.combinations()[-1]]
+    with group.at(group.combinations()[-1]):
+        assert not group.rebalance()  # nothing was observed
+        for _ in range(3):
+            with group.step(work):
+                pass
+        assert group.rebalance()
+        assert not group.rebalance()
+        assert orin.current() < orin.combinations()[2]
+        assert nano.current() == nano.combinations()[-1]
+        step_s = group.now_s()
+        with group.step(work):
+            pass
+        step_s = group.now_s() - step_s
+    after = group.exact_steps(work)[group.combinations()[-1]]
+    assert after.step_s == pytest.approx(before.step_s) == pytest.approx(step_s)
+    assert after.power_mean_w < before.power_mean_w
+    assert orin.current() == orin.combinations()[-1]
+
+
+def test_the_slowest_becomes_the_reference_at_its_safest_setting():
+    fast, slow = open_device(ORIN), open_device(NANO)
+    group, work = device_group([fast, slow]), make_work(8, gflop=20.0)
+    assert group.knobs == fast.knobs
+    before = [member.current() for member in group.members]
+    with group.at(group.combinations()[1]):
+        for _ in range(3):
+            with group.step(work):
+                pass
+        assert group.choose_reference()
+        assert not group.choose_reference()
+        assert group.knobs == slow.knobs
+        assert [member.current() for member in group.members] == [fast.safest, slow.safest]
+    assert [member.current() for member in group.members] == before
+    other = open_group([ORIN, NANO])
+    other.load_state_dict(json.loads(json.dumps(group.state_dict())))
+    assert other.knobs == slow.knobs
+    assert other.member_settings(other.combinations()[5]) == group.member_settings(group.combinations()[5])
+
+
+def test_the_safest_setting_is_that_of_every_member():
+    group = open_group([NANO, TX2, ORIN])
+    assert group.member_settings(group.safest) == tuple(member.safest for member in group.members)
+
+
+def test_a_member_that_throttles_is_followed_until_it_is_cool_again():
+    board = quiet(hot(fault=()))
+    warm, cool = SimulatedDevice(board, seed=1), SimulatedDevice(quiet(), seed=2)
+    group, work = device_group([SimulatedDevice(quiet()), warm, cool]), make_work(8, gflop=70.0)
+    top = group.combinations()[-1]
+    with group.at(top):
+        for step in range(60):
+            with group.step(work):
+                pass
+            if step % 5 == 4:
+                group.rebalance()
+        assert warm.effective_mhz < warm.current()["clock_mhz"]
+        assert cool.current() < top
+        warm.board = board.model_copy(update={"thermal": builtin_board("jetson-nano").thermal})
+        for step in range(60):
+            with group.step(work):
+                pass
+            if step % 5 == 4:
+                group.rebalance()
+        assert warm.current() == cool.current() == top
+
+
+def test_what_does_not_fit_one_member_names_it():
+    group = open_group([NANO, TX2])
+    work = make_work(8, memory_bytes=(group.members[0].memory_bytes + group.members[1].memory_bytes) / 2)
+    with pytest.raises(OutOfDeviceMemory, match=r"rank 1 \(sim:jetson-tx2-nx\): batch size 8"), group.step(work):
+        pass
+    assert group.now_s() == 0.0
+
+
+def test_what_cannot_be_one_device_is_refused_in_one_line(tmp_path):
+    cases = [
+        (lambda: open_group([]), "at least one"),
+        (lambda: open_group([NANO], pools=[0, 1]), "a number for each of the 1 devices"),
+        (lambda: open_group([NANO, "sim:jetson-tx2"]), r"rank 1 .* cannot set several knobs"),
+        (lambda: device_group([open_device(NANO), FileDevice(tmp_path)]), "all real, or all simulated"),
+        (
+            lambda: device_group([ReplayDevice(make_table(setting)) for setting in ("clock_mhz", None)]),
+            r"rank 1 \(bench-gpu\); allowed: a clock or a power limit on all devices, or on none; run an agent",
+        ),
+        (lambda: open_group([NANO, "sim:nothing"]), "rank 1, sim:nothing: unknown simulated board"),
+    ]
+    for make, said in cases:
+        with pytest.raises(InputError, match=said) as caught:
+            make()
+        assert "\n" not in str(caught.value)
+
+
+def test_devices_without_a_data_type_in_common_are_refused():
+    table = make_table()
+    other = open_device(NANO)
+    other.data_types = frozenset({"bf16"})
+    with pytest.raises(InputError, match="no data type in common"):
+        device_group([ReplayDevice(table), open_device(NANO), other])
+
+
+def test_a_group_without_knobs_trains_at_what_the_boards_choose():
+    group = device_group([ReplayDevice(make_table(None)) for _ in range(2)])
+    assert group.knobs == ()
+    assert group.current() is None
+    assert group.combinations() == (Knobs(),)
+    with group.at(None), group.step(make_work(8)):
+        pass
+    assert not group.rebalance()
+    assert not group.choose_reference()
+    assert len(group.compute_s) == 2
+
+
+def test_a_dropped_out_sensor_names_its_member():
+    dropout = Fault(kind="dropout", time_s=0.5, duration_s=1.0)
+    group = device_group([SimulatedDevice(quiet()), SimulatedDevice(quiet(fault=(dropout,)))])
+    group.wait(0.6)
+    with pytest.raises(SensorError, match=r"rank 1 \(sim:jetson-nano\).*gives no reading"):
+        group.power_w()
+
+
+def test_members_of_different_times_meet_at_the_latest():
+    boards = [open_device(NANO), open_device(TX2)]
+    boards[1].wait(3.3)
+    group = device_group(boards)
+    assert isinstance(group, DeviceGroup)
+    assert [board.now_s() for board in boards] == [3.3, 3.3]
+
+
+def test_settings_that_fall_are_set_before_those_that_rise():
+    order = []
+
+    class Noting(SimulatedDevice):
+        def _apply(self, knobs):
+            order.append(self._seed)
+            super()._apply(knobs)
+
+    boards = [Noting(quiet(), seed=i) for i in range(2)]
+    group = device_group(boards)
+    boards[0]._apply(boards[0].safest)
+    order.clear()
+    with group.at(group.combinations()[4]):
+        assert order == [1, 0]

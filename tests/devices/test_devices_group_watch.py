@@ -1,0 +1,179 @@
+"""A killed process with a group of boards: another process restores what it leaves, seconds later."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.support.agent_trees import texts
+from tests.support.live_devices import agent, live, unpack
+
+from wattune.devices.base import Leftover
+from wattune.devices.group import open_group, watch
+from wattune.devices.group.watch import restore
+from wattune.devices.group.watcher import Watcher
+from wattune_agent.errors import Busy
+
+LEADER = """
+import os, sys, time
+from wattune.devices.group import open_group
+
+group = open_group(sys.argv[2:])
+kind = sys.argv[1]
+with group.at(group.combinations()[0]) as setting:
+    if kind == "forks" and os.fork() == 0:  # holds the pipe and the locks for a while, as a data loader's worker does
+        time.sleep(3.0)
+        os._exit(0)
+    print("ready", flush=True)
+    while kind == "changes":
+        for knobs in group.combinations():
+            setting.change(knobs)
+    if kind == "fails":  # it has no word for the other process
+        group._watcher.restored = lambda: None
+    elif kind != "leaves":
+        time.sleep(600)
+if kind == "fails":
+    for member in group.members:
+        member.controller.pin(member.safest["clock_mhz"])
+    group._watcher.close()
+print("left", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def trees(tmp_path):
+    return [unpack("orin-nano-jp6", tmp_path / "orin"), unpack("nano-jp4", tmp_path / "nano")]
+
+
+def kill(kind, trees, word, *, after_s=0.0):
+    """Start the process, and kill it so long after it has said the word. Returns: what was changed then."""
+    before = [texts(tree) for tree in trees]
+    specs = [f"jetson?root={tree}" for tree in trees]
+    process = subprocess.Popen(
+        [sys.executable, "-c", LEADER, kind, *specs], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        while (said := process.stdout.readline().decode().strip()) != word:
+            assert said, "it has ended"
+        time.sleep(after_s)
+        if (word == "ready" and not after_s) or kind == "fails":
+            assert all(texts(tree) != one for tree, one in zip(trees, before, strict=True))
+    finally:
+        if kind == "forks":
+            os.kill(process.pid, signal.SIGKILL)
+        else:
+            os.killpg(process.pid, signal.SIGKILL)  # its whole group, as a terminal or a scheduler does
+        process.wait()
+        process.stdout.close()
+    return before
+
+
+def await_texts(trees, before):
+    until_s = time.monotonic() + 60
+    while [texts(tree) for tree in trees] != before:
+        assert time.monotonic() < until_s, "the boards stay changed"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", ["waits", pytest.param("forks", marks=pytest.mark.slow)])
+def test_boards_of_a_killed_process_are_restored(kind, trees):
+    await_texts(trees, kill(kind, trees, "ready"))
+
+
+@pytest.mark.slow
+def test_boards_of_a_process_that_is_killed_at_any_moment_are_restored(trees):
+    chance = random.Random(5)
+    for _ in range(5):
+        await_texts(trees, kill("changes", trees, "ready", after_s=chance.uniform(0.001, 0.2)))
+
+
+@pytest.mark.slow
+def test_what_could_not_be_restored_is_when_the_process_has_ended(trees):
+    await_texts(trees, kill("fails", trees, "left"))
+
+
+def test_nothing_happens_to_boards_that_were_left(trees):
+    before = kill("leaves", trees, "left")
+    assert [texts(tree) for tree in trees] == before
+
+
+def test_a_watcher_without_boards_starts_nothing():
+    watcher = Watcher([])
+    watcher.changed()
+    assert watcher._process is None
+    watcher.close()
+
+
+def test_a_watcher_ends_with_the_group(tmp_path):
+    watcher = Watcher([Leftover("board", str(tmp_path))])
+    watcher.changed()
+    process = watcher._process
+    watcher.restored()
+    watcher.changed()
+    watcher.restored()
+    assert watcher._process is process
+    watcher.close()
+    assert process.returncode == 0
+
+
+def test_a_watcher_that_was_killed_is_started_again(tmp_path):
+    watcher = Watcher([Leftover("board", str(tmp_path))])
+    watcher.changed()
+    first = watcher._process
+    first.kill()
+    first.wait()
+    watcher.changed()
+    assert watcher._process is not first
+    watcher.restored()
+    watcher.close()
+
+
+def test_gpus_are_restored_from_the_folder_of_their_snapshots(tmp_path, monkeypatch):
+    folders = []
+    monkeypatch.setattr(
+        "wattune.devices.nvidia.gpu_restore.restore_gpus", lambda folder: folders.append(folder) or ["no lock"]
+    )
+    assert restore([Leftover("gpu", str(tmp_path))]) == ["no lock"]
+    assert folders == [tmp_path]
+
+
+def test_what_cannot_be_restored_yet_is_tried_again(tmp_path, monkeypatch):
+    said = iter([Busy("a fork of it has the lock"), Busy("a fork of it has the lock"), ["as it was"]])
+
+    def attempt(tree):
+        if isinstance(answer := next(said), Busy):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("wattune_agent.leftover.restore_left_behind", attempt)
+    monkeypatch.setattr(watch, "PAUSE_S", 0.0)
+    assert restore([Leftover("board", str(tmp_path))]) == ["as it was"]
+
+
+def test_what_cannot_be_restored_is_told(tmp_path, monkeypatch):
+    def attempt(tree):
+        raise Busy("another controller has it")
+
+    monkeypatch.setattr("wattune_agent.leftover.restore_left_behind", attempt)
+    assert restore([Leftover("board", str(tmp_path))], try_for_s=0.0) == ["another controller has it"]
+
+
+@pytest.mark.slow
+def test_a_board_behind_an_agent_needs_no_watch(tmp_path):
+    """The agent restores its board when the connection ends; only the board of this process is watched."""
+    with live(tmp_path / "a", "orin-nano") as first, live(tmp_path / "b", "orin-nano") as second:
+        with agent(first, tmp_path / "socket") as socket:
+            group = open_group([f"agent:{socket}", f"jetson?root={second}"])
+            try:
+                assert [member.leftover for member in group.members] == [None, Leftover("board", str(second))]
+                with group.at(group.safest):
+                    assert [member.current() for member in group.members] == [member.safest for member in group.members]
+                    assert group.power_w() == pytest.approx(sum(member.power_w() for member in group.members), rel=0.5)
+                assert group.current() is None
+            finally:
+                group.close()

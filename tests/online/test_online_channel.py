@@ -1,0 +1,116 @@
+"""Messages between the ranks of a job: they arrive in order, and a rank that is gone is noticed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from wattune.errors import InputError
+from wattune.online.ranks import channel as channels
+from wattune.online.ranks.channel import Channel, RankLost
+
+NAMES = ["rank 0", "rank 1", "rank 2"]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "BEAT_EVERY_S", 0.05)
+    monkeypatch.setattr(channels, "SILENT_AFTER_S", 0.5)
+    monkeypatch.setattr(channels, "JOIN_WITHIN_S", 2.0)
+    monkeypatch.setattr(channels, "RAISE_WITHIN_S", 30.0)  # the main thread is the test's
+
+
+@pytest.fixture
+def three() -> Iterator[list[Channel]]:
+    server, address = Channel.listen("127.0.0.1")
+    made = [Channel(rank, NAMES) for rank in range(3)]
+    joining = [threading.Thread(target=made[rank].connect, args=(address,)) for rank in (1, 2)]
+    for thread in joining:
+        thread.start()
+    made[0].accept(server, address["token"])
+    for thread in joining:
+        thread.join()
+    yield made
+    for channel in made:
+        channel.close()
+
+
+def lost_of(channel: Channel, within_s: float = 10.0) -> str | None:
+    until_s = time.monotonic() + within_s
+    while channel.lost is None and time.monotonic() < until_s:
+        time.sleep(0.01)
+    return channel.lost
+
+
+def test_the_leaders_messages_reach_all_in_order(three: list[Channel]) -> None:
+    for number in range(100):
+        three[0].send({"number": number})
+    for follower in three[1:]:
+        assert [follower.receive()["number"] for _ in range(100)] == list(range(100))
+
+
+def test_the_leader_hears_each_rank(three: list[Channel]) -> None:
+    heard: list[tuple[int, float]] = []
+    came = threading.Event()
+
+    def hear(rank: int, message: dict[str, float]) -> None:
+        heard.append((rank, message["computed_s"]))
+        if len(heard) == 2:
+            came.set()
+
+    three[1].send({"computed_s": 0.25})  # perhaps before anybody listens
+    three[0].handle("computed_s", hear)
+    three[2].send({"computed_s": 0.5})
+    assert came.wait(10.0)
+    assert sorted(heard) == [(1, 0.25), (2, 0.5)]
+
+
+def test_a_connection_that_breaks_is_a_lost_rank_for_all(three: list[Channel]) -> None:
+    three[1]._connections[0]._socket.shutdown(socket.SHUT_RDWR)  # as the kernel does for a process that is killed
+    assert lost_of(three[0]) == "rank 1 was killed or ended without a word"
+    assert lost_of(three[2]) == "rank 1 was killed or ended without a word"
+    with pytest.raises(RankLost, match="rank 1 was killed"):
+        three[2].receive()
+    with pytest.raises(RankLost, match="rank 1 was killed"):
+        three[0].check()
+
+
+def test_a_rank_that_gives_no_sign_of_life_is_lost(three: list[Channel]) -> None:
+    three[2]._done.set()  # its thread ends, and its socket stays open
+    assert lost_of(three[0]) == "rank 2 has given no sign of life for 0.5 s"
+    assert lost_of(three[1]) == "rank 2 has given no sign of life for 0.5 s"
+
+
+def test_a_rank_that_fails_says_why(three: list[Channel]) -> None:
+    three[1].close("out of memory")
+    assert lost_of(three[0]) == "rank 1 ended with an error: out of memory"
+    assert lost_of(three[2]) == "rank 1 ended with an error: out of memory"
+
+
+def test_ranks_that_finish_are_not_lost(three: list[Channel]) -> None:
+    for channel in three:
+        channel.close()
+    time.sleep(0.2)
+    assert [channel.lost for channel in three] == [None, None, None]
+
+
+def test_a_rank_that_goes_on_without_rank_0_hears_so(three: list[Channel]) -> None:
+    three[0].close()
+    with pytest.raises(RankLost, match="rank 0 has ended its session"):
+        three[1].receive()
+
+
+def test_strangers_are_not_let_in(three: list[Channel]) -> None:
+    server, address = Channel.listen("127.0.0.1")
+    leader = Channel(0, NAMES[:2])
+    with ExitStack() as stack:
+        for said in ("wrong 1", "", f"{address['token']} x", f"{address['token']} 0"):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", address["port"])))
+            stranger.sendall(f"{said}\n".encode())
+        with pytest.raises(InputError, match="rank 1 did not connect to rank 0"):
+            leader.accept(server, address["token"])

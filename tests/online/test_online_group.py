@@ -1,0 +1,45 @@
+"""A session on a group of boards: the search, the limiter and the explorer see one device."""
+
+import pytest
+import torch
+from tests.support.sessions import board, convolutional, loss_of, pictures
+from torch.utils.data import DataLoader
+
+from wattune.devices import SimulatedDevice, builtin_board
+from wattune.devices.group import device_group
+from wattune.online import capped
+
+
+def trained(device, cap_w, passes=2):
+    model = convolutional()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loader = DataLoader(pictures(1024), batch_size=32, shuffle=True)
+    with capped(device=device, model=model, optimizer=optimizer, loader=loader, cap_w=cap_w) as session:
+        for _ in range(passes):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+    return session.record
+
+
+def points(record):
+    return [change.point for change in record.changes]
+
+
+@pytest.mark.parametrize(("pools", "cap_w"), [([0, 0, 0], 13.5), ([0, 1, 2], 4.5)])
+def test_equal_boards_are_led_as_one_is(pools, cap_w):
+    one = trained(board(noise_w=0.0), 4.5)
+    three = trained(device_group([board(noise_w=0.0) for _ in range(3)], pools=pools), cap_w)
+    assert points(three) == points(one)
+    assert three.exact.time_s == one.exact.time_s
+    assert three.exact.energy_j == pytest.approx(3 * one.exact.energy_j)
+    assert three.exact.above_cap_s == one.exact.above_cap_s == 0.0
+    assert three.energy_j == pytest.approx(3 * one.energy_j)
+
+
+def test_different_boards_stay_under_their_cap_together():
+    nano = board()
+    orin = SimulatedDevice(builtin_board("jetson-orin-nano"))
+    record = trained(device_group([nano, orin]), 11.0, passes=4)
+    assert record.exact.above_cap_s == 0.0
+    assert len(points(record)) > 3
+    assert nano.now_s() == orin.now_s()

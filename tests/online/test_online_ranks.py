@@ -1,0 +1,426 @@
+"""Sessions of several ranks: one decision for all, the same trajectory as the plain loop, and clear ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.support.agent_trees import texts
+from tests.support.live_devices import unpack
+from tests.support.ranks import Job, job, values
+from tests.support.sessions import board, convolutional, loss_of, perceptron, pictures, plain
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import wattune
+from wattune.devices import Device, open_device
+from wattune.online.ranks import meeting
+
+pytestmark = pytest.mark.slow
+
+
+def own_part(data: TensorDataset, batch_size: int = 16) -> DataLoader[Any]:
+    """The loader of this rank's part of the data set."""
+    return DataLoader(data, batch_size=batch_size, sampler=DistributedSampler(data, seed=1))
+
+
+def wrapped(model: nn.Module) -> DistributedDataParallel:
+    return DistributedDataParallel(model)
+
+
+def weights(model: nn.Module) -> list[list[float]]:
+    return [p.detach().flatten().tolist() for p in model.parameters()]
+
+
+def own_device(rank: int) -> Device | str:
+    return board() if rank == 0 else "auto"
+
+
+def train(rank: int, passes: int, options: dict[str, Any]) -> tuple[Any, ...]:
+    """A session of this rank: samples and rows of its steps, its weights, and what rank 0 recorded."""
+    model = wrapped(convolutional())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = own_part(pictures(512))
+    rows, samples, step = [], 0, 0
+    options = {"device": own_device(rank), "cap_w": 5.0, **options}
+    with wattune.capped(model=model, optimizer=optimizer, loader=loader, **options) as session:
+        for number in range(passes):
+            loader.sampler.set_epoch(number)  # type: ignore[attr-defined]
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                samples, step = samples + batch.samples, step + batch.samples
+                if batch.last:
+                    rows, step = [*rows, step], 0
+    record = session.record
+    return rows, samples, weights(model), None if record is None else (record.samples, record.steps, record.above_cap_s)
+
+
+def train_plain(rank: int, passes: int) -> list[list[float]]:
+    model = wrapped(convolutional())
+    loader = own_part(pictures(512))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    epochs = iter(range(1, passes + 1))
+    loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
+    plain(model, optimizer, loader, passes, after_pass=lambda: loader.sampler.set_epoch(next(epochs)))  # type: ignore[attr-defined]
+    return weights(model)
+
+
+def apart(one: list[list[float]], other: list[list[float]]) -> float:
+    return max(abs(a - b) for p, q in zip(one, other, strict=True) for a, b in zip(p, q, strict=True))
+
+
+def test_all_ranks_take_the_same_steps() -> None:
+    first, second = values(job(train, 2, 25, {}))
+    assert first[0] == second[0]
+    assert len(set(first[0])) > 1  # several batch sizes were tried
+    assert first[1] == second[1] == 25 * 256
+    assert apart(first[2], second[2]) == 0.0
+    assert first[3] == (2 * first[1], len(first[0]), 0.0)
+    assert second[3] is None
+
+
+@pytest.mark.parametrize("micro", [None, 12])
+def test_with_the_recipe_kept_it_is_the_plain_loop(micro: int | None) -> None:
+    alone = values(job(train_plain, 2, 3))
+    ours = values(job(train, 2, 3, {"keep_recipe": True, "micro_batch_size": micro}))
+    assert apart(ours[0][2], alone[0]) < 1e-5
+    assert apart(ours[1][2], alone[0]) < 1e-5
+
+
+def train_unequal(rank: int, cap_w: float) -> tuple[Any, ...] | None:
+    """A fast board on rank 0 and a slow one under one budget."""
+    model = wrapped(convolutional())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = own_part(pictures(2048), 64)
+    device = ("sim:jetson-tx2-nx", "sim:jetson-nano")[rank]
+    given = {"device": device, "cap_w": cap_w, "over": "node", "keep_recipe": True, "micro_batch_size": 64}
+    with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
+        for _ in range(60):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+    if session.record is None:
+        return None
+    group = session.run.device
+    record, last = session.record, group.compute_s
+    assert record.exact is not None
+    settings = [point.knobs["clock_mhz"] for point in [change.point for change in record.changes]]
+    return record.device, record.over, record.exact.above_cap_s, record.readings_above_cap, last, settings
+
+
+def test_unequal_boards_share_a_budget_at_equal_times() -> None:
+    first, second = values(job(train_unequal, 2, 11.0))
+    assert second is None
+    device, over, above_s, above, times_s, settings = first
+    assert device == "1 x sim:jetson-tx2-nx + 1 x sim:jetson-nano"
+    assert over == "node"
+    assert (above_s, above) == (0.0, 0)
+    nano = {knobs["clock_mhz"] for knobs in open_device("sim:jetson-nano").combinations()}
+    assert set(settings[1:]) <= nano  # the settings are those of the slow board, which sets the pace
+    assert len(set(settings)) > 2
+    assert times_s[0] <= 1.02 * times_s[1]
+
+
+def train_elsewhere(rank: int, folder: Path) -> tuple[Any, ...]:
+    """A session in which rank 1 is on another computer, by its name, with a board of its own."""
+    meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
+    tree = folder / f"board{rank}"
+    before = texts(tree)
+    model = wrapped(perceptron())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
+    given = {"device": f"jetson?root={tree}", "cap_w": 100.0, "over": "job", "keep_recipe": True}
+    was_set = False
+    with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
+        for _ in range(20):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+            was_set = was_set or texts(tree) != before
+    record = session.record
+    return was_set, texts(tree) == before, None if record is None else (record.device, record.power_mean_w)
+
+
+def test_a_board_of_another_computer_is_read_and_set_by_its_own_rank(tmp_path: Path) -> None:
+    for rank in range(2):
+        unpack("orin-nano-jp6", tmp_path / f"board{rank}")
+    first, second = values(job(train_elsewhere, 2, tmp_path))
+    assert first[:2] == second[:2] == (True, True)
+    alone = open_device(f"jetson?root={tmp_path / 'board0'}")
+    assert first[2][0] == f"2 x {alone.name}"
+    assert first[2][1] == pytest.approx(2 * alone.power_w())
+    alone.close()
+
+
+def train_elsewhere_long(rank: int, folder: Path) -> None:
+    meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
+    model = wrapped(perceptron())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
+    device = f"jetson?root={folder / f'board{rank}'}"
+    with wattune.capped(
+        device=device, cap_w=100.0, over="job", model=model, optimizer=optimizer, loader=loader, keep_recipe=True
+    ) as session:
+        for _ in range(100_000):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                (folder / f"rank{rank}").touch()
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_boards_of_all_computers_are_restored_whoever_is_killed(tmp_path: Path, killed: int) -> None:
+    trees = [unpack("orin-nano-jp6", tmp_path / f"board{rank}") for rank in range(2)]
+    before = [texts(tree) for tree in trees]
+    running = Job(train_elsewhere_long, 2, tmp_path)
+    for rank in range(2):
+        waited_for(tmp_path / f"rank{rank}")
+    assert all(texts(tree) != one for tree, one in zip(trees, before, strict=True))
+    running.processes[killed].kill()
+    other = running.ended(within_s=20.0)[1 - killed]
+    assert other.kind == "RankLost"
+    until_s = time.monotonic() + 30
+    while [texts(tree) for tree in trees] != before:
+        assert time.monotonic() < until_s, "a board stays changed"
+        time.sleep(0.05)
+
+
+def refuse_elsewhere(rank: int) -> None:
+    meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
+    model = wrapped(perceptron())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    device = "sim:jetson-nano" if rank == 0 else "jetson?root=/nowhere"
+    wattune.capped(device=device, cap_w=5.0, model=model, optimizer=optimizer, batch_size=8)
+
+
+def test_a_board_of_another_computer_that_cannot_be_opened_is_one_line() -> None:
+    ends = job(refuse_elsewhere, 2)
+    assert [end.code for end in ends] == [2, 2]
+    assert ends[0].stderr.startswith("error: rank 1 (process ")
+    assert "/nowhere" in ends[0].stderr
+    assert ends[1].stderr == ""
+
+
+def interrupt(rank: int, path: Path, at: int) -> tuple[int, int]:
+    """A session that ends in the middle of a pass, at its step ``at``."""
+    model = wrapped(convolutional())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = own_part(pictures(512))
+    options = {"keep_recipe": True, "checkpoint": path, "device": own_device(rank)}
+    with pytest.raises(KeyboardInterrupt):
+        with wattune.capped(cap_w=5.0, model=model, optimizer=optimizer, loader=loader, **options) as session:
+            loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                if session.run.steps == at:
+                    raise KeyboardInterrupt
+    return session.run.steps, session.samples
+
+
+def resume(rank: int, path: Path, batch_size: int) -> tuple[int, list[list[float]], list[str]]:
+    """The rest of that pass. Returns: samples of all ranks, weights, and rank 0's notes."""
+    model = wrapped(convolutional())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = own_part(pictures(512), batch_size)
+    options = {"keep_recipe": True, "checkpoint": path, "resume": True, "device": own_device(rank)}
+    with wattune.capped(cap_w=5.0, model=model, optimizer=optimizer, loader=loader, **options) as session:
+        loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
+        for batch in session.batches():
+            session.backward(loss_of(model, batch))
+    return session.samples, weights(model), list(session.run.notes)
+
+
+@pytest.mark.parametrize(("ranks", "batch_size"), [(2, 16), (4, 8), (1, 32)])
+def test_it_resumes_with_any_number_of_ranks(tmp_path: Path, ranks: int, batch_size: int) -> None:
+    path = tmp_path / "session"
+    assert values(job(interrupt, 2, path, 5)) == [(5, 160)] * 2
+    alone = values(job(train_plain, 2, 1))
+    ends = values(job(resume, ranks, path, batch_size))
+    assert {end[0] for end in ends} == {512}
+    assert apart(ends[0][1], alone[0]) < 1e-5
+    assert any("start over" in note for note in ends[0][2]) == (ranks != 2)
+
+
+def train_sharded(rank: int, options: dict[str, Any]) -> float:
+    """The difference of a session from the plain loop, for a model in shards."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    def whole(model: nn.Module) -> list[list[float]]:
+        parts = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
+        return [p.detach().flatten().tolist() for p in parts]
+
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    results = []
+    for is_ours in (False, True):
+        model = convolutional()
+        fully_shard(model, mesh=mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        loader = own_part(pictures(256))
+        loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
+        if is_ours:
+            given = {"device": own_device(rank), "cap_w": 5.0, **options}
+            with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
+                for batch in session.batches():
+                    session.backward(loss_of(model, batch))
+        else:
+            plain(model, optimizer, loader, 1)
+        results.append(whole(model))
+    return apart(*results)
+
+
+@pytest.mark.parametrize("micro", [None, 6])
+def test_a_model_in_shards_is_trained_as_in_the_plain_loop(micro: int | None) -> None:
+    for difference in values(job(train_sharded, 2, {"keep_recipe": True, "micro_batch_size": micro})):
+        assert difference < 1e-5
+
+
+def step_oneself(rank: int, passes: int) -> tuple[list[tuple[int, int]], int, list[list[float]], Any]:
+    """A loop that fetches and steps itself. Rank 0 alone also reads the row to print it, at other places."""
+    model, data, generator = wrapped(convolutional()), pictures(512), torch.Generator().manual_seed(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    rows, samples = [], 0
+    options = {"batch_size": 16, "device": own_device(rank)}
+    with wattune.capped(cap_w=5.0, model=model, optimizer=optimizer, **options) as session:
+        while samples < passes * 256:
+            if rank == 0:
+                assert session.row.batch > 0
+            batch, micro = session.row
+            picks = torch.randint(0, 512, (batch,), generator=generator)
+            x, y = data.tensors[0][picks], data.tensors[1][picks]
+            session.begin_step()
+            assert session.row == (batch, micro)
+            optimizer.zero_grad()
+            begins = range(0, batch, micro)
+            for begin in begins:
+                part = slice(begin, min(batch, begin + micro))
+                with nullcontext() if begin == begins[-1] else model.no_sync():
+                    loss = nn.functional.cross_entropy(model(x[part]), y[part])
+                    (loss * len(y[part]) / batch).backward()
+            optimizer.step()
+            session.end_step()
+            rows, samples = [*rows, (batch, micro)], samples + batch
+        if rank == 0:
+            assert session.row.batch > 0  # and again after the last step
+    return rows, samples, weights(model), None if session.record is None else session.record.samples
+
+
+def test_loops_that_step_themselves_get_the_same_row_at_the_same_step() -> None:
+    first, second = values(job(step_oneself, 2, 25))
+    assert first[0] == second[0]
+    assert len(set(first[0])) > 1
+    assert apart(first[2], second[2]) == 0.0
+    assert first[3] == 2 * first[1]
+    assert second[3] is None
+
+
+def refuse(rank: int, by_rank: dict[int, dict[str, Any]], wraps: str) -> None:
+    model: nn.Module = perceptron()
+    model = wrapped(model) if wraps == "ddp" else nn.DataParallel(model) if wraps == "dp" else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    options = {"device": "sim:jetson-nano", "cap_w": 5.0, "batch_size": 8, **by_rank.get(rank, {})}
+    wattune.capped(model=model, optimizer=optimizer, **options)
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "wraps", "said"),
+    [
+        ({1: {"cap_w": 6.0}}, "ddp", "error: rank 1 has another cap_w: "),
+        ({1: {"batch_size": 0}}, "ddp", "error: rank 1: batch_size: 0"),
+        ({0: {"over": "rack"}, 1: {"over": "rack"}}, "ddp", "error: over: rack; allowed: device, node, job"),
+        ({}, "none", "error: the job has 2 processes, but the model does not average its gradients"),
+        ({}, "dp", "error: nn.DataParallel has one process for all GPUs"),
+        ({1: {"device": "sim:no-such-board"}}, "ddp", "error: "),
+    ],
+)
+def test_bad_input_is_one_line_of_rank_0(by_rank: dict[int, dict[str, Any]], wraps: str, said: str) -> None:
+    ends = job(refuse, 2, by_rank, wraps)
+    assert [end.code for end in ends] == [2, 2]
+    assert ends[0].stderr.startswith(said)
+    assert ends[0].stderr.count("\n") == 1
+    assert ends[1].stderr == ""
+    assert {end.kind for end in ends} == {"JobRefused"}
+
+
+def test_a_job_without_a_process_group_is_one_line() -> None:
+    ends = job(refuse, 2, {}, "none", init=False)
+    assert [end.code for end in ends] == [2, 2]
+    assert ends[0].stderr.startswith("error: the job has several processes, but no process group")
+    assert ends[1].stderr == ""
+
+
+def train_long(rank: int, started: Path) -> None:
+    model = wrapped(perceptron())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    data = TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,)))
+    loader = own_part(data)
+    with wattune.capped(
+        device=own_device(rank), cap_w=5.0, model=model, optimizer=optimizer, loader=loader, keep_recipe=True
+    ) as session:
+        for _ in range(100_000):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                (started / str(rank)).touch()
+
+
+def waited_for(path: Path, within_s: float = 60.0) -> None:
+    begun_s = time.monotonic()
+    while not path.exists():
+        assert time.monotonic() - begun_s < within_s
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("killed", [0, 1, 2])
+def test_a_rank_that_is_killed_ends_the_others_with_a_clear_error(tmp_path: Path, killed: int) -> None:
+    running = Job(train_long, 3, tmp_path)
+    for rank in range(3):
+        waited_for(tmp_path / str(rank))
+    time.sleep(random.Random(killed).uniform(0.0, 0.5))
+    process = running.processes[killed]
+    process.kill()
+    ends = running.ended(within_s=20.0)
+    for rank, end in enumerate(ends):
+        if rank != killed:
+            assert end.kind == "RankLost", end.error
+            assert f"rank {killed} (process {process.pid} on " in str(end.error)
+            assert "was killed or ended without a word" in str(end.error)
+
+
+def test_a_rank_that_hangs_ends_the_others(tmp_path: Path) -> None:
+    running = Job(train_long, 2, tmp_path)
+    for rank in range(2):
+        waited_for(tmp_path / str(rank))
+    process = running.processes[1]
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        running.processes[0].join(40.0)
+        assert running.processes[0].exitcode == 1  # it waited in a collective, which nothing interrupts
+    finally:
+        process.kill()
+    first = running.ended(within_s=20.0)[0]
+    assert first.error == "it ended without a word"
+
+
+def fail(rank: int) -> None:
+    model = wrapped(perceptron())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
+    with wattune.capped(device=own_device(rank), cap_w=5.0, model=model, optimizer=optimizer, loader=loader) as session:
+        for number, batch in enumerate(session.batches()):
+            if number == 5 and rank == 1:
+                raise ValueError("this rank's own mistake")
+            session.backward(loss_of(model, batch))
+
+
+def test_an_error_of_one_rank_is_the_reason_of_the_others_end() -> None:
+    ends = job(fail, 2)
+    assert [end.kind for end in ends] == ["RankLost", "ValueError"]
+    assert "ended with an error: this rank's own mistake" in str(ends[0].error)
