@@ -5,8 +5,9 @@ CAP ?= 4.5W
 DEVICE ?= sim:jetson-nano
 DEMO := .demo
 TORCHLESS := .venv-without-torch
+FLOWER := .venv-flower
 
-.PHONY: demo paper paper-measured test test-without-torch check format benchmarks clean
+.PHONY: demo paper paper-measured test test-without-torch test-flower check format benchmarks clean
 
 # The stamp, not the folder, says that the installation went through.
 .venv/installed: pyproject.toml constraints.txt
@@ -42,6 +43,13 @@ test-without-torch:
 		--ignore tests/devices/test_devices_believable.py
 	rm -rf $(TORCHLESS)
 
+# Flower asks for older releases of typer, rich, protobuf, fastapi and uvicorn than the rest is developed with.
+## The integration with Flower, in an environment of its own.
+test-flower:
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower]' hypothesis pytest pytest-timeout
+	WATTUNE_REQUIRE_FLOWER=1 OMP_NUM_THREADS=1 $(FLOWER)/bin/pytest --timeout 300 tests/integrations/test_integrations_flower.py
+
 # Without its cache: a stale one has called two unsorted imports sorted, and an empty machine found them.
 check: .venv/installed
 	$(BIN)/ruff format --check src tests benchmarks examples
@@ -68,4 +76,4 @@ paper-measured: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks paper page
 
 clean:
-	rm -rf .venv $(DEMO) build dist src/*.egg-info
+	rm -rf .venv $(FLOWER) $(DEMO) build dist src/*.egg-info

@@ -1,0 +1,370 @@
+"""Federated training of 20 clients on four kinds of simulated boards, each under a cap of its own.
+
+`python -m benchmarks federated IMAGES RECORDINGS`: images of a folder (train.npz and test.npz, MNIST's digits), a
+convolutional network, real training; seconds and joules are the boards' exact figures of the same network's steps.
+Labels are split by a Dirichlet distribution, so that clients have different digits and different numbers of them. Caps
+are drawn between the lowest and the highest power of each board.
+
+Time: until the test accuracy is ``TARGET``. Energy: of rounds with the same steps and deadline for everybody, on the
+same fleets, on the same without caps, and at BoFL's recordings of a real TX2 (folder RECORDINGS).
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks import bofl
+from benchmarks.timing import keep
+from wattune.cap import PowerCap
+from wattune.devices.simulator.board_file import builtin_board
+from wattune.devices.simulator.simulated import SimulatedDevice
+from wattune.errors import InputError
+from wattune.online.step_counter import StepWorkCounter
+from wattune.planning.fleet import ClientRound, FleetClient, LocalPoint, plan_round, points_under
+from wattune.point import BatchShape, OperatingPoint
+from wattune.records import ProfileCell, ProfileTable, StepWork
+
+BOARDS = ("jetson-nano", "jetson-tx2", "jetson-orin-nano", "jetson-agx-orin")
+"""Of the two TX2 boards the one whose power is fitted to recordings, and whose three clocks can be set."""
+CLIENTS = 20
+SEEDS = range(5)
+BATCH = 32
+STEPS = 32
+"""Local steps of a round: two passes over a client's 500 images on average."""
+
+RATE = 0.05
+DIRICHLET = 0.3
+LEAST_SAMPLES = BATCH
+TARGET = 0.9
+ROUNDS = 60
+LINK_BITS_PER_S, LINK_S = 100e6, 0.01
+"""A local network: seconds of a message are its bits over this, and a latency."""
+
+TIMEOUT = 1.5
+"""Time-out of a round over the median client's time."""
+
+DEADLINES = (1.0, 1.5, 2.0)
+"""Deadlines of a round over the time of the slowest client at its top."""
+
+
+class Fleet(NamedTuple):
+    """Clients with the points under their caps, their data, and the data to test on."""
+
+    clients: tuple[FleetClient, ...]
+    data: tuple[tuple[Tensor, Tensor], ...]
+    test: tuple[Tensor, Tensor]
+
+
+class Round(NamedTuple):
+    """Parts of a round, its seconds, its joules, and the factor of each part's update."""
+
+    parts: Sequence[ClientRound]
+    seconds: float
+    energy_j: float
+    factors: Sequence[float]
+    weights: Sequence[float]
+
+
+Policy = Callable[[Fleet], Round]
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure, and store the results."""
+    if len(arguments) != 2:
+        allowed = "the folders with train.npz and test.npz, and with BoFL's recordings"
+        raise InputError("arguments of federated", value=" ".join(arguments) or None, allowed=allowed)
+    images, recordings = map(Path, arguments)
+    for name in ("train.npz", "test.npz"):
+        if not (images / name).is_file():
+            raise InputError("no such images", value=str(images / name), hint="give the folder with them")
+    energy = [
+        *(row for seed in SEEDS for row in energies("caps", clients_of(seed))),
+        *(row for row in energies("no caps", clients_of(0, with_caps=False))),
+        *(row for file in bofl.WORKLOADS for row in energies(f"recorded, {file}", [recorded(recordings, file)])),
+    ]
+    jobs = [(name, seed) for seed in SEEDS for name in POLICIES]
+    with ProcessPoolExecutor(2) as pool:
+        runs = list(pool.map(run, [images] * len(jobs), *zip(*jobs, strict=True)))
+    keep(
+        "federated",
+        {
+            "clients": CLIENTS,
+            "boards": BOARDS,
+            "target": TARGET,
+            "seeds": len(SEEDS),
+            "runs": runs,
+            "time": [summed(name, runs) for name in POLICIES],
+            "energy": energy,
+        },
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- fleet
+
+
+def network() -> nn.Module:
+    """A network of 106,000 parameters for 28x28 pixels."""
+    layers = [nn.Conv2d(1, 16, 5, 2, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def work_of_step() -> StepWork:
+    """The work of a step, counted while it runs."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    counter = StepWorkCounter(model, optimizer, counts=True)
+    counter.open()
+    images, labels = torch.randn(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
+    counter.begin("step", [images, labels])
+    functional.cross_entropy(model(images), labels).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    work = counter.end(BATCH, BATCH)
+    counter.close()
+    return work
+
+
+def board(name: str) -> ProfileTable:
+    """The exact table of a simulated board's GPU."""
+    device = SimulatedDevice(builtin_board(name))
+    cells = []
+    for knobs, step in device.exact_steps(work_of_step()).items():
+        figures = {"step_s": step.step_s, "power_mean_w": step.power_mean_w, "power_peak_w": step.power_peak_w}
+        cells.append(ProfileCell(**OperatingPoint(BatchShape.of(BATCH), knobs).fields(), **figures, steps=1))
+    return ProfileTable(device=f"sim:{name}", workload="federated", cells=tuple(cells))
+
+
+def clients_of(seed: int, *, with_caps: bool = True) -> tuple[FleetClient, ...]:
+    """The clients of a fleet, with a cap each or none."""
+    draw, boards = np.random.default_rng([seed, 1]), [board(name) for name in BOARDS]
+    bits = 32 * sum(parameter.numel() for parameter in network().parameters())
+    fixed_s = 2 * (bits / LINK_BITS_PER_S + LINK_S)
+    clients = []
+    for index in range(CLIENTS):
+        one = boards[index % len(boards)]
+        peaks_w = [cell.power_peak_w or 0.0 for cell in one.measured]
+        limit_w = float(draw.uniform(min(peaks_w), max(peaks_w)))
+        cap = PowerCap(limit_w if with_caps else None, window="peak")
+        points = points_under(one, cap)
+        clients.append(FleetClient(f"{index}", points, fixed_s=fixed_s))
+    return tuple(clients)
+
+
+def recorded(folder: Path, file: str) -> FleetClient:
+    """A client with the means of everything that was recorded of a workload on a real TX2."""
+    points = [
+        LocalPoint(
+            OperatingPoint(BatchShape.of(bofl.WORKLOADS[file][1]), knobs),
+            statistics.mean(one.step_s for one in figures),
+            statistics.mean(one.power_w for one in figures),
+        )
+        for knobs, figures in bofl.points(folder, file).items()
+    ]
+    return FleetClient(file, tuple(sorted(points, key=lambda one: one.step_s)))
+
+
+def fleet_of(folder: Path, seed: int) -> Fleet:
+    """Clients and their images: of each digit, shares that a Dirichlet distribution draws."""
+    draw = np.random.default_rng([seed, 2])
+    images, labels = _read(folder / "train.npz")
+    while True:
+        owners = np.empty(len(labels), dtype=int)
+        for digit in range(10):
+            own = np.flatnonzero(labels.numpy() == digit)
+            owners[own] = draw.choice(CLIENTS, size=len(own), p=draw.dirichlet([DIRICHLET] * CLIENTS))
+        counts = np.bincount(owners, minlength=CLIENTS)
+        if counts.min() >= LEAST_SAMPLES:
+            break
+    data = tuple((images[owners == index], labels[owners == index]) for index in range(CLIENTS))
+    return Fleet(clients_of(seed), data, _read(folder / "test.npz"))
+
+
+def _read(path: Path) -> tuple[Tensor, Tensor]:
+    with np.load(path) as arrays:
+        images = torch.from_numpy(arrays["images"]).float().div(255).unsqueeze(1)
+        return images, torch.from_numpy(arrays["labels"])
+
+
+# ------------------------------------------------------------------------------------------------------------ policies
+
+
+def _sizes(fleet: Fleet, parts: Sequence[ClientRound]) -> list[float]:
+    return [float(len(fleet.data[int(part.name)][1])) for part in parts]
+
+
+def _at_top(clients: Sequence[FleetClient], steps: int = STEPS) -> list[ClientRound]:
+    """Each client at the highest clocks under its cap."""
+    parts = []
+    for client in clients:
+        one = max(client.points, key=lambda point: point.point)
+        energy_j = steps * one.step_s * one.power_w
+        parts.append(ClientRound(client.name, one.point, steps, client.ends_s(one, steps), energy_j))
+    return parts
+
+
+def equal_steps(fleet: Fleet) -> Round:
+    """FedAvg: the same steps for each, at the top; the round waits for the slowest."""
+    parts = _at_top(fleet.clients)
+    seconds = max(part.seconds for part in parts)
+    energy_j = sum(part.energy_j for part in parts)
+    return Round(parts, seconds, energy_j, [1.0] * len(parts), _sizes(fleet, parts))
+
+
+def with_timeout(fleet: Fleet) -> Round:
+    """The same, but the round ends at a time-out, and what is late is lost."""
+    parts = _at_top(fleet.clients)
+    seconds = TIMEOUT * statistics.median(part.seconds for part in parts)
+    in_time = [part for part in parts if part.seconds <= seconds]
+    late = [part for part in parts if part.seconds > seconds]
+    energy_j = sum(part.energy_j for part in in_time) + sum(p.energy_j * seconds / p.seconds for p in late)
+    return Round(in_time, seconds, energy_j, [1.0] * len(in_time), _sizes(fleet, in_time))
+
+
+def by_speed(fleet: Fleet) -> Round:
+    """Steps by speed, averaged by the samples that were trained on: wattune's strategy."""
+    round_ = _by_speed(fleet)
+    return round_._replace(weights=[float(part.steps) for part in round_.parts])
+
+
+def averaged_by_data(fleet: Fleet) -> Round:
+    """Steps by speed, averaged by the clients' data."""
+    round_ = _by_speed(fleet)
+    return round_._replace(weights=_sizes(fleet, round_.parts))
+
+
+def normalised(fleet: Fleet) -> Round:
+    """Steps by speed, averaged by the clients' data and per step: an update of n steps counts as n_eff / n of it, where
+    n_eff is the weighted mean of the steps.
+
+    Source: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization (FedNova),
+    NeurIPS 2020, equation 7, for plain SGD.
+    """
+    round_ = averaged_by_data(fleet)
+    mean = sum(w * part.steps for w, part in zip(round_.weights, round_.parts, strict=True)) / sum(round_.weights)
+    return round_._replace(factors=[mean / part.steps for part in round_.parts])
+
+
+def _by_speed(fleet: Fleet) -> Round:
+    plan = plan_round(fleet.clients, steps=STEPS)
+    energy_j = plan.energy_j
+    return Round(plan.parts, plan.seconds, energy_j, [1.0] * len(plan.parts), ())
+
+
+POLICIES: dict[str, Policy] = {
+    "FedAvg, equal steps": equal_steps,
+    "FedAvg, time-out": with_timeout,
+    "wattune": by_speed,
+    "wattune's steps, averaged by data": averaged_by_data,
+    "wattune's steps, normalised average": normalised,
+}
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+
+
+def run(folder: Path, name: str, seed: int) -> dict[str, Any]:
+    """Train until the target is reached, or for ``ROUNDS`` rounds."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    fleet, model = fleet_of(folder, seed), network()
+    round_ = POLICIES[name](fleet)  # the same in every round: nothing about the boards changes
+    shares = np.array(round_.weights) / sum(round_.weights)
+    batches = [_endless(images, labels, [seed, index]) for index, (images, labels) in enumerate(fleet.data)]
+    accuracies = []
+    for _ in range(ROUNDS):
+        begin = [parameter.detach().clone() for parameter in model.parameters()]
+        change = [torch.zeros_like(parameter) for parameter in begin]
+        for part, share, factor in zip(round_.parts, shares, round_.factors, strict=True):
+            local = copy.deepcopy(model)
+            _train(local, batches[int(part.name)], part.steps)
+            for total, own, start in zip(change, local.parameters(), begin, strict=True):
+                total += float(share) * factor * (own.detach() - start)
+        with torch.no_grad():
+            for parameter, total in zip(model.parameters(), change, strict=True):
+                parameter += total
+            images, labels = fleet.test
+            accuracies.append(float((model(images).argmax(1) == labels).float().mean()))
+        if accuracies[-1] >= TARGET:
+            break
+    rounds = len(accuracies) if accuracies[-1] >= TARGET else None
+    result = {
+        "policy": name,
+        "seed": seed,
+        "rounds": rounds,
+        "round_s": round_.seconds,
+        "time_s": None if rounds is None else rounds * round_.seconds,
+        "energy_j": None if rounds is None else rounds * round_.energy_j,
+        "clients": len(round_.parts),
+        "steps": sorted(part.steps for part in round_.parts),
+        "best_accuracy": max(accuracies),
+    }
+    print(result, flush=True)
+    return result
+
+
+def _train(model: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], steps: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    for _ in range(steps):
+        images, labels = next(batches)
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _endless(images: Tensor, labels: Tensor, seed: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
+    draw = np.random.default_rng([*seed, 3])
+    while True:
+        order = torch.from_numpy(draw.permutation(len(labels)))
+        for chosen in order[: len(order) // BATCH * BATCH].split(BATCH):
+            yield images[chosen], labels[chosen]
+
+
+def summed(name: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Medians and spread over the seeds; gains are over equal steps of the same seed."""
+    base = {run["seed"]: run for run in runs if run["policy"] == "FedAvg, equal steps"}
+    own = [run for run in runs if run["policy"] == name]
+    reached = [run for run in own if run["rounds"] is not None and base[run["seed"]]["rounds"] is not None]
+    faster = sorted(base[run["seed"]]["time_s"] / run["time_s"] for run in reached)
+    saved = sorted(1 - run["energy_j"] / base[run["seed"]]["energy_j"] for run in reached)
+    return {
+        "policy": name,
+        "reached": len(reached),
+        "round_s": statistics.median(run["round_s"] for run in own),
+        "rounds": statistics.median(run["rounds"] for run in reached) if reached else None,
+        "faster": [statistics.median(faster), faster[0], faster[-1]] if faster else None,
+        "energy_saved": [statistics.median(saved), saved[0], saved[-1]] if saved else None,
+    }
+
+
+# -------------------------------------------------------------------------------------------------------------- energy
+
+
+def energies(fleet: str, clients: Sequence[FleetClient]) -> Iterator[dict[str, Any]]:
+    """Energy that is saved in a round with equal steps until a deadline, over running at the top; of training alone,
+    as clients meter it. One deadline for all, or one for each client as in BoFL."""
+    top = _at_top(clients)
+    top_j = sum(part.energy_j for part in top)
+    slowest_s = max(part.seconds for part in top)
+    for slack in DEADLINES:
+        plan = plan_round(clients, steps=STEPS, split="even", deadline_s=slack * slowest_s)
+        each_j = sum(
+            plan_round([client], steps=STEPS, deadline_s=slack * part.seconds).energy_j
+            for client, part in zip(clients, top, strict=True)
+        )
+        yield {"fleet": fleet, "slack": slack, "one deadline": 1 - plan.energy_j / top_j, "each": 1 - each_j / top_j}
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])

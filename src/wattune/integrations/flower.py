@@ -1,0 +1,168 @@
+"""A fleet on Flower: a strategy that gives each client its operating point and its share of a round's steps.
+
+    from wattune.integrations.flower import FleetStrategy, PowerCapMod
+
+    client_app = ClientApp(mods=[PowerCapMod(6, profile="profile.json")])  # on each board
+    FleetStrategy(local_steps=32, batch_size=32).start(grid=grid, initial_arrays=arrays, num_rounds=20)
+
+Flower samples the nodes, sends, waits and aggregates; wattune decides where each client runs and for how many steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from logging import INFO
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from wattune.errors import InputError
+from wattune.integrations.flower_client import (
+    BATCH_SIZE,
+    JOULES,
+    LOCAL_STEPS,
+    OFFER,
+    POINT,
+    SECONDS,
+    STEPS,
+    WATTS,
+    PowerCapMod,
+    offered,
+)
+from wattune.planning.fleet import ClientRound, FleetClient, RoundPlan, Split, plan_round, slowed
+
+__all__ = ["FleetStrategy", "PowerCapMod"]
+
+UNANSWERED = 2.0
+"""Factor by which a client counts as slower after a round that it did not answer: its next share is half as long."""
+
+
+class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed where types are checked
+    """FedAvg whose clients end their rounds together, each at its own operating point and under its own cap.
+
+    ``local_steps``: optimizer steps of a round, on average over the clients; ``batch_size``: samples of each.
+    ``split``: "speed" shares the steps so that the round ends soonest, "even" gives each client the same.
+    ``deadline_s``: seconds of a round, in which clients then use the least energy; ``energy_j``: joules that the
+    steps of a round may use in all clients together. ``offer_within_s``: the longest wait for the offers of new nodes,
+    which a simulation answers only once its workers have started. ``options``: those of FedAvg.
+
+    The average is weighted by the samples that were trained on in the round, which replace the ``weighted_by_key`` of
+    the train function's metrics. ``plan`` is the plan of the present round. Clients that join are asked for their
+    points first. Those that are slower than their profile get fewer steps from the next round on, and those that leave,
+    or have no point or no energy left, take no part; the log says so.
+
+    Raises: InputError for a round that no client can take part in, or bounds that cannot be met.
+    """
+
+    def __init__(
+        self,
+        *,
+        local_steps: int,
+        batch_size: int,
+        split: Split = "speed",
+        deadline_s: float | None = None,
+        energy_j: float | None = None,
+        offer_within_s: float = 300.0,
+        **options: Any,
+    ):
+        super().__init__(**options)
+        for name, value in (("local_steps", local_steps), ("batch_size", batch_size)):
+            if value < 1:
+                raise InputError(name, value=value, allowed="1 or more")
+        self.local_steps, self.batch_size = local_steps, batch_size
+        self.split, self.deadline_s, self.energy_j = split, deadline_s, energy_j
+        self.offer_within_s = offer_within_s
+        self.plan: RoundPlan | None = None
+        self.clients: dict[int, FleetClient] = {}
+        """Clients that made an offer, by their node."""
+        self.slowness: dict[int, float] = {}
+        """Seconds of a client's last round over what its profile predicts."""
+        self._parts: dict[int, ClientRound] = {}
+        self._left_out: dict[str, str] = {}
+
+    # ------------------------------------------------------------------------------------------------------- training
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Plan the round. Returns: a message for each client that takes part."""
+        nodes = [one.metadata.dst_node_id for one in super().configure_train(server_round, arrays, config, grid)]
+        if not nodes:
+            return []
+        self._ask([node for node in nodes if node not in self.clients], grid)
+        present = [slowed(self.clients[node], self.slowness.get(node, 1.0)) for node in nodes if node in self.clients]
+        if not present:
+            raise InputError("no client made an offer", hint="add a PowerCapMod to their ClientApp")
+        self.plan = plan_round(
+            present, steps=self.local_steps, split=self.split, deadline_s=self.deadline_s, energy_j=self.energy_j
+        )
+        self._parts = {int(part.name): part for part in self.plan.parts}
+        if self.plan.left_out != self._left_out:
+            self._left_out = self.plan.left_out
+            for name, reason in self._left_out.items():
+                log(INFO, "configure_train: node %s takes no part: %s", name, reason)
+        log(INFO, "configure_train: %d clients for %.4g s", len(self._parts), self.plan.seconds)
+        return [self._message(node, arrays, config) for node in self._parts]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average what arrived. Returns: the arrays, and metrics with the round's seconds, joules and watts."""
+        arrived = list(replies)
+        valid = [reply for reply in arrived if not reply.has_error()]
+        figures = {reply.metadata.src_node_id: next(iter(reply.content.metric_records.values())) for reply in valid}
+        for node, part in self._parts.items():
+            self._learn(node, figures.get(node))
+            if node in figures:
+                figures[node][self.weighted_by_key] = figures[node][STEPS] * part.point.batch_size
+        arrays, metrics = super().aggregate_train(server_round, arrived)
+        if metrics is not None:  # of the fleet, where an average over clients says little
+            metrics[SECONDS] = max(one[SECONDS] for one in figures.values())
+            for key in (JOULES, STEPS):
+                metrics[key] = sum(one[key] for one in figures.values())
+            metrics[WATTS] = metrics[JOULES] / metrics[SECONDS]
+        return arrays, metrics
+
+    # -------------------------------------------------------------------------------------------------------- clients
+
+    def _ask(self, nodes: list[int], grid: Grid) -> None:
+        """Ask new nodes for their points and joules."""
+        if not nodes:
+            return
+        question = RecordDict({OFFER: ConfigRecord({BATCH_SIZE: self.batch_size})})
+        messages = self._construct_messages(question, nodes, MessageType.TRAIN)
+        for reply in grid.send_and_receive(messages, timeout=self.offer_within_s):
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                log(INFO, "configure_train: node %s makes no offer: %s", node, _last_line(reply.error.reason))
+            elif OFFER in reply.content:
+                points, energy_j = offered(reply.content[OFFER][OFFER])
+                self.clients[node] = FleetClient(str(node), points, energy_j=energy_j)
+
+    def _message(self, node: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
+        part = self._parts[node]
+        own = ConfigRecord(dict(config))
+        own[LOCAL_STEPS], own[BATCH_SIZE] = part.steps, part.point.batch_size
+        own[POINT] = json.dumps(part.point.fields())
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: own})
+        (message,) = self._construct_messages(content, [node], MessageType.TRAIN)
+        return message
+
+    def _learn(self, node: int, figures: MetricRecord | None) -> None:
+        """Learn from a client's round how fast it is, and what energy it has left."""
+        part, client, before = self._parts[node], self.clients[node], self.slowness.get(node, 1.0)
+        if figures is None:
+            self.slowness[node] = UNANSWERED * before
+            return
+        self.slowness[node] = before * (figures[SECONDS] / figures[STEPS]) / (part.seconds / part.steps)
+        if client.energy_j is not None:
+            left_j = max(0.0, client.energy_j - figures[JOULES])
+            self.clients[node] = FleetClient(client.name, client.points, energy_j=left_j)
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1] if text.strip() else "no reason"

@@ -1,0 +1,148 @@
+"""The client's side of a fleet on Flower: a mod that holds the board under its cap while any ClientApp trains.
+
+What a client offers and what it is asked to do travel in the messages of training, see ``OFFER`` and ``POINT``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+
+from wattune.cap import PowerCap
+from wattune.devices import open_device
+from wattune.errors import InputError
+from wattune.integrations.flower_steps import ObservedSteps
+from wattune.planning.fleet import LocalPoint, points_under
+from wattune.point import OperatingPoint
+from wattune.power.capped_run import CappedRun
+from wattune.records import ProfileTable
+
+OFFER = "wattune-offer"
+"""Record of an offer: asked for by a train message that has one, and answered with the client's points."""
+
+POINT = "wattune-point"
+"""Entry of the configuration: the operating point, as JSON in the flat form of records."""
+
+SPENT = "wattune-spent"
+"""Record in the node's state: joules that its training has used so far."""
+
+LOCAL_STEPS, BATCH_SIZE = "local-steps", "batch-size"
+SECONDS, JOULES, WATTS, STEPS = "wattune-seconds", "wattune-joules", "wattune-watts", "wattune-steps"
+
+
+class PowerCapMod:
+    """A mod of a ClientApp: trains at the point that the strategy asks for, below ``cap_w`` watts.
+
+        app = ClientApp(mods=[PowerCapMod(6, profile="profile.json")])
+
+    ``profile``: of this model on this board (`wattune profile`); ``device``: a spec, see ``wattune.open_device``;
+    ``energy_j``: joules that training may use in this run, for a board on a battery (None: no limit). The train
+    function takes ``local-steps`` optimizer steps with batches of ``batch-size``, both of which are in the message's
+    ConfigRecord; steps are those of torch's optimizers. Its reply's metrics get ``wattune-seconds``, ``-joules``,
+    ``-watts`` and ``-steps``. Evaluation runs at the board's safest setting.
+
+    Raises: InputError for a cap, a profile or an energy that cannot be used.
+    """
+
+    def __init__(
+        self,
+        cap_w: float | str | PowerCap | None,
+        *,
+        profile: ProfileTable | str | Path,
+        device: str = "auto",
+        energy_j: float | None = None,
+    ):
+        self.cap = PowerCap.of(cap_w)
+        self.profile = profile if isinstance(profile, ProfileTable) else ProfileTable.load(profile)
+        self.device = device
+        if energy_j is not None and not energy_j > 0:
+            raise InputError("energy_j", value=energy_j, allowed="a positive number of joules, or none")
+        self.energy_j = energy_j
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer what the strategy asks for, or hold the board while the ClientApp works.
+
+        Raises: InputError, SafetyStop, DeviceError.
+        """
+        if message.metadata.message_type == MessageType.EVALUATE:
+            return self._evaluate(message, context, call_next)
+        if message.metadata.message_type != MessageType.TRAIN:
+            return call_next(message, context)
+        if OFFER in message.content:
+            return Message(RecordDict({OFFER: self._offer(message, context)}), reply_to=message)
+        return self._train(message, context, call_next)
+
+    def _offer(self, message: Message, context: Context) -> ConfigRecord:
+        batch_size = int(message.content[OFFER][BATCH_SIZE])
+        points = points_under(self.profile, self.cap, batch_size)
+        left_j = None if self.energy_j is None else max(0.0, self.energy_j - _spent_j(context))
+        return ConfigRecord({OFFER: offer_text(points, left_j)})
+
+    def _train(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        config: Any = next(iter(message.content.config_records.values()), {})
+        if POINT not in config:
+            raise InputError("the message asks for no operating point", hint="use FleetStrategy on the server")
+        point = _point(json.loads(config[POINT]))
+        device = open_device(self.device)
+        try:
+            if self.profile.device != device.name:
+                raise InputError("the profile is of another device", value=self.profile.device, allowed=device.name)
+            limit = self.cap.at_sensor(device.supply, device.sensor.window_s)
+            with CappedRun(device, limit, point.knobs) as run:
+                run.start()
+                with ObservedSteps(device, point.batch_size, run.check) as observed:
+                    reply = call_next(message, context)
+                run.check()
+            figures = run.meter.figures()  # a training shorter than the time between two readings gets one at its end
+        finally:
+            device.close()
+        if not observed.steps:
+            raise InputError("the train function took no step", hint="train with an optimizer of torch")
+        context.state[SPENT] = MetricRecord({JOULES: _spent_j(context) + figures.energy_j})
+        metrics = next(iter(reply.content.metric_records.values()), None)
+        if metrics is None:
+            raise InputError("the train function's reply has no MetricRecord", hint="reply with num-examples in one")
+        metrics[SECONDS], metrics[JOULES] = figures.time_s, figures.energy_j
+        metrics[WATTS], metrics[STEPS] = figures.energy_j / figures.time_s, observed.steps
+        return reply
+
+    def _evaluate(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        device = open_device(self.device)
+        try:
+            limit = self.cap.at_sensor(device.supply, device.sensor.window_s)
+            with CappedRun(device, limit, device.safest) as run:
+                run.start()
+                reply = call_next(message, context)
+                run.check()
+            return reply
+        finally:
+            device.close()
+
+
+def offer_text(points: tuple[LocalPoint, ...], energy_j: float | None) -> str:
+    """The text of an offer."""
+    rows = [{**one.point.fields(), "step_s": one.step_s, "power_w": one.power_w} for one in points]
+    return json.dumps({"points": rows, "energy_j": energy_j})
+
+
+def offered(text: str) -> tuple[tuple[LocalPoint, ...], float | None]:
+    """The points and the joules of an offer."""
+    data: dict[str, Any] = json.loads(text)
+    points = []
+    for row in data["points"]:
+        step_s, power_w = row.pop("step_s"), row.pop("power_w")
+        points.append(LocalPoint(_point(row), step_s, power_w))
+    return tuple(points), data["energy_j"]
+
+
+def _point(row: dict[str, Any]) -> OperatingPoint:
+    """An operating point from its fields."""
+    return OperatingPoint.of(row.pop("batch_size"), row.pop("micro_batch_size", None), **row)
+
+
+def _spent_j(context: Context) -> float:
+    return float(context.state[SPENT][JOULES]) if SPENT in context.state else 0.0
