@@ -7,8 +7,8 @@ it. Of what is above, the rule takes as much as finishes soonest:
 2. otherwise the fastest one while the sun carries it, or while the battery is full and charge would be lost;
 3. otherwise the one with the most progress per joule.
 
-A floor that only stops training is crossed every night, since the waiting board goes on drawing. Planning by a forecast
-of the sun every two hours did not end sooner than this rule does.
+A floor that only stops training is crossed every night, since the waiting board keeps drawing power. Planning by a
+forecast of the sun every two hours did not end sooner than this rule does.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ LOOK_S: Final = 300.0
 """Longest time between two decisions, in which training takes charge unasked."""
 
 RESUME_S: Final = 900.0
-"""Seconds of training that must be in the battery above the night budget before training goes on after a pause."""
+"""Seconds of training that must be in the battery above the night budget before training resumes after a pause."""
 
 
 class PowerPoint(NamedTuple):

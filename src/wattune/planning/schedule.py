@@ -139,7 +139,7 @@ def _record(
     trained = intensity.over(stretches)
     waited = intensity.integral(begin_s, finish_s) - trained
     begin = None if intensity.begin is None else intensity.begin + timedelta(seconds=begin_s)
-    ends_s = (*(one.until_s - begin_s for one in stretches[:-1]), None)  # a run that takes longer goes on
+    ends_s = (*(one.until_s - begin_s for one in stretches[:-1]), None)  # a run that takes longer continues
     return Schedule(
         unit=intensity.unit,
         begin=None if begin is None else begin.isoformat(),

@@ -29,7 +29,7 @@ def training_record(
     max_temp_c: float | None = None,
     caps_are_given: bool = False,
 ) -> TrainingRecord:
-    """Everything that a training took, with what profiling cost against it.
+    """Everything that a training run took, with what profiling cost against it.
 
     ``caps_are_given``: the cap changed from outside, so the record says what foresight would have gained.
     """
