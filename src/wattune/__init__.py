@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from wattune.job.with_server import run_with_server
     from wattune.latency import LatencyBound
     from wattune.online import capped
+    from wattune.power.run_update import RunUpdate
     from wattune.records import Comparison, Plan, ProfileTable, SampleEfficiency, SessionRecord, TrainingRecord
     from wattune.reporting import write_report
     from wattune.workloads import (
@@ -79,6 +80,7 @@ __all__ = [
     "PowerCap",
     "ProfileTable",
     "RecordError",
+    "RunUpdate",
     "SafetyStop",
     "SampleEfficiency",
     "SensorError",
@@ -138,6 +140,7 @@ _HOMES = {
     "wattune.job.steps": ("compare", "estimate", "plan", "profile", "profile_command", "train"),
     "wattune.job.with_server": ("run_with_server",),
     "wattune.latency": ("LatencyBound",),
+    "wattune.power.run_update": ("RunUpdate",),
     "wattune.records": ("Comparison", "SampleEfficiency", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),
     "wattune.reporting": ("write_report",),
     "wattune.online": ("capped",),

@@ -24,6 +24,7 @@ from wattune.online.session import Session, SessionOptions
 from wattune.online.session_cap import AnyCap, planned_settings
 from wattune.online.session_run import SessionRun
 from wattune.online.setting_ladder import KnownSetting, SettingLadder
+from wattune.online.update_feed import LogTo
 from wattune.point import BatchShape, Knobs
 from wattune.records import ProfileTable, SampleEfficiency
 from wattune.search.policy import SESSION, SESSION_BY_CURVE
@@ -49,6 +50,7 @@ def capped(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     record: str | Path | None = None,
+    log_to: LogTo = None,
     batch_sizes: Sequence[int] | None = None,
     batch_size: int | None = None,
     micro_batch_size: int | None = None,
@@ -81,6 +83,8 @@ def capped(
     ``scheduler_interval="epoch"``; it has to be given ("step" or "epoch") for a scheduler that most recipes step once
     per epoch, such as StepLR. ``before_step`` is called before each optimizer step with unscaled gradients, and
     is the place to clip them. ``micro_batch_size`` is the largest size that is known to fit (None: the batch size).
+    ``log_to``: a function, or several, called with a ``RunUpdate`` (power, energy, temperature, operating point) once a
+    second, at each change of the point and at the end, between two steps; the logger "wattune" has the changes, too.
     With ``resume``, training continues from ``checkpoint`` if that exists. Without a ``loader``, ``batch_size`` is
     needed, and the loop fetches and steps itself (``Session.begin_step``).
 
@@ -108,6 +112,7 @@ def capped(
             checkpoint=checkpoint,
             resume=resume,
             record=record,
+            log_to=log_to,
             batch_sizes=batch_sizes,
             batch_size=batch_size,
             micro_batch_size=micro_batch_size,
@@ -236,6 +241,7 @@ def _options(asked: Request, seed: int, *, closes: bool) -> SessionOptions:
         checkpoint=asked.checkpoint,
         record=asked.record,
         closes=closes,
+        listeners=asked.listeners,
         loader=asked.loader,
     )
 

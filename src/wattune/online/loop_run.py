@@ -16,7 +16,7 @@ from wattune.online.fit_check import FitCheck
 from wattune.online.micro_batching import can_split
 from wattune.online.step_counter import StepWorkCounter
 from wattune.online.step_timing import StepTimes
-from wattune.point import BatchShape
+from wattune.point import BatchShape, OperatingPoint
 
 
 class NextStep(NamedTuple):
@@ -51,6 +51,10 @@ class LoopRun(ABC):
         """Called with the row of the next steps whenever the row or the setting has changed."""
         self.on_pause: Callable[[], None] = lambda: None
         """Called at the beginning of a pause under a cap that changes, before a step."""
+        self.on_point: Callable[[OperatingPoint, str], None] = lambda point, reason: None
+        """Called with each new operating point, and the reason for it."""
+        self.on_look: Callable[[], None] = lambda: None
+        """Called between two steps, once a second."""
         self.times = StepTimes()
         self.on_cuda = next(model.parameters()).device.type == "cuda"
         self._has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())

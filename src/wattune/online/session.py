@@ -29,6 +29,7 @@ from wattune.online.sample_model import SampleModel
 from wattune.online.session_checkpoint import SessionCheckpoint, save_session
 from wattune.online.session_record import explanation, session_record
 from wattune.online.session_run import SessionRun
+from wattune.online.update_feed import OnUpdate, UpdateFeed
 from wattune.online.user_loop import UserLoop
 from wattune.point import BatchShape, OperatingPoint
 from wattune.power.request_queue import queue_of
@@ -47,6 +48,7 @@ class SessionOptions:
     checkpoint: Path | None = None
     record: Path | None = None
     closes: bool = False
+    listeners: tuple[OnUpdate, ...] = ()
     loader: Any = field(default=None, repr=False)
 
 
@@ -98,6 +100,7 @@ class Session:
             sync = GradientSync(run.model, 1) if sync is None else sync
             self.loop = UserLoop(run, Prefetcher(batch_source, run), self._stepper, recipe, sample_model, sync)
             self.loop.remembers = options.checkpoint is not None
+        self._feed = UpdateFeed(self, options.listeners)
         self._is_open = self._in_pass = False
         self._agreed: BatchShape | None = None
         self._resumed = resumed
@@ -106,6 +109,7 @@ class Session:
 
     def __enter__(self) -> Self:
         self.run.on_row = lambda row: self.recipe.use(row.batch)
+        self.run.on_point, self.run.on_look = self._feed.point, self._feed.look
         if (path := self.options.checkpoint) is not None:
             self.run.on_pause = lambda: save_session(self, path)
         try:
@@ -155,6 +159,8 @@ class Session:
     def _leave(self) -> None:
         if self.options.checkpoint is not None:
             save_session(self, self.options.checkpoint)
+        if self.ranks is None or self.ranks.is_leader:
+            self._feed.end()
         self.record = self._new_record()
         if self.record is not None and self.options.record is not None:
             try:
@@ -280,6 +286,18 @@ class Session:
     def point(self) -> OperatingPoint:
         """The operating point of training at present."""
         return OperatingPoint(self.run.explorer.current.shape, self.run.capped.limiter.knobs)
+
+    @property
+    def power_w(self) -> float | None:
+        """The latest reading of the power sensor, in watts; None before the first one."""
+        return self.run.capped.meter.latest_w
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of the session so far, in joules; 0 before the first reading."""
+        with suppress(SensorError):
+            return self.run.capped.meter.figures().energy_j
+        return 0.0
 
     @property
     def samples(self) -> int:

@@ -254,6 +254,7 @@ class SessionRun(LoopRun):
         if now_s >= self._look_s:
             self._look_s = now_s + LOOK_EVERY_S
             self.capped.monitor.look(self.capped.meter.elapsed_s)
+            self.on_look()
         counts = stepped and usual and is_timed and self._is_whole and samples == row.batch
         if self.follower is not None:
             self.follower.step_s = seconds
@@ -347,6 +348,7 @@ class SessionRun(LoopRun):
         place = PointRecord.model_validate(point).model_dump()
         time_s = max(0.0, self.capped.meter.elapsed_s)
         self.changes.append({"samples": self.samples, "time_s": time_s, "point": place, "why": reason})
+        self.on_point(point, reason)
 
     # ---------------------------------------------------------------------------------------------------------- state
 

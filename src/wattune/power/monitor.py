@@ -16,6 +16,8 @@ class BoardMonitor:
     """Collects the events of a device; ``look`` is called regularly with the time of the run in seconds."""
 
     def __init__(self, device: Device):
+        self.temperature_c: float | None = None
+        """At the last look; None if the board does not report it."""
         self.temperature_max_c: float | None = None
         self._device = device
         self._events: list[BoardEvent] = []
@@ -42,6 +44,7 @@ class BoardMonitor:
             return
         self._due_s = time_s + LOOK_EVERY_S
         now = self._device.conditions()
+        self.temperature_c = now.temperature_c
         if now.temperature_c is not None:
             self.temperature_max_c = max(now.temperature_c, self.temperature_max_c or -math.inf)
         if now.throttled != self._throttled:
