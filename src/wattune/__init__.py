@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from wattune.power.run_update import RunUpdate
     from wattune.records import Comparison, Plan, ProfileTable, SampleEfficiency, SessionRecord, TrainingRecord
     from wattune.reporting import write_report
+    from wattune.tracking.metered_block import meter
     from wattune.workloads import (
         Augmentation,
         Data,
@@ -100,6 +101,7 @@ __all__ = [
     "estimate",
     "example_workload",
     "load_workload",
+    "meter",
     "open_device",
     "plan",
     "profile",
@@ -143,6 +145,7 @@ _HOMES = {
     "wattune.power.run_update": ("RunUpdate",),
     "wattune.records": ("Comparison", "SampleEfficiency", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),
     "wattune.reporting": ("write_report",),
+    "wattune.tracking.metered_block": ("meter",),
     "wattune.online": ("capped",),
     "wattune.workloads": (
         "Augmentation",

@@ -1,0 +1,159 @@
+"""``wattune.meter``: seconds, joules and watts of any block of code."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from contextlib import ContextDecorator, ExitStack
+from typing import Any, TypeVar
+
+from typing_extensions import Self
+
+from wattune.devices import Device, Meter, MeterFigures, open_device
+from wattune.errors import InputError, SensorError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+"""Kinds of functions whose call only makes an object, which runs later."""
+
+
+class MeteredBlock(ContextDecorator):
+    """A context in which the power of a device is measured, and a decorator of functions; made by ``meter``.
+
+    It can be entered again, also inside itself: its figures are those of the block that was left last, and those up to
+    now while a block runs. Raises, for each figure: InputError before the first block; SensorError if there is no
+    reading yet, or if the sensor was lost on the way.
+    """
+
+    def __init__(self, device: str | Device):
+        self._device = device
+        self._stack = ExitStack()
+        self._board: Device | None = None
+        self._running: list[Meter] = []
+        self._last: Meter | None = None
+        self._about = ""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            if self._board is None:
+                stack.callback(self._forget)
+                self._board = self._opened(stack)
+            meter = Meter(self._board, on_lost=lambda error: None)
+            meter.__enter__()
+            self._running.append(meter)
+            opened = stack.pop_all()
+        if len(self._running) == 1:
+            self._stack = opened
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._last = self._running.pop()
+        try:
+            self._last.__exit__(kind, error, trace)
+        finally:
+            if not self._running:
+                self._stack.close()
+        if kind is None and self._last.lost is not None:
+            warnings.warn(f"the block was not measured to its end: {self._last.lost}", stacklevel=2)
+
+    def __call__(self, function: Function) -> Function:
+        """The function, measured each time that it is called; its attribute ``meter`` is this one.
+
+        Raises: InputError for a coroutine or a generator, whose call only makes an object.
+        """
+        if any(is_lazy(function) for is_lazy in LAZY):
+            raise InputError(
+                "cannot measure the call of a coroutine or a generator",
+                value=getattr(function, "__name__", None),
+                hint="use `with wattune.meter():` inside it",
+            )
+        measured: Any = super().__call__(function)
+        measured.meter = self
+        return measured  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------------------------------------------------- figures
+
+    @property
+    def seconds(self) -> float:
+        """Length of the block, in seconds of the device's time."""
+        return self._figures().time_s
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of the whole device during the block, in joules."""
+        return self._figures().energy_j
+
+    @property
+    def power_mean_w(self) -> float:
+        """Energy over time, in watts; of a block that took no time the mean of the readings."""
+        figures = self._figures()
+        return figures.energy_j / figures.time_s if figures.time_s > 0 else figures.power_mean_w
+
+    @property
+    def power_peak_w(self) -> float:
+        """The highest reading of the sensor, in watts."""
+        return self._figures().power_peak_w
+
+    @property
+    def samples(self) -> int:
+        """Number of readings of the sensor."""
+        return self._figures().readings
+
+    def __str__(self) -> str:
+        return (
+            f"{self.seconds:.4g} s, {self.energy_j:.4g} J, {self.power_mean_w:.4g} W on average, "
+            f"{self.power_peak_w:.4g} W at most ({self._about})"
+        )
+
+    def _figures(self) -> MeterFigures:
+        meter = self._running[-1] if self._running else self._last
+        if meter is None:
+            raise InputError("the meter has not run yet", hint="with wattune.meter() as m: ...")
+        if meter.lost is not None:
+            raise SensorError(f"the block was not measured to its end: {meter.lost}") from meter.lost
+        return meter.figures()
+
+    def _forget(self) -> None:
+        self._board = None
+
+    def _opened(self, stack: ExitStack) -> Device:
+        """The device, whose sensor reads; one that is opened here is closed with the block."""
+        device = self._device
+        if isinstance(device, str):
+            device = open_device(device)
+            stack.callback(device.close)
+            if not device.executes_steps:
+                raise InputError(
+                    "a device on virtual time, in which a block of code takes none",
+                    value=self._device,
+                    allowed="a real board, or an open device whose time passes inside the block",
+                    hint="device = wattune.open_device(...)",
+                )
+        if not device.sensor.rail:
+            raise SensorError(f"{device.name} has no power sensor")
+        if device.executes_steps:  # a recorded device has no reading before its first step
+            device.power_w()
+        self._about = f"{device.name}, {device.kind}"
+        return device
+
+
+def meter(device: str | Device = "auto") -> MeteredBlock:
+    """Measure seconds, energy and power of a block of code, or of a function.
+
+        with wattune.meter() as m:
+            train()
+        print(m.energy_j, m.power_mean_w)
+
+        @wattune.meter("nvidia:0")
+        def evaluate(): ...
+
+    ``device``: a name as for ``--device``, by default the first usable board of this computer, or an open device. Only
+    its sensor is read: no clock is set. A block that is shorter than the time over which the sensor averages has the
+    power of the time before it.
+
+    Raises, when a block begins: DeviceUnavailable or SensorError if the device has no power sensor that answers;
+    InputError for the name of a simulated or recorded device, on which no code runs.
+    """
+    return MeteredBlock(device)

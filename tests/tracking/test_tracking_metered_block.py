@@ -1,0 +1,226 @@
+"""The meter of any block of code, on simulated and replayed devices, boards as files, and a meter of one's own."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from tests.support.device_examples import FileDevice, make_table, make_work, quiet
+from tests.support.live_devices import unpack
+from tests.support.real_time_device import RealTimeDevice
+
+import wattune
+from wattune.devices import Fault, ReplayDevice, SimulatedDevice
+from wattune.errors import DeviceUnavailable, InputError, SensorError
+from wattune.point import Knobs
+
+
+def train(device, steps):
+    for _ in range(steps):
+        with device.step(make_work(gflop=20)):
+            pass
+
+
+def test_the_figures_of_a_simulated_board_are_the_exact_ones():
+    device = SimulatedDevice(quiet())
+    device.wait(5)
+    truth = device.ground_truth(None)
+    with wattune.meter(device) as m:
+        device.wait(10)
+        train(device, 200)
+        device.wait(10)
+    exact = truth.figures()
+    assert m.seconds == pytest.approx(exact.time_s)
+    assert m.energy_j == pytest.approx(exact.energy_j, rel=0.01)
+    assert m.power_mean_w == pytest.approx(m.energy_j / m.seconds)
+    assert m.power_mean_w < m.power_peak_w
+    assert m.samples == pytest.approx(10 * m.seconds, abs=1)
+    assert str(m).endswith("(sim:jetson-nano, simulated)")
+
+
+def test_a_replayed_device_draws_what_its_table_says():
+    device = ReplayDevice(make_table())
+    cell = device.table.measured[0]
+    with device.at(cell.knobs), wattune.meter(device) as m:
+        for _ in range(500):
+            with device.step(make_work(cell.batch_size)):
+                pass
+    assert m.seconds == pytest.approx(500 * cell.step_s)
+    assert m.energy_j == pytest.approx(500 * cell.step_s * cell.power_mean_w, rel=0.01)
+    assert m.power_peak_w == cell.power_peak_w
+
+
+@pytest.mark.parametrize("board", ["orin-nano-jp6", "raspberry-pi-5", "tx2-jp4"])
+def test_a_board_as_files_is_measured_and_left_as_it_was(board, tmp_path):
+    root = unpack(board, tmp_path / "board")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with wattune.meter(f"auto?root={root}") as m:
+        pass
+    assert m.energy_j == pytest.approx(m.power_mean_w * m.seconds)
+    assert 0 < m.power_mean_w <= m.power_peak_w * 1.001
+    assert m.samples >= 1
+    assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_block_inside_a_block_has_its_own_figures():
+    device = SimulatedDevice(quiet())
+    device.wait(5)
+    with wattune.meter(device) as whole:
+        device.wait(10)
+        with wattune.meter(device) as part:
+            train(device, 100)
+    assert whole.seconds == pytest.approx(10 + part.seconds)
+    assert part.power_mean_w > whole.power_mean_w
+    with wattune.meter(device) as again:
+        device.wait(2)
+        with again:
+            device.wait(1)
+        assert again.seconds == pytest.approx(3)
+    assert again.seconds == pytest.approx(3)
+
+
+def test_figures_can_be_read_while_the_block_runs():
+    device = SimulatedDevice(quiet())
+    with wattune.meter(device) as m:
+        device.wait(2)
+        first_j = m.energy_j
+        device.wait(2)
+        assert m.energy_j == pytest.approx(2 * first_j, rel=0.05)
+    assert m.seconds == pytest.approx(4)
+
+
+def test_as_a_decorator_it_has_the_figures_of_the_last_call():
+    device = SimulatedDevice(quiet())
+
+    @wattune.meter(device)
+    def rest(seconds):
+        """Rest."""
+        device.wait(seconds)
+        return seconds
+
+    assert rest(3) == 3
+    assert rest(seconds=5) == 5
+    assert rest.meter.seconds == pytest.approx(5)
+    assert (rest.__name__, rest.__doc__) == ("rest", "Rest.")
+
+
+def test_a_function_that_calls_itself_is_measured_as_a_whole():
+    device = SimulatedDevice(quiet())
+    m = wattune.meter(device)
+
+    @m
+    def count_down(n):
+        device.wait(1)
+        if n:
+            count_down(n - 1)
+
+    count_down(3)
+    assert m.seconds == pytest.approx(4)
+
+
+async def coroutine(): ...
+
+
+def generator():
+    yield
+
+
+async def async_generator():
+    yield
+
+
+@pytest.mark.parametrize("function", [coroutine, generator, async_generator])
+def test_a_call_that_only_makes_an_object_is_refused(function):
+    with pytest.raises(InputError, match="cannot measure the call of a coroutine or a generator"):
+        wattune.meter(SimulatedDevice(quiet()))(function)
+
+
+def fail_after(seconds, device, m):
+    with m:
+        device.wait(seconds)
+        raise ZeroDivisionError
+
+
+def test_an_error_in_the_block_is_raised_and_the_figures_stay():
+    device = SimulatedDevice(quiet())
+    m = wattune.meter(device)
+    with pytest.raises(ZeroDivisionError):
+        fail_after(2, device, m)
+    assert m.seconds == pytest.approx(2)
+
+
+def test_it_closes_what_it_opened_and_nothing_else(tmp_path, monkeypatch):
+    closed = []
+    given = RealTimeDevice()
+    monkeypatch.setattr(RealTimeDevice, "close", lambda device: closed.append(device))
+    monkeypatch.setattr("wattune.tracking.metered_block.open_device", lambda spec: RealTimeDevice())
+    with wattune.meter(given):
+        pass
+    assert closed == []
+    m = wattune.meter()
+    with m:
+        with m:
+            pass
+        assert closed == []
+    assert len(closed) == 1
+    with m:
+        pass
+    assert len(closed) == 2
+
+
+# ---------------------------------------------------------------------------------------------------- a missing sensor
+
+
+def test_without_a_sensor_the_block_does_not_begin(tmp_path):
+    root = unpack("orin-nano-jp6", tmp_path / "board")
+    for folder in ("bus/i2c", "class/hwmon/hwmon1", "devices/platform/bus@0/c240000.i2c"):
+        path = root / "sys" / folder
+        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    with pytest.raises(DeviceUnavailable) as caught:
+        with wattune.meter(f"auto?root={root}"):
+            pytest.fail("the block began")
+    assert "no device to train on was found" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sensor_that_does_not_answer_at_first(tmp_path):
+    device = FileDevice(tmp_path)
+    device.power_file.unlink()
+    with pytest.raises(SensorError):
+        with wattune.meter(device):
+            pytest.fail("the block began")
+
+
+def test_a_sensor_that_is_lost_on_the_way_is_an_error_and_no_figure():
+    device = SimulatedDevice(quiet(fault=(Fault(kind="dropout", time_s=1, duration_s=10),)))
+    m = wattune.meter(device)
+    with pytest.warns(UserWarning, match="the block was not measured to its end: .* no reading"):
+        with m:
+            device.wait(8)
+    for name in ("seconds", "energy_j", "power_mean_w", "power_peak_w", "samples"):
+        with pytest.raises(SensorError, match="the block was not measured to its end"):
+            getattr(m, name)
+
+
+def test_before_the_first_block_there_are_no_figures():
+    with pytest.raises(InputError, match="the meter has not run yet"):
+        wattune.meter().energy_j  # noqa: B018
+
+
+@pytest.mark.parametrize("spec", ["sim:jetson-nano", "recorded"])
+def test_a_name_of_a_device_that_runs_no_code_is_refused(spec, tmp_path):
+    if spec == "recorded":
+        spec = f"recorded:{make_table().save(tmp_path / 'profile.json')}"
+    with pytest.raises(InputError, match="a device on virtual time") as caught:
+        with wattune.meter(spec):
+            pytest.fail("the block began")
+    assert "wattune.open_device" in str(caught.value)
+
+
+def test_knobs_stay_as_they_are():
+    device = SimulatedDevice(quiet())
+    highest = Knobs({knob.name: knob.values[-1] for knob in device.knobs})
+    with device.at(highest):
+        with wattune.meter(device):
+            device.wait(1)
+        assert device.current() == highest
