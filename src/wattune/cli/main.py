@@ -28,6 +28,7 @@ from wattune.cli.devices import devices
 from wattune.cli.doctor import doctor
 from wattune.cli.estimate import estimate
 from wattune.cli.guard import guard
+from wattune.cli.monitor import monitor
 from wattune.cli.output import emit, emit_json, note
 from wattune.cli.plan import plan
 from wattune.cli.profile import profile
@@ -73,14 +74,15 @@ def _wattune(
     \b
     All in one:    wattune run --device sim:jetson-nano --cap 4.5W
     Step by step:  wattune devices, profile, estimate, plan, train, compare, report
-    Real boards:   wattune doctor, guard, restore, contribute, bundle
+    Real boards:   wattune monitor, doctor, guard, restore, contribute, bundle
 
     Exit codes: 0 done, 2 bad input, 3 target not reached, 4 stopped for safety, 130 interrupted, 1 any other error.
     """
 
 
 for _command in (
-    run, devices, profile, estimate, plan, train, compare, report, doctor, guard, restore, contribute, bundle, serve
+    run, devices, profile, estimate, plan, train, compare, report, monitor, doctor, guard, restore,
+    contribute, bundle, serve,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(store, name="store")
