@@ -71,8 +71,28 @@ def test_a_reference_that_was_stopped_says_nothing_of_higher_caps():
         ReferencePower(workload="b", batch_size=8, clock_mhz=200, power_peak_w=3.9),
     ]
     reference = ReferenceSet(set_version=1, powers=tuple(powers))
-    assert worst_case(reference, is_windowed=False) == {Knobs(clock_mhz=100): 3.5}
-    assert worst_case(None, is_windowed=False) == {}
+    assert worst_case(board().model_copy(update={"reference": reference}), None) == {Knobs(clock_mhz=100): 3.5}
+    assert worst_case(board(reference=False), None) == {}
+
+
+def test_one_high_reading_of_a_reference_does_not_lower_the_fixed_clock():
+    profile = board()
+    fixed = worst_clock(profile, CAP_W)
+
+    def read(power: ReferencePower, outlier_w: float) -> ReferencePower:
+        # Two seconds of readings, which scatter by 80 mW around their mean.
+        figures = {"power_mean_w": power.power_peak_w - 0.2, "power_std_w": 0.08, "step_s": 0.02, "steps": 100}
+        return power.model_copy(update={**figures, "power_peak_w": power.power_peak_w + outlier_w})
+
+    for outlier_w in (0.0, 0.04):
+        powers = tuple(
+            read(power, outlier_w if power.clock_mhz == fixed else 0.0) for power in profile.reference.powers
+        )
+        noisy = profile.model_copy(update={"reference": ReferenceSet(set_version=1, powers=powers)})
+        choice = pick("largest batch, fixed clock", noisy, curve(), SensorLimit(CAP_W, window_s=1.0))
+        assert choice.clock_mhz >= fixed
+    by_reading = pick("largest batch, fixed clock", noisy, curve(), SensorLimit(CAP_W))
+    assert by_reading.clock_mhz < fixed  # each reading counts under such a cap
 
 
 def test_a_fixed_clock_that_exceeds_the_cap_for_this_workload_is_reported():

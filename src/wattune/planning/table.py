@@ -12,7 +12,7 @@ from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import (
     ProfileCell,
     ProfileTable,
-    ReferenceSet,
+    ReferencePower,
     SampleEfficiency,
 )
 from wattune.sample_efficiency.choice import posterior_of
@@ -81,7 +81,7 @@ class PlanningTable:
         self.at = {option.point: option for row in self.rows for option in row.options}
         self.combinations = sorted({point.knobs for point in self.at if point.knobs})
         self.aborted = {probe.point: probe for probe in profile.aborted}
-        self.worst_case_w = worst_case(profile.reference, is_windowed=window_s is not None)
+        self.worst_case_w = worst_case(profile, window_s)
         # Shapes that fit in memory, which those of stopped probes did as well. Ascending shapes end with the largest
         # micro-batch size of each batch size.
         self.largest_shape = {shape.batch: shape for shape in sorted(p.shape for p in (*self.at, *self.aborted))}
@@ -94,20 +94,30 @@ class PlanningTable:
         return posterior_of(self.efficiency)
 
 
-def worst_case(reference: ReferenceSet | None, *, is_windowed: bool) -> dict[Knobs, float]:
-    """Knobs -> the highest power of all reference workloads, in watts: mean over a window, or peak.
+def worst_case(profile: ProfileTable, window_s: float | None) -> dict[Knobs, float]:
+    """Knobs -> the highest power of all reference workloads, in watts, in the terms of a cap over this window.
 
-    Only knobs at which every reference workload was measured to the end: at any others the worst is unknown.
+    As for the profile's own cells, that is a mean with its error, or without a window the highest reading. Only knobs
+    at which every reference workload was measured to the end: at any others the worst is unknown.
     """
+    reference = profile.reference
     if reference is None:
         return {}
     workloads = {power.workload for power in reference.powers}
-    peaks: dict[Knobs, dict[str, float]] = {}
+    highest_w: dict[Knobs, dict[str, float]] = {}
     for power in reference.powers:
         if power.knobs and not power.stopped:
-            highest_w = (power.power_window_w if is_windowed else None) or power.power_peak_w
-            peaks.setdefault(power.knobs, {})[power.workload] = highest_w
-    return {knobs: max(by_name.values()) for knobs, by_name in sorted(peaks.items()) if by_name.keys() == workloads}
+            highest_w.setdefault(power.knobs, {})[power.workload] = _reference_w(power, profile, window_s)
+    return {knobs: max(by_name.values()) for knobs, by_name in sorted(highest_w.items()) if by_name.keys() == workloads}
+
+
+def _reference_w(power: ReferencePower, profile: ProfileTable, window_s: float | None) -> float:
+    if window_s is None:
+        return power.power_peak_w
+    if power.power_mean_w is None or power.step_s is None:  # an older file
+        return power.power_window_w or power.power_peak_w
+    figures = power.model_dump(include=set(ProfileCell.model_fields) & set(ReferencePower.model_fields))
+    return capped_powers(profile, window_s)(ProfileCell(**figures))
 
 
 def _rows(

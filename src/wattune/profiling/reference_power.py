@@ -66,17 +66,17 @@ def reference_set(notes: Sequence[JournalEntry]) -> ReferenceSet | None:
     return ReferenceSet(set_version=REFERENCE_VERSION, powers=powers, cost=cost) if powers else None
 
 
+_FIGURES = ("power_peak_w", "power_window_w", "power_mean_w", "power_std_w", "step_s", "steps")
+
+
 def _power(note: JournalEntry) -> ReferencePower | None:
-    found, workload = note.result, note.reference
-    stopped = isinstance(found, AbortedProbe)
-    peak_w = found.power_w if isinstance(found, AbortedProbe) else found.power_peak_w
-    if workload is None or peak_w is None:  # it did not fit in memory
+    result, workload = note.result, note.reference
+    if workload is None:
         return None
-    return ReferencePower(
-        workload=workload,
-        batch_size=found.batch_size,
-        **found.knobs,
-        power_peak_w=peak_w,
-        power_window_w=None if isinstance(found, AbortedProbe) else found.power_window_w,
-        stopped=stopped,
-    )
+    if isinstance(result, AbortedProbe):
+        figures = {"power_peak_w": result.power_w, "stopped": True}
+    elif result.out_of_memory:
+        return None
+    else:
+        figures = {name: getattr(result, name) for name in _FIGURES}
+    return ReferencePower(workload=workload, batch_size=result.batch_size, **result.knobs, **figures)

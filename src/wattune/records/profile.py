@@ -91,13 +91,19 @@ class _OfReference(Value):
 
 
 class ReferencePower(KnobFields, _OfReference):
-    """Peak power of one reference workload at one clock: what a worst-case clock is chosen from.
+    """Power of one reference workload at one clock: what a worst-case clock is chosen from.
 
-    ``stopped``: the probe was stopped at this reading, the first above the cap, so the peak may be higher.
+    ``stopped``: the probe was stopped at this reading, the first above the cap, so the peak may be higher. The mean
+    power, its spread and the step time are those of a ``ProfileCell``; None if the probe was stopped, and in older
+    files.
     """
 
     power_peak_w: Positive
     power_window_w: Positive | None = None
+    power_mean_w: Positive | None = None
+    power_std_w: NotNegative | None = None
+    step_s: Positive | None = None
+    steps: BatchSize | None = None
     stopped: bool = False
 
 
