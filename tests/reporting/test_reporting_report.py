@@ -345,15 +345,18 @@ def test_a_table_of_unknown_origin_is_never_called_measured(run):
 
 def test_the_headline_of_a_comparison_a_plan_or_neither(run):
     assert headline(run) == (
-        "Batch size 16 at 921.6 MHz trains 2.24 times as fast as the largest batch at the fixed clock, "
-        "under a cap of 5.2 W"
+        "Batch size 16 at 921.6 MHz trains 1.91 times as fast as the best batch at its own clock and 2.24 times as "
+        "fast as the largest batch at the fixed clock, under a cap of 5.2 W"
     )
     assert headline(replace(run, comparison=None)) == (
-        "Batch size 16 at 921.6 MHz is predicted to train 2.24 times as fast as the largest batch at the fixed clock, "
-        "under a cap of 5.2 W"
+        "Batch size 16 at 921.6 MHz is predicted to train 1.91 times as fast as the best batch at its own clock and "
+        "2.24 times as fast as the largest batch at the fixed clock, under a cap of 5.2 W"
     )
     assert "no plan yet" in headline(RecordSet(profile=run.profile))
-    assert headline(VARIANTS["no actuator"]).endswith("is predicted to reach the target soonest, under a cap of 190 W")
+    assert headline(VARIANTS["no actuator"]).endswith("the best batch at its own clock, under a cap of 190 W")
+    kept = [row for row in run.plan.baselines if row.rule == "largest batch, own clock"]
+    lone = run.plan.model_copy(update={"baselines": tuple(kept)})
+    assert headline(RecordSet(plan=lone)).endswith("is predicted to reach the target soonest, under a cap of 5.2 W")
 
 
 def test_the_headline_admits_that_nothing_is_gained(run):
@@ -362,10 +365,10 @@ def test_the_headline_admits_that_nothing_is_gained(run):
         for row in run.comparison.rows
     ]
     worse = run.comparison.model_copy(update={"rows": tuple(rows)})
-    assert "trains 0.91 times as fast as the largest batch" in headline(replace(run, comparison=worse))
+    assert "and 0.91 times as fast as the largest batch" in headline(replace(run, comparison=worse))
     rows = [row.model_copy(update={"speed_up": 1.002}) for row in rows]
     even = run.comparison.model_copy(update={"rows": tuple(rows)})
-    assert "trains as fast as the largest batch" in headline(replace(run, comparison=even))
+    assert "and as fast as the largest batch" in headline(replace(run, comparison=even))
 
 
 def test_a_comparison_of_another_point_is_not_in_the_headline(run):

@@ -19,13 +19,17 @@ from wattune.records import (
 )
 
 FIXED_CLOCK_RULE = "largest batch, fixed clock"
-"""The rule that headlines compare with, as planning and comparison name it."""
+"""The baseline of the method's paper, which headlines compare with, as planning and comparison name it."""
+
+OWN_CLOCK_RULE = "best batch, then clock"
+"""The strongest rule that needs no joint choice, which headlines compare with as well."""
 
 OWN_RULE = "wattune"
 """The name of wattune's own pick in a comparison."""
 
 FIXED_CLOCK = "the largest batch at the fixed clock"
-"""The same rule in a sentence."""
+OWN_CLOCK = "the best batch at its own clock"
+"""The same rules in a sentence."""
 
 UNKNOWN = "origin unknown"
 
@@ -535,9 +539,9 @@ def _payback(cost: ProfileCost, plan: Plan | None, training: TrainingRecord | No
     return f" It {verb} for itself {runs}, compared with {FIXED_CLOCK}."
 
 
-def baseline(plan: Plan) -> Baseline | None:
-    """The plan's row of the largest batch at the fixed clock; None if the plan has none."""
-    return next((row for row in plan.baselines if row.rule == FIXED_CLOCK_RULE), None)
+def baseline(plan: Plan, rule: str = FIXED_CLOCK_RULE) -> Baseline | None:
+    """The plan's row of this rule; None if the plan has none."""
+    return next((row for row in plan.baselines if row.rule == rule), None)
 
 
 def _digits(value: float) -> str:

@@ -50,15 +50,18 @@ def headline(records: RecordSet) -> str:
     if not plan.goal.is_time:
         within = "".join(f", {text}" for text in filter(None, [phrases.bound(plan.goal)]))
         return f"{where} is predicted to take the least {phrases.LEAST[plan.goal.aim]}{within}, {under}"
-    own, rival = (_row(records, rule) for rule in (phrases.OWN_RULE, phrases.FIXED_CLOCK_RULE))
-    if own and rival and rival.speed_up is not None and own.point == plan.point:
-        return f"{where} trains {phrases.gain(rival.speed_up)} {phrases.FIXED_CLOCK}, {under}"
-    baseline = phrases.baseline(plan)
-    if baseline is None:
-        return f"{where} is predicted to reach the target soonest, {under}"
-    if baseline.speed_up is None:
-        return f"{where} is predicted to reach the target soonest, {under}; {phrases.FIXED_CLOCK} is not feasible"
-    return f"{where} is predicted to train {phrases.gain(baseline.speed_up)} {phrases.FIXED_CLOCK}, {under}"
+    own = _row(records, phrases.OWN_RULE)
+    trained = own is not None and own.point == plan.point
+    rivals = {name: _row(records, rule) if trained else phrases.baseline(plan, rule) for rule, name in _RIVALS.items()}
+    gains = [f"{phrases.gain(row.speed_up)} {name}" for name, row in rivals.items() if row and row.speed_up is not None]
+    if gains:
+        return f"{where} {'trains' if trained else 'is predicted to train'} {' and '.join(gains)}, {under}"
+    why = f"; {phrases.FIXED_CLOCK} is not feasible" if rivals[phrases.FIXED_CLOCK] else ""
+    return f"{where} is predicted to reach the target soonest, {under}{why}"
+
+
+_RIVALS = {phrases.OWN_CLOCK_RULE: phrases.OWN_CLOCK, phrases.FIXED_CLOCK_RULE: phrases.FIXED_CLOCK}
+"""Rules that headlines compare with: the strongest one that anybody could follow, and the paper's baseline."""
 
 
 def _tiles(records: RecordSet) -> list[Tile]:
@@ -66,10 +69,11 @@ def _tiles(records: RecordSet) -> list[Tile]:
     if plan is None:
         return []
     tiles = []
-    rival = _row(records, phrases.FIXED_CLOCK_RULE) or phrases.baseline(plan)
-    if rival and rival.speed_up is not None:
-        how = "predicted" if records.comparison is None else phrases.origin(c=records.comparison.provenance.kind)
-        tiles.append(Tile("Speed-up", f"{rival.speed_up:.2f}×", f"over {phrases.FIXED_CLOCK}, {how}"))
+    for rule, name in _RIVALS.items():
+        rival = _row(records, rule) or phrases.baseline(plan, rule)
+        if rival and rival.speed_up is not None:
+            how = "predicted" if records.comparison is None else phrases.origin(c=records.comparison.provenance.kind)
+            tiles.append(Tile("Speed-up", f"{rival.speed_up:.2f}×", f"over {name}, {how}"))
     if training is None:
         tiles.append(Tile("Time to target", phrases.seconds(plan.predicted_s), "predicted"))
         tiles.append(Tile("Energy", phrases.joules(plan.predicted_j), "predicted"))
