@@ -71,6 +71,7 @@ def test_demo_fills_the_pages(tmp_path):
     with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
         try:
             url = re.search(r"http://\S+[0-9]", server.stdout.readline()).group()
+            assert "in a browser" in server.stdout.readline()
 
             def get(path):
                 with urllib.request.urlopen(f"{url}/v1/{path}", timeout=30) as answer:

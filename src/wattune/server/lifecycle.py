@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
     """Serve until a signal arrives: SIGTERM returns, SIGINT raises Interrupted.
 
-    ``say`` is called with one line when the server is ready. ``demo``: simulated boards use the server meanwhile.
+    ``say`` is called with the address when the server is ready. ``demo``: simulated boards use the server meanwhile.
 
     Raises: InputError if another server uses the store, the address cannot be bound, or it is reachable from other
     machines and no token exists; OutputError; StoreUnavailable.
@@ -82,7 +82,12 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
         )
-        server = _Server(config, signals, lambda: say(f"wattune is serving on {url}, store: {settings.store}"))
+        ready = f"wattune is serving on {url}, store: {settings.store}"
+        if demo:
+            ready += (
+                "\nOpen the address in a browser: the boards show their first figures in about a minute. Ctrl-C stops."
+            )
+        server = _Server(config, signals, lambda: say(ready))
         server.run(sockets=[listening])
     if signal.SIGINT in signals:
         raise Interrupted("interrupted: the server has stopped; unfinished jobs resume at the next start")

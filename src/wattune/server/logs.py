@@ -1,4 +1,7 @@
-"""Structured logs: one JSON object per line on stderr, with the id of the request it belongs to."""
+"""Structured logs: one JSON object per line on stderr, with the id of the request it belongs to.
+
+On a terminal, where a person looks for the server's address, only warnings and errors are printed, as plain text.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,14 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def configure(level: int = logging.INFO) -> None:
+def configure() -> None:
     """Send the logs of wattune's server and of uvicorn to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler, level = logging.StreamHandler(sys.stderr), logging.INFO
+    if sys.stderr.isatty():
+        level = logging.WARNING
+        handler.setFormatter(logging.Formatter("wattune: %(levelname)s: %(message)s"))
+    else:
+        handler.setFormatter(JsonLines())
     for name in ("wattune.server", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
