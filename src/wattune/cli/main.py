@@ -54,7 +54,10 @@ UsageError: type[Any] = typer.BadParameter.__mro__[1]
 AGAIN_S = 0.05
 """Time after which an interrupt that a finalizer lost is repeated, by when the finalizer has ended."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["--help", "-h"]})
+COMPLETION = "_WATTUNE_COMPLETE"
+"""Environment variable with which a shell asks for the completion of a command line."""
+
+app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["--help", "-h"]})
 
 
 def _version(is_asked: bool) -> None:
@@ -92,6 +95,8 @@ app.add_typer(token, name="token")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if COMPLETION in os.environ:
+        app(prog_name="wattune")
     # The arguments after "--" belong to another program.
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
