@@ -5,16 +5,19 @@ convolutional network, real training; seconds and joules are the boards' exact f
 Labels are split by a Dirichlet distribution, so that clients have different digits and different numbers of them. Caps
 are drawn between the lowest and the highest power of each board.
 
-Time: until the test accuracy is ``TARGET``. Energy: of rounds with the same steps and deadline for everybody, on the
-same fleets, on the same without caps, and at BoFL's recordings of a real TX2 (folder RECORDINGS).
+Time: until the test accuracy is ``TARGET``, beside FedAvg with equal steps, with a time-out, and with BoFL's pace
+control under deadlines that are set without regard to energy. Energy: of rounds with the same deadline for everybody,
+on the same fleets, on the same without caps, and at BoFL's recordings of a real TX2 (folder RECORDINGS).
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,9 +95,8 @@ def main(arguments: Sequence[str] = ()) -> None:
         *(row for row in energies("no caps", clients_of(0, with_caps=False))),
         *(row for file in bofl.WORKLOADS for row in energies(f"recorded, {file}", [recorded(recordings, file)])),
     ]
-    jobs = [(name, seed) for seed in SEEDS for name in POLICIES]
     with ProcessPoolExecutor(2) as pool:
-        runs = list(pool.map(run, [images] * len(jobs), *zip(*jobs, strict=True)))
+        runs = [run for own in pool.map(runs_of, [images] * len(SEEDS), SEEDS) for run in own]
     keep(
         "federated",
         {
@@ -230,6 +232,44 @@ def with_timeout(fleet: Fleet) -> Round:
     return Round(in_time, seconds, energy_j, [1.0] * len(in_time), _sizes(fleet, in_time))
 
 
+def with_bofl(fleet: Fleet, slack: float) -> Round:
+    """Equal steps until a deadline that is set without regard to energy: ``slack`` times the slowest client's time at
+    the top. Each client spreads its steps over the points that need the least energy for them in this time, which it
+    knows exactly; the server averages as soon as the last one is done.
+
+    Source: Guo et al., BoFL, Middleware 2022, the exploitation phase. Its exploration of the points is left out, in its
+    favour.
+    """
+    deadline_s = slack * max(part.seconds for part in _at_top(fleet.clients))
+    parts = [mixed(client, STEPS, deadline_s) for client in fleet.clients]
+    seconds, energy_j = max(part.seconds for part in parts), sum(part.energy_j for part in parts)
+    return Round(parts, seconds, energy_j, [1.0] * len(parts), _sizes(fleet, parts))
+
+
+def mixed(client: FleetClient, steps: int, deadline_s: float) -> ClientRound:
+    """The steps at no more than two points, with the least energy of all such ways to meet the deadline; the part's
+    point is the faster one.
+
+    Between the corners of a convex curve of joules over seconds more than two points would need no less, but for the
+    steps being whole numbers.
+    """
+    thrifty: list[LocalPoint] = []  # those that no faster point beats in joules
+    for point in client.points:
+        if not thrifty or point.step_s * point.power_w < thrifty[-1].step_s * thrifty[-1].power_w:
+            thrifty.append(point)
+    ways = []
+    for index, fast in enumerate(thrifty):
+        for slow in thrifty[index:]:
+            spare_s = deadline_s - client.ends_s(fast, steps)
+            late_s = slow.step_s - fast.step_s
+            number = steps if late_s <= 0 else min(steps, math.floor(spare_s / late_s * (1 + 1e-12)))
+            if spare_s >= 0:
+                seconds = client.ends_s(fast, steps - number) + number * slow.step_s
+                energy_j = (steps - number) * fast.step_s * fast.power_w + number * slow.step_s * slow.power_w
+                ways.append(ClientRound(client.name, fast.point, steps, seconds, energy_j))
+    return min(ways, key=lambda way: (way.energy_j, way.seconds))
+
+
 def by_speed(fleet: Fleet) -> Round:
     """Steps by speed, averaged by the samples that were trained on: wattune's strategy."""
     round_ = _by_speed(fleet)
@@ -263,6 +303,8 @@ def _by_speed(fleet: Fleet) -> Round:
 POLICIES: dict[str, Policy] = {
     "FedAvg, equal steps": equal_steps,
     "FedAvg, time-out": with_timeout,
+    "BoFL's pace, earliest deadline": partial(with_bofl, slack=1.0),
+    "BoFL's pace, deadline at 1.5": partial(with_bofl, slack=1.5),
     "wattune": by_speed,
     "wattune's steps, averaged by data": averaged_by_data,
     "wattune's steps, normalised average": normalised,
@@ -272,44 +314,59 @@ POLICIES: dict[str, Policy] = {
 # ------------------------------------------------------------------------------------------------------------ training
 
 
-def run(folder: Path, name: str, seed: int) -> dict[str, Any]:
-    """Train until the target is reached, or for ``ROUNDS`` rounds."""
+def runs_of(folder: Path, seed: int) -> list[dict[str, Any]]:
+    """The runs of all policies. Those with the same steps and weights, at other points only, train alike: once."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     fleet, model = fleet_of(folder, seed), network()
-    round_ = POLICIES[name](fleet)  # the same in every round: nothing about the boards changes
-    shares = np.array(round_.weights) / sum(round_.weights)
+    trained, runs = dict[Any, list[float]](), []
+    for name, policy in POLICIES.items():
+        round_ = policy(fleet)  # the same in every round: nothing about the boards changes
+        shares = tuple(weight / sum(round_.weights) for weight in round_.weights)
+        updates = tuple(
+            (part.name, part.steps, share * factor)
+            for part, share, factor in zip(round_.parts, shares, round_.factors, strict=True)
+        )
+        if updates not in trained:
+            trained[updates] = accuracies_of(fleet, copy.deepcopy(model), updates, seed)
+        accuracies = trained[updates]
+        rounds = len(accuracies) if accuracies[-1] >= TARGET else None
+        runs.append(
+            {
+                "policy": name,
+                "seed": seed,
+                "rounds": rounds,
+                "round_s": round_.seconds,
+                "time_s": None if rounds is None else rounds * round_.seconds,
+                "energy_j": None if rounds is None else rounds * round_.energy_j,
+                "clients": len(round_.parts),
+                "steps": sorted(part.steps for part in round_.parts),
+                "best_accuracy": max(accuracies),
+            }
+        )
+        print(runs[-1], flush=True)
+    return runs
+
+
+def accuracies_of(fleet: Fleet, model: nn.Module, updates: Sequence[tuple[str, int, float]], seed: int) -> list[float]:
+    """Test accuracies of the rounds until the target is reached, or of ``ROUNDS``. ``updates``: each client's name, its
+    local steps, and the factor of its update."""
     batches = [_endless(images, labels, [seed, index]) for index, (images, labels) in enumerate(fleet.data)]
-    accuracies = []
-    for _ in range(ROUNDS):
+    accuracies: list[float] = []
+    while len(accuracies) < ROUNDS and (not accuracies or accuracies[-1] < TARGET):
         begin = [parameter.detach().clone() for parameter in model.parameters()]
         change = [torch.zeros_like(parameter) for parameter in begin]
-        for part, share, factor in zip(round_.parts, shares, round_.factors, strict=True):
+        for name, steps, factor in updates:
             local = copy.deepcopy(model)
-            _train(local, batches[int(part.name)], part.steps)
+            _train(local, batches[int(name)], steps)
             for total, own, start in zip(change, local.parameters(), begin, strict=True):
-                total += float(share) * factor * (own.detach() - start)
+                total += factor * (own.detach() - start)
         with torch.no_grad():
             for parameter, total in zip(model.parameters(), change, strict=True):
                 parameter += total
             images, labels = fleet.test
             accuracies.append(float((model(images).argmax(1) == labels).float().mean()))
-        if accuracies[-1] >= TARGET:
-            break
-    rounds = len(accuracies) if accuracies[-1] >= TARGET else None
-    result = {
-        "policy": name,
-        "seed": seed,
-        "rounds": rounds,
-        "round_s": round_.seconds,
-        "time_s": None if rounds is None else rounds * round_.seconds,
-        "energy_j": None if rounds is None else rounds * round_.energy_j,
-        "clients": len(round_.parts),
-        "steps": sorted(part.steps for part in round_.parts),
-        "best_accuracy": max(accuracies),
-    }
-    print(result, flush=True)
-    return result
+    return accuracies
 
 
 def _train(model: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], steps: int) -> None:
@@ -350,18 +407,24 @@ def summed(name: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def energies(fleet: str, clients: Sequence[FleetClient]) -> Iterator[dict[str, Any]]:
-    """Energy that is saved in a round with equal steps until a deadline, over running at the top; of training alone,
-    as clients meter it. One deadline for all, or one for each client as in BoFL."""
+    """Energy that is saved in a round until a deadline, over equal steps at the top; of training, as clients meter it.
+
+    With equal steps: one deadline for all, or one for each client as in BoFL, and the most that any choice of points
+    under the caps could save. With as many steps in total, shared by speed: one deadline for all.
+    """
     top = _at_top(clients)
     top_j = sum(part.energy_j for part in top)
     slowest_s = max(part.seconds for part in top)
+    least_j = sum(STEPS * min(one.step_s * one.power_w for one in client.points) for client in clients)
     for slack in DEADLINES:
         plan = plan_round(clients, steps=STEPS, split="even", deadline_s=slack * slowest_s)
+        shared = plan_round(clients, steps=STEPS, deadline_s=slack * slowest_s)
         each_j = sum(
             plan_round([client], steps=STEPS, deadline_s=slack * part.seconds).energy_j
             for client, part in zip(clients, top, strict=True)
         )
-        yield {"fleet": fleet, "slack": slack, "one deadline": 1 - plan.energy_j / top_j, "each": 1 - each_j / top_j}
+        joules = {"one deadline": plan.energy_j, "each": each_j, "most": least_j, "by speed": shared.energy_j}
+        yield {"fleet": fleet, "slack": slack, **{name: 1 - value / top_j for name, value in joules.items()}}
 
 
 if __name__ == "__main__":

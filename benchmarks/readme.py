@@ -649,17 +649,18 @@ def federated_energy() -> str:
     """Energy of rounds with equal steps and deadlines, below that at the top."""
     rows = read("federated")["energy"]
     lines = [
-        "Energy of training saved in a round with the same steps until the same deadline, over running at the highest "
-        "clocks under the cap (median, lowest to highest). Deadlines are multiples of the slowest client's time at the "
-        "top, or of each client's own. *Recorded*: a real TX2, by BoFL.",
+        "Energy of training saved in a round until the same deadline, over equal steps at the highest clocks under the "
+        "cap (median, lowest to highest). Deadlines are multiples of the slowest client's time at the top, or of each "
+        "client's own. *Most*: no choice of points under the caps saves more, at any deadline. *By speed*: as many "
+        "steps in total, shared as by default. *Recorded*: a real TX2, by BoFL.",
         "",
-        "| clients | deadline | one for all | one each |",
-        "|---|---|---|---|",
+        "| clients | deadline | equal steps, one for all | equal steps, one each | most | by speed, one for all |",
+        "|---|---|---|---|---|---|",
     ]
     for fleet, slack in dict.fromkeys((row["fleet"], row["slack"]) for row in rows):
         own = [row for row in rows if (row["fleet"], row["slack"]) == (fleet, slack)]
         cells = []
-        for name in ("one deadline", "each"):
+        for name in ("one deadline", "each", "most", "by speed"):
             values = sorted(row[name] for row in own)
             spread = f" ({percent(values[0])} to {percent(values[-1])})" if len(values) > 1 else ""
             cells.append(percent(statistics.median(values)) + spread)
