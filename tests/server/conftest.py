@@ -110,10 +110,11 @@ def served(store: Store) -> Iterator[str]:
     """The API in a thread of this process, with a socket; gives its URL."""
     import uvicorn
 
+    from wattune.server import connections
     from wattune.server.application import create_app
 
     app = create_app(*_of(store))
-    config = uvicorn.Config(app, log_config=None, lifespan="on", ws="none", timeout_graceful_shutdown=2)
+    config = connections.configured(app, store.settings.limits, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)

@@ -22,7 +22,7 @@ from sqlalchemy import select, text
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from wattune.errors import InputError, Interrupted, OutputError
-from wattune.server import logs
+from wattune.server import connections, logs
 from wattune.server.application import create_app
 from wattune.server.jobs.leases import release_all
 from wattune.server.jobs.supervisor import Supervisor
@@ -70,14 +70,10 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
         stack.enter_context(supervisor)
         if demo:
             stack.enter_context(_demo(url, database))
-        config = uvicorn.Config(
+        config = connections.configured(
             app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
+            connections.fitting(settings.limits),
             proxy_headers=False,  # otherwise any local user could forge the client address
-            lifespan="on",
-            ws="none",
             timeout_graceful_shutdown=SHUTDOWN_S,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,

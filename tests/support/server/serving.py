@@ -21,9 +21,18 @@ START_S = 60.0
 class Serving:
     """A ``wattune serve`` that answers. ``log`` is what it and its workers say on stderr."""
 
-    def __init__(self, store: Path, *options: str, log: Path, environment: dict[str, str] | None = None):
+    def __init__(
+        self,
+        store: Path,
+        *options: str,
+        log: Path,
+        environment: dict[str, str] | None = None,
+        open_files: int | None = None,
+    ):
         self.log = log
         command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--store", str(store), *options]
+        if open_files is not None:
+            command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=stderr, env={**os.environ, **(environment or {})}
