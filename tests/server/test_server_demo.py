@@ -35,7 +35,7 @@ def wait_until(condition, check=lambda: None):
 
 
 def test_boards_stop_with_the_demo():
-    with demo.start(NOWHERE, None) as boards:
+    with demo.start(NOWHERE, {}) as boards:
         assert len(boards) == len(demo.BOARDS)
         assert all(board.poll() is None for board in boards)
     assert all(board.poll() is not None for board in boards)
@@ -44,7 +44,7 @@ def test_boards_stop_with_the_demo():
 def test_boards_stop_if_the_server_is_killed(tmp_path):
     text = (
         "import time; from wattune.server import demo\n"
-        f"with demo.start({NOWHERE!r}, None) as boards:\n"
+        f"with demo.start({NOWHERE!r}, {{}}) as boards:\n"
         "    print(*[board.pid for board in boards], flush=True)\n"
         "    time.sleep(60)\n"
     )

@@ -54,7 +54,7 @@ def serve(
 
     \b
     Example:  wattune serve --store fleet
-              wattune token make lab --scope device --store fleet
+              wattune token make nano-1 --scope device --store fleet
               wattune serve --store fleet --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
 
     Ctrl-C or SIGTERM stops the server; unfinished jobs resume when it is started again.

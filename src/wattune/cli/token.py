@@ -43,6 +43,14 @@ def make(
             help="read: view everything; device: also run jobs and upload records; admin: also change models.",
         ),
     ],
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="The only device that the token may write for, with --scope device (default: the first that uses it).",
+        ),
+    ] = None,
     expires: Annotated[
         str | None, typer.Option("--expires", metavar="TIME", help="Lifetime, e.g. 90d or 12h (default: unlimited).")
     ] = None,
@@ -52,16 +60,16 @@ def make(
     """Create a token and print it. It is shown only once, because the store keeps only its hash.
 
     \b
-    Example:  wattune token make lab --scope device --expires 90d --store fleet
+    Example:  wattune token make nano-1 --scope device --device nano-1 --expires 90d --store fleet
     """
     with server_extra():
         from wattune.server.store import tokens
 
-    tokens.check(name, scope)  # before a store is created for it
+    tokens.check(name, scope, device)  # before a store is created for it
     now_s = time.time()
     expires_s = None if expires is None else now_s + _seconds(expires)
     with _session(store, database, makes=True) as session:
-        text = tokens.make(session, name, scope, now_s, expires_s)
+        text = tokens.make(session, name, scope, now_s, expires_s, device=device)
     note("save the token: it is not shown again. Devices read it from WATTUNE_TOKEN or from a file: --token-file")
     emit(text)
 
@@ -78,6 +86,7 @@ def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json
             {
                 "name": row.name,
                 "scope": row.scope,
+                "device": row.device,
                 "made": _moment(row.created_s),
                 "expires": _moment(row.expires_s),
                 "used": _moment(row.used_s),
@@ -88,7 +97,7 @@ def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json
     if as_json:
         emit_json(entries)
         return
-    lines: list[tuple[str, ...]] = [("NAME", "SCOPE", "MADE", "EXPIRES", "LAST USED", "REVOKED")]
+    lines: list[tuple[str, ...]] = [("NAME", "SCOPE", "DEVICE", "MADE", "EXPIRES", "LAST USED", "REVOKED")]
     lines += [tuple(text or "-" for text in entry.values()) for entry in entries]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -120,7 +120,8 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
     members = {member.name: member for member in archive if member.isreg()}
     manifest = _json(_read(archive, members, "manifest.json"))
     version = (manifest.get("format"), manifest.get("revision")) if isinstance(manifest, dict) else (None, None)
-    if version != (FORMAT, _head_revision()):
+    is_current = version[1] == _head_revision()
+    if version[0] != FORMAT or version[1] not in _revisions():
         raise RecordError(
             "version of the backup", value=f"{version[0]}, {version[1]}", allowed=f"{FORMAT}, {_head_revision()}"
         )
@@ -137,7 +138,7 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
             content = _read(archive, members, name)
             if hashlib.sha256(content).hexdigest() != hashes.get(table.name):
                 raise RecordError(f"{name} of the backup is damaged", hint="use another backup")
-            _insert(session, table, [_json(line) for line in content.splitlines()])
+            _insert(session, table, [_json(line) for line in content.splitlines()], is_current=is_current)
         if not database.is_sqlite:
             # Inserting rows with explicit ids does not advance the sequence.
             counter = f"pg_get_serial_sequence('{UnitRow.__tablename__}', 'id')"
@@ -150,9 +151,11 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
     return len(file_hashes)
 
 
-def _insert(session: Session, table: Columns, rows: list[Any]) -> None:
+def _insert(session: Session, table: Columns, rows: list[Any], *, is_current: bool) -> None:
     columns = {column.name for column in table.columns}
-    if any(not isinstance(row, dict) or set(row) != columns for row in rows):
+    # Backups of earlier versions lack the columns that were added since.
+    needed = columns if is_current else {c.name for c in table.columns if not (c.nullable or c.default is not None)}
+    if any(not isinstance(row, dict) or not needed <= set(row) <= columns for row in rows):
         raise RecordError(f"a row of {table.name} in the backup", allowed=", ".join(sorted(columns)))
     for start in range(0, len(rows), ROWS):
         session.execute(insert(table), rows[start : start + ROWS])
@@ -211,6 +214,11 @@ def _revision(session: Session) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None
     return MigrationContext.configure(connection).get_current_revision()
+
+
+def _revisions() -> list[str]:
+    """Revisions of the schema up to that of this version."""
+    return [script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()]
 
 
 def _head_revision() -> str | None:

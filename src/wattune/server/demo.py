@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, cycle
@@ -57,22 +57,21 @@ BOARDS = (
 
 @contextmanager
 def start(
-    url: str, token: str | None, boards: tuple[DemoBoard, ...] = BOARDS
+    url: str, tokens: Mapping[str, str], boards: tuple[DemoBoard, ...] = BOARDS
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Run one process per board until the context is left or this process dies; yield the processes.
 
-    ``url``: URL of the server, which may become ready later. ``token``: a token with the scope "device", if required.
+    ``url``: URL of the server, which may become ready later. ``tokens``: the tokens of the boards by name, if required.
     """
     with tempfile.TemporaryDirectory(prefix="wattune-demo-boards-", ignore_cleanup_errors=True) as folder:
         # Caches and runs of the devices do not belong in the user's own folders.
         environment = {**os.environ, "XDG_CACHE_HOME": folder, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        if token is not None:
-            environment["WATTUNE_TOKEN"] = token
         running = []
         try:
             for index, board in enumerate(boards):
                 command = [sys.executable, "-m", __name__, url, str(index), str(Path(folder) / board.name)]
-                running.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, cwd=folder))
+                own = {"WATTUNE_TOKEN": tokens[board.name]} if board.name in tokens else {}
+                running.append(subprocess.Popen(command, env=environment | own, stdin=subprocess.PIPE, cwd=folder))
             yield running
         finally:
             for process in running:

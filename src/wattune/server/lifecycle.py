@@ -225,14 +225,19 @@ def _demo(url: str, database: Database) -> Iterator[None]:
     """Run simulated boards as devices of this server until it stops."""
     from wattune.server import demo
 
-    token, name, now_s = None, f"demo-{secrets.token_hex(4)}", time.time()
+    run, now_s, demo_tokens = f"demo-{secrets.token_hex(4)}", time.time(), {}
     with database.session() as session:
         if tokens.any_exist(session):
-            token = tokens.make(session, name, "device", now_s, now_s + DEMO_S)
+            demo_tokens = {
+                board.name: tokens.make(
+                    session, f"{run}-{board.name}", "device", now_s, now_s + DEMO_S, device=board.name
+                )
+                for board in demo.BOARDS
+            }
     stopping = threading.Event()
 
     def play() -> None:
-        with demo.start(url, token):
+        with demo.start(url, demo_tokens):
             stopping.wait()
 
     thread = threading.Thread(target=play, name="wattune-demo")
@@ -242,6 +247,6 @@ def _demo(url: str, database: Database) -> Iterator[None]:
     finally:
         stopping.set()
         thread.join()
-        if token is not None:
-            with database.session() as session:
-                tokens.revoke(session, name, time.time())
+        with database.session() as session:
+            for board in demo_tokens:
+                tokens.revoke(session, f"{run}-{board}", time.time())

@@ -32,13 +32,14 @@ class Limits:
 
     ``rate_per_s`` and ``burst``: requests from one address with one token. ``failures_per_min``: failed authentications
     from one address. ``silence_s``: read timeout while a body is received. ``headers_s``: time in which the headers of
-    a request must be complete.
+    a request must be complete. ``waiting_per_token``: waiting runs of all jobs of one device token.
     """
 
     header_bytes: int = 64 * 2**10
     headers_s: float = 10.0
     connections: int = 2000
     connections_per_address: int = 500
+    waiting_per_token: int = 1000
 
     json_bytes: int = 8 * 2**20
     form_bytes: int = 64 * 2**10

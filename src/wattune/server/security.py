@@ -37,16 +37,25 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 @dataclass(frozen=True)
 class Identity:
-    """The authenticated client. ``token`` and ``name``: id and name of its token; None without authentication."""
+    """The authenticated client. ``token`` and ``name``: id and name of its token; None without authentication.
+
+    ``device``: the device that the token is bound to; None if there is none yet.
+    """
 
     scope: Scope
     by: Literal["token", "session", "nothing"]
     token: str | None = None
     name: str | None = None
+    device: str | None = None
 
     def may(self, scope: Scope) -> bool:
         """True if this identity has the scope."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+    @property
+    def is_limited(self) -> bool:
+        """True if the client may change only what is its own."""
+        return self.token is not None and not self.may("admin")
 
 
 @dataclass
@@ -96,6 +105,35 @@ def require_form(scope: Scope) -> Check:
         return await _authorized(request, scope, form=True)
 
     return check
+
+
+def check_device(request: Request, device: str) -> None:
+    """Check that the client may write for a device; binds its token at first use. Raises: Problem 403."""
+    identity: Identity = request.state.identity
+    if not identity.is_limited or identity.device == device:
+        return
+    bound = identity.device
+    if bound is None and identity.token is not None:
+        with request.app.state.database.session() as session:
+            bound = tokens.bind(session, identity.token, device, time.time())
+    if bound != device:
+        what = "the device belongs to another token" if bound is None else "the token belongs to another device"
+        hint = f"wattune token make NAME --scope device --device {device}, on the server's machine"
+        raise Problem(403, what, value=device, allowed=bound, hint=hint)
+
+
+def check_owner(identity: Identity, job: str, owner: str | None, *, is_shared: bool) -> None:
+    """Check that the client may cancel a job: its own, unless others wait for it as well. Raises: Problem 403."""
+    if not may_cancel(identity, owner, is_shared=is_shared):
+        why = (
+            "other devices wait for this job as well" if owner == identity.token else "another device started this job"
+        )
+        raise Problem(403, why, value=job, allowed="jobs that this token alone requested", hint="ask an admin")
+
+
+def may_cancel(identity: Identity, owner: str | None, *, is_shared: bool) -> bool:
+    """True if the client may cancel a job of this owner."""
+    return identity.may("device") and (not identity.is_limited or (owner == identity.token and not is_shared))
 
 
 def csrf_token(request: Request) -> str:
@@ -234,7 +272,7 @@ def _unknown(request: Request, what: str, *, allowed: str | None = None) -> Prob
 
 
 def _identity(row: Token, by: Literal["token", "session"]) -> Identity:
-    return Identity(row.scope, by, row.id, row.name)
+    return Identity(row.scope, by, row.id, row.name, row.device)
 
 
 def _token_cache(request: Request) -> TokenCache:

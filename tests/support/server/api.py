@@ -96,10 +96,17 @@ def status(name: str = "nano-1", **changes: Any) -> dict[str, Any]:
     return made.status(name, **changes).model_dump(mode="json")
 
 
-def token(store: Store, scope: str, name: str | None = None, *, expires_s: float | None = None) -> dict[str, str]:
+def token(
+    store: Store,
+    scope: str,
+    name: str | None = None,
+    *,
+    expires_s: float | None = None,
+    device: str | None = None,
+) -> dict[str, str]:
     """A new token, as the header that shows it."""
     with store.database.session() as session:
-        text = tokens.make(session, name or f"{scope}-token", scope, time.time(), expires_s)
+        text = tokens.make(session, name or f"{scope}-token", scope, time.time(), expires_s, device=device)
     return {"Authorization": f"Bearer {text}"}
 
 

@@ -35,6 +35,7 @@ from wattune.server.dashboard.responses import embedded, message, respond
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import NO_NUL
+from wattune.server.routes.jobs import cancel_as
 from wattune.server.store import FileStore
 from wattune.server.store.schema import JobRow, ModelRow, TrainingRow
 
@@ -85,9 +86,12 @@ def job(request: Request, identity: Reader, job_id: Name) -> Response:
     """Show one job: its runs, their learning curves so far, and the final curve."""
     with request.app.state.database.session(reads_only=True) as session:
         status = queue.status(session, job_id)
-        record = session.scalar(select(JobRow.curve).where(JobRow.id == job_id))
-    if status is None:
+        row = session.execute(
+            select(JobRow.curve, JobRow.token, JobRow.is_shared).where(JobRow.id == job_id)
+        ).one_or_none()
+    if status is None or row is None:
         return _not_found(request, "job", "/jobs")
+    record, owner, is_shared = row
     curve = None if record is None else SampleEfficiency.parse(record)
     learning, lost_runs = _learning_chart(request.app.state.files, status)
     return respond(
@@ -100,7 +104,7 @@ def job(request: Request, identity: Reader, job_id: Name) -> Response:
         lost=lost_runs,
         relative=None if curve is None else _relative_chart(curve),
         relative_note="Band: 90 %." if curve is not None and any(p.low is not None for p in curve.points) else "",
-        may_change=identity.may("admin" if status.ended else "device"),
+        may_change=identity.may("admin") if status.ended else security.may_cancel(identity, owner, is_shared=is_shared),
     )
 
 
@@ -112,7 +116,7 @@ def cancel(
     csrf: Annotated[str, Form()] = "",
 ) -> Response:
     """Cancel a job."""
-    return _change(request, job_id, csrf, queue.cancel)
+    return _change(request, job_id, csrf, cancel_as(identity))
 
 
 @router.post("/jobs/{job_id}/retry")

@@ -8,7 +8,7 @@ serializes the changes on any database.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import get_args
+from typing import Any, get_args
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -26,50 +26,69 @@ CHOOSE = 0
 
 
 MAX_WAITING = 10_000
-"""Maximum number of waiting units of all jobs; above it new jobs are rejected."""
+"""Maximum number of waiting units of all jobs; a job that would exceed it is rejected."""
 
 
 class QueueFull(WattuneError):
-    """The queue is full: too many units are waiting."""
+    """Too many units are waiting, of all jobs or of one token's."""
 
 
 class WrongState(InputError):
     """The job's state does not allow the operation."""
 
 
-def submit(session: Session, model: ServedModel, request: SweepRequest, now_s: float) -> tuple[JobRow, bool]:
+def submit(
+    session: Session,
+    model: ServedModel,
+    request: SweepRequest,
+    now_s: float,
+    *,
+    owner: str | None = None,
+    most: int = MAX_WAITING,
+) -> tuple[JobRow, bool]:
     """Submit a request; return its job, and True if a job was started: a new one, or a cancelled one again.
+
+    ``owner``: id of the token that starts the job, whose jobs may have ``most`` waiting units together.
 
     Raises: InputError if the request does not match the model; QueueFull.
     """
     sizes = batch_sizes(model, request)
     _check(model, request, sizes)
     job_id = request.key(model.digest)
-    waiting = select(func.count()).select_from(UnitRow).where(UnitRow.state == "waiting")
-    if session.get(JobRow, job_id) is None and (session.scalar(waiting) or 0) >= MAX_WAITING:
-        raise QueueFull(f"the queue is full: {MAX_WAITING} runs are waiting; try again later")
-    values = {
+    seeds = range(request.seeds or SEEDS) if request.strategy == "full" else ()
+    before = session.get(JobRow, job_id)
+    if before is None or before.state == "cancelled":
+        _check_room(session, max(1, len(sizes) * len(seeds)), owner, most)
+    values: dict[str, Any] = {
         "id": job_id,
         "model_name": model.model,
         "model": model.dump(),
         "request": request.model_dump(mode="json"),
         "state": "waiting",
         "warnings": [],
+        "token": owner,
         "created_s": now_s,
     }
     is_new = insert_new(session, JobRow, values)
     job = locked(session, job_id)
     assert job is not None
     if is_new:
-        seeds = range(request.seeds or SEEDS) if request.strategy == "full" else ()
         # Small batches take the most steps, so they start first.
         add_runs(session, job, [(size, seed, None) for size in sizes for seed in seeds], now_s)
         advance(session, job, now_s)
         return job, True
     if job.state != "cancelled":  # a failed or parked job needs an operator's attention
+        job.is_shared = job.is_shared or job.token != owner
         return job, False
+    job.token, job.is_shared = owner, False
     _restart(session, job, now_s)
     return job, True
+
+
+def is_known_to(session: Session, job_id: str, owner: str | None) -> bool:
+    """True if a job need not be marked as shared for a token that requests it: it started it, or it is shared."""
+    token, is_shared = session.execute(select(JobRow.token, JobRow.is_shared).where(JobRow.id == job_id)).one()
+    return is_shared or token == owner
 
 
 def batch_sizes(model: ServedModel, request: SweepRequest) -> tuple[int, ...]:
@@ -198,6 +217,17 @@ def add_runs(session: Session, job: JobRow, runs: list[tuple[int, int, int | Non
             )
         )
     session.flush()
+
+
+def _check_room(session: Session, units: int, owner: str | None, most: int) -> None:
+    """Check that a job of this many units fits into the queue. Raises: QueueFull."""
+    waiting = select(func.count()).select_from(UnitRow).where(UnitRow.state == "waiting")
+    if owner is not None:
+        own = waiting.join(JobRow, JobRow.id == UnitRow.job_id).where(JobRow.token == owner)
+        if (count := session.scalar(own) or 0) + units > most:
+            raise QueueFull(f"too many runs of one token: {count} are waiting, {units} more; at most {most}")
+    if (session.scalar(waiting) or 0) + units > MAX_WAITING:
+        raise QueueFull(f"the queue is full: at most {MAX_WAITING} runs may wait; try again later")
 
 
 def _restart(session: Session, job: JobRow, now_s: float) -> None:

@@ -14,6 +14,7 @@ from wattune.records.served import DEVICE_NAME, DeviceStatus
 from wattune.server.bodies import body
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import DevicePath, IdQuery, Limit, answer, route
+from wattune.server.security import check_device
 from wattune.server.store import devices
 
 router = APIRouter(prefix="/v1/devices", tags=["devices"])
@@ -55,6 +56,7 @@ def put_device(
     """Report the status of a device."""
     if status.device != name:
         raise Problem(422, "device in the body differs from the path", value=status.device, allowed=name)
+    check_device(request, name)
     with request.app.state.database.session() as session:
         devices.put_status(session, status, time.time())
     return Response(status_code=204)
@@ -69,6 +71,7 @@ def put_plan(
     job: IdQuery = None,
 ) -> Response:
     """Report the plan of a device, and the profile and job it is based on."""
+    check_device(request, name)
     with request.app.state.database.session() as session:
         if not devices.put_plan(session, name, plan, profile, job, time.time()):
             raise _unknown(name)

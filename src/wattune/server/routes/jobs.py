@@ -17,6 +17,7 @@ from wattune.server.jobs import queue
 from wattune.server.jobs.queue import WrongState
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import IdPath, IdQuery, Limit, ModelQuery, answer, route
+from wattune.server.security import Identity, check_owner
 from wattune.server.store import model_catalog
 from wattune.server.store.schema import JobRow
 
@@ -38,11 +39,13 @@ def post_job(request: Request, sweep: Annotated[SweepRequest, Depends(body(Sweep
             raise Problem(404, "no such model", value=sweep.model, hint="GET /v1/models")
         # Fleets repeat the same request, and an existing job needs no write transaction.
         existing = queue.status(session, sweep.key(model.digest))
-    if existing is not None and existing.state != "cancelled":
+        is_owned = existing is None or queue.is_known_to(session, existing.job, _owner(request))
+    if existing is not None and existing.state != "cancelled" and is_owned:
         return answer(existing.model_dump(mode="json"), 200, Location=f"/v1/jobs/{existing.job}")
     with database.session() as session:
         try:
-            job, is_new = queue.submit(session, model, sweep, time.time())
+            owner, most = _owner(request), request.app.state.settings.limits.waiting_per_token
+            job, is_new = queue.submit(session, model, sweep, time.time(), owner=owner, most=most)
         except queue.QueueFull as error:
             raise Problem(429, str(error), headers={"Retry-After": "600"}) from error
         status = queue.status(session, job.id)
@@ -73,8 +76,8 @@ def get_job(request: Request, job: IdPath) -> Response:
 
 @router.post("/{job}/cancel", **route("device", SweepStatus))
 def cancel_job(request: Request, job: IdPath) -> Response:
-    """Cancel a job."""
-    return _change(request, queue.cancel, job)
+    """Cancel a job that no other device has requested; an admin may cancel any."""
+    return _change(request, cancel_as(request.state.identity), job)
 
 
 @router.post("/{job}/retry", **route("admin", SweepStatus))
@@ -109,6 +112,24 @@ def get_run(request: Request, job: IdPath, batch_size: NonNegative, seed: NonNeg
         raise Problem(409, "the run is not done", value=run.state, hint=run.reason)
     content = request.app.state.files.read(run.curve)
     return Response(content, media_type="application/json", headers={"ETag": f'"{run.curve}"'})
+
+
+def cancel_as(identity: Identity) -> Callable[[Session, str, float], SweepStatus | None]:
+    """Build the function that cancels a job if the client may do so."""
+
+    def cancel(session: Session, job: str, now_s: float) -> SweepStatus | None:
+        row = queue.locked(session, job)
+        if row is not None:
+            check_owner(identity, job, row.token, is_shared=row.is_shared)
+        return queue.cancel(session, job, now_s)
+
+    return cancel
+
+
+def _owner(request: Request) -> str | None:
+    """Id of the token whose jobs are counted and kept apart; None for an admin and without authentication."""
+    identity: Identity = request.state.identity
+    return identity.token if identity.is_limited else None
 
 
 def _change(request: Request, change: Callable[[Session, str, float], SweepStatus | None], job: str) -> Response:

@@ -14,6 +14,7 @@ from wattune.records.served import DEVICE_NAME, SHA256
 from wattune.server.bodies import body
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import Created, IdPath, IdQuery, Limit, TextQuery, answer, route
+from wattune.server.security import check_device
 from wattune.server.store import profiles
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"])
@@ -66,6 +67,7 @@ def post_profile(
     profile: Annotated[ProfileTable, Depends(body(ProfileTable))],
 ) -> Response:
     """Publish a profile. A duplicate is stored once."""
+    check_device(request, device)
     with request.app.state.database.session() as session:
         profile_id, is_new = profiles.put(session, profile, device, time.time())
     return answer({"id": profile_id}, 201 if is_new else 200, Location=f"/v1/profiles/{profile_id}")

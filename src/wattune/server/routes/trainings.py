@@ -14,7 +14,7 @@ from wattune.records.served import DEVICE_NAME
 from wattune.server.bodies import body
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import Created, DeviceQuery, IdPath, IdQuery, Limit, ModelQuery, answer, route
-from wattune.server.security import Identity
+from wattune.server.security import Identity, check_device
 from wattune.server.store import training_records
 
 router = APIRouter(prefix="/v1/trainings", tags=["trainings"])
@@ -41,6 +41,7 @@ def post_training(
 
     A duplicate is stored once, as first received; with the same Idempotency-Key the response is replayed as well.
     """
+    check_device(request, device)
     now_s = time.time()
     with request.app.state.database.session() as session:
 

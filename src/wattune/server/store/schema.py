@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, Select, UniqueConstraint, inspect, select
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, Select, UniqueConstraint, false, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from typing_extensions import Unpack
@@ -26,13 +26,15 @@ class Base(DeclarativeBase):
 
 
 class TokenRow(Base):
-    """A token. Only the SHA-256 hash of its secret is stored."""
+    """A token. Only the SHA-256 hash of its secret is stored. ``device``: the only device that it may write for; None
+    before the first use of a token with the scope "device"."""
 
     __tablename__ = "tokens"
 
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
     scope: Mapped[str]
+    device: Mapped[str | None]
     secret_sha256: Mapped[str]
     created_s: Mapped[float]
     expires_s: Mapped[float | None]
@@ -64,7 +66,10 @@ class ModelRow(Base):
 
 
 class JobRow(Base):
-    """A sweep. ``model`` is the ``ServedModel`` at the time the job was created; ``curve`` is the finished record."""
+    """A sweep. ``model`` is the ``ServedModel`` at the time the job was created; ``curve`` is the finished record.
+
+    ``token``: id of the token that started it; ``is_shared``: another token requested the same.
+    """
 
     __tablename__ = "jobs"
 
@@ -76,7 +81,9 @@ class JobRow(Base):
     reason: Mapped[str | None]
     warnings: Mapped[list[str]]
     curve: Mapped[dict[str, Any] | None]
-    created_s: Mapped[float]
+    token: Mapped[str | None] = mapped_column(index=True)
+    is_shared: Mapped[bool] = mapped_column(default=False, server_default=false())
+    created_s: Mapped[float] = mapped_column(index=True)
     finished_s: Mapped[float | None]
 
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from sqlalchemy import bindparam, exists, select, update
+from sqlalchemy import bindparam, exists, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, UnknownName
@@ -30,6 +30,7 @@ class Token(NamedTuple):
     id: str
     name: str
     scope: Scope
+    device: str | None
     secret_sha256: str
     expires_s: float | None
     revoked_s: float | None
@@ -41,17 +42,31 @@ _PATTERN = re.compile(r"wt_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NO_HASH = "0" * 64
 
 
-def check(name: str, scope: str) -> None:
-    """Check the name and the scope of a new token. Raises: InputError."""
-    if not re.fullmatch(DEVICE_NAME, name):
-        raise InputError("token name", value=name, allowed="up to 64 letters, digits, '.', '_' and '-'")
+def check(name: str, scope: str, device: str | None = None) -> None:
+    """Check the name, the scope and the device of a new token. Raises: InputError."""
+    for what, value in (("token name", name), ("device name", device)):
+        if value is not None and not re.fullmatch(DEVICE_NAME, value):
+            raise InputError(what, value=value, allowed="up to 64 letters, digits, '.', '_' and '-'")
     if scope not in SCOPES:
         raise UnknownName("scope", scope, SCOPES)
+    if device is not None and scope != "device":
+        raise InputError("a device name for a token of this scope", value=scope, allowed="device")
 
 
-def make(session: Session, name: str, scope: str, now_s: float, expires_s: float | None = None) -> str:
-    """Create a token and return its text. The name of a revoked token can be reused. Raises: InputError."""
-    check(name, scope)
+def make(
+    session: Session,
+    name: str,
+    scope: str,
+    now_s: float,
+    expires_s: float | None = None,
+    *,
+    device: str | None = None,
+) -> str:
+    """Create a token and return its text. The name of a revoked token can be reused.
+
+    ``device``: the only device that the token may write for; None: the first one it writes for. Raises: InputError.
+    """
+    check(name, scope, device)
     before = session.scalar(select(TokenRow).where(TokenRow.name == name))
     if before is not None:
         if before.revoked_s is None:
@@ -60,7 +75,15 @@ def make(session: Session, name: str, scope: str, now_s: float, expires_s: float
         session.flush()
     token, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     session.add(
-        TokenRow(id=token, name=name, scope=scope, secret_sha256=_hash(secret), created_s=now_s, expires_s=expires_s)
+        TokenRow(
+            id=token,
+            name=name,
+            scope=scope,
+            device=device,
+            secret_sha256=_hash(secret),
+            created_s=now_s,
+            expires_s=expires_s,
+        )
     )
     return f"wt_{token}_{secret}"
 
@@ -79,14 +102,28 @@ def revoke(session: Session, name: str, now_s: float) -> None:
     row.revoked_s = now_s
 
 
+def bind(session: Session, token: str, device: str, now_s: float) -> str | None:
+    """Bind a token to a device unless it is bound; return its device, or None if another token has this one."""
+    if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer anyway
+        session.execute(text(f"LOCK TABLE {TokenRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
+    row = session.get_one(TokenRow, token, populate_existing=True)
+    if row.device is not None:
+        return row.device
+    is_valid = TokenRow.revoked_s.is_(None), or_(TokenRow.expires_s.is_(None), TokenRow.expires_s > now_s)
+    if session.scalar(select(exists().where(TokenRow.device == device, *is_valid))):
+        return None
+    row.device = device
+    return device
+
+
 def any_exist(session: Session) -> bool:
     """True if a token was ever created, including expired and revoked ones: authentication is never switched off."""
     return bool(session.scalar(select(exists().select_from(TokenRow))))
 
 
-def find(session: Session, text: str, now_s: float) -> Token | str:
+def find(session: Session, content: str, now_s: float) -> Token | str:
     """Find a token by its text, or return the reason for rejecting it. Compares the secret in constant time."""
-    match = _PATTERN.fullmatch(text)
+    match = _PATTERN.fullmatch(content)
     row = None if match is None else _token(session, match[1])
     is_equal = hmac.compare_digest(_hash(match[2] if match else ""), _NO_HASH if row is None else row.secret_sha256)
     return rejection(row, now_s) or row if row is not None and is_equal else "no such token"

@@ -1,0 +1,258 @@
+"""What is one's own: a device token writes for one device, cancels its own jobs, and may fill a part of the queue."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import text
+from starlette.testclient import TestClient
+from tests.server.conftest import opened
+from tests.support.server import api as made
+from tests.support.server.served import model, request
+
+from wattune.server.application import create_app
+from wattune.server.jobs import queue
+from wattune.server.limits import Limits
+from wattune.server.store import Database, model_catalog, tokens
+from wattune.server.store.database import MIGRATIONS
+
+LOCAL = "http://127.0.0.1:8484"
+
+
+@pytest.fixture
+def local(store):
+    """The API of a store that offers a model, on each database."""
+    with store.database.session() as session:
+        model_catalog.put(session, model(), 0.0)
+    with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
+        yield client
+
+
+def writes(device):
+    """Everything that a device writes in its own name."""
+    return (
+        ("PUT", f"/v1/devices/{device}", made.status(device)),
+        ("PUT", f"/v1/devices/{device}/plan", made.plan()),
+        ("POST", f"/v1/profiles?device={device}", made.profile()),
+        ("POST", f"/v1/trainings?device={device}", made.training()),
+    )
+
+
+@pytest.mark.parametrize("when", ["made", "first use"])
+def test_token_writes_for_its_own_device_only(local, store, when):
+    own = made.token(store, "device", "a", device="nano-a" if when == "made" else None)
+    for method, path, body in writes("nano-a"):
+        assert local.request(method, path, json=body, headers=own).status_code in (201, 204), path
+    before = made.contents(store)
+    for method, path, body in writes("nano-b"):
+        told = made.problem(local.request(method, path, json=body, headers=own), 403)
+        assert (told["value"], told["allowed"]) == ("nano-b", "nano-a")
+        assert "--device nano-b" in told["hint"]
+    assert made.contents(store) == before
+
+
+def test_first_use_does_not_take_the_device_of_another_token(local, store):
+    made.token(store, "device", "a", device="nano-a")
+    thief = made.token(store, "device", "b")
+    for method, path, body in writes("nano-a"):
+        assert (
+            "belongs to another token"
+            in made.problem(local.request(method, path, json=body, headers=thief), 403)["what"]
+        )
+    assert local.put("/v1/devices/nano-b", json=made.status("nano-b"), headers=thief).status_code == 204
+    with store.database.session() as session:
+        tokens.revoke(session, "a", 1.0)
+    heir = made.token(store, "device", "c")
+    assert local.put("/v1/devices/nano-a", json=made.status("nano-a"), headers=heir).status_code == 204
+
+
+def test_admin_and_local_users_write_for_every_device(local, store):
+    for method, path, body in writes("nano-a"):
+        assert local.request(method, path, json=body).status_code in (201, 204)
+    admin = made.token(store, "admin")
+    for device in ("nano-a", "nano-b"):
+        for method, path, body in writes(device):
+            assert local.request(method, path, json=body, headers=admin).status_code in (200, 201, 204)
+
+
+def post(client, headers, **changes):
+    body = request(**{"strategy": "full", "seeds": 2, **changes}).model_dump(mode="json")
+    return client.post("/v1/jobs", json=body, headers=headers)
+
+
+def test_job_is_cancelled_by_its_token_unless_others_wait_for_it(local, store):
+    one, other, admin = (
+        made.token(store, scope, name) for name, scope in zip("abc", ("device", "device", "admin"), strict=True)
+    )
+    job = post(local, one).json()["job"]
+    assert "another device started" in made.problem(local.post(f"/v1/jobs/{job}/cancel", headers=other), 403)["what"]
+    assert post(local, one).status_code == 200
+    assert local.post(f"/v1/jobs/{job}/cancel", headers=one).json()["state"] == "cancelled"
+    assert post(local, other).status_code == 201, "which now owns it"
+    made.problem(local.post(f"/v1/jobs/{job}/cancel", headers=one), 403)
+    assert post(local, one).status_code == 200
+    assert "wait for this job" in made.problem(local.post(f"/v1/jobs/{job}/cancel", headers=other), 403)["what"]
+    assert local.post(f"/v1/jobs/{job}/cancel", headers=admin).json()["state"] == "cancelled"
+
+
+def test_one_token_cannot_fill_the_queue(tmp_path):
+    with opened(tmp_path / "store", limits=Limits(waiting_per_token=20)) as store:
+        with store.database.session() as session:
+            model_catalog.put(session, model(), 0.0)
+        with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
+            greedy, other, admin = (
+                made.token(store, scope, name) for name, scope in zip("abc", ("device", "device", "admin"), strict=True)
+            )
+            made.problem(post(client, greedy, seeds=100), 429)
+            states = [post(client, greedy, seeds=2, target=0.5 + n / 1000).status_code for n in range(10)]
+            assert states[0] == 201
+            assert set(states[1:]) <= {201, 429}
+            assert states[-1] == 429
+            assert post(client, other).status_code == 201
+            assert post(client, admin, seeds=50).status_code == 201
+            # Cancelled and started again, a job counts again.
+            job = post(client, other).json()["job"]
+            assert client.post(f"/v1/jobs/{job}/cancel", headers=other).status_code == 200
+            assert post(client, greedy).status_code == 429
+
+
+# -------------------------------------------------------------------------------------------------------- every route
+
+
+class Call(NamedTuple):
+    """A request. ``scope``: the least that may do it; None: everybody. ``limited``: only on what is one's own."""
+
+    method: str
+    path: str
+    scope: str | None
+    body: Any = None
+    limited: bool = False
+
+
+ID = "0" * 32
+CALLS = [
+    Call("GET", "/healthz", None),
+    Call("GET", "/readyz", None),
+    Call("GET", "/v1/openapi.json", None),
+    Call("GET", "/metrics", "read"),
+    Call("GET", "/v1/devices", "read"),
+    Call("GET", "/v1/devices/{device}", "read"),
+    Call("PUT", "/v1/devices/{device}", "device", made.status, limited=True),
+    Call("PUT", "/v1/devices/{device}/plan", "device", lambda device: made.plan(), limited=True),
+    Call("POST", "/v1/jobs", "device", lambda device: request().model_dump(mode="json")),
+    Call("GET", "/v1/jobs", "read"),
+    Call("GET", "/v1/jobs/{job}", "read"),
+    Call("GET", "/v1/jobs/{job}/curve", "read"),
+    Call("GET", "/v1/jobs/{job}/runs/4/0", "read"),
+    Call("POST", "/v1/jobs/{job}/retry", "admin"),
+    Call("POST", "/v1/jobs/{job}/cancel", "device", limited=True),
+    Call("GET", "/v1/models", "read"),
+    Call("GET", "/v1/models/digits", "read"),
+    Call("GET", "/v1/models/digits/weights", "read"),
+    Call("PUT", "/v1/models/digits", "admin", lambda device: model().dump()),
+    Call("DELETE", "/v1/models/other", "admin"),
+    Call("PUT", f"/v1/files/{'0' * 64}?kind=text", "admin"),
+    Call("POST", "/v1/plans", "read", lambda device: {}),
+    Call("GET", "/v1/profiles", "read"),
+    Call("GET", f"/v1/profiles/{ID}", "read"),
+    Call("POST", "/v1/profiles?device={device}", "device", lambda device: made.profile(), limited=True),
+    Call("GET", "/v1/trainings", "read"),
+    Call("GET", f"/v1/trainings/{ID}", "read"),
+    Call("POST", "/v1/trainings?device={device}", "device", lambda device: made.training(), limited=True),
+]
+KINDS = ("none", "made up", "expired", "revoked", "read", "unbound", "own", "admin")
+
+
+def template(path):
+    """A path as the API's description has it."""
+    path = path.partition("?")[0].replace("{device}", "{name}").replace("/runs/4/0", "/runs/{batch_size}/{seed}")
+    path = re.sub(r"models/(digits|other)", "models/{name}", path).replace("0" * 64, "{sha256}")
+    return path.replace(f"profiles/{ID}", "profiles/{profile}").replace(f"trainings/{ID}", "trainings/{training}")
+
+
+def expected(call, kind, whose):
+    """What is allowed: None, or the status of the refusal."""
+    if call.scope is None:
+        return None
+    if kind in ("none", "made up", "expired", "revoked"):
+        return 401
+    scope = {"unbound": "device", "own": "device"}.get(kind, kind)
+    if tokens.SCOPES.index(scope) < tokens.SCOPES.index(call.scope):
+        return 403
+    # A token without a device yet may become that of a new device, but not of one that has a token.
+    is_foreign = whose == "foreign" or (kind == "unbound" and "cancel" in call.path)
+    return 403 if call.limited and scope == "device" and is_foreign else None
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.method} {call.path}")
+def test_every_route_by_every_token_on_own_and_foreign_objects(sqlite_store, call):
+    store, made_up = sqlite_store, f"wt_{'0' * 12}_{'A' * 43}"
+    with store.database.session() as session:
+        model_catalog.put(session, model(), 0.0)
+    with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
+        shown = {
+            "none": {},
+            "made up": {"Authorization": f"Bearer {made_up}"},
+            "expired": made.token(store, "device", "expired", expires_s=1.0),
+            "revoked": made.token(store, "device", "revoked"),
+            "read": made.token(store, "read"),
+            "unbound": made.token(store, "device", "unbound"),
+            "own": made.token(store, "device", "own", device="mine"),
+            "admin": made.token(store, "admin"),
+        }
+        foreign = made.token(store, "device", "foreign", device="theirs")
+        with store.database.session() as session:
+            tokens.revoke(session, "revoked", 1.0)
+        jobs = {}
+        for whose, headers in (("own", shown["own"]), ("foreign", foreign)):
+            target = {"own": 0.7, "foreign": 0.8}[whose]
+            jobs[whose] = post(client, headers, target=target).json()["job"]
+        for kind in KINDS:
+            for whose, device in (("foreign", "theirs"), ("own", "new" if kind == "unbound" else "mine")):
+                path = call.path.format(device=device, job=jobs[whose])
+                body = None if call.body is None else call.body(device)
+                before = made.contents(store)
+                answer = client.request(call.method, path, json=body, headers=shown[kind])
+                wanted = expected(call, kind, whose)
+                if wanted is None:
+                    assert answer.status_code not in (401, 403), (kind, whose, answer.text)
+                else:
+                    made.problem(answer, wanted)
+                    assert made.contents(store) == before, (kind, whose)
+
+
+def test_the_table_has_every_route(client):
+    described = {
+        (method.upper(), path) for path, methods in client.app.openapi()["paths"].items() for method in methods
+    }
+    assert {(call.method, template(call.path)) for call in CALLS} - {("GET", "/v1/openapi.json")} == described
+
+
+# ------------------------------------------------------------------------------------------------------ older stores
+
+
+def test_older_store_is_read(database_url):
+    """A store of the first schema, with a token and a job: nothing is lost, the job has no owner."""
+    database, config = Database(database_url), Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    try:
+        with database.engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "0001")
+            connection.execute(text("INSERT INTO tokens VALUES ('t', 'lab', 'device', 'x', 1.0, NULL, NULL, NULL)"))
+            job = "INSERT INTO jobs (id, model_name, model, request, state, warnings, created_s)"
+            connection.execute(text(f"{job} VALUES ('j', 'm', '{{}}', '{{}}', 'waiting', '[]', 1.0)"))
+            unit = "INSERT INTO units (job_id, batch_size, seed, state, attempts, not_before_s, created_s)"
+            connection.execute(text(f"{unit} VALUES ('j', 8, 0, 'waiting', 0, 1.0, 1.0)"))
+        database.upgrade()
+        with database.session() as session:
+            assert tokens.bind(session, "t", "nano-a", 2.0) == "nano-a"
+            assert tokens.bind(session, "t", "nano-b", 2.0) == "nano-a"
+            assert queue.is_known_to(session, "j", None)
+            assert session.scalar(text("SELECT count(*) FROM units")) == 1
+    finally:
+        database.close()
