@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from tests.support.fake_server import Answer, faked, problem
 from tests.support.server.story import own_data, small
@@ -17,7 +19,10 @@ from wattune.job.folder import RunArguments, RunFolder
 from wattune.job.offered_profiles import covers, offered_profile
 from wattune.job.resumable_run import ResumableRun
 from wattune.job.with_server import ServerLink
-from wattune.records import AbortedProbe, ProfileTable
+from wattune.profiling import ContradictedTable
+from wattune.profiling.recheck import five
+from wattune.records import AbortedProbe, Confirmation, ProfileTable, SampleEfficiency, provenance
+from wattune.records.efficiency import EfficiencyPoint
 from wattune.records.served import SweepRequest, SweepStatus
 from wattune.remote import Client, PublishedProfile
 from wattune.workloads import device_workload
@@ -57,13 +62,13 @@ def link(made, tmp_path):
     """Gives the link of a run on a board of its own to the server at ``url``."""
     servers = []
 
-    def make(url, **asked):
+    def make(url, folder="a secret project", **asked):
         board = open_device("sim:jetson-nano")
         server = Client(url, cache=tmp_path / "cache", backoff_s=())
         servers.append(server)
         arguments = RunArguments.check(PowerCap(CAP_W), device="sim:jetson-nano", seeds=None, **asked)
-        folder = RunFolder.open(tmp_path / "a secret project", arguments, resume=False)
-        return ServerLink(ResumableRun(board, made.work, folder, arguments), server, made.model, "d")
+        run_folder = RunFolder.open(tmp_path / folder, arguments, resume=False)
+        return ServerLink(ResumableRun(board, made.work, run_folder, arguments), server, made.model, "d")
 
     yield make
     for one in servers:
@@ -113,6 +118,85 @@ def test_two_profiles_of_others_are_checked_and_no_third(made, link):
         assert offered(link(fake.url)) is None
         checked = [path for _, path in fake.paths() if path.startswith("/v1/profiles/")]
         assert len(checked) == offered_profiles.MOST_CHECKED == 2
+
+
+def forged(made, faster):
+    """A profile as a liar would publish it, who knows the fixed rule by which cells were once checked: 20 times slower
+    but for those, the cells that ``faster`` selects 10 times faster, and all of it confirmed."""
+    limit_w = CAP_W / (1 + profiling.WITHIN)
+    honest = {cell.point for cell in five([cell for cell in made.table.measured if cell.power_peak_w <= limit_w])}
+    cells = []
+    for cell in made.table.cells:
+        share = 0.1 if faster(cell) else 20.0
+        cells.append(cell if cell.point in honest else cell.model_copy(update={"step_s": share * cell.step_s}))
+    confirmed = tuple(
+        Confirmation(**cell.point.fields(), cap_w=CAP_W, cap_window_s=1.0, power_w=1.0) for cell in made.table.cells
+    )
+    return made.table.model_copy(update={"cells": tuple(cells), "confirmed": confirmed})
+
+
+def test_probes_of_a_neighbours_profile_cannot_be_foreseen(made, link, monkeypatch):
+    monkeypatch.setattr(offered_profiles, "_RANDOM", random.Random(1))
+    with faked(offering({0: forged(made, lambda cell: False)})) as fake:
+        assert offered(link(fake.url)) is None
+
+
+def between(cell):
+    """Cells that are under the cap, but too close to it to be probed."""
+    return CAP_W / (1 + profiling.WITHIN) < cell.power_peak_w <= CAP_W
+
+
+def close_to_the_cap(made):
+    """A table that is right in all that is probed, and 10 times faster in what is not, with a note of where from."""
+    cells = tuple(
+        cell.model_copy(update={"step_s": 0.1 * cell.step_s}) if between(cell) else cell for cell in made.table.cells
+    )
+    assert cells != made.table.cells
+    return made.table.model_copy(update={"cells": cells})
+
+
+def curve_of(made):
+    """A curve on which all batch sizes need the same samples."""
+    points = tuple(
+        EfficiencyPoint(batch_size=size, relative_samples=1.0, samples=1000.0) for size in made.work.batch_sizes
+    )
+    return SampleEfficiency(
+        workload=made.table.workload,
+        algorithm="backprop",
+        target=0.9,
+        reference_batch_size=made.work.batch_sizes[0],
+        points=points,
+        provenance=provenance("measured"),
+    )
+
+
+def neighbours(table, made):
+    """The table as it is taken over."""
+    origin = made.table.provenance.model_copy(update={"publisher": "maker 0", "profile": "0" * 32})
+    return table.model_copy(update={"provenance": origin})
+
+
+@pytest.mark.slow
+def test_pick_that_differs_here_drops_the_neighbours_profile(made, link):
+    curve = curve_of(made)
+    with faked(offering({})) as fake:
+        run = link(fake.url).steps
+        _, plan = run.plan(neighbours(made.table, made), curve)
+        assert plan.cap_w == CAP_W, "an honest one holds"
+    with faked(lambda asked: Answer(201, {"id": "ab" * 16})) as fake:
+        own = link(fake.url, folder="another")
+        forgery = neighbours(close_to_the_cap(made), made)
+        own.steps.folder.save(forgery)
+        with pytest.raises(ContradictedTable, match="time"):
+            own.steps.plan(forgery, curve)
+        said = []
+        own.steps.progress = lambda done, total, what: said.append(what)
+        table = own.own_profile(forgery, ContradictedTable("it lied"))
+        assert "the profile of maker 0 is dropped, this device is profiled: it lied" in said[0]
+        assert own.profile_id == "ab" * 16
+        assert table.provenance.profile == own.profile_id
+        _, again = own.steps.plan(table, curve)
+    assert again.point == plan.point
 
 
 def test_what_a_neighbours_profile_cost_is_what_its_check_cost_here(made, link):

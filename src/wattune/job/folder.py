@@ -176,6 +176,10 @@ class RunFolder:
         record.save(self.path / f"{record.name}.json")
         return record
 
+    def drop(self, kind: type[Record]) -> None:
+        """Remove the record of this kind, so that it is made again."""
+        (self.path / f"{kind.name}.json").unlink(missing_ok=True)
+
     def _compare(self, before: RunArguments, now: RunArguments) -> None:
         # A comparison may be asked for afterwards, since it changes none of the other records. Neither do the server's
         # address and the name of the device there.

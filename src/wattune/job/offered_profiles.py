@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from wattune import profiling
 from wattune.errors import InputError, ServerError, ServerRefused
 from wattune.job.resumable_run import ResumableRun
-from wattune.records import ProfileTable
+from wattune.records import ProfileCell, ProfileTable
 from wattune.remote import Client, PublishedProfile
+
+PROBES = 5
+"""Cells of an offered profile that are measured here."""
+
+_RANDOM = random.SystemRandom()
+"""Source of the choice of these cells: a publisher who knew them could make up all others."""
 
 MOST_CHECKED = 2
 """Offered profiles that are checked by probes here, before the device measures one of its own."""
@@ -64,6 +72,7 @@ def _checked(run: ResumableRun, table: ProfileTable, offer: PublishedProfile) ->
             run.board,
             run.work,
             table.model_copy(update={"cells": tuple(safe), "cost": cost, "notes": ()}),
+            pick=_random_cells,
             progress=run.progress_of("profile"),
         )
     except InputError as error:
@@ -84,6 +93,11 @@ def _checked(run: ResumableRun, table: ProfileTable, offer: PublishedProfile) ->
             "cells": tuple(fresh.get(cell.point, cell) for cell in table.cells),
             "cost": check_cost,
             "notes": (*table.notes, note),
+            "confirmed": (),  # by the publisher, not here
             "provenance": again.provenance.model_copy(update={"publisher": offer.publisher, "profile": offer.id}),
         }
     )
+
+
+def _random_cells(cells: Sequence[ProfileCell]) -> list[ProfileCell]:
+    return _RANDOM.sample(list(cells), min(PROBES, len(cells)))

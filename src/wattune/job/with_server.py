@@ -23,6 +23,7 @@ from wattune.job.folder import RunArguments, RunFolder, free_folder
 from wattune.job.offered_profiles import offered_profile
 from wattune.job.resumable_run import ResumableRun
 from wattune.job.steps import Progress
+from wattune.profiling import ContradictedTable
 from wattune.records import Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.served import DEVICE_NAME, DeviceStatus, ServedModel, SweepRequest
 from wattune.remote import Client, Reporter
@@ -109,7 +110,10 @@ def run_with_server(
             table = link.published(steps.profile(link.begin(given_profile)), is_known=given_profile is not None)
             check_cap(table, cap)
             curve = link.estimate()
-            table, plan = steps.plan(table, curve)
+            try:
+                table, plan = steps.plan(table, curve)
+            except ContradictedTable as error:
+                table, plan = steps.plan(link.own_profile(table, error), curve)
             link.tell_plan(plan)
             record = steps.train(plan)
             link.deliver(record)
@@ -188,6 +192,15 @@ class ServerLink:
         # A run that is resumed finds the name there.
         origin = table.provenance.model_copy(update={"profile": self.profile_id})
         return self.steps.folder.save(table.model_copy(update={"provenance": origin}))
+
+    def own_profile(self, table: ProfileTable, why: ContradictedTable) -> ProfileTable:
+        """Profile this device instead of using another one's table, and publish the profile. Raises: DeviceError."""
+        publisher = getattr(table.provenance, "publisher", "another device")
+        self.steps.warn(f"the profile of {publisher} is dropped, this device is profiled: {why}")
+        self.steps.folder.drop(ProfileTable)
+        own = self.published(self.steps.profile(None), is_known=False)
+        check_cap(own, self.steps.arguments.cap)
+        return own
 
     def estimate(self) -> SampleEfficiency:
         """The server's curve, awaited if necessary. Raises: ServerError, InputError."""
