@@ -88,3 +88,18 @@ def test_the_command_that_runs_a_program(actuator, cap, words):
     expected = ["wattune", "guard", "--device", "jetson?root=/a b", *words]
     assert shlex.split(made.run_by) == [*expected, "--", "sh", "-c", "train 8 STEPS", "-n", "STEPS"]
     assert any("power limit" in note for note in made.notes) == (actuator == "power_limit_w")
+
+
+def test_how_sure_a_given_batch_size_is_best_is_not_said():
+    """It is the only one that is compared, so that the probability would be 1 whatever the records say."""
+    points = tuple(
+        EfficiencyPoint(batch_size=b, relative_samples=r, samples=1e3 * r, low=0.9 * r, high=1.1 * r, log_sd=0.05)
+        for b, r in ((8, 0.2), (16, 1.0))
+    )
+    curve = SampleEfficiency(workload="w", reference_batch_size=16, points=points)
+    assert plan(table(), curve, cap=PowerCap(None)).p_best > 0.9
+    for made in (
+        plan(table(), curve, cap=PowerCap(None), batch_size=16),
+        plan(table(), cap=PowerCap(3.2), batch_size=8),
+    ):
+        assert (made.p_best, made.expected_loss) == (None, None)

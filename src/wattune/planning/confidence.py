@@ -25,7 +25,7 @@ def confidence(objective: Objective, pick: Option) -> dict[str, float | None]:
     """The plan's fields ``p_best``, ``expected_loss`` and ``p_over_cap``; None if the records do not tell.
 
     Batch sizes are compared at the best point of each that was measured under the cap, with the uncertainty of its
-    step time and of its samples.
+    step time and of its samples; a single one cannot be compared with anything.
     """
     choice = None
     table, limit = objective.table, objective.limit
@@ -33,7 +33,7 @@ def confidence(objective: Objective, pick: Option) -> dict[str, float | None]:
     times = log_costs(objective)
     sizes = [point.batch_size for point in efficiency.points if point.relative_samples and point.batch_size in times]
     covariance = _covariance(efficiency, sizes)
-    if covariance is not None and pick.cell.batch_size in sizes:
+    if covariance is not None and len(sizes) > 1 and pick.cell.batch_size in sizes:
         samples = np.log([efficiency.at(size).relative_samples or 1.0 for size in sizes])
         means, sds = np.array([times[size] for size in sizes]).T
         choice = assess(sizes, samples + means, covariance + np.diag(sds**2), picked=pick.cell.batch_size)
