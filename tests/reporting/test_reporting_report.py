@@ -192,6 +192,16 @@ def test_the_gain_over_caps_has_every_cap(run, html):
     }
 
 
+def test_no_chart_of_caps_without_a_rule_to_compare_with(run):
+    gains = [
+        g.model_copy(update={"over_largest_batch": None, "over_best_batch": None}) for g in run.plan.gain_over_caps
+    ]
+    alone = run.plan.model_copy(update={"gain_over_caps": tuple(gains)})
+    html = render(compose(replace(run, plan=alone, training=None, comparison=None)))
+    assert "gain-over-caps" not in figures(html)
+    assert "no other rule has a setting that is known to be safe" in html
+
+
 def test_the_power_trace_and_the_guard(run, html):
     figure = figures(html)["power-trace"]
     shown = traces(figure)

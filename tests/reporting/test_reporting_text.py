@@ -136,6 +136,11 @@ def test_the_meaning_of_the_cap_is_always_stated(run):
     assert comparison_table(comparison).startswith("compared under a cap of 7 W at the supply, mean over 3 seeds")
 
 
+def test_the_cap_of_an_external_meter_is_at_that_meter(run):
+    plan = run.plan.model_copy(update={"device": "external:read.sh", "sensor_rail": "external"})
+    assert phrases.cap_meaning(plan).startswith("The cap of 5.2 W applies at your meter, to the mean over 1 s of its ")
+
+
 def test_board_events_are_listed(run):
     events = tuple(BoardEvent(time_s=i, kind="throttled", text=f"held down by zone {i}") for i in range(7))
     changes = {"ended": "stopped for safety", "reached": False, "reason": "7 W at the lowest setting"}
@@ -174,6 +179,9 @@ def test_the_predicted_pay_back_of_profiling(run):
     assert "It is predicted to pay for itself after 5 runs like this" in later
     never = phrases.profiling_cost(cost, rival(run.plan, 1.0), None)
     assert "It does not pay for itself: no time is predicted to be saved" in never
+    above = rival(run.plan, 1.6)
+    above = above.model_copy(update={"baselines": (above.baselines[0].model_copy(update={"feasible": False}),)})
+    assert "pay for itself" not in phrases.profiling_cost(cost, above, None)  # nothing to compare with
     alone = phrases.profiling_cost(cost, None, None)
     assert alone.endswith("in 12 probes, none of it above the cap of 4.5 W.")
     uncapped = phrases.profiling_cost(cost.model_copy(update={"cap_w": None}), None, None)

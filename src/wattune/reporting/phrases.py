@@ -234,7 +234,9 @@ def cap_meaning(plan: Plan) -> str:
         return ""
     rail = f" ({plan.sensor_rail})" if plan.sensor_rail else ""
     of = "every reading" if plan.cap_window_s is None else f"the mean over {seconds(plan.cap_window_s)} of the readings"
-    if plan.supply_cap_w is None:
+    if (plan.device or "").startswith("external:"):
+        text = f"The cap of {cap(plan.cap_w)} applies at your meter, to {of.replace('the readings', 'its readings')}."
+    elif plan.supply_cap_w is None:
         text = f"The cap of {cap(plan.cap_w)} applies at the module, to {of} of its power sensor{rail}."
     else:
         supply = plan.supply
@@ -531,6 +533,8 @@ def _payback(cost: ProfileCost, plan: Plan | None, training: TrainingRecord | No
     if after is None:
         if plan is None or plan.predicted_s is None or rival is None or rival.predicted_s is None:
             return ""
+        if not rival.feasible:
+            return ""  # nothing to compare with
         saved_s = rival.predicted_s - plan.predicted_s
         if saved_s <= 0:
             return f" It does not pay for itself: no time is predicted to be saved over {FIXED_CLOCK} under this cap."

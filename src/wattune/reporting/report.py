@@ -194,12 +194,14 @@ def _choice(records: RecordSet) -> Section:
         items.append(rule_charts.baseline_rows(plan, origin))
     if plan.candidates:
         items.append(rule_charts.candidate_rows(plan, origin))
-    if plan.gain_over_caps:
+    if not any(gain.over_largest_batch or gain.over_best_batch for gain in plan.gain_over_caps):
+        if plan.goal.is_time and not plan.caps:
+            without = "no other rule has a setting that is known to be safe" if plan.gain_over_caps else "no results"
+            items.append(Note("Speed-up under other caps", f"Nothing to compare with: {without}."))
+    else:
         profile = records.profile
         one_cap = profile is not None and (profile.strategy in ("staircase", "guided") or bool(profile.aborted))
         items += [rule_charts.gain_over_caps(plan, origin, one_cap=one_cap), rule_charts.cap_rows(plan, origin)]
-    elif plan.goal.is_time and not plan.caps:
-        items.append(Note("Speed-up under other caps", "The plan has no results for other caps."))
     return Section(title, intro, items)
 
 
