@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import contextmanager
 
 import pytest
@@ -117,8 +118,13 @@ def test_a_cap_below_the_board_at_rest_costs_no_probe():
 
 
 def test_a_cap_that_no_training_keeps():
-    with pytest.raises(CapError, match="not kept at the lowest setting"):
+    lowest = profile(board(), workload(batch_sizes=(4,)), limit=SensorLimit(None), reference=False).cells[0]
+    with pytest.raises(
+        CapError, match=r"no measured point stays under the cap: 3 W; .* batch size 4 at 76.8 MHz"
+    ) as caught:
         guided(board(), 3.0)
+    told_w = float(re.search(r"above ([\d.]+) W", str(caught.value))[1])
+    assert told_w == pytest.approx(lowest.highest_w, rel=0.03)
 
 
 class Killed(BaseException):

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.support.profiles import BATCHES, Computer, board, workload
 
 from wattune.algorithms import open_algorithm
-from wattune.cap import SensorLimit
+from wattune.cap import PowerCap, SensorLimit
 from wattune.devices import Knob, SimulatedDevice
-from wattune.errors import InputError, OutOfDeviceMemory, RecordError, SensorError
+from wattune.errors import CapError, InputError, OutOfDeviceMemory, RecordError, SensorError
+from wattune.planning import plan
 from wattune.point import Knobs
 from wattune.profiling import profile, profile_key
 from wattune.profiling.cell_probe import ENOUGH_S
@@ -172,9 +175,8 @@ def test_with_noise_the_highest_clock_is_within_one_step(seed):
         assert sum(c.power_std_w > 0 for c in noisy.cells) > len(noisy.cells) / 2
 
 
-def test_a_cap_that_nothing_keeps_leaves_only_stopped_probes():
+def test_under_a_cap_below_all_power_each_batch_size_is_probed_once():
     found = table(board(), limit=SensorLimit(2.0))
-    assert found.cells == ()
     assert [(p.batch_size, p.clock_mhz) for p in found.aborted] == [(b, 76.8) for b in reversed(BATCHES)]
 
 
@@ -282,3 +284,20 @@ def test_a_foreign_file_in_the_place_of_partial_results_is_refused(tmp_path):
     with pytest.raises(RecordError):
         table(board(), partial=path)
     assert path.read_text() == "{"
+
+
+@pytest.mark.parametrize("cap_w", [2.0, 3.0])
+def test_a_cap_below_all_power_is_answered_with_the_least_power_of_the_board(cap_w):
+    """A stopped probe has only seen the power rise, so that one after the other would name a higher minimum."""
+    device, limit = board(), SensorLimit(cap_w, window_s=1.0)
+    found = profile(device, workload(), limit=limit, strategy="staircase")
+    assert {probe.batch_size for probe in found.aborted} == set(BATCHES)
+    assert [cell.batch_size for cell in found.cells] == [8]
+    free = table(board(), limit=SensorLimit(None, window_s=1.0))
+    least_w = at(free, 8, device.knobs[0].values[0]).power_window_w
+    assert found.cells[0].power_window_w == pytest.approx(least_w, rel=0.02)
+    assert found.reference is None  # no rule has a setting under this cap either
+    assert found.cost.above_cap_s > 1.0  # that probe's, too
+    with pytest.raises(CapError, match=r"lowest measured mean over 1 s is (\d\.\d+) W") as caught:
+        plan(found, cap=PowerCap(cap_w), batch_size=8)
+    assert float(re.search(r"is (\d\.\d+) W", str(caught.value))[1]) == pytest.approx(least_w, rel=0.05)

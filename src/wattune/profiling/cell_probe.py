@@ -38,7 +38,8 @@ class CellProbe:
     weights of its own. If training and the system share the memory, ``rows``, the shapes to come, are tried in a
     process of its own before the first of them is measured. ``workload`` None: a replayed table, whose steps are known
     by their shape alone. ``calm``: all that the sensor may still show is below the
-    cap; otherwise the first probe begins by waiting until that has passed.
+    cap; otherwise the first probe begins by waiting until that has passed. ``stops``: False measures to the end, above
+    the limit as well.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class CellProbe:
         windows: int = WINDOWS,
         rows: Sequence[BatchShape] = (),
         calm: bool = False,
+        stops: bool = True,
     ):
         self._device = device
+        self._stops = stops
         self._workload = workload
         self._algorithm = algorithm
         self._steps = steps
@@ -106,6 +109,8 @@ class CellProbe:
 
     def _measured(self, point: OperatingPoint, spent: list[MeterFigures]) -> ProfileCell | AbortedProbe:
         with CappedRun(self._device, self._limit, point.knobs) as run:
+            if not self._stops:
+                run.move_cap(self._limit, is_answered=False)
             run.limiter.move(point.knobs, probe=True)
             work = self._prepared(point.shape)
             result = self._steps_timed(work, run, point, spent)

@@ -14,7 +14,7 @@ from wattune.goal import TIME, Goal
 from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.journal import Journal, JournalEntry
 from wattune.profiling.repeats import corrected, merged
-from wattune.profiling.strategies import Absent
+from wattune.profiling.strategies import Absent, least_power
 from wattune.records import AbortedProbe, Guidance, Pick, ProfileCell, SampleEfficiency
 from wattune.sample_efficiency.prior import relative_samples
 from wattune.search.forecast import FORECAST
@@ -105,9 +105,11 @@ def guided(
     strict: bool,
     goal: Goal = TIME,
     absent: Absent = (),
+    beyond: Callable[[OperatingPoint], float | None],
 ) -> Guided:
     """Probe until nothing is left to gain, ``MOST`` times at most: ``measure`` writes into the notebook, and what it
-    holds already counts. ``absent``: points that cannot be measured.
+    holds already counts. ``absent``: points that cannot be measured. ``beyond``: measures what a point draws that does
+    not stay under the cap, to its end.
 
     Raises: InputError for several knobs of which one is not a clock; CapError if the board at rest, or every probe at
     the lowest setting, is above the cap; DeviceError.
@@ -146,11 +148,12 @@ def guided(
     aborted = tuple(result for result in results if isinstance(result, AbortedProbe))
     cells = merged([result for result in results if isinstance(result, ProfileCell)])
     if aborted and not any(not cell.out_of_memory for cell in cells):
-        least = min(aborted, key=lambda probe: probe.power_w)
+        least = min((probe.point for probe in aborted), key=least_power)
+        power_w = beyond(least) or max(probe.power_w for probe in aborted if probe.point == least)
         raise CapError(
-            "the cap is not kept at the lowest setting",
+            "no measured point stays under the cap",
             value=f"{cap_w:g} W",
-            allowed=f"above the {least.power_w:.4g} W read at batch size {least.batch_size}",
+            allowed=f"above {power_w:.4g} W, which {least} draws",
             hint="raise the cap, or profile smaller batches",
         )
     best = search.best()

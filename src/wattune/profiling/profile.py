@@ -21,7 +21,7 @@ from wattune.profiling.memory_fit import can_travel, is_needed
 from wattune.profiling.recording import absent_points, replayed, rows_in
 from wattune.profiling.reference_power import climb, reference_set, references
 from wattune.profiling.rows import rows_of
-from wattune.profiling.strategies import Climbs, checked, full, staircase, stays_under
+from wattune.profiling.strategies import Climbs, checked, full, least_power, staircase, stays_under
 from wattune.records import AbortedProbe, ProfileCell, ProfileKey, ProfileTable, SampleEfficiency, provenance
 from wattune.workloads import Workload
 
@@ -49,7 +49,8 @@ def profile(
 
     Each cell is warmed up, then measured for at least ``steps`` steps (two seconds of them, where they are long) and
     three windows of the power sensor. With a ``limit`` the device goes to its lowest setting at the first reading above
-    it (less its margin), and the probe ends with that step. ``strategy``: one of ``STRATEGIES``; by default,
+    it (less its margin), and the probe ends with that step. If all probes ended so, one at the lowest setting runs on,
+    above the limit, and says what the board needs at least. ``strategy``: one of ``STRATEGIES``; by default,
     with a limit, the guided one if the device offers several clocks or for a goal other than the time, else the
     staircase; without a limit the full grid.
     Neither weights nor data of the workload are read, and no step is executed if the device does not execute any.
@@ -131,6 +132,16 @@ def profile(
         report(name, point)
         notebook.measure(None, probe, point)
 
+    def beyond(point: OperatingPoint) -> CellProbe:
+        """A probe that tells the least power of the board: one stopped at the cap has only seen it rise."""
+        report(f"{name}, above the cap", point)
+        calm = notebook.is_calm(limit)
+        return CellProbe(device, workload, algorithm, steps=steps, limit=limit, windows=WINDOWS, calm=calm, stops=False)
+
+    def power_beyond(point: OperatingPoint) -> float | None:
+        result, _ = beyond(point).measure(point)
+        return result.highest_w if isinstance(result, ProfileCell) else None
+
     steered: Guided | None = None
     if strategy == "guided" and limit.limit_w is not None:
         by_curve = efficiency is not None
@@ -145,6 +156,7 @@ def profile(
             strict=strict,
             goal=goal,
             absent=absent,
+            beyond=power_beyond,
         )
     elif strategy == "full":
         full(rows, climbs, measure, absent)
@@ -154,6 +166,12 @@ def profile(
     if all(note.cell is not None and note.cell.out_of_memory for note in own):
         smallest = min(batch_size for batch_size, _ in rows)
         raise OutOfDeviceMemory(f"no batch size of {name} fits in the memory of {device.name}, not even {smallest}")
+    stopped = [note.aborted.point for note in own if note.aborted is not None]
+    if stopped and not any(note.cell is not None and not note.cell.out_of_memory for note in own):
+        least = min(stopped, key=least_power)
+        notebook.measure(None, beyond(least), least)
+        others = ()  # no rule has a setting under this cap either
+        own = [note for note in notebook.notes if note.reference is None]
     for other in others:
         climb(device, other, notebook, report, limit=limit)
     if progress is not None:

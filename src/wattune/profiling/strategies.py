@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
+from typing import Any
 
 from wattune.cap import SensorLimit
 from wattune.devices import Sensor
@@ -57,6 +58,11 @@ def checked(
     if strategy == "staircase" and not goal.is_time:
         raise InputError(f"the goal {goal.aim} with the strategy staircase", allowed="guided or full")
     return strategy
+
+
+def least_power(point: OperatingPoint) -> Any:
+    """Sort key: the point that draws least comes first, by all that is known before it is measured."""
+    return point.knobs.order, point.shape.micro, point.shape.batch
 
 
 Absent = Collection[OperatingPoint]
