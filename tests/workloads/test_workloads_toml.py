@@ -231,6 +231,7 @@ def test_errors_of_the_users_code_are_one_line(own, before, after, words):
         ('name = "digits"\n', "", "name is missing"),
         ("budget_samples = 256", "", "budget_samples is missing"),
         ("budget_samples", "budget", "unknown key in the workload: budget; allowed: name"),
+        ("budget_samples", "budget", "proxy; did you mean budget_samples?"),
         ("target = 0.5", "target = 1.5", "workload.toml: target of the metric accuracy: 1.5"),
         ("target = 0.5", "target = nan", "nan"),
         ("[1, 32, 32]", "[1, 32, 32.5]", "32.5"),

@@ -61,6 +61,8 @@ def load_workload(path: str | Path) -> Workload:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # child processes inherit it and find the user's modules too
     try:
+        required = ("name", "model", "data", "input_shape", "budget_samples")
+        known_keys("the workload", table, (*PLAIN, *TABLES, "proxy"), required=required)
         proxy = table.pop("proxy", None)
         workload = _workload(table, folder)
         if proxy is None:
@@ -78,9 +80,6 @@ def load_workload(path: str | Path) -> Workload:
 
 
 def _workload(table: Mapping[str, Any], folder: Path) -> Workload:
-    known_keys(
-        "the workload", table, (*PLAIN, *TABLES), required=("name", "model", "data", "input_shape", "budget_samples")
-    )
     values = {key: table[key] for key in PLAIN if key in table}
     if "loss" in table:
         values["loss"] = _loss(table["loss"])

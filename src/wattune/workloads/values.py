@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import math
 from collections.abc import Callable, Iterable
@@ -71,7 +72,9 @@ def known_keys(
     if not isinstance(table, dict):
         raise WorkloadError(where, value=table, allowed="a table")
     if keys is not None and (unknown := [key for key in table if key not in keys]):
-        raise WorkloadError(f"unknown key in {where}", value=unknown[0], allowed=", ".join(keys))
+        similar = difflib.get_close_matches(str(unknown[0]), list(keys), n=1)
+        hint = f"did you mean {similar[0]}?" if similar else None
+        raise WorkloadError(f"unknown key in {where}", value=unknown[0], allowed=", ".join(keys), hint=hint)
     for key in required:
         if key not in table:
             raise WorkloadError(f"{key} is missing in {where}", hint="see docs/workload-file.md")

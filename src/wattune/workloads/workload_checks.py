@@ -68,7 +68,8 @@ def check_proxy(workload: Workload) -> list[str]:
     """Warnings about how the proxy differs from the workload. Raises: WorkloadError."""
     proxy = workload.proxy
     if proxy is None:
-        raise WorkloadError(f"{workload.name} has no proxy", hint="give it one, or an efficiency record")
+        hint = "add [proxy] to the workload, or train in your own loop with wattune.capped, which needs none"
+        raise WorkloadError(f"{workload.name} has no proxy", hint=hint)
     if proxy.task != workload.task:
         raise WorkloadError("task of the proxy", value=proxy.task, allowed=f"{workload.task}, as the workload's")
     if proxy.target is None:
