@@ -67,6 +67,15 @@ def test_empty_store_renders_pages(client, path):
         shown(client, path)
 
 
+def test_an_address_that_is_none_is_a_page_in_a_browser(client):
+    answer = client.get("/nothing-here", headers={"Accept": "text/html"})
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "No such page" in answer.text
+    assert client.get("/v1/nothing-here", headers={"Accept": "text/html"}).json()["status"] == 404
+    assert client.get("/nothing-here").json()["status"] == 404
+
+
 def test_pages_show_the_store(client, store):
     ids = made.fill(store)
     devices = shown(client, "/").text

@@ -55,7 +55,7 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
     app.state.used_s = {}
     app.state.ready_s = float("-inf")
     app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)
-    problems.install(app)
+    problems.install(app, no_page=dashboard.no_page)
     for router in ROUTERS:
         app.include_router(router)
     app.include_router(dashboard.router, include_in_schema=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -91,8 +92,8 @@ def as_problem(error: BaseException) -> Problem | None:
     return None
 
 
-def install(app: FastAPI) -> None:
-    """Register the handlers for all errors that ``as_problem`` maps."""
+def install(app: FastAPI, *, no_page: Callable[[Request], Response]) -> None:
+    """Register the handlers for all errors that ``as_problem`` maps; a browser gets ``no_page`` instead of a 404."""
 
     async def handle(request: Request, error: Exception) -> Response:
         problem = as_problem(error)
@@ -100,6 +101,8 @@ def install(app: FastAPI) -> None:
         wants_page = not request.scope["path"].startswith("/v1/") and "text/html" in request.headers.get("accept", "")
         if problem.status == 401 and wants_page:
             return RedirectResponse(f"/login?next={quote(request.scope['path'])}", 303)
+        if problem.status == 404 and wants_page:
+            return no_page(request)
         return respond(problem)
 
     kinds: tuple[type[Exception], ...] = (

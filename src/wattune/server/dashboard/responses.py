@@ -58,6 +58,11 @@ def message(request: Request, title: str, text: str, *, status: int, back: str =
     return respond(request, "message.html", status=status, title=title, text=text, back=back)
 
 
+def no_page(request: Request) -> HTMLResponse:
+    """Render the page for an address that this server does not have."""
+    return message(request, "No such page", f"This server has no page at {request.scope['path']}.", status=404)
+
+
 def embedded(value: object) -> Markup:
     """Serialize JSON for a script element, escaped so that it can neither end the element nor begin another one."""
     text = json.dumps(value, allow_nan=False)
