@@ -473,7 +473,7 @@ def test_a_guided_run_probes_and_trains_the_proxy_seldom(tmp_path):
     assert plan.expected_loss >= 0
     assert record.power_peak_w <= plan.cap_w
     assert plan.robustness.draws == 200
-    assert "is best with a probability of" in (tmp_path / "run" / "report.html").read_text()
+    assert "is the fastest batch size" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.slow

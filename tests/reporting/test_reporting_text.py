@@ -21,11 +21,12 @@ resnet8-digits, Jetson Nano 4 GB, under a cap of 5.2 W  [SIMULATED]
 chosen: batch size 16 at 921.6 MHz
 
                      predicted  simulated
-time to target          27.2 s     28.4 s  predicted: steps only, with the proxy's samples
+time to target          27.2 s     28.4 s
 energy                   139 J      144 J
 peak power              5.16 W     6.12 W
 mean power over 1 s     5.16 W     5.31 W  exceeds the cap of 5.2 W
-above the cap                         2 s  exactly 2 s in the simulation
+above the cap                         2 s  exact, by the simulation: 2 s
+(predicted: training steps only, no evaluation; sample count from the proxy)
 
 of the points measured under the cap, the fastest takes the least energy
 
@@ -34,19 +35,20 @@ exceed it; no margin is kept.
 
 no batch size of yours to compare with: the workload has no `batch_size`
 
-batch size 16 is best with a probability of 69 %, and is expected to take 2 % longer than the best one
+confidence: 69 % that 16 is the fastest batch size; on average over what is unknown, it costs 2 % more than the fastest
 
 target reached (0.9532, target 0.95) after 10,240 samples
 
 compared under a cap of 5.2 W, mean over 3 seeds  [SIMULATED]
-rule                        batch    setting              time           energy    peak  slower by  above fastest
-wattune                        16  921.6 MHz  28.6 s +- 2.45 s  139 J +- 12.5 J  5.16 W      1.00x          3.1 %
-largest batch, fixed clock    128  614.4 MHz  63.9 s +- 5.48 s  286 J +- 25.8 J  4.80 W      2.24x          131 %
-best batch, fixed clock         4  614.4 MHz  61.3 s +- 5.26 s  221 J +- 19.9 J  3.88 W      2.15x          121 %
-best batch, then clock          4  921.6 MHz  54.7 s +- 4.69 s  218 J +- 19.6 J  4.28 W      1.91x           97 %
-fastest                        16  921.6 MHz  28.6 s +- 2.45 s  139 J +- 12.5 J  5.16 W      1.00x          3.1 %
-largest batch, own clock      128  307.2 MHz                 -                -  5.10 W          -              -  \
-1 of 3 runs did not reach the target
+rule                        batch    setting          time  energy  vs. wattune
+wattune                        16  921.6 MHz  28.6+-2.45 s   139 J        1.00x
+largest batch, fixed clock    128  614.4 MHz  63.9+-5.48 s   286 J        2.24x
+best batch, fixed clock         4  614.4 MHz  61.3+-5.26 s   221 J        2.15x
+best batch, then clock          4  921.6 MHz  54.7+-4.69 s   218 J        1.91x
+fastest                        16  921.6 MHz  28.6+-2.45 s   139 J        1.00x
+largest batch, own clock      128  307.2 MHz             -       -            -
+    1 of 3 runs did not reach the target
+(vs. wattune: time divided by that of wattune's pick)
 
 Profiling took 118 s and 512 J on the device in 84 probes, 6.4 s of it above the cap of 5.2 W. \
 That is 4.2 times the time of this training run. \
@@ -58,7 +60,7 @@ It pays for itself after 3 runs like this, compared with the largest batch at th
 def test_before_training_the_other_rules_are_predicted(run):
     text = summary(run.plan)
     assert "simulated" not in text
-    assert "largest batch, fixed clock    128  614.4 MHz  60.9 s   286 J  4.80 W      2.24x\n" in text
+    assert "largest batch, fixed clock    128  614.4 MHz  60.9 s   286 J        2.24x\n" in text
     assert "4.3 times the predicted time of a training run" in text
     assert "It is predicted to pay for itself after 4 runs like this" in text
 
@@ -104,7 +106,7 @@ def test_without_a_cap_nothing_is_exceeded():
 def test_the_cap_table_has_a_line_for_every_cap(run):
     lines = cap_table(run.plan).splitlines()
     assert len(lines) == 1 + len(run.plan.gain_over_caps)
-    assert lines[1].endswith("every measured point exceeds it")
+    assert lines[1].endswith("no measured point fits")
     assert lines[2].split() == ["3.40", "W", "8", "76.8", "MHz", "2.48x", "1.02x"]
 
 
@@ -198,8 +200,9 @@ def test_the_training_record_determines_the_pay_back(run):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "-"), (0.0, "0 s"), (0.0123, "0.0123 s"), (43.04, "43 s"), (99.96, "100 s"), (119.6, "120 s"),
-     (120.0, "2 min 00 s"), (3599.7, "60 min 00 s"), (7200.0, "2 h 00 min"), (90061.0, "25 h 01 min")],
+    [(None, "-"), (0.0, "0 s"), (0.0123, "12.3 ms"), (0.0996, "0.0996 s"), (43.04, "43 s"), (99.96, "100 s"),
+     (119.6, "120 s"), (120.0, "2 min 00 s"), (3599.7, "60 min 00 s"), (7200.0, "2 h 00 min"),
+     (90061.0, "25 h 01 min")],
 )  # fmt: skip
 def test_durations_have_fitting_units(value, text):
     assert phrases.seconds(value) == text

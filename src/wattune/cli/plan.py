@@ -101,8 +101,8 @@ def plan(
         tariff=tariff,
     )
     text = summary(record)
-    if record.gain_over_caps and batch_size is None and efficiency is not None:  # otherwise there is no comparison
-        text += f"\nover the range of caps, in multiples of the pick's time\n{cap_table(record)}"
+    if batch_size is None and efficiency is not None and (caps := cap_table(record)):
+        text += f"\nother caps: the pick, and the time of two rules at the fixed clock over the pick's\n{caps}"
     if record.run_by is not None:
         text += f"\nrun it, with your number of STEPS:\n  {record.run_by}"
     destination.deliver(record, text)

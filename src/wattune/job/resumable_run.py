@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from wattune import planning, profiling, reporting
+from wattune import planning, profiling, reporting, training
 from wattune.budgets.battery import Battery
 from wattune.cap import PowerCap, SensorLimit
 from wattune.cap_trace import MovingCap, cap_of
@@ -126,6 +126,7 @@ class ResumableRun:
             # Later than the training run, whose noise would otherwise be the noise that is seen here.
             self._back_to_start(rest_s=REST_S)
             table, plan = self._confirmed(table, curve)
+            plan = self._with_evaluations(plan)
             if self.moving is None:  # which is that of a point under one cap
                 plan = self._with_robustness(plan, curve)
             self.folder.save(table)
@@ -214,6 +215,15 @@ class ResumableRun:
             confirmed = choose(table, curve)
             if confirmed.point == plan.point:
                 return table, confirmed
+
+    def _with_evaluations(self, plan: Plan) -> Plan:
+        costs = None if plan.caps or plan.schedule else training.evaluation_costs(self.board, self.work, plan)
+        if costs is None:
+            return plan
+        evaluation_s, checkpoint_s = costs
+        return planning.with_evaluations(
+            plan, every_samples=self.work.evaluate_every, evaluation_s=evaluation_s, checkpoint_s=checkpoint_s
+        )
 
     def _with_robustness(self, plan: Plan, curve: SampleEfficiency) -> Plan:
         if not self.arguments.goal.is_time or self.arguments.latency or not self.board.variants(1):

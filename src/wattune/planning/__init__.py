@@ -5,6 +5,7 @@ from __future__ import annotations
 from wattune.planning.algorithms import plan_algorithms, with_algorithm
 from wattune.planning.baselines import BASELINES, RULES, pick
 from wattune.planning.confidence import log_step_times, robustness
+from wattune.planning.evaluations import with_evaluations
 from wattune.planning.moving_cap import plan_over_caps
 from wattune.planning.objective import front_of
 from wattune.planning.plan import check_profile, plan
@@ -26,4 +27,5 @@ __all__ = [
     "plan_over_caps",
     "robustness",
     "with_algorithm",
+    "with_evaluations",
 ]

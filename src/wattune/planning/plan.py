@@ -39,6 +39,9 @@ NO_CURVE = (
 STEPS = "STEPS"
 """Placeholder in the command for the number of steps, which the user chooses."""
 
+ONE_SEED = "one proxy run for each batch size: how sure the choice of the batch size is, is not known; --seeds 3 tells"
+"""Note of a plan whose efficiency record has no spread over seeds."""
+
 NOT_PINNED = "`wattune guard` sets no power limit: set that of this plan first, with `nvidia-smi --power-limit`"
 """Note of a plan for a program on a device with a power limit."""
 
@@ -112,6 +115,7 @@ def plan(
             *notes,
             *(() if why_no_rival is None or one_size else (why_no_rival,)),
             *_notes(pick.cell, efficiency),
+            *((ONE_SEED,) if not one_size and _has_one_seed(efficiency) else ()),
             *profile.notes,
         ),
         candidates=candidates(table, limit, lambda option: objective.why_not(option, pick), left_out),
@@ -215,6 +219,12 @@ def _baselines(objective: Objective, pick: Option) -> tuple[Baseline, ...]:
             Baseline(**fields(choice, table), rule=rule, feasible=choice.feasible, why_not=why_not, speed_up=speed_up)
         )
     return tuple(baselines)
+
+
+def _has_one_seed(efficiency: SampleEfficiency) -> bool:
+    """True if the record has the runs of one seed alone, and no curve through all of them that shares their spread."""
+    runs = [point.runs or 0 for point in efficiency.points]
+    return max(runs) == 1 and efficiency.covariance is None and all(point.low is None for point in efficiency.points)
 
 
 def _notes(cell: ProfileCell, efficiency: SampleEfficiency) -> tuple[str, ...]:

@@ -156,13 +156,32 @@ class Schedule(Value):
     fastest_at_once: Number
 
 
+class PlannedEvaluations(Value):
+    """Evaluations and checkpoints of a run until the predicted samples, which ``predicted_s`` of a plan leaves out.
+
+    ``number`` of them, one each ``every_samples`` samples: ``evaluation_s`` and ``checkpoint_s`` are the seconds of one
+    evaluation and of writing one checkpoint, ``time_s`` and ``energy_j`` those of all. ``advised_every_samples``: a
+    larger distance that is expected to save ``would_save_s`` seconds of the run; None if none saves enough.
+    """
+
+    every_samples: BatchSize
+    number: Samples
+    evaluation_s: NotNegative
+    checkpoint_s: NotNegative
+    time_s: NotNegative
+    energy_j: NotNegative
+    advised_every_samples: BatchSize | None = None
+    would_save_s: Positive | None = None
+
+
 class Plan(AtPoint, Record):
     """The chosen point, the candidates, and the predicted time, energy and power.
 
     Selection is by ``step_s / batch_size * relative_samples`` among the points whose peak power plus ``margin_w`` is at
-    most ``cap_w``. ``predicted_s`` is that times the samples of the reference batch size, None if unknown; ``target``
-    is the curve's, so usually the proxy's; ``notes`` are caveats. ``step_s`` and ``power_mean_w`` are the profile's at
-    the chosen point: if training deviates from them, it is planned again.
+    most ``cap_w``. ``predicted_s`` is that times the samples of the reference batch size, None if unknown: the time of
+    training steps alone, as ``predicted_j`` is their energy; ``evaluations``, if they were measured, come on top.
+    ``target`` is the curve's, so usually the proxy's; ``notes`` are caveats. ``step_s`` and ``power_mean_w`` are the
+    profile's at the chosen point: if training deviates from them, it is planned again.
 
     ``cap_w`` is always the limit at the sensor, for the mean power over ``cap_window_s`` seconds (None: for every
     reading); ``predicted_window_w`` is that mean, with its error. If the cap was given at the terminals of the supply
@@ -256,6 +275,31 @@ class Plan(AtPoint, Record):
     schedule: Schedule | None = None
     latency: LatencyBound | None = None
     micro_batch_s: Positive | None = None
+    evaluations: PlannedEvaluations | None = None
+
+    @property
+    def expected_samples(self) -> float | None:
+        """Samples that the plan predicts at its batch size; None if it predicts none."""
+        predicted_s = self.predicted_s
+        if self.caps:  # which follows all of them, with their pauses
+            predicted_s = next((one.predicted_s for one in self.candidates if one.point == self.point), None)
+        if predicted_s is None or self.step_s is None:
+            return None
+        return predicted_s / self.step_s * self.batch_size
+
+    @property
+    def run_s(self) -> float | None:
+        """Predicted seconds of a whole run: steps, and evaluations and checkpoints as far as they are known."""
+        if self.predicted_s is None or self.evaluations is None:
+            return self.predicted_s
+        return self.predicted_s + self.evaluations.time_s
+
+    @property
+    def run_j(self) -> float | None:
+        """Predicted joules of a whole run, as ``run_s``."""
+        if self.predicted_j is None or self.evaluations is None:
+            return self.predicted_j
+        return self.predicted_j + self.evaluations.energy_j
 
     @property
     def limit(self) -> SensorLimit:

@@ -35,9 +35,11 @@ UNKNOWN = "origin unknown"
 
 
 def seconds(value: float | None) -> str:
-    """Write a duration in s, min or h; "-" for None."""
+    """Write a duration in ms, s, min or h; "-" for None."""
     if value is None:
         return "-"
+    if 0 < value < 0.0995:
+        return f"{1000 * value:.3g} ms"
     if value < 120:
         return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
     if value < 7200:
@@ -260,16 +262,27 @@ def cap_meaning(plan: Plan) -> str:
 
 
 def confidence(plan: Plan) -> str:
-    """The probabilities that the choice is best and that it exceeds the cap, if the records have them."""
+    """How sure it is that the choice is best, what it may cost if not, and that it stays under the cap on this board,
+    if the records have it."""
     parts = []
     if plan.p_best is not None and plan.expected_loss is not None:
-        parts.append(
-            f"batch size {plan.batch_size} is best with a probability of {_probability(plan.p_best)}, and is expected "
-            f"to take {percent(plan.expected_loss)} longer than the best one"
-        )
+        best = "fastest" if plan.goal.aim == "time" else "best"
+        text = f"confidence: {_probability(plan.p_best)} that {plan.batch_size} is the {best} batch size"
+        if plan.p_best <= SURE:
+            text += f"; on average over what is unknown, it costs {percent(plan.expected_loss)} more than the {best}"
+        if plan.expected_loss > MATTERS:
+            text += " (more proxy runs would tell: --seeds)"
+        parts.append(text)
     if plan.p_over_cap is not None:
-        parts.append(f"the probability that it exceeds the cap is {_probability(plan.p_over_cap)}")
+        parts.append(f"on this board, the chance of exceeding the cap is {_probability(plan.p_over_cap)}")
     return "; ".join(parts)
+
+
+SURE = 0.99
+"""Probability from which on the cost of a wrong choice is not worth a word."""
+
+MATTERS = 0.05
+"""Expected loss from which on more proxy runs are advised."""
 
 
 LEAST = {
@@ -372,14 +385,12 @@ def robustness(plan: Plan) -> str:
     result = plan.robustness
     if result is None:
         return ""
-    loss = (
-        ""
-        if result.mean_loss is None
-        else f"; on average it is {percent(result.mean_loss)} slower than the best choice"
-    )
+    loss = "" if result.mean_loss is None else f" and costs {percent(result.mean_loss)} on average"
+    unkept = f" (on {result.unkept} of these nothing stays under the cap)" if result.unkept else ""
     return (
-        f"on {result.draws} boards within the tolerances of the board's file, this point is best on {result.best} and "
-        f"exceeds the cap on {result.over_cap}; its batch size is best on {result.best_batch_size}{loss}"
+        f"other boards of this type ({result.draws} drawn from the uncertainty in the board's file): {result.over_cap} "
+        f"would exceed the cap at this setting{unkept}; batch size {plan.batch_size} stays the best on "
+        f"{result.best_batch_size}{loss}. Profile your own board"
     )
 
 
@@ -485,8 +496,8 @@ def profiling_cost(cost: ProfileCost, plan: Plan | None, training: TrainingRecor
     share = training.profiling_share if training else None
     if share is not None:
         text += f" That is {multiple(share)} the time of this training run."
-    elif training is None and plan is not None and plan.predicted_s:
-        text += f" That is {multiple(cost.time_s / plan.predicted_s)} the predicted time of a training run."
+    elif training is None and plan is not None and plan.run_s:
+        text += f" That is {multiple(cost.time_s / plan.run_s)} the predicted time of a training run."
     return text + _payback(cost, plan, training)
 
 
@@ -559,4 +570,4 @@ def metric(name: str | None) -> str:
 
 def no_pick(gain: CapGain) -> str:
     """The reason why there is no pick under a cap."""
-    return "no proxy run reached the target" if gain.feasible else "every measured point exceeds it"
+    return "no proxy run reached the target" if gain.feasible else "no measured point fits"

@@ -10,6 +10,7 @@ from wattune.records import ComparisonRow, LearningCurve, Plan, Record, Training
 from wattune.reporting import batch_size_charts, heat_maps, phrases, rule_charts, training_charts
 from wattune.reporting.page import Figure, Note, Page, Section, Table, Tile, render
 from wattune.reporting.record_set import RecordSet, Source, gather
+from wattune.reporting.run_time import difference, evaluations
 
 Item = Figure | Table | Note
 
@@ -75,8 +76,8 @@ def _tiles(records: RecordSet) -> list[Tile]:
             how = "predicted" if records.comparison is None else phrases.origin(c=records.comparison.provenance.kind)
             tiles.append(Tile("Speed-up", f"{rival.speed_up:.2f}×", f"over {name}, {how}"))
     if training is None:
-        tiles.append(Tile("Time to target", phrases.seconds(plan.predicted_s), "predicted"))
-        tiles.append(Tile("Energy", phrases.joules(plan.predicted_j), "predicted"))
+        tiles.append(Tile("Time to target", phrases.seconds(plan.run_s), "predicted"))
+        tiles.append(Tile("Energy", phrases.joules(plan.run_j), "predicted"))
         tiles.append(Tile("Peak power", phrases.watts(plan.predicted_peak_w), f"from the profile, {_against(plan)}"))
     else:
         tiles += _trained(plan, training)
@@ -96,10 +97,10 @@ def _trained(plan: Plan, training: TrainingRecord) -> list[Tile]:
         Tile(
             ending,
             phrases.seconds(training.time_s),
-            _predicted(phrases.seconds(plan.predicted_s)),
+            _predicted(phrases.seconds(plan.run_s)),
             not training.reached,
         ),
-        Tile("Energy", phrases.joules(training.energy_j), _predicted(phrases.joules(plan.predicted_j))),
+        Tile("Energy", phrases.joules(training.energy_j), _predicted(phrases.joules(plan.run_j))),
         Tile(
             phrases.capped_power(plan.cap_window_s if training.power_window_w else None).capitalize(),
             phrases.watts(power_w),
@@ -167,6 +168,8 @@ def _choice(records: RecordSet) -> Section:
         return Section(title, "", [Note("Plan", "There is no plan record, so nothing has been chosen.")])
     if goal := [text for text in (phrases.goal(plan), phrases.trade_off(plan.front, plan.point)) if text]:
         items.append(Note("Time and energy", _sentences(goal)))
+    if parts := evaluations(plan):
+        items.append(Note("Evaluations", _sentences([parts])))
     if meaning := phrases.cap_meaning(plan):
         items.append(Note("Power cap", meaning))
     if follows := phrases.moving_cap(plan, records.training):
@@ -222,6 +225,8 @@ def _training(records: RecordSet) -> Section:
     )
     intro = f"{ended} {phrases.left_out(training)}".strip()
     items.append(training_charts.power_trace(training) or Note("Power", "The record has no power readings."))
+    if why_longer := difference(records.chosen or training.plan, training):
+        items.append(Note("Predicted and taken time", f"{why_longer}."))
     if training.cap_intervals:
         items.append(training_charts.interval_rows(training))
     if training.board_events:

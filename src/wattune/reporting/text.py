@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 
 from wattune.records import AlgorithmChoice, Baseline, Comparison, ComparisonRow, Plan, TrainingRecord
 from wattune.reporting import phrases
+from wattune.reporting.run_time import basis, difference, evaluations
 
 _LABELS = {"simulated": "SIMULATED", "replayed": "RECORDED (replayed)", "recorded": "RECORDED", "measured": "MEASURED"}
+
+WIDTH = 80
+"""Columns of a terminal that tables fit into."""
 
 SHOWN_EVENTS = 5
 """Maximum number of board events in a summary."""
@@ -25,6 +30,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
         *filter(None, [plan.algorithm_cost]),
         *plan.notes,
         _figures(plan, training),
+        *filter(None, [evaluations(plan)]),
         *filter(
             None,
             [
@@ -42,6 +48,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
     ]
     if training:
         parts.append("\n".join(filter(None, (_ending(training), phrases.left_out(training)))))
+        parts += filter(None, [difference(plan, training)])
         parts += filter(None, [phrases.battery(training), phrases.flat_curve(training)])
         parts += filter(None, [_board(training)])
     parts += [algorithm_table(plan)] if plan.algorithms else []
@@ -52,26 +59,44 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """Table of every rule's trained pick: time and energy with their spread over seeds, and slowdown over wattune."""
-    head = ("rule", "batch", "setting", "time", "energy", "peak", "slower by", "above fastest")
-    rows = compared(comparison, plus_minus="+-")
+    """Table of every rule's trained pick: time with its spread over seeds, energy, and the time over wattune's.
+
+    The report has the spread of the energy, the peak power and the excess over the fastest as well.
+    """
+    head = ("rule", "batch", "setting", "time", "energy", VERSUS)
+    rows = [
+        (
+            row.rule,
+            *_place(row),
+            spread(phrases.seconds, row.time_s, row.time_std_s, "+-"),
+            phrases.joules(row.energy_j),
+            phrases.times(row.speed_up),
+            phrases.remark(row),
+        )
+        for row in comparison.rows
+    ]
     seeds = f"mean over {len(comparison.seeds)} seeds" if len(comparison.seeds) != 1 else "one seed"
     origin = _LABELS.get(comparison.provenance.kind or "", "UNKNOWN ORIGIN")
     under = phrases.under(comparison.cap_w, comparison.supply_cap_w)
-    return f"compared {under}, {seeds}  [{origin}]\n{table(head, rows)}"
+    return f"compared {under}, {seeds}  [{origin}]\n{table(head, rows)}\n{VERSUS_NOTE}"
 
 
 def algorithm_table(plan: Plan) -> str:
     """Table of each training algorithm's best point under the cap and the memory limit, or why it has none."""
-    head = ("algorithms, predicted", "batch", "setting", "memory", "samples", "time", "energy", "slower by")
+    head = ("algorithms, predicted", "batch", "setting", "memory", "samples", "time", "energy", "vs. chosen")
     limit = "" if plan.memory_limit_bytes is None else f", memory limit {phrases.memory(plan.memory_limit_bytes)}"
     return f"{table(head, algorithms(plan))}\n(samples: relative to backprop at its reference batch size{limit})"
 
 
 def cap_table(plan: Plan) -> str:
-    """Table of the pick under each of a range of caps, with the slowdown of two baselines."""
-    head = ("cap", "batch", "setting", "largest batch, fixed clock", "best batch, fixed clock")
+    """Table of the pick under each of a range of caps, with the time of two rules at the fixed clock over the pick's.
+
+    Empty if no rule can be compared with under any cap.
+    """
+    head = ("cap", "batch", "setting", "largest batch", "best batch")
     rows: list[Sequence[str]] = []
+    if not any(gain.over_largest_batch or gain.over_best_batch for gain in plan.gain_over_caps):
+        return ""
     for gain in plan.gain_over_caps:
         where = gain.point
         if where is None or not gain.feasible:
@@ -83,17 +108,35 @@ def cap_table(plan: Plan) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align columns, the first to the left, the others to the right. Cells beyond the head are remarks."""
+    """Align columns, the first to the left, the others to the right, in ``WIDTH`` columns if they fit.
+
+    Cells beyond the head are remarks. A remark that would go beyond the width is below its row; and if the columns do,
+    the first one is above the others.
+    """
     lines = [head, *rows]
     widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(head))]
+    is_wide = sum(widths) + 2 * (len(widths) - 1) > WIDTH
     out = []
     for line in lines:
         cells = [
             cell.ljust(width) if i == 0 else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=False))
         ]
-        out.append("  ".join([*cells, *line[len(head) :]]).rstrip())
+        if is_wide:
+            out.append(cells[0].rstrip())
+            cells = ["", *cells[1:]]
+        text = "  ".join(cells).rstrip()
+        for remark in filter(None, line[len(head) :]):
+            if len(text) + 2 + len(remark) <= WIDTH:
+                text += f"  {remark}"
+            else:
+                text += f"\n{textwrap.fill(remark, WIDTH, initial_indent='    ', subsequent_indent='    ')}"
+        out.append(text)
     return "\n".join(out)
+
+
+VERSUS = "vs. wattune"
+VERSUS_NOTE = f"({VERSUS}: time divided by that of wattune's pick)"
 
 
 def _label(plan: Plan, training: TrainingRecord | None) -> str:
@@ -104,8 +147,8 @@ def _label(plan: Plan, training: TrainingRecord | None) -> str:
 def _figures(plan: Plan, training: TrainingRecord | None) -> str:
     head = ["", "predicted"]
     rows = [
-        ["time to target", phrases.seconds(plan.predicted_s)],
-        ["energy", phrases.joules(plan.predicted_j)],
+        ["time to target", phrases.seconds(plan.run_s)],
+        ["energy", phrases.joules(plan.run_j)],
         ["peak power", phrases.watts(plan.predicted_peak_w)],
     ]
     if plan.cap_window_s is not None and plan.cap_w is not None:
@@ -120,8 +163,6 @@ def _figures(plan: Plan, training: TrainingRecord | None) -> str:
         )
         for row, real in zip(rows, figures, strict=False):  # without a window there is one row less
             row.append(real)
-        if plan.predicted_s is not None:
-            rows[0].append("predicted: steps only, with the proxy's samples")
         if plan.cap_w is not None:
             verb = "exceeds" if training.exceeds_cap else "stays under"
             rows[-1].append(f"{verb} the cap of {phrases.cap(plan.cap_w)}{_window(plan)}")
@@ -131,7 +172,8 @@ def _figures(plan: Plan, training: TrainingRecord | None) -> str:
         if training:
             above.append(phrases.joules(max(0.0, training.energy_j - plan.rest_w * training.time_s)))
         rows.insert(2, above)
-    return table(head, rows)
+    what = basis(plan)
+    return table(head, rows) + (f"\n({what})" if what else "")
 
 
 def _window(plan: Plan) -> str:
@@ -143,7 +185,7 @@ def _window(plan: Plan) -> str:
 def _exactly(training: TrainingRecord) -> list[str]:
     if training.exact is None:
         return []
-    return [f"exactly {phrases.seconds(training.exact.above_cap_s)} in the simulation"]
+    return [f"exact, by the simulation: {phrases.seconds(training.exact.above_cap_s)}"]
 
 
 def _ending(training: TrainingRecord) -> str:
@@ -174,21 +216,22 @@ def _board(training: TrainingRecord) -> str:
 
 
 def _baselines(plan: Plan) -> str:
-    head = ("other rules, predicted", "batch", "setting", "time", "energy", "peak", "slower by")
-    return table(head, predicted(plan))
+    head = ("other rules, predicted", "batch", "setting", "time", "energy", VERSUS)
+    rows = [(*row[:5], *row[6:]) for row in predicted(plan)]  # the report has the peak power as well
+    return f"{table(head, rows)}\n{VERSUS_NOTE}"
 
 
 TableRow = tuple[str, ...]
 
 
-def compared(comparison: Comparison, plus_minus: str = "±") -> list[TableRow]:
+def compared(comparison: Comparison) -> list[TableRow]:
     """Rows of a comparison: rule, batch, setting, time, energy, peak, slowdown over wattune, above fastest, remark."""
     return [
         (
             row.rule,
             *_place(row),
-            spread(phrases.seconds, row.time_s, row.time_std_s, plus_minus),
-            spread(phrases.joules, row.energy_j, row.energy_std_j, plus_minus),
+            spread(phrases.seconds, row.time_s, row.time_std_s),
+            spread(phrases.joules, row.energy_j, row.energy_std_j),
             phrases.watts(row.power_peak_w),
             phrases.times(row.speed_up),
             phrases.percent(row.above_fastest),
@@ -232,10 +275,13 @@ def algorithms(plan: Plan) -> list[TableRow]:
 
 
 def spread(
-    unit: Callable[[float | None], str], mean: float | None, deviation: float | None, plus_minus: str = "±"
+    unit: Callable[[float | None], str], mean: float | None, deviation: float | None, plus_minus: str = " ± "
 ) -> str:
-    """Write a mean, with its standard deviation if there is one."""
-    return unit(mean) if mean is None or deviation is None else f"{unit(mean)} {plus_minus} {unit(deviation)}"
+    """Write a mean, with its standard deviation if there is one: "28.6 ± 2.45 s"."""
+    if mean is None or deviation is None:
+        return unit(mean)
+    (number, _, own), around = unit(mean).partition(" "), unit(deviation)
+    return f"{number if around.endswith(f' {own}') else unit(mean)}{plus_minus}{around}"
 
 
 def _place(row: ComparisonRow | Baseline | AlgorithmChoice) -> tuple[str, str]:

@@ -2,9 +2,11 @@
 
 train    a plan -> the training record
 price    a recorded learning curve -> the record of the training run that would have given it, at any point
+evaluation_costs    the seconds of an evaluation and of a checkpoint at a plan's point
 """
 
+from wattune.training.evaluation_costs import evaluation_costs
 from wattune.training.pricing import price
 from wattune.training.train import train
 
-__all__ = ["price", "train"]
+__all__ = ["evaluation_costs", "price", "train"]

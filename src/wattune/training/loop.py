@@ -38,7 +38,7 @@ from wattune.records import (
     PowerSample,
     StepWork,
 )
-from wattune.training.plan_drift import DriftWatch, expected_samples
+from wattune.training.plan_drift import DriftWatch
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
@@ -96,6 +96,8 @@ class Outcome:
     beside: Mapping[str, Any] = field(default_factory=dict)
     battery: BatteryFigures | None = None
     suspends: bool = False
+    evaluation_s: float = 0.0
+    checkpoint_s: float = 0.0
 
 
 class TrainingLoop:
@@ -138,6 +140,7 @@ class TrainingLoop:
         self.course: BatteryCourse | None = None
         self.tally = LossTally()
         self._limits: dict[float, SensorLimit | None] = {}  # watts of a cap -> its limit
+        self.evaluation_s = self.checkpoint_s = 0.0  # of the whole run
         self._evaluation_s = 0.0  # that the last evaluation took
         self._evaluated_parts = 0  # of the evaluation in progress
         self.replanned: list[PointChange] = []
@@ -251,6 +254,8 @@ class TrainingLoop:
             beside={} if self.beside is None else self.beside.fields(),
             battery=None if self.course is None else self.course.figures(),
             suspends=self.course is not None and self.course.battery.suspend,
+            evaluation_s=self.evaluation_s,
+            checkpoint_s=self.checkpoint_s,
         )
 
     def _train(self) -> None:
@@ -297,14 +302,17 @@ class TrainingLoop:
             with self._room_between_passes(), memory_errors("an evaluation"), device.step(works[0]):
                 yield
             self._evaluation_s = device.now_s() - begun_s
+            self.evaluation_s += self._evaluation_s
             return
         # If nothing runs on the device, the parts of the evaluation pass one after the other.
         for work in works[self._evaluated_parts :]:
             self._make_room()
             if follower is not None:
                 follower.hold(self.drift.expected_step_s, on_pause=self._paused)
+            begun_s = device.now_s()
             with device.step(work):
                 pass
+            self.evaluation_s += device.now_s() - begun_s
             self._evaluated_parts += 1
         self._evaluated_parts = 0
         yield
@@ -360,10 +368,13 @@ class TrainingLoop:
             Evaluation(samples=at.samples, metric=at.metric, time_s=time_s, energy_j=energy_j, loss=at.loss)
         )
         self._plan_again()
-        size = self.task.checkpoint_bytes()
+        size, begun_s = self.task.checkpoint_bytes(), capped.device.now_s()
         if size is not None and not capped.device.executes_steps:
             capped.device.wait(size / WRITE_BYTES_PER_S)
+            self.checkpoint_s += capped.device.now_s() - begun_s
         self._save()
+        if capped.device.executes_steps:
+            self.checkpoint_s += capped.device.now_s() - begun_s
         if self.on_evaluation is not None:
             self.on_evaluation(self.evaluations[-1], capped.limiter.power_w)
         if self.progress is not None:
@@ -373,10 +384,12 @@ class TrainingLoop:
     def _left(self, samples: int) -> str:
         """The time that the samples which the plan predicts still take, and the pauses that it has planned."""
         plan = self.task.plan
-        expected, step_s = expected_samples(plan), self.drift.expected_step_s
+        expected, step_s = plan.expected_samples, self.drift.expected_step_s
         if expected is None or not step_s or samples >= expected or self._reached():
             return ""
         left_s = (expected - samples) / plan.batch_size * step_s
+        each_s = (self.evaluation_s + self.checkpoint_s) / len(self.evaluations)
+        left_s += (expected - samples) / self.task.workload.evaluate_every * each_s
         if plan.schedule is not None:
             left_s = max(left_s, plan.schedule.finish_s - self.capped.meter.elapsed_s)
         return f"; by the plan about {timedelta(seconds=math.ceil(left_s))} left"
@@ -428,6 +441,8 @@ class TrainingLoop:
                 "moves": self._moves,
                 "tally": asdict(self.tally),
                 "evaluated_parts": self._evaluated_parts,
+                "evaluation_s": self.evaluation_s,
+                "checkpoint_s": self.checkpoint_s,
                 "cap": None if self.follower is None else self.follower.state_dict(),
                 "beside": None if self.beside is None else self.beside.state_dict(),
                 "battery": None if self.course is None else self.course.state_dict(),
@@ -443,6 +458,7 @@ class TrainingLoop:
         # Neither is in states of before caps could change.
         self.tally = LossTally(**state.get("tally", {}))
         self._evaluated_parts = state.get("evaluated_parts", 0)
+        self.evaluation_s, self.checkpoint_s = state.get("evaluation_s", 0.0), state.get("checkpoint_s", 0.0)
         if self.beside is not None and (beside := state.get("beside")) is not None:
             self.beside.load_state_dict(beside)
 

@@ -60,7 +60,7 @@ class DriftWatch:
         self._settings = _settings(plan)
         self._knobs = plan.knobs
         self._off = Drift(1.0, 1.0)
-        self._share_samples = SHARE * min(float(budget_samples), expected_samples(plan) or math.inf)
+        self._share_samples = SHARE * min(float(budget_samples), plan.expected_samples or math.inf)
         self._in_step = False
         self._steady_since_s: float | None = None
         self._last_s = self._last_step_s = 0.0
@@ -175,7 +175,7 @@ class DriftWatch:
 
     def samples_left(self, samples: int, budget_samples: int) -> float:
         """Samples that are expected from this one on: to the predicted end, or past it to that of the budget."""
-        expected = min(float(budget_samples), expected_samples(self._plan) or math.inf)
+        expected = min(float(budget_samples), self._plan.expected_samples or math.inf)
         return max(0.0, (expected if samples < expected else float(budget_samples)) - samples)
 
     def move(self, knobs: Knobs, samples: int) -> None:
@@ -231,16 +231,6 @@ class _Known(NamedTuple):
     @property
     def energy_j(self) -> float:
         return self.step_s * self.power_w
-
-
-def expected_samples(plan: Plan) -> float | None:
-    """Samples that the plan predicts at its batch size; None if it predicts none."""
-    predicted_s = plan.predicted_s
-    if plan.caps:  # which follows all of them, with their pauses
-        predicted_s = next((one.predicted_s for one in plan.candidates if one.point == plan.point), None)
-    if predicted_s is None or plan.step_s is None:
-        return None
-    return predicted_s / plan.step_s * plan.batch_size
 
 
 class _Setting(NamedTuple):

@@ -53,6 +53,8 @@ def training_record(
         readings=figures.readings,
         readings_above_cap=figures.readings_above_cap,
         evaluations=outcome.evaluations,
+        evaluation_s=outcome.evaluation_s,
+        checkpoint_s=outcome.checkpoint_s,
         max_temp_c=max_temp_c,
         temperature_max_c=outcome.temperature_max_c,
         guard=outcome.guard,
