@@ -262,8 +262,8 @@ def cap_meaning(plan: Plan) -> str:
 
 
 def confidence(plan: Plan) -> str:
-    """How sure it is that the choice is best, what it may cost if not, and that it stays under the cap on this board,
-    if the records have it."""
+    """Confidence that the choice is best, what it costs on average if not, and the chance that it exceeds the cap on
+    this board, if the records have them."""
     parts = []
     if plan.p_best is not None and plan.expected_loss is not None:
         best = "fastest" if plan.goal.aim == "time" else "best"
