@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wattune.errors import InputError, WorkloadError
 from wattune.workloads import Augmentation, Data
-from wattune.workloads.data import Order
+from wattune.workloads.data import Half, Loaders, Order
 from wattune.workloads.example import Digits
 
 X, Y = np.zeros((6, 3), np.float32), np.zeros(6, int)
@@ -109,3 +109,24 @@ class TestDigits:
     def test_invalid_digits_are_refused(self, values):
         with pytest.raises(InputError, match="allowed"):
             Digits(**values)
+
+
+def test_a_half_is_the_same_half_each_time_and_disjoint_from_the_rest():
+    x, y = np.arange(101, dtype=np.float32).reshape(-1, 1), np.zeros(101, dtype=np.int64)
+    whole = Data((x, y), (x[:11] + 1000, y[:11]))
+    one, other = Half(whole)(), Half(lambda: whole)()
+    picked = set(one.train[0].flatten().tolist())
+    assert len(picked) == len(one.train[0]) == 50
+    assert picked < set(range(101))
+    assert max(picked) - min(picked) > 60  # not the first ones, which may be of one class
+    assert picked == set(other.train[0].flatten().tolist())
+    assert len(one.test[0]) == 5
+    assert set(one.test[0].flatten().tolist()) < set(range(1000, 1011))
+
+
+def test_what_cannot_be_halved_is_refused():
+    with pytest.raises(WorkloadError, match=r'proxy = "split": Loaders; allowed: Data'):
+        Half(Loaders(lambda batch_size, seed: [], []))()
+    x, y = np.zeros((1, 2), dtype=np.float32), np.zeros(1, dtype=np.int64)
+    with pytest.raises(WorkloadError, match="training samples to split"):
+        Half(Data((x, y), (x, y)))()

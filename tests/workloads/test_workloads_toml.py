@@ -320,3 +320,25 @@ def test_the_own_batch_size_is_the_targets_and_not_the_proxys(tmp_path):
     workload = load_workload(written(tmp_path, top + SMALL + proxy))
     assert workload.batch_size == 16
     assert workload.proxy.batch_size is None
+
+
+def test_half_of_its_own_data_is_a_proxy(tmp_path):
+    workload = load_workload(written(tmp_path, 'proxy = "split"\nbatch_sizes = [8, 16]\nbatch_size = 16\n' + SMALL))
+    proxy = workload.proxy
+    assert (proxy.name, proxy.batch_size, proxy.proxy) == (f"{workload.name}-half", None, None)
+    assert proxy.train_samples == workload.train_samples // 2
+    assert proxy.test_samples == workload.test_samples // 2
+    assert proxy.model_fingerprint() == workload.model_fingerprint()
+    workload.check_proxy()
+    with pytest.raises(InputError, match="split"):
+        load_workload(written(tmp_path, 'proxy = "spilt"\n' + SMALL))
+
+
+def test_a_workload_without_a_proxy_is_told_the_lines_to_write(tmp_path):
+    with pytest.raises(InputError) as caught:
+        load_workload(written(tmp_path, SMALL)).check_proxy()
+    text = str(caught.value)
+    assert 'proxy = "split"' in text
+    assert '[proxy.data], source = "npz", train = "other.npz"' in text
+    assert "wattune.capped" in text
+    assert "\n" not in text

@@ -249,7 +249,7 @@ def loaders_of_nothing(batch_size, seed):
 
 class TestProxy:
     def test_of_another_task_or_without_target_is_refused(self):
-        with pytest.raises(WorkloadError, match=r"no proxy; add .*wattune\.capped"):
+        with pytest.raises(WorkloadError, match=r"no proxy; write .*wattune\.capped"):
             classification().check_proxy()
         with pytest.raises(WorkloadError, match="task of the proxy"):
             classification(proxy=language(target=0.5)).check_proxy()

@@ -72,6 +72,31 @@ DataSource = Data | Loaders | Callable[[], Any]
 """The data of a workload, or a callable without arguments that makes it when it is first needed."""
 
 
+@dataclass(frozen=True, eq=False)
+class Half:
+    """A random half of both parts of some data, always the same one; called when it is first needed.
+
+    Raises: WorkloadError for ``Loaders``, of which only the user knows the samples, and for less than two samples.
+    """
+
+    source: DataSource
+
+    def __call__(self) -> Data:
+        """The half."""
+        data = load(self.source)
+        if isinstance(data, Loaders):
+            raise WorkloadError('proxy = "split"', value="Loaders", allowed="Data, arrays that can be split")
+        return Data(*(_half(part, pair) for part, pair in (("training", data.train), ("test", data.test))))
+
+
+def _half(part: str, pair: Pair) -> Pair:
+    x, y = pair
+    if len(x) < 2:
+        raise WorkloadError(f'{part} samples to split, for proxy = "split"', value=len(x), allowed="2 or more")
+    picked = torch.from_numpy(np.random.default_rng(0).permutation(len(x))[: len(x) // 2].copy())
+    return x[picked], y[picked]
+
+
 def load(source: DataSource) -> Data | Loaders:
     """Load the data from its source. Raises: WorkloadError."""
     if isinstance(source, (Data, Loaders)):

@@ -16,7 +16,7 @@ from wattune.workloads.model import Model
 from wattune.workloads.models import LIBRARIES, MODELS
 from wattune.workloads.optimizers import OptimizerRule
 from wattune.workloads.values import choice, find, known_keys, names_value, path_value
-from wattune.workloads.workload import OptimizerOf, Workload
+from wattune.workloads.workload import SPLIT, OptimizerOf, Workload
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -70,6 +70,9 @@ def load_workload(path: str | Path) -> Workload:
     except WorkloadError as error:
         raise _at_place(error, path.name) from error
     try:
+        if isinstance(proxy, str):
+            name: Any = choice("proxy", proxy, (SPLIT,))
+            return replace(workload, proxy=name)
         known_keys("[proxy]", proxy, (*PLAIN, *TABLES), required=("data",))
         # The batch size of today is that of the target; the proxy is trained at several.
         shared = {key: value for key, value in table.items() if key != "batch_size"}

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from wattune.errors import WorkloadError
-from wattune.workloads.data import Augmentation, Data, DataSource, Loaders, Order, load, prepare
+from wattune.workloads.data import Augmentation, Data, DataSource, Half, Loaders, Order, load, prepare
 from wattune.workloads.metrics import LOSSES, METRICS, Metric
 from wattune.workloads.model import Model, state_hash, structure_hash
 from wattune.workloads.optimizers import OptimizerRule
@@ -34,6 +34,9 @@ DEFAULTS = {
 """Task -> its default loss and metric."""
 
 EVALUATION_BATCH = 256
+
+SPLIT = "split"
+"""Name of the proxy that is a half of the workload's own data."""
 
 
 class Loss(Protocol):
@@ -66,7 +69,8 @@ class Workload:
     ``input_shape``: of one sample; read from ``Data``, otherwise required.
     ``task``: "classification", "language" or "regression". ``data_type``: one of ``DATA_TYPES``.
     ``augmentation``: random changes of the training samples. ``host_s_per_sample``: CPU seconds to load a sample.
-    ``proxy``: a workload of the same task on available data, for estimating the samples to target.
+    ``proxy``: a workload of the same task on available data, for estimating the samples to target; or "split": the same
+    workload on a random half of its own data.
 
     It can be sent to other processes if its callables are functions of a module.
     Raises: WorkloadError or UnknownName for invalid values. The data is read when it is needed.
@@ -111,7 +115,7 @@ class Workload:
         data_type: str = "fp32",
         augmentation: Augmentation | None = None,
         host_s_per_sample: float = 0.0002,
-        proxy: Workload | None = None,
+        proxy: Workload | Literal["split"] | None = None,
     ):
         if not isinstance(name, str) or not name.strip():
             raise WorkloadError("name of the workload", value=name, allowed="a text")
@@ -157,10 +161,14 @@ class Workload:
             "data_type": data_type,
             "augmentation": Augmentation() if augmentation is None else augmentation,
             "host_s_per_sample": number("host_s_per_sample", host_s_per_sample, least=0),
-            "proxy": proxy,
+            "proxy": None if isinstance(proxy, str) else proxy,
         }
         for field, value in values.items():
             object.__setattr__(self, field, value)  # the class is frozen
+        if isinstance(proxy, str):
+            choice("proxy", proxy, (SPLIT,))
+            half = replace(self, name=f"{name}-half", data=Half(data), batch_size=None, proxy=None)
+            object.__setattr__(self, "proxy", half)
         if target is not None:
             self.metric.check_target(target)
         self.augmentation.check(self.input_shape)

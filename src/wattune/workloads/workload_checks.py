@@ -64,12 +64,19 @@ def check(workload: Workload) -> None:
     attempt("the optimizer cannot be created", lambda: workload.optimizer(model, workload.batch_sizes[0]))
 
 
+NO_PROXY = (
+    'write proxy = "split" above the tables of the workload file (or in Python) to use half of its own data; or name '
+    'other data of the same task with the lines [proxy.data], source = "npz", train = "other.npz"; or train with '
+    "wattune.capped, which needs none"
+)
+"""Hint for a workload without a proxy."""
+
+
 def check_proxy(workload: Workload) -> list[str]:
     """Warnings about how the proxy differs from the workload. Raises: WorkloadError."""
     proxy = workload.proxy
     if proxy is None:
-        hint = "add [proxy] to the workload, or train in your own loop with wattune.capped, which needs none"
-        raise WorkloadError(f"{workload.name} has no proxy", hint=hint)
+        raise WorkloadError(f"{workload.name} has no proxy", hint=NO_PROXY)
     if proxy.task != workload.task:
         raise WorkloadError("task of the proxy", value=proxy.task, allowed=f"{workload.task}, as the workload's")
     if proxy.target is None:
