@@ -61,7 +61,7 @@ def serve(
     """
     with server_extra():
         from wattune.server.lifecycle import serve as run
-        from wattune.server.settings import Settings, is_loopback, sqlite_url
+        from wattune.server.settings import Settings, is_loopback, memory_for, sqlite_url
     if executor is not None:
         from wattune.remote import cluster_address
 
@@ -80,5 +80,6 @@ def serve(
             tls_cert=tls_cert,
             tls_key=tls_key,
             requires_token=not is_loopback(host),
+            worker_memory_bytes=memory_for(workers if executor is None else 1),
         )
         run(settings, say=emit, demo=demo)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,9 +30,18 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def memory_for(workers: int) -> int:
+    """Memory in bytes that each worker may use: its share of four fifths of the machine's, but 2 GiB at least."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(2 << 30, 4 * total // (5 * max(1, workers)))
+
+
 @dataclass(frozen=True)
 class Settings:
-    """Settings of one server. ``requires_token``: require authentication even if no token exists yet."""
+    """Settings of one server. ``requires_token``: require authentication even if no token exists yet.
+
+    ``worker_memory_bytes``: limit of the private memory of each worker; None for no limit.
+    """
 
     store: Path
     database_url: str
@@ -42,6 +52,7 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     requires_token: bool = False
+    worker_memory_bytes: int | None = None
     limits: Limits = field(default_factory=Limits)
 
     @property

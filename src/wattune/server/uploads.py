@@ -6,11 +6,13 @@ Source of the safetensors format: https://github.com/huggingface/safetensors; of
 from __future__ import annotations
 
 import codecs
+import io
 import math
+import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import IO, Any, BinaryIO, Literal
 
 from numpy.lib import format as npy
 
@@ -28,6 +30,16 @@ UNPACKED_BYTES = 2 * 2**30
 """Maximum uncompressed size of an .npz file."""
 
 ARRAYS = 64
+"""Maximum number of arrays in an .npz file."""
+
+DIRECTORY_BYTES = ARRAYS * 1024
+"""Maximum size of the central directory of an .npz file, which zipfile reads as a whole."""
+
+ARRAY_HEADER_BYTES = 64 * 2**10
+"""Maximum length of the header of an array, which numpy reads as a whole before it checks the length."""
+
+_END = struct.Struct("<4s4H2LH")
+_LOCATOR_BYTES = 20
 
 TYPE_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"), 1),
@@ -94,6 +106,7 @@ def _are_whole(values: Any) -> bool:
 
 
 def _check_npz(file: BinaryIO) -> None:
+    _check_directory(file)
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
@@ -111,6 +124,36 @@ def _check_npz(file: BinaryIO) -> None:
         raise InputError("the .npz file", value=str(error), allowed="a file written by numpy.savez") from None
 
 
+def _check_directory(file: BinaryIO) -> None:
+    """Check the size of a zip file's central directory, before anything reads it.
+
+    Source: APPNOTE.TXT of PKWARE, 4.3.16: the end of the central directory record; without comment and ZIP64 parts.
+    """
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _END.size - _LOCATOR_BYTES))
+    end = file.read()
+    file.seek(0)
+    allowed = f"1 to {ARRAYS} arrays in a file written by numpy.savez"
+    if len(end) < _END.size or not end[-_END.size :].startswith(b"PK\5\6") or end[-2:] != b"\0\0":
+        raise InputError("the end of the .npz file", value="not that of a zip file", allowed=allowed)
+    _, _, _, _, count, length, _, _ = _END.unpack(end[-_END.size :])
+    if end[:4] == b"PK\6\7" or count > ARRAYS or length > DIRECTORY_BYTES:
+        raise InputError("the directory of the .npz file", value=f"{count} entries, {length} bytes", allowed=allowed)
+
+
+def _array_header(array: IO[bytes]) -> tuple[tuple[int, ...], Any]:
+    """Shape and type of an array. Raises: InputError; whatever numpy raises for an invalid header."""
+    version = npy.read_magic(array)
+    length_bytes = {(1, 0): 2, (2, 0): 4}[version]
+    prefix = array.read(length_bytes)
+    if (length := int.from_bytes(prefix, "little")) > ARRAY_HEADER_BYTES:
+        raise InputError("the length of the header", value=length, allowed=f"at most {ARRAY_HEADER_BYTES} bytes")
+    content = io.BytesIO(prefix + array.read(length))
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(content)
+    return shape, dtype
+
+
 def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     name = member.filename
     if not name.endswith(".npy") or "/" in name or "\\" in name or member.flag_bits & 0x1:
@@ -119,9 +162,7 @@ def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
         raise InputError(f"compression of {name}", value=member.compress_type, allowed="stored or deflated")
     with archive.open(member) as array:
         try:
-            version = npy.read_magic(array)
-            read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
-            shape, _, dtype = read_header(array)
+            shape, dtype = _array_header(array)
         except Exception as error:  # noqa: BLE001 - numpy evaluates the header as a Python literal and may raise anything
             allowed = "npy version 1.0 or 2.0"
             raise InputError(f"the header of {name}", value=str(error), allowed=allowed) from None

@@ -149,6 +149,7 @@ class Supervisor:
             "at_once": self._settings.workers,
             "adds_example": slot.adds_example,
             "works": not slot.runs_once,
+            "memory_bytes": self._settings.worker_memory_bytes,
         }
         try:
             slot.process = subprocess.Popen(

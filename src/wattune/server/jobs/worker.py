@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -51,7 +52,10 @@ class ShutdownRequested(Exception):  # control flow, not an error
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Configuration of a worker process. ``adds_example``: add the built-in example to an empty store first."""
+    """Configuration of a worker process. ``adds_example``: add the built-in example to an empty store first.
+
+    ``memory_bytes``: limit of its private memory.
+    """
 
     name: str
     store: str
@@ -60,6 +64,7 @@ class WorkerConfig:
     at_once: int = 1
     adds_example: bool = False
     works: bool = True
+    memory_bytes: int | None = None
 
 
 class Worker:
@@ -220,6 +225,13 @@ def _label(claim: Claim) -> str:
     return f"job {claim.job_id}, {what}"
 
 
+def limit_memory(limit_bytes: int) -> None:
+    """Limit the private memory of this process: a model that is too large fails its unit, not the machine."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
 def _end_with_server() -> None:
     # The server sends nothing more, so this read returns when the pipe is closed, also if the server dies.
     # Not through `sys.stdin`, whose lock would still be held at a normal exit.
@@ -234,6 +246,8 @@ def main() -> int:
     config = WorkerConfig(**json.loads(sys.stdin.buffer.readline()))
     threading.Thread(target=_end_with_server, name="wattune-server", daemon=True).start()
     logs.configure()
+    if config.memory_bytes is not None:
+        limit_memory(config.memory_bytes)
     database, store = Database(config.database_url), Path(config.store)
     if config.adds_example:
         from wattune.server.ingest import add_example
