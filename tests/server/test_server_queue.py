@@ -304,3 +304,52 @@ def _play(store, moves):
         assert {(run.batch_size, run.seed) for run in found.runs if run.state == "done"} == set(finished)
         if found.state in ("failed", "cancelled"):
             assert {run.state for run in found.runs} <= {"done", "parked", "cancelled"}
+
+
+@pytest.mark.slow
+def test_sweeps_are_done_one_after_the_other(store):
+    """50 sweeps of four rounds at once: the first is done after a tenth of the work at most, and half after half."""
+    rounds = [[(8, 0, None), (16, 0, None)], [(8, 1, None)], [(32, 0, None)], [(64, 0, None)], {"a": "curve"}]
+    jobs = [submitted(store, pooled(target=0.5 + n / 1000), now_s=float(n))[0] for n in range(50)]
+    ended, worked, now_s = [], 0, 100.0
+    while True:
+        now_s += 1.0
+        claims = [claim for worker in ("w1", "w2") if (claim := claimed(store, worker, now_s)) is not None]
+        if not claims:
+            break
+        for claim in claims:
+            worked += 1
+            if not claim.chooses:
+                assert done(store, claim, now_s, number=worked)
+                continue
+            assert call(store, leases.record_choice, claim, rounds[claim.seed], now_s)
+            if isinstance(rounds[claim.seed], dict):
+                ended.append((claim.job_id, worked))
+    assert {job for job, _ in ended} == set(jobs)
+    assert worked == 50 * 10
+    shares = [count / worked for _, count in ended]
+    assert shares[0] <= 0.1
+    assert shares[25] <= 0.6
+
+
+def test_clock_that_is_set_back_does_not_stop_the_queue(store):
+    """Units from an hour ahead, one of which waits for its second attempt, and a lease of a worker that is gone."""
+    job_id, _ = submitted(store, now_s=3600.0)
+    claim = claimed(store, now_s=3600.0)
+    assert call(store, leases.fail, claim, "why", 3600.0)
+    hung = claimed(store, "gone", now_s=3600.0)
+    again = [claimed(store, now_s=0.0) for _ in range(7)]
+    assert {(c.batch_size, c.seed) for c in again} == RUNS - {(hung.batch_size, hung.seed)}
+    assert call(store, leases.expired_workers, 0.0) == {"gone"}
+    assert call(store, leases.release_expired, 0.0) == 1
+    assert status_of(store, job_id).state == "running"
+
+
+@pytest.mark.slow
+def test_worker_does_not_wait_for_a_job_that_another_one_is_changing(tmp_path, postgresql):
+    with opened(tmp_path / "store", postgresql.new()) as store:
+        first, second = (submitted(store, pooled(target=target), now_s=target)[0] for target in (0.5, 0.6))
+        with store.database.session() as session:
+            queue.locked(session, first)
+            assert claimed(store, now_s=1.0).job_id == second
+        assert claimed(store, now_s=1.0).job_id == first

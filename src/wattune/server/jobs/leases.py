@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import ValidationError
-from sqlalchemy import CursorResult, and_, select, update
+from sqlalchemy import CursorResult, Select, and_, exists, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -29,6 +29,8 @@ RENEW_EVERY_S = 5.0
 ATTEMPTS = 5
 """Maximum number of attempts of a unit before its job is parked."""
 
+MAX_BACKOFF_S = 2.0 ** (ATTEMPTS - 2)
+"""Longest time in seconds for which a unit waits for its next attempt."""
 
 Outcome = list[tuple[int, int, int | None]] | dict[str, Any]
 """Result of a choice: the next runs (batch size, seed, budget in samples), or the finished record."""
@@ -67,21 +69,24 @@ class RunResult:
 
 def is_waiting(session: Session, now_s: float) -> bool:
     """True if there may be a unit to claim; a read-only transaction is enough."""
-    return session.scalar(_claimable(now_s).with_only_columns(UnitRow.id).limit(1)) is not None
+    return any(session.scalar(query) is not None for query in _claimable_jobs(now_s))
 
 
 def claim(session: Session, worker: str, now_s: float) -> Claim | None:
-    """Claim the oldest waiting unit; None if there is none, or another worker was faster.
+    """Claim the next unit of the oldest job that has been begun, or else of the oldest; None if there is none.
 
-    A job that cannot be read, e.g. one of another version, is marked as failed: otherwise it would be claimed forever.
+    In this order the first of many jobs is done after its own work, not after nearly all of it. A job that cannot be
+    read, e.g. one of another version, is marked as failed: otherwise it would be claimed forever.
     """
-    oldest = session.execute(_claimable(now_s).with_only_columns(UnitRow.id, UnitRow.job_id).limit(1)).first()
-    if oldest is None:
+    # PostgreSQL: a job that another worker is just changing is skipped, instead of all waiting for the same one.
+    queries = (query.with_for_update(skip_locked=True) for query in _claimable_jobs(now_s))
+    job_id = next((found for query in queries if (found := session.scalar(query)) is not None), None)
+    job = None if job_id is None else session.get(JobRow, job_id, populate_existing=True)
+    if job is None:
         return None
-    unit_id, job_id = oldest
-    job = locked(session, job_id)
-    if job is None or job.state not in OPEN:
-        return None
+    unit_id = session.scalar(
+        select(UnitRow.id).where(UnitRow.job_id == job.id, _waits(now_s)).order_by(UnitRow.id).limit(1)
+    )
     try:
         model = ServedModel.parse(job.model, source=f"the model of job {job.id}")
         request = SweepRequest.model_validate(job.request)
@@ -206,19 +211,34 @@ def release_expired(session: Session, now_s: float) -> int:
     def requeue(session: Session, job: JobRow, unit: UnitRow, now_s: float) -> None:
         _retry_or_park(session, job, unit, f"the lease expired: the worker did not respond for {LEASE_S:.0f} s", now_s)
 
-    return _each(session, UnitRow.lease_until_s < now_s, requeue, now_s)
+    return _each(session, _expired(now_s), requeue, now_s)
 
 
 def expired_workers(session: Session, now_s: float) -> set[str]:
     """Names of the workers with an expired lease."""
-    holders = session.scalars(select(UnitRow.holder).where(UnitRow.state == "running", UnitRow.lease_until_s < now_s))
+    holders = session.scalars(select(UnitRow.holder).where(UnitRow.state == "running", _expired(now_s)))
     return {holder.rpartition(":")[0] for holder in holders if holder is not None}
 
 
-def _claimable(now_s: float) -> Any:
-    waits = and_(UnitRow.state == "waiting", UnitRow.not_before_s <= now_s)
-    query = select(UnitRow).join(JobRow, JobRow.id == UnitRow.job_id).where(waits, JobRow.state.in_(OPEN))
-    return query.order_by(UnitRow.created_s, UnitRow.id)
+def _claimable_jobs(now_s: float) -> list[Select[tuple[str]]]:
+    """Queries for the oldest job with a unit to claim: of those that have been begun, and of the others."""
+    has_unit = exists().where(UnitRow.job_id == JobRow.id, _waits(now_s))
+    order = JobRow.created_s, JobRow.id
+    return [
+        select(JobRow.id).where(JobRow.state == state, has_unit).order_by(*order).limit(1)
+        for state in ("running", "waiting")
+    ]
+
+
+def _waits(now_s: float) -> ColumnElement[bool]:
+    # No unit waits for longer than ``MAX_BACKOFF_S``, so a later time is from before the clock was set back.
+    is_due = or_(UnitRow.not_before_s <= now_s, UnitRow.not_before_s > now_s + MAX_BACKOFF_S)
+    return and_(UnitRow.state == "waiting", is_due)
+
+
+def _expired(now_s: float) -> ColumnElement[bool]:
+    # The same holds for leases, which a living worker renews.
+    return or_(UnitRow.lease_until_s < now_s, UnitRow.lease_until_s > now_s + LEASE_S + RENEW_EVERY_S)
 
 
 def _held(session: Session, claim: Claim) -> tuple[JobRow | None, UnitRow | None]:

@@ -72,6 +72,7 @@ class JobRow(Base):
     """
 
     __tablename__ = "jobs"
+    __table_args__ = (Index("ix_jobs_claim", "state", "created_s"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
     model_name: Mapped[str] = mapped_column(index=True)
@@ -83,7 +84,7 @@ class JobRow(Base):
     curve: Mapped[dict[str, Any] | None]
     token: Mapped[str | None] = mapped_column(index=True)
     is_shared: Mapped[bool] = mapped_column(default=False, server_default=false())
-    created_s: Mapped[float] = mapped_column(index=True)
+    created_s: Mapped[float]
     finished_s: Mapped[float | None]
 
 

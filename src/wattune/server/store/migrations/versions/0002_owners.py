@@ -16,12 +16,12 @@ def upgrade() -> None:
     op.add_column("jobs", sa.Column("token", sa.String(), nullable=True))
     op.add_column("jobs", sa.Column("is_shared", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.create_index("ix_jobs_token", "jobs", ["token"], unique=False)
-    op.create_index("ix_jobs_created_s", "jobs", ["created_s"], unique=False)
+    op.create_index("ix_jobs_claim", "jobs", ["state", "created_s"], unique=False)
 
 
 def downgrade() -> None:
     """Remove the columns."""
-    op.drop_index("ix_jobs_created_s", "jobs")
+    op.drop_index("ix_jobs_claim", "jobs")
     op.drop_index("ix_jobs_token", "jobs")
     op.drop_column("jobs", "is_shared")
     op.drop_column("jobs", "token")
