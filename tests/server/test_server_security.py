@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.testclient import TestClient
 from tests.server.conftest import Store, opened
 from tests.support.server import api as made
+from tests.support.server.serving import wait_for
 
 from wattune.server import security
 from wattune.server.application import create_app
@@ -231,12 +232,32 @@ def test_revoking_a_token_ends_its_sessions(sqlite_store):
         made.problem(browser.get("/v1/models"), 401)
 
 
+@pytest.mark.slow
+def test_revoked_token_is_rejected_though_the_clock_was_set_back(local, sqlite_store, monkeypatch):
+    shown = made.token(sqlite_store, "read")
+    assert local.get("/v1/models", headers=shown).status_code == 200
+    with sqlite_store.database.session() as session:
+        tokens.revoke(session, "read-token", time.time())
+    wrong_s = time.time() - 3600
+    monkeypatch.setattr("wattune.server.security.time.time", lambda: wrong_s)
+    wait_for(lambda: local.get("/v1/models", headers=shown).status_code == 401, timeout_s=20)
+
+
+def test_many_sign_ins_evict_only_sessions_of_the_same_token():
+    sessions = security.Sessions()
+    other = sessions.begin("other")
+    own = [sessions.begin("own") for _ in range(1001)]
+    assert sessions.token(other) == "other"
+    assert [sessions.token(value) for value in own[-security.MOST_PER_TOKEN :]] == ["own"] * security.MOST_PER_TOKEN
+    assert sessions.token(own[0]) is None
+
+
 def test_session_expires(sqlite_store, monkeypatch):
     with TestClient(with_forms(sqlite_store), base_url=LOCAL) as browser:
         text = made.token(sqlite_store, "device")["Authorization"].removeprefix("Bearer ")
         browser.post("/in", data={"token": text})
-        now_s = time.time()
-        monkeypatch.setattr("wattune.server.security.time.time", lambda: now_s + LIFETIME_S + 1)
+        now_s = time.monotonic()
+        monkeypatch.setattr("wattune.server.security.time.monotonic", lambda: now_s + LIFETIME_S + 1)
         made.problem(browser.get("/v1/models"), 401)
 
 

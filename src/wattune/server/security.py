@@ -62,23 +62,23 @@ class Identity:
 class TokenCache:
     """Cache of recently verified tokens, by a hash of their text: saves a query for a device that polls frequently.
 
-    A revoked token is rejected after at most ``TOKEN_CACHE_S``.
+    A revoked token is rejected after at most ``TOKEN_CACHE_S``, by a clock that nobody sets back.
     """
 
     _entries: dict[bytes, tuple[Token, float]] = field(default_factory=dict)
 
-    def keep(self, text: str, token: Token, now_s: float) -> None:
+    def keep(self, text: str, token: Token) -> None:
         """Add a verified token."""
         if len(self._entries) >= REMEMBERED:
             self._entries.clear()
-        self._entries[_digest(text)] = (token, now_s + TOKEN_CACHE_S)
+        self._entries[_digest(text)] = (token, time.monotonic() + TOKEN_CACHE_S)
 
     def find(self, headers: list[str], now_s: float) -> Token | None:
         """Find the token of an Authorization header; None if it must be looked up in the database."""
         if len(headers) != 1 or not headers[0].startswith("Bearer wt_"):
             return None
         token, until_s = self._entries.get(_digest(headers[0][len("Bearer ") :]), (None, 0.0))
-        is_valid = token is not None and now_s < until_s and tokens.rejection(token, now_s) is None
+        is_valid = token is not None and time.monotonic() < until_s and tokens.rejection(token, now_s) is None
         return token if is_valid else None
 
 
@@ -256,7 +256,7 @@ def _by_token(request: Request, text: str) -> Token:
     if isinstance(row, str):
         raise _unknown(request, row)
     request.app.state.used_s[row.id] = now_s
-    _token_cache(request).keep(text, row, now_s)
+    _token_cache(request).keep(text, row)
     return row
 
 
@@ -287,8 +287,11 @@ def _sessions(request: Request) -> Sessions:
 
 COOKIE = "wattune_session"
 LIFETIME_S = 12 * 3600
-MOST = 1000
+MOST = 10_000
 """Maximum number of sessions; a new one evicts the oldest."""
+
+MOST_PER_TOKEN = 20
+"""Maximum number of sessions of one token; a new one evicts the token's oldest, and nobody else's."""
 
 
 @dataclass
@@ -303,7 +306,10 @@ class Sessions:
         """Begin a session for the token with this id; return the value of its cookie."""
         value = secrets.token_urlsafe(32)
         with self._lock:
-            self._sessions[_hash(value)] = (token, time.time() + LIFETIME_S)
+            own = [session for session, (owner, _) in self._sessions.items() if owner == token]
+            if len(own) >= MOST_PER_TOKEN:
+                del self._sessions[own[0]]
+            self._sessions[_hash(value)] = (token, time.monotonic() + LIFETIME_S)
             if len(self._sessions) > MOST:
                 self._sessions.popitem(last=False)
         return value
@@ -312,7 +318,7 @@ class Sessions:
         """Id of the token behind a session cookie; None if the session is unknown or has expired."""
         with self._lock:
             token, until_s = self._sessions.get(_hash(value), ("", 0.0))
-            return token if time.time() < until_s else None
+            return token if time.monotonic() < until_s else None
 
     def end(self, value: str) -> None:
         """End the session of a cookie."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import ValidationError
-from sqlalchemy import CursorResult, Select, and_, exists, or_, select, update
+from sqlalchemy import CursorResult, and_, exists, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -220,7 +220,7 @@ def expired_workers(session: Session, now_s: float) -> set[str]:
     return {holder.rpartition(":")[0] for holder in holders if holder is not None}
 
 
-def _claimable_jobs(now_s: float) -> list[Select[tuple[str]]]:
+def _claimable_jobs(now_s: float) -> list[Any]:
     """Queries for the oldest job with a unit to claim: of those that have been begun, and of the others."""
     has_unit = exists().where(UnitRow.job_id == JobRow.id, _waits(now_s))
     order = JobRow.created_s, JobRow.id
