@@ -68,7 +68,7 @@ def test_a_function_that_fails_is_left_out_and_training_continues():
 
 
 def test_what_cannot_be_called_is_refused():
-    with pytest.raises(InputError, match=r"log_to: 7; allowed: a function"):
+    with pytest.raises(InputError, match=r"log_to: 7; allowed: .*, a function"):
         trained(log_to=7)
 
 

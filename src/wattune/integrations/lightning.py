@@ -37,6 +37,7 @@ from wattune.online.sample_model import opened_curve
 from wattune.online.session_cap import constant_cap
 from wattune.online.session_run import run_state
 from wattune.records import SampleEfficiency, SessionRecord
+from wattune.tracking.trackers import LogTo
 
 
 class PowerCapCallback(Callback):
@@ -46,7 +47,8 @@ class PowerCapCallback(Callback):
     it is. The loss of ``training_step`` is taken as a mean over the samples, and weighted by their number. The board
     stays below the cap during the sanity check and validations, too, and is restored afterwards. Lightning's
     checkpoints hold the search, so that training resumes without probing again, and in the middle of an epoch with
-    the remaining samples. ``session`` is the current session, ``record`` the record of the last one.
+    the remaining samples. Lightning's own loggers get power, energy and the point, with or without ``log_to``.
+    ``session`` is the current session, ``record`` the record of the last one.
 
     With ``strategy="ddp"``, batch sizes are per process, and ``over`` says what the cap is for; rank 0 chooses for all
     ranks, controls their devices, and alone has the record.
@@ -63,6 +65,7 @@ class PowerCapCallback(Callback):
         efficiency: SampleEfficiency | str | Path | None = None,
         batch_sizes: Sequence[int] | None = None,
         record: str | Path | None = None,
+        log_to: LogTo = None,
         seed: int = 0,
     ):
         self.session: Session | None = None
@@ -74,6 +77,7 @@ class PowerCapCallback(Callback):
             "over": over,
             "goal": session_goal(goal),
             "record": record,
+            "log_to": log_to,
             "seed": seed,
         }
         self._trainer: Any  # its type does not know the attributes that are set from elsewhere

@@ -35,6 +35,7 @@ from wattune.point import Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.power.limiter import check_limit
 from wattune.records import SessionRecord
+from wattune.tracking.trackers import LogTo, trackers_of
 
 STATE_NAME = "wattune.json"
 """File in the Trainer's checkpoint for a later ``train(resume_from_checkpoint=...)``."""
@@ -50,25 +51,28 @@ def attach(
     cap_w: float | str | PowerCap | None,
     goal: Goal | str = TIME,
     record: str | os.PathLike[str] | None = None,
+    log_to: LogTo = None,
     seed: int = 0,
 ) -> Capped:
     """Hold ``trainer.train()``, ``evaluate()`` and ``predict()`` below ``cap_w`` watts; train as fast as that allows.
 
     The recipe stays: each optimizer step takes ``per_device_train_batch_size * gradient_accumulation_steps`` rows, in
     the order of the Trainer's own loader. Clock and micro-batch are chosen while it trains. ``cap_w``,
-    ``goal``, ``device`` and ``record`` are as in ``wattune.capped``. Call it once, when the Trainer is made.
+    ``goal``, ``device``, ``record`` and ``log_to`` are as in ``wattune.capped``. Call it once, when the Trainer is
+    made.
 
     Raises: InputError for a Trainer that spans several processes or GPUs or chooses its batch size itself; DeviceError.
     """
     with refusing():
         _check(trainer)
+    listeners = trackers_of(log_to)
     cap, asked_goal = constant_cap(cap_w, "attach()"), session_goal(goal)
     board = open_device(device, seed=seed) if isinstance(device, str) else device
     if board is not device:
         weakref.finalize(trainer, board.close)
     check_limit(board, cap.max_temp_c)
     limit = cap.at_sensor(board.supply, board.sensor.window_s)
-    capped = Capped(trainer, board, SessionOptions(cap, asked_goal, seed=seed), limit, path=record)
+    capped = Capped(trainer, board, SessionOptions(cap, asked_goal, seed=seed, listeners=listeners), limit, path=record)
     trainer.add_callback(capped)
     return capped
 

@@ -24,11 +24,11 @@ from wattune.online.session import Session, SessionOptions
 from wattune.online.session_cap import AnyCap, planned_settings
 from wattune.online.session_run import SessionRun
 from wattune.online.setting_ladder import KnownSetting, SettingLadder
-from wattune.online.update_feed import LogTo
 from wattune.point import BatchShape, Knobs
 from wattune.records import ProfileTable, SampleEfficiency
 from wattune.search.policy import SESSION, SESSION_BY_CURVE
 from wattune.search.search import Search
+from wattune.tracking.trackers import LogTo
 
 
 def capped(
@@ -83,8 +83,9 @@ def capped(
     ``scheduler_interval="epoch"``; it has to be given ("step" or "epoch") for a scheduler that most recipes step once
     per epoch, such as StepLR. ``before_step`` is called before each optimizer step with unscaled gradients, and
     is the place to clip them. ``micro_batch_size`` is the largest size that is known to fit (None: the batch size).
-    ``log_to``: a function, or several, called with a ``RunUpdate`` (power, energy, temperature, operating point) once a
-    second, at each change of the point and at the end, between two steps; the logger "wattune" has the changes, too.
+    ``log_to``: "tensorboard", "wandb", "mlflow", "csv", a function, or several of them. They get a ``RunUpdate``
+    (power, energy, temperature, operating point) once a second, at each change of the point and at the end, between two
+    steps; the logger "wattune" has the changes, too.
     With ``resume``, training continues from ``checkpoint`` if that exists. Without a ``loader``, ``batch_size`` is
     needed, and the loop fetches and steps itself (``Session.begin_step``).
 

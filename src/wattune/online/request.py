@@ -22,9 +22,9 @@ from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel, opened_curve
 from wattune.online.session_cap import AnyCap, check_moving, opened_profile, reference_cap
 from wattune.online.session_checkpoint import SessionCheckpoint, own_file
-from wattune.online.update_feed import LogTo, listeners_of
 from wattune.point import BatchShape
 from wattune.records import ProfileTable, SampleEfficiency
+from wattune.tracking.trackers import LogTo, trackers_of
 
 
 class Request:
@@ -90,7 +90,7 @@ class Request:
             raise InputError("checkpoint= of a model in shards", value=str(checkpoint), allowed="none", hint=hint)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.record = None if record is None else Path(record)
-        self.listeners = listeners_of(log_to)
+        self.listeners = trackers_of(log_to)
         for file in (self.checkpoint, self.record):
             if file is not None:  # hours later, it would cost what was trained
                 _check_file(file)

@@ -29,12 +29,13 @@ from wattune.online.sample_model import SampleModel
 from wattune.online.session_checkpoint import SessionCheckpoint, save_session
 from wattune.online.session_record import explanation, session_record
 from wattune.online.session_run import SessionRun
-from wattune.online.update_feed import OnUpdate, UpdateFeed
+from wattune.online.update_feed import UpdateFeed
 from wattune.online.user_loop import UserLoop
 from wattune.point import BatchShape, OperatingPoint
 from wattune.power.request_queue import queue_of
 from wattune.records import SessionRecord
 from wattune.records.session import SessionEnding
+from wattune.tracking.trackers import OnUpdate
 
 
 @dataclass

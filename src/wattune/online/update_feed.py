@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from wattune.errors import DeviceError, InputError
+from wattune.errors import DeviceError
 from wattune.point import OperatingPoint
 from wattune.power.run_update import RunUpdate
+from wattune.tracking.trackers import OnUpdate
 
 if TYPE_CHECKING:
     from wattune.online.session import Session
 
 logger = logging.getLogger("wattune")
-
-OnUpdate = Callable[[RunUpdate], None]
-LogTo = OnUpdate | Sequence[OnUpdate] | None
-
-
-def listeners_of(log_to: LogTo) -> tuple[OnUpdate, ...]:
-    """The functions that ``log_to=`` asks for. Raises: InputError."""
-    wanted = () if log_to is None else log_to if isinstance(log_to, (list, tuple)) else (log_to,)
-    for one in wanted:
-        if not callable(one):
-            raise InputError("log_to", value=repr(one), allowed="a function that takes a wattune.RunUpdate, or a list")
-    return tuple(wanted)
 
 
 class UpdateFeed:
@@ -102,6 +91,9 @@ class UpdateFeed:
             cap_w=capped.limit.limit_w,
             point=session.point,
             probing=run.explorer.probing,
+            device=run.device.name,
+            kind=run.device.kind,
+            processor="cpu" if run.device.executes_steps and run.device.trains_on == "cpu" else "gpu",
             reason=reason,
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wattune.point import OperatingPoint
+from wattune.records import Kind
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class RunUpdate:
     """The present batch size, micro-batch size and knobs: those of the device, which a cap may have lowered."""
     probing: bool
     """True while the search measures this point."""
+    device: str
+    """Name of the device."""
+    kind: Kind
+    """Origin of power and time: "measured", "simulated", "recorded" or "replayed"."""
+    processor: Literal["cpu", "gpu"]
+    """The processor of the device that trains; that of a simulated or replayed board counts as its GPU."""
     reason: str = ""
 
     @property

@@ -1,1 +1,1 @@
-"""Power, energy and clock of any code: a meter for a block of it, and what a board draws second by second."""
+"""Power, energy and clock of any code and any board: meters, rows of a file, and other tools' trackers."""

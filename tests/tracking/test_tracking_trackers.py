@@ -1,0 +1,320 @@
+"""``log_to=`` by each tracker's real library, offline, with the updates of a real session on a simulated board."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import struct
+import sys
+
+import pytest
+import torch
+from tests.support.sessions import board, convolutional, loss_of, pictures
+from torch.utils.data import DataLoader
+
+from wattune.errors import InputError, OutputError
+from wattune.online import capped
+from wattune.tracking.emissions_file import CODECARBON, OWN
+from wattune.tracking.trackers import TRACKERS, trackers_of
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def flat(pairs):
+    return [value for pair in pairs for value in pair]
+
+
+def trained(*log_to, passes=2, **options):
+    """A short session; returns all updates that it sent, and its record."""
+    model = convolutional()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loader = DataLoader(pictures(), batch_size=64, shuffle=True)
+    updates = []
+    options = {"device": board(), "cap_w": 4.5, "log_to": [*log_to, updates.append], **options}
+    with capped(model=model, optimizer=optimizer, loader=loader, **options) as session:
+        for _ in range(passes):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+    return updates, session.record
+
+
+# ------------------------------------------------------------------------------------------------------------- the file
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_rows_of_the_file_add_up_to_the_run():
+    updates, record = trained("csv")
+    rows = rows_of("emissions.csv")
+    assert tuple(rows[0]) == CODECARBON + OWN
+    assert sum(float(row["duration"]) for row in rows) == pytest.approx(updates[-1].time_s)
+    assert sum(float(row["energy_consumed"]) for row in rows) == pytest.approx(record.energy_j / 3.6e6)
+    for row in rows:
+        assert float(row["gpu_energy"]) == float(row["energy_consumed"])
+        assert float(row["gpu_power"]) * float(row["duration"]) / 3.6e6 == pytest.approx(float(row["gpu_energy"]))
+        assert (row["emissions"], row["country_name"], row["cpu_power"], row["codecarbon_version"]) == ("",) * 4
+        assert (row["device"], row["kind"], row["cap_w"]) == (updates[0].device, "simulated", "4.5")
+    assert {int(row["batch_size"]) for row in rows} <= {update.batch_size for update in updates}
+    assert len({row["run_id"] for row in rows}) == 1
+
+
+def test_the_columns_are_codecarbons():
+    data = pytest.importorskip("codecarbon.output_methods.emissions_data")
+    assert list(CODECARBON) == list(data.EmissionsData.__dataclass_fields__)
+
+
+def test_a_second_run_is_added_to_the_file():
+    trained("csv:power.csv", passes=1)
+    first = rows_of("power.csv")
+    trained("csv:power.csv", passes=1)
+    both = rows_of("power.csv")
+    assert both[: len(first)] == first
+    assert len({row["run_id"] for row in both}) == 2
+
+
+def test_the_rows_of_a_resumed_run_do_not_count_what_is_in_the_earlier_ones(folder):
+    options = {"checkpoint": folder / "session.pt", "passes": 1}
+    first, _ = trained("csv:power.csv", **options)
+    rows = len(rows_of("power.csv"))
+    updates, _ = trained("csv:power.csv", resume=True, **options)
+    later = rows_of("power.csv")[rows:]
+    assert updates[-1].time_s > first[-1].time_s
+    duration_s = sum(float(row["duration"]) for row in later)
+    assert duration_s == pytest.approx(updates[-1].time_s - updates[0].time_s)
+    assert duration_s < updates[-1].time_s - 0.5 * first[-1].time_s
+
+
+@pytest.mark.parametrize("content", ["timestamp,project_name\n1,2\n", "mine"])
+def test_a_file_of_something_else_is_refused_before_training(folder, content):
+    (folder / "emissions.csv").write_text(content)
+    with pytest.raises(OutputError, match=r"log_to: the file has other columns: emissions\.csv"):
+        trackers_of("csv")
+    assert (folder / "emissions.csv").read_text() == content
+
+
+def test_a_folder_is_no_file(folder):
+    with pytest.raises(OutputError, match="a folder has the name of the file"):
+        trackers_of(f"csv:{folder}")
+
+
+# ---------------------------------------------------------------------------------------------------------- TensorBoard
+
+
+def scalars(folder):
+    """Tag -> [(step, value)] of the event files in a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {
+        tag: [(event.step, make_ndarray(event.tensor_proto).item()) for event in events.Tensors(tag)]
+        for tag in events.Tags()["tensors"]
+    }
+
+
+@pytest.mark.slow
+def test_tensorboard_reads_back_what_was_logged(folder):
+    updates, _ = trained("tensorboard")
+    (run,) = (folder / "runs").iterdir()
+    assert run.name.endswith("-simulated")
+    read = scalars(run)
+    assert flat(read["system/energy_j"]) == pytest.approx(flat((u.steps, u.energy_j) for u in updates), rel=1e-6)
+    powers = [(u.steps, u.power_w) for u in updates if u.power_w is not None]
+    assert flat(read["system/power_w"]) == pytest.approx(flat(powers), rel=1e-6)
+    assert read["system/cap_w"] == [(u.steps, 4.5) for u in updates]
+    assert read["wattune/batch_size"] == [(u.steps, u.batch_size) for u in updates]
+    assert read["system/clock_mhz"] == read["wattune/clock_mhz"]
+    assert flat(read["system/clock_mhz"]) == pytest.approx(flat((u.steps, u.clock_mhz) for u in updates), rel=1e-6)
+    assert "system/temperature_c" not in read  # this board has no thermometer
+
+
+@pytest.mark.slow
+def test_tensorboard_beside_the_users_own_events(folder):
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(folder / "mine") as writer:
+        writer.add_scalar("loss", 0.5, 1)
+    trained("tensorboard:mine", passes=1)
+    assert {"loss", "system/power_w"} <= scalars(folder / "mine").keys() | {"loss"}
+    assert len(list((folder / "mine").iterdir())) == 2
+
+
+# ------------------------------------------------------------------------------------------------------------------ W&B
+
+
+def history(folder):
+    """The rows of an offline run: the records of its file, in LevelDB's log format."""
+    import json
+
+    import wandb
+    from wandb.proto import wandb_internal_pb2
+
+    wandb.teardown()  # its process writes the last of the file when it ends
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    data, position, whole, rows, config = path.read_bytes(), 7, b"", [], {}
+    while position + 7 <= len(data):
+        left = 32768 - position % 32768
+        if left < 7:
+            position += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, position + 4)
+        whole += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind not in (1, 4):  # the rest of the record is in the next block
+            continue
+        record, whole = wandb_internal_pb2.Record.FromString(whole), b""
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items})
+        for item in record.config.update:
+            config[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    return rows, config
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    import wandb
+
+    yield wandb
+    wandb.teardown()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_wandb_has_the_names_of_its_own_system_metrics(folder, offline):
+    updates, _ = trained("wandb")
+    assert offline.run is None
+    rows, config = history(folder)
+    assert [row["system/gpu.0.energyJoules"] for row in rows] == pytest.approx([u.energy_j for u in updates])
+    powers_w = [u.power_w for u in updates if u.power_w is not None]
+    assert [r["system/gpu.0.powerWatts"] for r in rows if "system/gpu.0.powerWatts" in r] == pytest.approx(powers_w)
+    assert [row["system/gpu.0.graphicsClock"] for row in rows] == [u.clock_mhz for u in updates]
+    assert {row["system/gpu.0.enforcedPowerLimitWatts"] for row in rows} == {4.5}
+    assert [row["wattune/batch_size"] for row in rows] == [u.batch_size for u in updates]
+    assert [row["wattune/steps"] for row in rows] == [u.steps for u in updates]
+    assert config["wattune/kind"] == "simulated"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_wandb_joins_the_rows_of_the_users_own_run(folder, offline):
+    with offline.init(project="mine") as run:
+        trained("wandb", lambda update: run.log({"loss": 1.0}, step=update.steps + 1))
+        assert offline.run is run
+    rows, _ = history(folder)
+    losses = [row for row in rows if "loss" in row]
+    assert len(losses) > 3
+    steps = [row["_step"] for row in losses]
+    assert steps == sorted(set(steps))
+    assert sum("system/gpu.0.powerWatts" in row for row in rows) > 2
+
+
+# --------------------------------------------------------------------------------------------------------------- MLflow
+
+
+@pytest.fixture
+def store(folder, monkeypatch):
+    import mlflow
+
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
+    yield mlflow
+    while mlflow.active_run() is not None:
+        mlflow.end_run()
+    mlflow.set_tracking_uri(before)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_mlflow_has_the_names_of_its_own_system_metrics(store):
+    updates, _ = trained("mlflow")
+    assert store.active_run() is None
+    client = store.MlflowClient()
+    (run,) = client.search_runs(["0"])
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["wattune.kind"] == "simulated"
+
+    def logged(name):
+        return sorted((metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, name))
+
+    powers = sorted((u.steps, u.power_w) for u in updates if u.power_w is not None)
+    assert flat(logged("system/gpu_0_power_usage_watts")) == pytest.approx(flat(powers))
+    energies = sorted((u.steps, u.energy_j) for u in updates)
+    assert flat(logged("system/gpu_0_energy_joules")) == pytest.approx(flat(energies))
+    assert {value for _, value in logged("system/gpu_0_power_limit_watts")} == {4.5}
+    assert {value for _, value in logged("wattune/batch_size")} == {u.batch_size for u in updates}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_mlflow_logs_to_the_users_own_run_and_leaves_it_open(store):
+    with store.start_run() as run:
+        store.log_metric("loss", 0.5)
+        trained("mlflow", passes=1)
+        assert store.active_run().info.run_id == run.info.run_id
+    metrics = store.MlflowClient().get_run(run.info.run_id).data.metrics
+    assert metrics["loss"] == 0.5
+    assert metrics["system/gpu_0_power_usage_watts"] > 1
+
+
+def fail_after_a_pass(session, model, error):
+    with session:
+        for batch in session.batches():
+            session.backward(loss_of(model, batch))
+        raise error
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, "KILLED"), (ZeroDivisionError, "FAILED")])
+def test_a_run_that_ends_early_does_not_count_as_finished(store, error, status):
+    model = convolutional()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loader = DataLoader(pictures(), batch_size=64)
+    session = capped(model=model, optimizer=optimizer, loader=loader, device=board(), cap_w=4.5, log_to="mlflow")
+    with pytest.raises(error):
+        fail_after_a_pass(session, model, error)
+    (run,) = store.MlflowClient().search_runs(["0"])
+    assert run.info.status == status
+
+
+# ------------------------------------------------------------------------------------------------------ what is asked
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_a_missing_library_is_one_line_that_names_the_extra(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
+    monkeypatch.delitem(sys.modules, TRACKERS[name].partition(":")[0], raising=False)
+    with pytest.raises(
+        InputError, match=rf'log_to: {name} cannot be imported.*pip install "wattune\[{name}\]"'
+    ) as caught:
+        trackers_of(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wanted", ["tensorbord", "", 3, "wandb:mine", "csv:", ["csv", 3], [["csv"]]])
+def test_anything_else_is_refused(wanted):
+    with pytest.raises(InputError, match=r"log_to.*allowed: csv, mlflow, tensorboard, wandb, csv:FILE"):
+        trackers_of(wanted)
+
+
+def test_nothing_and_functions():
+    assert trackers_of(None) == ()
+    assert trackers_of(print) == (print,)
+    assert trackers_of([print, repr]) == (print, repr)
+
+
+def test_naming_no_tracker_loads_no_library():
+    importlib.import_module("wattune.tracking.trackers")
+    assert "wattune.tracking.wandb_run" not in sys.modules or "wandb" in sys.modules
