@@ -1,0 +1,88 @@
+"""The examples run for a few steps, each as its README says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(*command, cwd):
+    """Run a command with the programs of this environment on the path; gives what it printed."""
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def session(folder):
+    """The record of a session."""
+    return json.loads((folder / "session.json").read_text())
+
+
+def test_a_vision_transformer_is_fine_tuned(tmp_path):
+    script = EXAMPLES / "vision-transformer/finetune.py"
+    sizes = ["--samples", "32", "--batch-size", "8", "--epochs", "1"]
+    printed = run(sys.executable, script, "--device", "sim:jetson-orin-nano", "--cap", "8W", *sizes, cwd=tmp_path)
+    assert "epoch 1: loss" in printed
+    assert session(tmp_path)["samples"] == 32
+
+
+def test_a_language_model_gets_its_adapters(tmp_path):
+    script = EXAMPLES / "language-model/finetune_lora.py"
+    sizes = ["--steps", "3", "--layers", "2"]
+    printed = run(sys.executable, script, "--device", "sim:jetson-orin-nano", "--cap", "9W", *sizes, cwd=tmp_path)
+    assert "tokens/s" in printed
+    assert session(tmp_path)["samples"] == 3 * 8
+    assert (tmp_path / "adapters/adapter_model.safetensors").exists()
+
+
+def test_a_detector_learns_to_find_objects(tmp_path):
+    script = EXAMPLES / "object-detection/detect.py"
+    sizes = ["--samples", "500", "--epochs", "8"]
+    printed = run(sys.executable, script, "--device", "sim:jetson-nano", "--cap", "4.2W", *sizes, cwd=tmp_path)
+    found = [int(line.split()[2].rstrip("%")) for line in printed.splitlines() if line.startswith("epoch ")]
+    assert len(found) == 8
+    assert max(found) > 10
+    assert session(tmp_path)["samples"] == 8 * 500
+
+
+def test_a_notebook_runs_and_is_stored_without_outputs(tmp_path):
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(EXAMPLES / "notebook/capped.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.outputs for cell in code] == [[]] * len(code)
+    assert {cell.execution_count for cell in code} == {None}
+    for cell in code:
+        cell.source = cell.source.replace("EPOCHS = 30", "EPOCHS = 2")
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    printed = "".join(output.get("text", "") for cell in code for output in cell.outputs)
+    assert "sim:jetson-nano under a cap of 4 W" in printed
+    assert "W at most (simulated)" in printed
+    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs)
+
+
+def test_a_board_trains_on_solar_power(tmp_path):
+    shutil.copy(EXAMPLES / "solar-board/solar.sh", tmp_path)
+    run("sh", "solar.sh", cwd=tmp_path)
+    record = json.loads((tmp_path / "solar/training.json").read_text())
+    assert record["reached"]
+    assert record["battery"]["under_reserve_s"] == 0
+    assert "training has ended" in run("sh", "solar.sh", cwd=tmp_path)
