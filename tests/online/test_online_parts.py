@@ -177,7 +177,8 @@ def test_it_explains_itself():
     assert "Measuring batch size 32" in text
     assert "save" not in text  # which is not known before a point is measured
     text = session.explain()
-    assert "Training ended before the search did, with" in text
+    assert "The training run ended before the search (" in text
+    assert "usually 30 to 60 s are needed)" in text
     assert "Measuring" not in text
 
 

@@ -6,7 +6,7 @@ import importlib
 from typing import Any, Literal
 
 from wattune.algorithms.base import Batch, EvaluationPoint, LossTally, Step, Trainable, TrainingAlgorithm, learn
-from wattune.algorithms.checkpoint import load_checkpoint, save_checkpoint, state_bytes
+from wattune.algorithms.checkpoint import check_state, load_checkpoint, save_checkpoint, state_bytes
 from wattune.algorithms.placement import memory_errors, place, release
 from wattune.algorithms.spec import format_spec, name_of, parse_options
 from wattune.errors import UnknownName
@@ -20,6 +20,7 @@ __all__ = [
     "Trainable",
     "TrainingAlgorithm",
     "canonical",
+    "check_state",
     "learn",
     "load_checkpoint",
     "memory_errors",

@@ -29,6 +29,11 @@ def save_checkpoint(path: str | Path, state: dict[str, Any], *, extra: dict[str,
     return write_bytes(path, save(contents, metadata={"wattune": "checkpoint", "version": VERSION, "tree": tree}))
 
 
+def check_state(state: dict[str, Any]) -> None:
+    """Check that ``save_checkpoint`` could write this. Raises: TypeError."""
+    json.dumps(_encode(state, {}))
+
+
 def load_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read the ``state`` and ``extra`` of ``save_checkpoint``; tensors on the CPU.
 

@@ -257,5 +257,5 @@ def _warn(run: SessionRun, keep_recipe: bool) -> None:
         )
         warnings.warn(text, stacklevel=4)
         run.note(text)
-    if device.executes_steps and device.trains_on == "gpu" and not run.on_cuda:
+    if device.knobs and device.executes_steps and device.trains_on == "gpu" and not run.on_cuda:
         run.note(f"the model is on {next(model.parameters()).device}, but the clock that is set is the GPU's")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.online.ranks.meeting import Ranks
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
-from wattune.online.session_checkpoint import SessionCheckpoint, save_session
+from wattune.online.session_checkpoint import SessionCheckpoint, check_savable, save_session
 from wattune.online.session_record import explanation, session_record
 from wattune.online.session_run import SessionRun
 from wattune.online.update_feed import UpdateFeed
@@ -51,6 +52,27 @@ class SessionOptions:
     closes: bool = False
     listeners: tuple[OnUpdate, ...] = ()
     loader: Any = field(default=None, repr=False)
+
+
+class Progress(NamedTuple):
+    """Samples of a pass that were trained on, and of the whole pass: None if the loader does not tell."""
+
+    samples: int
+    total: int | None
+
+
+class Batches(Iterator[Batch]):
+    """The batches of a pass; its length is the number of batches left if their size stays as it is."""
+
+    def __init__(self, batches: Iterator[Batch], left: Callable[[], int]):
+        self._batches = batches
+        self._left = left
+
+    def __next__(self) -> Batch:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        return self._left()
 
 
 class Session:
@@ -86,8 +108,6 @@ class Session:
         self.batch_source = batch_source
         self.ranks = ranks
         """The other processes of the job, if there are any."""
-        self.passes = 0
-        """Number of complete passes over the data set."""
         self.record: SessionRecord | None = None
         """The record, once the session is over."""
         self.ended: SessionEnding = "finished"
@@ -102,7 +122,8 @@ class Session:
             self.loop = UserLoop(run, Prefetcher(batch_source, run), self._stepper, recipe, sample_model, sync)
             self.loop.remembers = options.checkpoint is not None
         self._feed = UpdateFeed(self, options.listeners)
-        self._is_open = self._in_pass = False
+        self._passes = 0
+        self._is_open = self._in_pass = self._is_broken = False
         self._agreed: BatchShape | None = None
         self._resumed = resumed
 
@@ -114,6 +135,8 @@ class Session:
         if (path := self.options.checkpoint) is not None:
             self.run.on_pause = lambda: save_session(self, path)
         try:
+            if path is not None:
+                check_savable(self)
             if self._resumed is not None:
                 self._resumed.load(self)
             self.run.__enter__()
@@ -135,6 +158,8 @@ class Session:
             self.reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         try:
             self.run.__exit__(kind, error, trace)  # the board first: the rest may fail
+        except WattuneError as late:
+            _warn_at_end(late)
         finally:
             lost = None if self.ranks is None else self.ranks.leave(error)
             self.recipe.close()
@@ -143,9 +168,6 @@ class Session:
                 self.loop.shield.__exit__()
             try:
                 self._leave()
-            except WattuneError:
-                if error is None:
-                    raise  # otherwise the first error is the one to show
             finally:
                 self._close_device()
         if lost is not None:
@@ -158,16 +180,24 @@ class Session:
             self.run.device.close()
 
     def _leave(self) -> None:
-        if self.options.checkpoint is not None:
-            save_session(self, self.options.checkpoint)
+        if (path := self.options.checkpoint) is not None:
+            try:
+                save_session(self, path)
+            except WattuneError as error:  # training is over, and what follows the session is to run
+                _warn_at_end(error)
         if self.ranks is None or self.ranks.is_leader:
             self._feed.end()
         self.record = self._new_record()
         if self.record is not None and self.options.record is not None:
             try:
                 self.record.save(self.options.record)
-            except OutputError as error:  # training is over, and what follows the session is to run
-                warnings.warn(f"the session's record is not saved, but in `session.record`: {error}", stacklevel=3)
+            except OutputError as error:
+                _warn_at_end(error, "the session's record is not saved, but in `session.record`")
+        if self.record is not None and self.record.cap_w is not None:
+            above, readings = self.record.readings_above_cap or 0, self.record.readings or 0
+            if 2 * above > readings:
+                said = f"{above} of {readings} readings exceeded the cap of {self.record.cap_w:.4g} W"
+                warnings.warn(f"{said}; raise it, or train smaller batches", stacklevel=4)
 
     def _new_record(self) -> SessionRecord | None:
         with suppress(SensorError):  # a session without any reading has no record
@@ -181,12 +211,30 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------------- the loop
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Batches:
         """One pass over the data set in micro-batches, with each sample once; its last step may be smaller.
 
-        Raises: SafetyStop; InputError for batches that cannot be trained on as the loop would; DeviceError.
+        Raises, with the first batch: InputError for batches that cannot be trained on as the loop would; SafetyStop,
+        DeviceError.
         """
+        return Batches(self._pass(), self._batches_left)
+
+    def _batches_left(self) -> int:
+        progress = self.progress
+        if progress.total is None:
+            raise TypeError("the loader's number of samples is not known")
+        micro = min(self.run.micro_of(self.run.row), self.run.row.batch) if self._is_open else self.recipe.batch_size
+        return -(-(progress.total - progress.samples) // micro)
+
+    @property
+    def progress(self) -> Progress:
+        """Samples of the present pass that this rank has trained on, and those of a whole pass: for a progress bar."""
+        done = 0 if self.loop is None or self._is_broken else self.loop.position
+        return Progress(done, None if self.batch_source is None else self.batch_source.samples_per_pass)
+
+    def _pass(self) -> Iterator[Batch]:
         self._check_open()
+        self._end_broken_pass()
         if self.batch_source is None or self.loop is None:
             raise InputError("the session has no loader", hint="use begin_step and end_step")
         if self._in_pass:
@@ -202,12 +250,39 @@ class Session:
                 self.loop.remember()
                 self.batch_source.start()
             yield from self.loop.batches()
-            self.passes, self.loop.position = self.passes + 1, 0
-            if self.options.checkpoint is not None:
-                self.loop.remember()
-                save_session(self, self.options.checkpoint)
+            self._end_pass()
+        except GeneratorExit:  # the loop broke out of the pass, or ended by an error
+            self._is_broken = True
+            raise
         finally:
             self._in_pass = False
+
+    @property
+    def passes(self) -> int:
+        """Number of passes over the data set, each complete or ended by a ``break`` of the loop."""
+        if self._is_open and sys.exc_info()[0] is None:  # an error may have ended it, after which it is resumed
+            self._end_broken_pass()
+        return self._passes
+
+    @passes.setter
+    def passes(self, value: int) -> None:
+        self._passes = value
+
+    def _end_broken_pass(self) -> None:
+        if self._is_broken:
+            self._is_broken = False
+            self.recipe.stepped(0 if self.loop is None else self.loop.position, is_end=True)
+            self._end_pass()
+
+    def _end_pass(self) -> None:
+        assert self.loop is not None
+        self._passes, self.loop.position = self._passes + 1, 0
+        if self.options.checkpoint is not None:
+            self.loop.remember()
+            try:
+                save_session(self, self.options.checkpoint)
+            except OutputError as error:
+                warnings.warn(f"the checkpoint is not saved, and training continues without: {error}", stacklevel=2)
 
     def backward(self, loss: Tensor) -> None:
         """Backpropagate the mean loss of the present batch; after the last one of a step, the optimizer steps.
@@ -317,6 +392,11 @@ class Session:
     def _check_open(self) -> None:
         if not self._is_open:
             raise InputError("the session is not open", hint="with wattune.capped(...) as session:")
+
+
+def _warn_at_end(error: WattuneError, what: str = "the session has ended, but") -> None:
+    """Warn of an error after training: raised, it would keep the user's program from what it does with the model."""
+    warnings.warn(f"{what}: {error}" if what[-3:] != "but" else f"{what} {error}", stacklevel=4)
 
 
 def _explain_shortage(error: BaseException, samples: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from wattune.algorithms import load_checkpoint, save_checkpoint
+from wattune.algorithms import check_state, load_checkpoint, save_checkpoint
 from wattune.errors import InputError, RecordError
 from wattune.online.session_run import SessionRun, run_state
 from wattune.point import BatchShape
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def save_session(session: Session, path: Path) -> None:
     """Write a checkpoint of the last complete step, replacing the file atomically.
 
-    Raises: OutputError; InputError for an optimizer or a scheduler whose state cannot be written.
+    Raises: OutputError.
     """
     batch_source, run = session.batch_source, session.run
     own = {
@@ -45,8 +45,13 @@ def save_session(session: Session, path: Path) -> None:
         "knowledge": session.sample_model.state_dict(),
         "run": run.state_dict(),
     }
+    save_checkpoint(path, state, extra=extra)
+
+
+def check_savable(session: Session) -> None:
+    """Check, before anything is trained, that a checkpoint can be written. Raises: InputError."""
     try:
-        save_checkpoint(path, state, extra=extra)
+        check_state({"optimizer": session.optimizer.state_dict(), "recipe": session.recipe.state_dict()})
     except TypeError as error:
         raise InputError(
             "the state of the optimizer or a scheduler cannot be saved",

@@ -26,6 +26,9 @@ SOURCES = {
     "the user's batch size": "not needed, since the batch size is fixed",
 }
 
+SEARCH_TAKES = "30 to 60 s"
+"""Training time that a search usually takes, see docs/own-loop.md."""
+
 OVER_IN_WORDS: dict[Over, str] = {
     "device": "each device",
     "node": "the devices of each computer",
@@ -124,8 +127,8 @@ def explanation(session: Session) -> str:
     wanted, points = explorer.wanted, len(explorer.cells)
     if explorer.probing and session.is_over:
         lines.append(
-            f"Training ended before the search did, with {points} points measured in "
-            f"{run.capped.meter.elapsed_s:.3g} s: a longer run settles on a point."
+            f"The training run ended before the search ({run.capped.meter.elapsed_s:.3g} s; usually {SEARCH_TAKES} are "
+            f"needed); {points} points were measured."
         )
     elif explorer.probing:
         lines.append(f"Measuring {wanted} by training there; {points} points are measured.")

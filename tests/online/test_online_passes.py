@@ -1,0 +1,151 @@
+"""Passes as a loop counts and shows them: broken off, with a progress bar, and at the end of a session."""
+
+import io
+import warnings
+
+import pytest
+import torch
+from tests.support.sessions import Numbered, OwnTimeDevice, board, distance, loss_of, perceptron, plain
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from wattune.online import capped
+
+
+def session_of(model, **options):
+    options = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "keep_recipe": True, **options}
+    loader = DataLoader(Numbered(), batch_size=32)
+    return capped(**{"device": board(), "cap_w": 4.5, "model": model, "loader": loader, **options})
+
+
+def test_a_pass_that_the_loop_breaks_off_counts_as_one():
+    model = perceptron()
+    with session_of(model) as session:
+        while session.passes < 3:
+            for number, batch in enumerate(session.batches()):
+                session.backward(loss_of(model, batch))
+                if number == 4:
+                    break
+    assert (session.passes, session.record.passes, session.samples) == (3, 3, 3 * 5 * 32)
+
+
+def test_a_scheduler_by_epochs_steps_after_a_pass_that_was_broken_off():
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    with session_of(model, optimizer=optimizer, scheduler=scheduler, scheduler_interval="epoch") as session:
+        for _ in range(3):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                break
+        assert session.passes == 3
+    assert scheduler.get_last_lr() == [0.1 / 8]
+
+
+def test_a_pass_that_an_interrupt_ends_is_resumed_and_not_counted(tmp_path):
+    model = perceptron()
+    with pytest.raises(KeyboardInterrupt):
+        with session_of(model, checkpoint=tmp_path / "c") as session:
+            for number, batch in enumerate(session.batches()):
+                session.backward(loss_of(model, batch))
+                if number == 4:
+                    raise KeyboardInterrupt
+    assert session.passes == 0
+    with session_of(model, checkpoint=tmp_path / "c", resume=True) as session:
+        while session.passes < 1:
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+    assert session.samples == 640
+
+
+def test_a_pass_broken_off_before_the_end_is_not_resumed(tmp_path):
+    model = perceptron()
+    with session_of(model, checkpoint=tmp_path / "c") as session:
+        for batch in session.batches():
+            session.backward(loss_of(model, batch))
+            break
+        assert session.passes == 1
+    with session_of(model, checkpoint=tmp_path / "c", resume=True) as session:
+        assert session.passes == 1
+        assert sum(1 for _ in trained(session, model)) == 20
+
+
+def trained(session, model):
+    for batch in session.batches():
+        yield batch
+        session.backward(loss_of(model, batch))
+
+
+def test_a_progress_bar_has_a_total():
+    model, out = perceptron(), io.StringIO()
+    with session_of(model) as session:
+        assert len(session.batches()) == 20
+        assert session.progress == (0, 640)
+        for batch in tqdm(session.batches(), file=out, mininterval=0):
+            session.backward(loss_of(model, batch))
+            assert session.progress.samples % 32 == 0
+    assert "20/20" in out.getvalue()
+
+
+def test_the_length_counts_from_where_the_pass_is():
+    model = perceptron()
+    with session_of(model, micro_batch_size=8) as session:
+        batches = session.batches()
+        for _ in range(8):
+            session.backward(loss_of(model, next(batches)))
+        assert (session.progress, len(batches)) == ((64, 640), 72)
+
+
+def test_a_checkpoint_that_cannot_be_saved_at_the_end_is_a_warning(tmp_path):
+    model, plain_model = perceptron(), perceptron()
+    folder = tmp_path / "checkpoints"
+
+    def train():
+        with session_of(model, checkpoint=folder / "c") as session:
+            folder.rmdir()
+            folder.touch()  # no file fits there any more, as on a full disk
+            list(trained(session, model))
+        return session
+
+    with pytest.warns(UserWarning, match=r"cannot write .*checkpoints") as caught:
+        assert train().ended == "finished"
+    assert len(caught) == 2  # after the pass, and at the end
+    plain(plain_model, torch.optim.SGD(plain_model.parameters(), lr=0.1), DataLoader(Numbered(), batch_size=32), 1)
+    assert distance(model, plain_model) < 1e-6
+
+
+class Hungry(OwnTimeDevice):
+    def power_w(self) -> float:
+        return 9.0
+
+
+def test_readings_above_the_cap_are_warned_of_at_the_end():
+    model = perceptron()
+    with pytest.warns(UserWarning, match=r"\d+ of \d+ readings exceeded the cap of 6 W"):
+        with session_of(model, device=Hungry(), cap_w=6) as session:
+            list(trained(session, model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with session_of(model, device=OwnTimeDevice(), cap_w=6) as session:
+            list(trained(session, model))
+
+
+class Gpu(OwnTimeDevice):
+    trains_on = "gpu"
+
+
+class Metered(Gpu):
+    """A meter alone: there is no clock to set."""
+
+    knobs = ()
+
+    def current(self):
+        return None
+
+
+@pytest.mark.parametrize(("device", "is_said"), [(Gpu, True), (Metered, False)])
+def test_the_clock_of_a_gpu_is_spoken_of_if_it_is_set(device, is_said):
+    with session_of(perceptron(), device=device(), cap_w=6) as session:
+        pass
+    assert ("clock that is set is the GPU's" in session.explain()) is is_said
