@@ -6,6 +6,7 @@ from tests.support import tiny_models
 from transformers import LlamaConfig, LlamaForSequenceClassification, Trainer
 
 from wattune.integrations.micro_batch_passes import MicroBatchPasses
+from wattune.online.ranks.gradient_sync import GradientSync
 
 pytestmark = pytest.mark.slow
 
@@ -14,13 +15,13 @@ def trained(folder, size, data, *, made=None, **options):
     """A Trainer after its training in micro-batches of ``size`` rows, None: as it was set up."""
     found = tiny_models.trainer(folder, made or tiny_models.model(), data, **options)
     if size is not None:
-        passes = MicroBatchPasses(found)
+        passes = MicroBatchPasses(found, GradientSync(found.model, 1))
         fetch = found.get_batch_samples
 
         def fetched(*arguments):
             batches, items = fetch(*arguments)
             if passes.rule is None:
-                found.rule = passes.find_rule(found.model, batches, items)
+                found.rule = passes.rule = next(iter(passes.fitting_rules(found.model, batches, items)), None)
                 passes.size = size
             passes.begin(len(batches))
             return batches, items

@@ -4,16 +4,18 @@ import csv
 import os
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tests.support import tiny_models
 from tests.support.live_board import live, wait_for
-from tests.support.ranks import job
 from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback
+from transformers.training_args import ParallelMode
 
 from wattune import Goal, InputError, SafetyStop, open_device
+from wattune.integrations.trainer_setup import check_trainer
 from wattune.integrations.transformers import STATE_NAME, attach
 
 NANO, CAP_W = "sim:jetson-nano", 4.6
@@ -436,13 +438,20 @@ def test_ctrl_c_on_a_live_board_brings_it_back(tmp_path):
     assert (tmp_path / "out" / f"checkpoint-{made.state.global_step}" / STATE_NAME).exists()
 
 
-def attach_in_a_job(rank, folder):
-    attach(tiny_models.trainer(folder, tiny_models.model(), tiny_models.texts(64)), device=NANO, cap_w=CAP_W)
-
-
-def test_several_processes_are_refused_with_one_line_of_rank_0(tmp_path):
-    ends = job(attach_in_a_job, 2, tmp_path)
-    assert [end.code for end in ends] == [2, 2]
-    lines = [[line for line in end.stderr.splitlines() if line.startswith("error:")] for end in ends]
-    assert [len(own) for own in lines] == [1, 0]
-    assert lines[0][0].startswith("error: a Trainer that spans several processes or GPUs: distributed; allowed: one")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"is_fsdp_enabled": True}, "FSDP; allowed: one device, or one process for each"),
+        ({"is_distributed_loading_by_transformers": True}, "tensor parallelism"),
+        ({"args": SimpleNamespace(parallel_mode=ParallelMode.NOT_DISTRIBUTED)}, "nn.DataParallel"),
+    ],
+)
+def test_other_ways_to_share_the_work_are_refused(change, said):
+    made = {
+        "args": SimpleNamespace(parallel_mode=ParallelMode.DISTRIBUTED),
+        "accelerator": SimpleNamespace(parallelism_config=None),
+        "is_deepspeed_enabled": False,
+        "is_fsdp_enabled": False,
+    }
+    with pytest.raises(InputError, match=said):  # the Trainers themselves need GPUs
+        check_trainer(SimpleNamespace(**{**made, **change}))

@@ -50,43 +50,66 @@ class LongestRowFigures(NamedTuple):
     power_peak_w: float
 
 
+class TokenCount:
+    """Number of tokens without padding; those of attention masks are counted in bulk, since each count would wait for
+    the GPU. ``main``: the name of the model's main input."""
+
+    def __init__(self, main: str):
+        self._main = main
+        self._total = 0
+        self._masks: list[Tensor] = []
+
+    @property
+    def total(self) -> int:
+        """Tokens so far."""
+        if self._masks:
+            self._total += int(torch.cat([mask.flatten() for mask in self._masks]).count_nonzero())
+            self._masks.clear()
+        return self._total
+
+    @total.setter
+    def total(self, count: int) -> None:
+        self._masks.clear()
+        self._total = count
+
+    def add(self, batches: Sequence[Inputs]) -> None:
+        """Add the tokens of these batches."""
+        for batch in batches:
+            mask = masked(batch)
+            if mask is None:
+                self._total += tokens(batch, self._main)
+            else:
+                self._masks.append(mask)
+        if len(self._masks) >= MAX_MASKS:
+            self._total = self.total
+
+    def add_now(self, batches: Sequence[Inputs]) -> int:
+        """Add the tokens of these batches, and return their number."""
+        count = sum(tokens(batch, self._main) for batch in batches)
+        self._total += count
+        return count
+
+
 class TokenTimes:
     """Tokens and times of the steps of a run, from which the time of a step of another length is estimated.
 
-    ``own`` is the user's micro-batch size, ``main`` the name of the model's main input.
+    ``own`` is the user's micro-batch size.
     """
 
-    def __init__(self, device: Device, own: int, main: str):
-        self._total = 0
-        self._masks: list[Tensor] = []
-        self._main = main
+    def __init__(self, device: Device, own: int, count: TokenCount):
+        self._count = count
         self._device = device
         self._own = own
         self._steps: deque[RowStep] = deque(maxlen=MAX_STEPS)
         self._usual: tuple[RowStep, ...] = ()
 
-    @property
-    def total(self) -> int:
-        """Tokens so far, without padding."""
-        self._count()
-        return self._total
-
     def add(self, begun_s: float, batches: Sequence[Inputs], shapes: list[tuple[int, int]]) -> None:
         """Add a step with these batches that is about to end; ``shapes``: rows and width of each."""
         count = 0
-        if self._usual:
-            # The tokens of a single step are no longer needed, and counting them would wait for the GPU.
-            for batch in batches:
-                mask = masked(batch)
-                if mask is None:
-                    self._total += tokens(batch, self._main)
-                else:
-                    self._masks.append(mask)
-            if len(self._masks) >= MAX_MASKS:
-                self._count()
+        if self._usual:  # the tokens of a single step are no longer needed
+            self._count.add(batches)
         else:
-            count = sum(tokens(batch, self._main) for batch in batches)
-            self._total += count
+            count = self._count.add_now(batches)
         self._steps.append(RowStep(begun_s, math.nan, count, shapes))
 
     def end_step(self) -> None:
@@ -114,11 +137,6 @@ class TokenTimes:
         expected_s = step_s + slope * (usual - mean_count)
         return expected_s, median(step.tokens for step in self._usual) / expected_s
 
-    def _count(self) -> None:
-        if self._masks:
-            self._total += int(torch.cat([mask.flatten() for mask in self._masks]).count_nonzero())
-            self._masks.clear()
-
     def computed(self, shapes: Sequence[tuple[int, int]], size: int) -> int:
         """Tokens that a step computes in micro-batches of ``size`` rows: batches that are joined share one width."""
         per_group = max(1, size // self._own)
@@ -127,19 +145,15 @@ class TokenTimes:
 
     def state_dict(self) -> dict[str, Any]:
         """The state to resume from, as JSON values."""
-        return {"total": self.total, "usual": [list(astuple(step)) for step in self._usual]}
+        return {"total": self._count.total, "usual": [list(astuple(step)) for step in self._usual]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``."""
-        self.resume(state["total"])
+        self._count.total = state["total"]
         self._usual = tuple(
             RowStep(begun_s, ended_s, tokens, [(rows, width) for rows, width in shapes])
             for begun_s, ended_s, tokens, shapes in state["usual"]
         )
-
-    def resume(self, total: int) -> None:
-        """Resume after ``total`` tokens, without other measurements."""
-        self._total = total
 
 
 class TokenSearch(Search):
@@ -221,7 +235,7 @@ class Bursts:
             since_s = device.now_s()
             while run.capped.limiter.crossed_w is None and device.now_s() - since_s < seconds:
                 self._pass(size, batch)
-                run.capped.check()
+                run.check()
         if watts := readings.first():
             self.peaks[explorer.current] = mean(watts), max(watts)
         readings.clear()

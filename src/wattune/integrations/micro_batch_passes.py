@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from wattune.integrations.row_groups import Inputs, cut, joined, rows
+from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.online.rng_state import undisturbed
 
 Rule = Literal["sum", "rows", "labels"]
@@ -28,13 +29,14 @@ class MicroBatchPasses:
     """The forward and backward passes of a Trainer.
 
     ``size``: rows of a micro-batch, ``batch``: rows of the user's, ``main``: the name of the model's main input.
+    ``sync``: the gradients of a step are averaged over the ranks with its last pass.
     """
 
-    def __init__(self, trainer: Any):
+    def __init__(self, trainer: Any, sync: GradientSync):
         self.batch: int = trainer.args.train_batch_size
         self.size = self.batch
         self.rule: Rule | None = None
-        self._trainer = trainer
+        self._trainer, self._sync = trainer, sync
         self._training_step = trainer.training_step
         self._backward = trainer.accelerator.backward
         self.main: str = getattr(trainer.model, "main_input_name", "input_ids")
@@ -56,9 +58,12 @@ class MicroBatchPasses:
         if self._batches_left > 0 and len(self._pending) < self.size // self.batch:
             return torch.zeros((), device=self._trainer.args.device)
         batches, self._pending = self._pending, []
-        if len(batches) == 1 and self.size >= self.batch:
-            return self.run(model, inputs, *others)
-        losses = [self.run(model, part, *others, share=share) for part, share in self._parts(batches)]
+        whole = len(batches) == 1 and self.size >= self.batch
+        parts = [(inputs, 1.0)] if whole else list(self._parts(batches))
+        losses = []
+        for number, (part, share) in enumerate(parts, 1):
+            with self._sync.micro_batch(last=self._batches_left <= 0 and number == len(parts)):
+                losses.append(self.run(model, part, *others, share=share))
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def backward(self, loss: Tensor, **options: Any) -> None:
@@ -115,19 +120,18 @@ class MicroBatchPasses:
 
     # ------------------------------------------------------------------------------------------- finding the loss rule
 
-    def find_rule(self, model: nn.Module, batches: Sequence[Inputs], *others: Any) -> Rule | None:
-        """Find the rule by which the losses of parts combine to that of the whole batch; None if no rule fits.
+    def fitting_rules(self, model: nn.Module, batches: Sequence[Inputs], *others: Any) -> tuple[Rule, ...]:
+        """Rules by which the losses of parts combine to that of the whole batch.
 
         It takes three or four forward passes, in evaluation mode, of the first batch as a whole and in two parts.
         """
-        self.rule = None
         parts = cut(batches[0], max(1, -(-(rows(batches[0]) or 1) // 2)))
         whole: Inputs | None = batches[0]
         if len(parts) == 1:
             parts = list(batches[:2])
             whole = joined(parts, self.main, self._pad) if len(parts) == 2 else None
         if whole is None:
-            return None
+            return ()
         training, tolerance = model.training, LOW_TOLERANCE if self._is_low(model) else TOLERANCE
         try:
             model.eval()
@@ -135,13 +139,13 @@ class MicroBatchPasses:
                 loss, *losses = (self._loss(model, inputs, *others) for inputs in (whole, *parts))
         finally:
             model.train(training)
-        for rule in self._rules(whole):
+
+        def fits(rule: Rule) -> bool:
             shares = self._shares(parts, rule)
             total = sum(share * part for share, part in zip(shares, losses, strict=True) if share)
-            if abs(total - loss) <= tolerance * abs(loss):
-                self.rule = rule
-                break
-        return self.rule
+            return abs(total - loss) <= tolerance * abs(loss)
+
+        return tuple(rule for rule in self._rules(whole) if fits(rule))
 
     def _rules(self, batch: Inputs) -> tuple[Rule, ...]:
         labels = batch.get("labels")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from wattune.online.rng_state import undisturbed
 
@@ -130,6 +131,9 @@ def _like(original: Inputs, values: dict[str, Any]) -> Inputs:
     return batch
 
 
+WHOLE = "in the data set"
+"""The longest row of all is known, since every row was scanned."""
+
 SCAN_S = 2.0
 """Most time spent on scanning a data set for its longest row before training begins."""
 
@@ -137,7 +141,7 @@ SCAN_S = 2.0
 class LongestRow:
     """The longest row seen, and the extent of the search for it.
 
-    ``how`` is "in the data set" if every row was scanned, else "seen so far". ``main`` is the name of the model's main
+    ``how`` is ``WHOLE`` if every row was scanned, else "seen so far". ``main`` is the name of the model's main
     input, ``collate`` the training loader's collator.
     """
 
@@ -155,7 +159,8 @@ class LongestRow:
 
         ``column`` is the name of an optional column of lengths. The state of random number generators is preserved.
         """
-        if self._collate is None or not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+        has_rows = isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")
+        if self._collate is None or not has_rows or isinstance(dataset, IterableDataset):
             return
         if column in (getattr(dataset, "column_names", None) or ()):
             lengths = [int(n) for n in dataset[column]]
@@ -167,7 +172,7 @@ class LongestRow:
         self._item = dataset[at]
         with undisturbed():
             self._take(self._collate([self._item]))
-        self.how = "in the data set" if len(lengths) == len(dataset) else "seen so far"
+        self.how = WHOLE if len(lengths) == len(dataset) else "seen so far"
         self.varies = min(lengths) < max(lengths)
 
     def see(self, batch: Inputs, width: int) -> bool:

@@ -1,8 +1,7 @@
-"""One run of a Trainer on a board: the composition of its steps, their time and their energy."""
+"""One run of a Trainer on a board: its search, and the time and energy of its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,12 +9,13 @@ from typing_extensions import Self
 
 from wattune.cap import SensorLimit
 from wattune.devices import Device
-from wattune.errors import DeviceError
+from wattune.errors import DeviceError, RecordError
 from wattune.integrations.longest_rows import Bursts, LongestRowCheck, LongestRowFigures, TokenSearch, TokenTimes
-from wattune.integrations.micro_batch_passes import MicroBatchPasses
-from wattune.integrations.row_groups import Inputs, LongestRow, rows, width
-from wattune.online.micro_batching import shapes
-from wattune.online.optimizer_step import Overflows
+from wattune.integrations.row_groups import WHOLE, Inputs, LongestRow, width
+from wattune.integrations.trainer_steps import TrainerSteps
+from wattune.online.ranks.gradient_sync import GradientSync
+from wattune.online.ranks.leading import Leading
+from wattune.online.ranks.meeting import Ranks
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
 from wattune.online.session import Session, SessionOptions
@@ -25,10 +25,10 @@ from wattune.records import ProfileTable, SessionRecord
 from wattune.search.search import Search
 
 
-class TrainerRun:
-    """Context of one run of a Trainer, within which the board is metered and kept under the cap.
+class TrainerRun(TrainerSteps):
+    """A Trainer's run on the rank that chooses: the board is metered and kept under the cap.
 
-    The recipe is the user's: ``start`` has the rows of the optimizer step and of the micro-batch.
+    ``leading``: this rank chooses for others as well, which are ``ranks``, and ``device`` is that of all.
     """
 
     def __init__(
@@ -38,113 +38,71 @@ class TrainerRun:
         loader: Any,
         options: SessionOptions,
         limit: SensorLimit,
+        *,
+        sync: GradientSync | None = None,
+        ranks: Ranks | None = None,
+        leading: Leading | None = None,
     ):
+        sync = GradientSync(trainer.model, 1) if sync is None else sync
+        super().__init__(trainer, sync, ranks=1 if ranks is None else ranks.size)
         args, state = trainer.args, trainer.state
         self.device = device
-        self.passes = MicroBatchPasses(trainer)
-        self.start = BatchShape(self.passes.batch * args.gradient_accumulation_steps, self.passes.batch)
         self.figures: dict[OperatingPoint, LongestRowFigures] = {}
-        self.tokens = TokenTimes(device, self.passes.batch, self.passes.main)
-        self._trainer = trainer
+        self.tokens = TokenTimes(device, self.passes.batch, self.count)
         self._limit, self._goal = limit, options.goal
         self._rows = [self.start]
         self._samples_left = float(max(1, state.max_steps - state.global_step) * self.start.batch)
         self._longest = LongestRow(self.passes.main, getattr(loader, "collate_fn", None))
         self._longest.scan(getattr(loader, "dataset", None), args.length_column_name)
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-        self.run = run = SessionRun(device, trainer.model, optimizer, self._search, self.start, limit)
+        self.run = run = SessionRun(device, trainer.model, optimizer, self._search, self.start, limit, leading=leading)
         self._bursts = Bursts(run, optimizer, self._longest, self._burst)
         run.fit_check = self._fit_check = LongestRowCheck(run, self.start, self._bursts.once)
-        self.session = Session(
-            run,
-            Recipe(optimizer, self.start.batch, [], interval="step", keep=True),
-            SampleModel(self.start.batch, [self.start.batch], keep=True, curve=None),
-            optimizer,
-            None,
-            options,
-        )
-        self._batches: Sequence[Inputs] = ()
-        self._shapes: list[tuple[int, int]] = []
-        self._call: tuple[nn.Module, tuple[Any, ...]] | None = None
-        self._is_ready = self._is_known = False
-        self._in_step = False
+        self.session = Session(run, *recipe_of(optimizer, self.start), optimizer, None, options, sync=sync, ranks=ranks)
+        self._is_known = False
         self._begun_s = 0.0
-        self._overflows = Overflows()
         self._last_log = (0.0, 0.0, 0)
         if args.fp16 and not getattr(trainer.accelerator, "native_amp", True):
             run.note("fp16 was asked for, and Transformers trains in fp32 on this processor")
 
     def __enter__(self) -> Self:
-        self.session.__enter__()
+        super().__enter__()
         self.run.on_row = lambda row: self._bursts.at_point()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        self.session.__exit__(kind, error, trace)
-
     # ---------------------------------------------------------------------------------------------------------- steps
 
-    def fetched(self, batches: Sequence[Inputs], seconds: float, *, first: bool) -> None:
-        """Take the batches of the next optimizer step and the seconds to fetch them; ``first``: of a pass."""
-        self._batches = batches
-        self.passes.begin(len(batches))
-        times = self.run.times
-        if first:
-            times.starting_s += seconds
-        else:
-            times.waiting_s += seconds
-
     def begin(self, model: nn.Module, *others: Any) -> None:
-        """Begin a step, before its first forward pass. Raises: SafetyStop, DeviceError."""
-        if self._in_step:
-            return
-        run, batches = self.run, self._batches
-        self._call = model, others
-        self._shapes = [(rows(batch) or 1, width(batch, self.passes.main)) for batch in batches]
-        longer = [self._longest.see(batch, tokens) for batch, (_, tokens) in zip(batches, self._shapes, strict=True)]
-        if not self._is_ready:
-            self._prepare(model, batches, *others)
-        elif any(longer):
-            run.note(f"a longer row came after {run.samples} samples, so everything is measured again")
-            self._restart()
-        self.passes.size = run.row.micro
-        samples = round(sum(count for count, _ in self._shapes) * self._samples_per_row)
-        key = tuple(shapes(batch) for batch in batches) if run.counter.counts else None
-        self.session.begin_step(samples, key=key, data=list(batches))
-        self._in_step, self._begun_s = True, self.device.now_s()
-
-    def end(self, *, stepped: bool) -> None:
-        """End a step that was taken, or skipped by gradient scaling. Raises: SafetyStop, DeviceError, InputError."""
+        """Begin a step, before its first forward pass. Raises: SafetyStop, DeviceError, RankLost."""
         if not self._in_step:
-            return
-        self._in_step = False
+            super().begin(model, *others)
+            self._begun_s = self.device.now_s()
+
+    def _end(self, *, stepped: bool) -> None:
         self.tokens.add(self._begun_s, self._batches, self._shapes)
         self.session.end_step(stepped=stepped)
         self.tokens.end_step()
-        self._overflows.count(skipped=not stepped)
 
-    def drop(self) -> None:
-        """Drop the current step, if there is one."""
-        self._in_step = False
-        self.session.drop_step()
-
-    def _prepare(self, model: nn.Module, batches: Sequence[Inputs], *others: Any) -> None:
-        """Find the micro-batch sizes to choose from, on the first step."""
-        run, passes, start = self.run, self.passes, self.start
-        count = rows(batches[0])
-        self._samples_per_row = passes.batch / count if count else float(passes.batch)
-        if start.batch > 1 and passes.rule is None:
-            if count == passes.batch:
-                with run.evaluation():
-                    passes.find_rule(model, batches, *others)
-            if passes.rule is None:
-                why = "its loss is not the sum or mean of its parts'" if count == passes.batch else "it cannot be cut"
-                run.note(f"the micro-batch size stays at {passes.batch}: {why}")
-        if passes.rule is not None:
-            self._rows = [BatchShape(start.batch, size) for size in self._sizes()]
-        self._is_ready = self._fit_check.is_ready = True
-        if not self._is_known:
+    def _look(self, shared: Inputs | None, *, is_first: bool) -> None:
+        """Note the longest row, and measure everything again when a longer one comes."""
+        longest = self._longest
+        seen = [(batch, tokens) for batch, (_, tokens) in zip(self._batches, self._shapes, strict=True)]
+        if shared is not None:
+            seen.append((shared, width(shared, self.passes.main)))
+        is_longer = sum(longest.see(batch, tokens) for batch, tokens in seen) > 0
+        if is_first:
+            if self.passes.rule is not None:
+                self._rows = [BatchShape(self.start.batch, size) for size in self._sizes()]
+            self._fit_check.is_ready = True
+            if not self._is_known:
+                self._restart()
+        elif is_longer:
+            self.run.note(f"a longer row came after {self.run.samples} samples, so everything is measured again")
             self._restart()
+
+    @property
+    def _how(self) -> str:
+        return self._longest.how
 
     def _sizes(self) -> list[int]:
         own, total = self.passes.batch, self.start.batch
@@ -208,7 +166,7 @@ class TrainerRun:
         except DeviceError:  # before the sensor's first reading, or the sensor is lost
             return {}
         time_s, energy_j, count = (0.0, 0.0, 0) if total else self._last_log
-        now = figures.time_s, figures.energy_j, self.tokens.total
+        now = figures.time_s, figures.energy_j, self.count.total
         if not total:
             self._last_log = now
         point = run.explorer.current
@@ -231,12 +189,13 @@ class TrainerRun:
             cells = tuple(self._cell(point) for point in self.run.explorer.cells)
             table = ProfileTable(**{**dict(table), "cells": cells, "notes": (*table.notes, self.row_note)})
         best = self.run.explorer.search.best()
+        tokens = self.count.total if self._ranks == 1 else self.tokens_of_all
         more = {
             "table": table,
             "point": record.point if best is None else best,
             "notes": (*record.notes, self.row_note),
-            "tokens": self.tokens.total,
-            "tokens_per_s": self.tokens.total / record.time_s if record.time_s else None,
+            "tokens": tokens,
+            "tokens_per_s": tokens / record.time_s if tokens is not None and record.time_s else None,
             "longest_s": self._bursts.time_s,
         }
         return SessionRecord(**{**dict(record), **more})
@@ -254,6 +213,7 @@ class TrainerRun:
         """The state to resume from, as JSON values."""
         return {
             "run": self.run.state_dict(),
+            "ranks": self._ranks,
             "recipe": list(self.start),
             "rule": self.passes.rule,
             "longest": [self._longest.width, self._longest.how],
@@ -265,11 +225,17 @@ class TrainerRun:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict`` when ``run`` is entered.
 
-        Measurements stay valid if the recipe is the same and no row of the data set is longer than before.
+        Measurements stay valid if the recipe is the same and no row of the data set is longer than before. Raises:
+        RecordError for the state of another device.
         """
-        run = run_state(state)
-        same_rows = [self._longest.width, "in the data set"] == state["longest"]
-        same_rows = same_rows and self._longest.how == "in the data set"
+        run, ranks = run_state(state), state.get("ranks", 1)
+        if ranks != self._ranks:
+            self.run.note(f"the checkpoint is of {ranks} processes: the search, time and energy start over")
+            return
+        if run["name"] != self.device.name:
+            raise RecordError("the checkpoint is of another device", value=run["name"], allowed=self.device.name)
+        same_rows = [self._longest.width, WHOLE] == state["longest"]
+        same_rows = same_rows and self._longest.how == WHOLE
         if same_rows and list(self.start) == state["recipe"] and state["rule"] is not None:
             self.passes.rule = state["rule"]
             self._rows = [BatchShape(self.start.batch, size) for size in self._sizes()]
@@ -286,6 +252,12 @@ class TrainerRun:
             self.tokens.load_state_dict(state["tokens"])
             self._is_known = True
         else:
-            self.tokens.resume(state["tokens"]["total"])
+            self.count.total = state["tokens"]["total"]
             run = {**run, "explorer": {"search": self._search(set()).state_dict(), "cells": [], "aborted": []}}
         self.run.load_state_dict(run)
+
+
+def recipe_of(optimizer: Any, start: BatchShape) -> tuple[Recipe, SampleModel]:
+    """The user's recipe, which stays: the Trainer steps its schedulers itself."""
+    recipe = Recipe(optimizer, start.batch, [], interval="step", keep=True)
+    return recipe, SampleModel(start.batch, [start.batch], keep=True, curve=None)

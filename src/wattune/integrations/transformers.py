@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,21 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from wattune.cap import PowerCap, SensorLimit
+from wattune.cap import OVER, Over, PowerCap
 from wattune.devices import Device, open_device
-from wattune.errors import InputError, RecordError, SafetyStop
+from wattune.errors import InputError, SafetyStop
 from wattune.files import read_json, write_json
 from wattune.goal import TIME, Goal
 from wattune.integrations.row_groups import Inputs
+from wattune.integrations.trainer_ranks import Place, evaluation_run, limit_of, trainer_run
 from wattune.integrations.trainer_run import TrainerRun
+from wattune.integrations.trainer_setup import check_trainer
+from wattune.integrations.trainer_steps import TrainerSteps
 from wattune.online.interrupts import Shield
 from wattune.online.ranks.meeting import refusing
 from wattune.online.request import session_goal
 from wattune.online.session import Session, SessionOptions
 from wattune.online.session_cap import constant_cap
-from wattune.online.session_run import run_state
 from wattune.online.step_counter import StepWorkCounter
 from wattune.point import Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
@@ -40,15 +43,13 @@ from wattune.tracking.trackers import LogTo, trackers_of
 STATE_NAME = "wattune.json"
 """File in the Trainer's checkpoint for a later ``train(resume_from_checkpoint=...)``."""
 
-FUSED_OPTIMIZERS = ("lomo", "adalomo")
-"""Optimizers that step during the backward pass, so that gradients cannot be accumulated."""
-
 
 def attach(
     trainer: Trainer,
     *,
     device: str | Device = "auto",
     cap_w: float | str | PowerCap | None,
+    over: Over = "device",
     goal: Goal | str = TIME,
     record: str | os.PathLike[str] | None = None,
     log_to: LogTo = None,
@@ -61,66 +62,53 @@ def attach(
     ``goal``, ``device``, ``record`` and ``log_to`` are as in ``wattune.capped``. Call it once, when the Trainer is
     made.
 
-    Raises: InputError for a Trainer that spans several processes or GPUs or chooses its batch size itself; DeviceError.
+    In several processes (``torchrun``, ``accelerate launch``) every rank calls it. Rank 0 chooses for all, controls
+    all devices, and alone has the record. ``over``: what the cap is for, as in ``wattune.capped``.
+
+    Raises: InputError for a Trainer that shards its model or chooses its batch size itself; DeviceError.
     """
     with refusing():
-        _check(trainer)
-    listeners = trackers_of(log_to)
-    cap, asked_goal = constant_cap(cap_w, "attach()"), session_goal(goal)
-    board = open_device(device, seed=seed) if isinstance(device, str) else device
-    if board is not device:
-        weakref.finalize(trainer, board.close)
-    check_limit(board, cap.max_temp_c)
-    limit = cap.at_sensor(board.supply, board.sensor.window_s)
-    capped = Capped(trainer, board, SessionOptions(cap, asked_goal, seed=seed, listeners=listeners), limit, path=record)
+        if any(isinstance(callback, Capped) for callback in trainer.callback_handler.callbacks):
+            raise InputError("attach() was called before for this Trainer", hint="call it once")
+        check_trainer(trainer)
+        if over not in OVER:
+            raise InputError("over", value=over, allowed=", ".join(OVER))
+        cap, asked_goal = constant_cap(cap_w, "attach()"), session_goal(goal)
+        listeners = trackers_of(log_to)
+    is_alone = trainer.args.world_size == 1
+    options = SessionOptions(cap, asked_goal, over=None if is_alone else over, seed=seed, listeners=listeners)
+    if is_alone:
+        board = open_device(device, seed=seed) if isinstance(device, str) else device
+        if board is not device:
+            weakref.finalize(trainer, board.close)
+        check_limit(board, cap.max_temp_c)
+        limit_of(options, board)
+        device = board
+    capped = Capped(trainer, device, options, path=record)
     trainer.add_callback(capped)
     return capped
-
-
-def _check(trainer: Any) -> None:
-    args = trainer.args
-    if any(isinstance(callback, Capped) for callback in trainer.callback_handler.callbacks):
-        raise InputError("attach() was called before for this Trainer", hint="call it once")
-    if args.parallel_mode.value != "not_parallel" or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        raise InputError(
-            "a Trainer that spans several processes or GPUs",
-            value=args.parallel_mode.value,
-            allowed="one device",
-            hint="wattune.capped in a loop of your own, or Lightning, train in several processes",
-        )
-    if args.auto_find_batch_size:
-        raise InputError(
-            "auto_find_batch_size",
-            value=True,
-            allowed="False",
-            hint="wattune chooses the micro-batch size and keeps the recipe",
-        )
-    name = getattr(args.optim, "value", args.optim)
-    if name in FUSED_OPTIMIZERS:
-        raise InputError("an optimizer that steps during the backward pass", value=name, hint="choose another optim=")
 
 
 class Capped(TrainerCallback):
     """The callback that ``attach`` returns: it keeps the board under the cap while the Trainer trains or evaluates.
 
-    ``record``: the record of the last run on the board, also if it was interrupted.
+    ``record``: the record of the last run on the board, also if it was interrupted; rank 0 alone has it.
     """
 
     def __init__(
         self,
         trainer: Any,
-        device: Device,
+        place: Place,
         options: SessionOptions,
-        limit: SensorLimit,
         *,
         path: str | os.PathLike[str] | None,
     ):
-        self.device = device
-        self.limit = limit
         self.record: SessionRecord | None = None
         self._trainer = trainer
-        self._options, self._path = options, path
-        self._training: TrainerRun | None = None
+        self.device = place if isinstance(place, Device) and options.over is None else None
+        """The device, if this process is alone."""
+        self._place, self._options, self._path = place, options, path
+        self._training: TrainerSteps | None = None
         self._shield = Shield()
         self._resume_from: str | None = None
         self._reached = Knobs()
@@ -158,8 +146,11 @@ class Capped(TrainerCallback):
                 stack.enter_context(self._shield)
                 try:
                     return self._originals["train"](*arguments, **options)
-                except (KeyboardInterrupt, SafetyStop):
-                    self._save_checkpoint()
+                except (KeyboardInterrupt, SafetyStop) as error:
+                    if self.device is not None or isinstance(
+                        error, SafetyStop
+                    ):  # which stops all ranks at the same step
+                        self._save_checkpoint()
                     raise
         finally:
             self._finish()
@@ -167,14 +158,17 @@ class Capped(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Take control of the board, at its lowest clock."""
         trainer = self._trainer
-        loader = others.get("train_dataloader")
-        self._options.loader = loader
-        training = TrainerRun(trainer, self.device, loader, self._options, self.limit)
+        loader, state = others.get("train_dataloader"), None
         if self._resume_from is not None and (file := Path(self._resume_from) / STATE_NAME).exists():
-            values: Any = read_json(file)
-            if (name := run_state(values)["name"]) != self.device.name:
-                raise RecordError(f"{file} is of another device", value=name, allowed=self.device.name)
-            training.load_state_dict(values)
+            state = read_json(file)
+        options = replace(self._options, loader=loader)
+        training: TrainerSteps
+        if self.device is not None:
+            training = run = TrainerRun(trainer, self.device, loader, options, limit_of(options, self.device))
+            if state is not None:
+                run.load_state_dict(state)
+        else:
+            training = trainer_run(trainer, self._place, loader, options, state)
         self._stack.enter_context(training)
         self._training = training
         for name, method in (
@@ -195,8 +189,10 @@ class Capped(TrainerCallback):
         for name in ("training_step", "get_batch_samples", "log"):
             setattr(self._trainer, name, self._originals[name])
         self._trainer.accelerator.backward = self._originals["backward"]
-        self._reached = Knobs(training.run.capped.limiter.state_dict()["reached"])
-        self.record = training.record()
+        self.record = None
+        if isinstance(training, TrainerRun):
+            self._reached = Knobs(training.run.capped.limiter.state_dict()["reached"])
+            self.record = training.record()
         if self.record is not None and self._path is not None:
             self.record.save(Path(self._path))
 
@@ -219,9 +215,10 @@ class Capped(TrainerCallback):
     def _get_batch_samples(self, *arguments: Any, **options: Any) -> Any:
         training = self._training
         assert training is not None
-        begun_s = self.device.now_s()
+        device = training.device
+        begun_s = device.now_s()
         samples = self._originals["get_batch_samples"](*arguments, **options)
-        training.fetched(samples[0], self.device.now_s() - begun_s, first=self._is_first)
+        training.fetched(samples[0], device.now_s() - begun_s, first=self._is_first)
         self._is_first = False
         return samples
 
@@ -252,8 +249,13 @@ class Capped(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Add the state of the search to the Trainer's checkpoint."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if self._training is not None and folder.is_dir():
+        if isinstance(self._training, TrainerRun) and folder.is_dir():
             write_json(folder / STATE_NAME, self._training.state_dict())
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Take in that training has ended."""
+        if self._training is not None:
+            self._training.finish()
 
     def _log(self, logs: dict[str, float], *arguments: Any, **options: Any) -> None:
         training = self._training
@@ -278,21 +280,32 @@ class Capped(TrainerCallback):
 
     def _alone(self, original: Any, *arguments: Any, **options: Any) -> Any:
         """Evaluate outside of training: at the setting that kept evaluations under the cap, else at the lowest."""
-        device, limit = self.device, self.limit
+        if (device := self.device) is None:
+            with evaluation_run(self._trainer, self._place, self._options, self._reached) as job:
+                return (
+                    original(*arguments, **options)
+                    if job is None
+                    else self._evaluated(job, original, *arguments, **options)
+                )
+        limit = limit_of(self._options, device)
         lowest = Knobs() if limit.limit_w is None else device.safest
         with CappedRun(device, limit, self._reached or lowest) as run:
             run.start()
-            counter = StepWorkCounter(self._trainer.model, None, counts=not device.executes_steps)
-            counter.begin("evaluation")
-            try:
-                metrics = original(*arguments, **options)
-                if counter.counts:
-                    with device.step(counter.end(1, 1)):
-                        pass
-            finally:
-                counter.close()
-            run.check()
-            return metrics
+            return self._evaluated(run, original, *arguments, **options)
+
+    def _evaluated(self, run: CappedRun, original: Any, *arguments: Any, **options: Any) -> Any:
+        device = run.device
+        counter = StepWorkCounter(self._trainer.model, None, counts=not device.executes_steps)
+        counter.begin("evaluation")
+        try:
+            metrics = original(*arguments, **options)
+            if counter.counts:
+                with device.step(counter.end(1, 1)):
+                    pass
+        finally:
+            counter.close()
+        run.check()
+        return metrics
 
 
 def _checkpoint(trainer: Any, resume_from_checkpoint: str | bool | None = None, *_: Any, **__: Any) -> str | None:

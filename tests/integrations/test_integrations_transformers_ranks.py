@@ -1,0 +1,268 @@
+"""The real Trainer in several processes over gloo: one decision for all ranks, and the plain Trainer's recipe."""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from tests.support import tiny_models
+from tests.support.ranks import job, values
+
+pytestmark = pytest.mark.slow
+
+NANO, CAP_W = "sim:jetson-nano", 4.6
+
+ROOT = str(Path(__file__).parents[2])
+
+
+def quiet():
+    # What the libraries say of processes without a GPU.
+    for text in (".*barrier\\(\\): using the device under current context", ".*No device id is provided via"):
+        warnings.filterwarnings("ignore", text)
+
+
+def weights(made):
+    return [value for p in made.model.parameters() for value in p.detach().flatten().tolist()]
+
+
+def apart(one, other):
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def losses(made):
+    return [entry["loss"] for entry in made.state.log_history if "loss" in entry]
+
+
+def prepared(folder, data, **options):
+    quiet()
+    return tiny_models.trainer(folder, tiny_models.model(), data, **{"logging_steps": 10, **options})
+
+
+def own_data(kind):
+    if kind == "uneven":  # the last step of a pass is smaller, and the last batch is filled up
+        return tiny_models.texts(75)
+    return Stream() if kind == "stream" else tiny_models.texts(384)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Texts that nobody can look through beforehand; a long one comes late, to rank 1."""
+
+    def __iter__(self):
+        yield from tiny_models.texts(452, 2, 4)
+        yield from tiny_models.texts(1, 50, 50)
+        yield from tiny_models.texts(507, 2, 4)
+
+
+def train(rank, folder, kind, options, cap):
+    from wattune.integrations.transformers import attach
+
+    plain = prepared(folder / "plain", own_data(kind), **options)
+    plain.train()
+    held = prepared(folder / "held", own_data(kind), **options)
+    capped = attach(held, device=NANO, **cap)
+    held.train()
+    record = capped.record
+    summary = None
+    if record is not None:
+        sizes = {change.point.micro_batch_size for change in record.changes}
+        figures = record.samples, record.tokens, record.readings_above_cap, record.ranks, record.over, record.device
+        summary = (*figures, sizes, list(record.notes))
+    return apart(weights(plain), weights(held)), losses(plain), losses(held), weights(held), summary
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "cap"),
+    [
+        ("even", {"max_steps": 60, "learning_rate": 3e-4}, {"cap_w": CAP_W}),
+        ("uneven", {"num_train_epochs": 3, "max_grad_norm": 0.1}, {"cap_w": 2 * CAP_W, "over": "node"}),
+        ("even", {"max_steps": 30, "average_tokens_across_devices": False}, {"cap_w": CAP_W}),
+    ],
+)
+def test_the_steps_are_those_of_the_plain_trainer(tmp_path, kind, options, cap):
+    first, second = values(job(train, 2, tmp_path, kind, options, cap, init=False))
+    for distance, plain, held, *_ in (first, second):
+        assert distance < 1e-5
+        assert held == pytest.approx(plain, rel=1e-4)
+    assert apart(first[3], second[3]) == 0.0
+    assert second[4] is None
+    samples, tokens, above, ranks, over, device, sizes, _ = first[4]
+    assert (above, ranks, over, device) == (0, 2, cap.get("over", "device"), "2 x sim:jetson-nano")
+    if kind == "even":
+        assert samples == options["max_steps"] * 32
+        assert len(sizes) > 1  # several micro-batch sizes were tried
+    else:
+        assert samples == 3 * 80
+        assert tokens > 3 * sum(len(text["input_ids"]) for text in own_data(kind))
+
+
+def test_a_longer_row_of_any_rank_is_seen_before_it_is_trained_on(tmp_path):
+    options = {"max_steps": 20, "accelerator_config": {"dispatch_batches": False}}
+    first, second = values(job(train, 2, tmp_path, "stream", options, {"cap_w": CAP_W}, init=False))
+    assert first[0] < 1e-5
+    assert second[0] < 1e-5
+    notes = first[4][-1]
+    assert "power and memory are valid up to 50 tokens per row, the longest seen so far" in notes
+    assert any(note.startswith("a longer row came after ") for note in notes)
+
+
+def stop(rank, folder, cap_w, stops, resumes):
+    """A run whose cap is lowered too far at a step, or that resumes. Returns also what it raised."""
+    from dataclasses import replace
+
+    from transformers import TrainerCallback
+
+    from wattune.errors import SafetyStop
+    from wattune.integrations.transformers import attach
+
+    made = prepared(folder, tiny_models.texts(384), num_train_epochs=5, logging_steps=500)
+    capped = attach(made, device=NANO, cap_w=cap_w)
+    error = None
+
+    class Lower(TrainerCallback):
+        def on_step_end(self, args, state, control, **others):
+            if stops and state.global_step == 20 and rank == 0:
+                run = capped.session.run
+                assert run.explorer.cells
+                run.capped.move_cap(replace(run.limit, limit_w=3.0))
+
+    made.add_callback(Lower())
+    try:
+        made.train(resume_from_checkpoint=resumes)
+    except SafetyStop as caught:
+        error = str(caught)
+    record = capped.record
+    return error, made.state.global_step, weights(made), None if record is None else (record.ended, record.samples)
+
+
+def test_a_stop_for_safety_comes_at_the_same_step_of_all_ranks_and_the_run_resumes(tmp_path):
+    first, second = values(job(stop, 2, tmp_path, CAP_W, True, None, init=False))
+    assert first[0] == second[0]
+    assert "above the cap of 3 W" in first[0]
+    assert first[1] == second[1]
+    assert first[3] == ("stopped for safety", 32 * first[1])
+    folder = tmp_path / f"checkpoint-{first[1]}"
+    assert {"wattune.json", "rng_state_0.pth", "rng_state_1.pth"} <= {file.name for file in folder.iterdir()}
+
+    ends = values(job(stop, 2, tmp_path, CAP_W, False, True, init=False))
+    assert [end[1] for end in ends] == [60, 60]
+    assert ends[0][3] == ("finished", 32 * 60)
+    plain = values(job(stop, 2, tmp_path / "plain", None, False, None, init=False))
+    assert apart(ends[0][2], plain[0][2]) < 1e-5
+
+
+def evaluate(rank, folder):
+    from wattune.devices import open_device
+    from wattune.devices.group import device_group
+    from wattune.integrations.transformers import attach
+
+    boards = [open_device(NANO, seed=seed) for seed in range(2)] if rank == 0 else None
+    group = None if boards is None else device_group(boards, pools=[0, 1])
+    made = prepared(folder, tiny_models.texts(64), others={"eval_dataset": tiny_models.texts(32, seed=3)})
+    attach(made, device=group or "auto", cap_w=CAP_W)
+    made.train()
+    begun_s, truth = (0.0, None) if group is None else (group.now_s(), group.ground_truth(CAP_W))
+    loss = made.evaluate()["eval_loss"]
+    if group is None or truth is None:
+        return loss, None
+    return loss, (group.now_s() > begun_s, truth.figures().above_cap_s, group.current() == group.combinations()[-1])
+
+
+def test_evaluations_after_training_stay_under_the_cap(tmp_path):
+    first, second = values(job(evaluate, 2, tmp_path, init=False))
+    assert first[0] == second[0]
+    ran, above_s, is_restored = first[1]
+    assert ran
+    assert is_restored
+    assert above_s < 1  # what the boards drew before they were held
+
+
+def evaluate_first(rank, folder):
+    from wattune.integrations.transformers import attach
+
+    made = prepared(folder, tiny_models.texts(64), others={"eval_dataset": tiny_models.texts(32, seed=3)})
+    attach(made, device=NANO, cap_w=CAP_W)
+    made.evaluate()
+    made.train()
+
+
+def test_a_model_that_an_evaluation_left_without_ddp_is_refused(tmp_path):
+    ends = job(evaluate_first, 2, tmp_path, init=False)
+    assert [end.code for end in ends] == [2, 2]
+    lines = [line for end in ends for line in end.stderr.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1
+    assert "call evaluate() and predict() after train(), not before it" in lines[0]
+
+
+def refuse(rank, folder, by_rank):
+    from wattune.integrations.transformers import attach
+
+    options = {"device": NANO, "cap_w": CAP_W, **by_rank.get(rank, {})}
+    size = options.pop("per_device_train_batch_size", 4)
+    made = prepared(folder, tiny_models.texts(64), per_device_train_batch_size=size, num_train_epochs=40)
+    attach(made, **options)
+    made.train()
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "said"),
+    [
+        ({1: {"cap_w": 5.0}}, "error: rank 1 has another cap_w: "),
+        ({1: {"per_device_train_batch_size": 2}}, "error: rank 1 has another per_device_train_batch_size: 2, not 4"),
+        ({0: {"over": "rack"}, 1: {"over": "rack"}}, "error: over: rack; allowed: device, node, job"),
+        ({r: {"device": "sim:no-such-board"} for r in (0, 1)}, "error: "),
+        ({r: {"cap_w": "9W@supply"} for r in (0, 1)}, "error: "),
+        (
+            {r: {"cap_w": 2.5} for r in (0, 1)},
+            "error: the cap is below what training draws at the lowest settings: 2.5",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_of_rank_0(tmp_path, by_rank, said):
+    ends = job(refuse, 2, tmp_path, by_rank, init=False)
+    assert [end.code for end in ends] == [2, 2], [end.error for end in ends]
+    lines = [line for end in ends for line in end.stderr.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1
+    assert lines[0].startswith(said)
+    assert not any("Traceback" in end.stderr for end in ends)
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.support import tiny_models
+from wattune.integrations.transformers import attach
+
+made = tiny_models.trainer("out", tiny_models.model(), tiny_models.texts(128), num_train_epochs=2)
+capped = attach(made, device="sim:jetson-nano", cap_w=9.2, over="job", record="session.json")
+made.train()
+if made.is_world_process_zero():
+    print("samples", capped.record.samples)
+"""
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+        [
+            "accelerate.commands.launch",
+            "--cpu",
+            "--num_processes",
+            "2",
+            "--num_machines",
+            "1",
+            "--mixed_precision",
+            "no",
+        ],
+    ],
+)
+def test_launchers_start_the_processes(tmp_path, launcher):
+    (tmp_path / "train.py").write_text(SCRIPT.format(root=ROOT))
+    command = [sys.executable, "-m", *launcher, "train.py"]
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 240, "check": False}
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options)
+    assert "samples 256" in done.stdout, done.stderr
+    assert (tmp_path / "session.json").exists()
