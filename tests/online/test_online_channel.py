@@ -54,6 +54,17 @@ def test_the_leaders_messages_reach_all_in_order(three: list[Channel]) -> None:
         assert [follower.receive()["number"] for _ in range(100)] == list(range(100))
 
 
+def test_a_stop_is_received_although_the_leader_has_left_since(three: list[Channel]) -> None:
+    three[0].send({"step": 1})
+    three[0].send({"stop": "above the cap"})
+    three[0].close("above the cap")
+    follower = three[1]
+    assert lost_of(follower) is not None
+    assert follower.receive() == {"stop": "above the cap"}
+    with pytest.raises(RankLost, match="above the cap"):
+        follower.receive()
+
+
 def test_the_leader_hears_each_rank(three: list[Channel]) -> None:
     heard: list[tuple[int, float]] = []
     came = threading.Event()

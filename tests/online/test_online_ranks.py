@@ -349,6 +349,28 @@ def test_bad_input_is_one_line_of_rank_0(by_rank: dict[int, dict[str, Any]], wra
     assert {end.kind for end in ends} == {"JobRefused"}
 
 
+def starve(rank: int, cap_w: float, over: str) -> None:
+    model = wrapped(convolutional())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = own_part(pictures(512))
+    given = {"device": "sim:jetson-nano", "cap_w": cap_w, "over": over}
+    with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
+        for _ in range(1000):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+
+
+@pytest.mark.parametrize(("cap_w", "over"), [(5.0, "node"), (2.5, "device")])
+def test_a_cap_below_the_lowest_settings_is_one_line_of_rank_0(cap_w: float, over: str) -> None:
+    ends = job(starve, 2, cap_w, over)
+    assert [end.code for end in ends] == [2, 2]
+    assert {end.kind for end in ends} == {"JobRefused"}
+    said = f"error: the cap is below what training draws at the lowest settings: {cap_w:g} W; allowed: above "
+    assert ends[0].stderr.startswith(said)
+    assert ends[0].stderr.count("\n") == 1
+    assert ends[1].stderr == ""
+
+
 def test_a_job_without_a_process_group_is_one_line() -> None:
     ends = job(refuse, 2, {}, "none", init=False)
     assert [end.code for end in ends] == [2, 2]

@@ -13,12 +13,11 @@ from torch.optim import Optimizer
 
 from wattune.cap import Over
 from wattune.devices import Device, open_device
-from wattune.errors import WattuneError
 from wattune.goal import TIME, Goal
 from wattune.online.batch_shapes import rows as rows_of
-from wattune.online.ranks.following import FollowingRun, FollowingSession
-from wattune.online.ranks.leading import Leading, open_devices
-from wattune.online.ranks.meeting import Ranks, meet, own_rank, processes, refused
+from wattune.online.ranks.following import FollowingSession, follow
+from wattune.online.ranks.leading import Leading, lead
+from wattune.online.ranks.meeting import Ranks, meet, own_rank, processes
 from wattune.online.request import Request
 from wattune.online.session import Session, SessionOptions
 from wattune.online.session_cap import AnyCap, planned_settings
@@ -125,16 +124,10 @@ def capped(
     ranks, asked = meet(request, device)
     if not ranks.is_leader:
         return _following(asked, ranks, device, seed)
-    try:
-        opened, members = (
-            open_devices(ranks, over, seed) if isinstance(device, str) else (device, list(range(ranks.size)))
-        )
-        leading = Leading(ranks.channel, opened, members, asked.sync.module)
-        session = _session(asked, device, opened, seed, ranks, leading)
-    except WattuneError as error:
-        ranks.refuse(error)
-        raise refused(ranks.rank, error) from error
-    ranks.channel.send({"ready": True, "timed": leading.is_timed})
+    with ranks.preparing():
+        leading = lead(ranks, device, over, seed, asked.sync.module)
+        session = _session(asked, device, leading.device, seed, ranks, leading)
+    leading.announce()
     return session
 
 
@@ -214,12 +207,8 @@ def _session(
 
 def _following(asked: Request, ranks: Ranks, device: str | Device, seed: int) -> Session:
     """A session that follows rank 0, once that has opened the devices."""
-    run = FollowingRun(ranks.channel, asked.sync.module, asked.start, name=ranks.specs[ranks.rank] or "a device")
-    if isinstance(device, str) and ranks.serves_itself(ranks.rank):
-        run.serve(ranks.spec(ranks.rank), seed=seed + ranks.rank)
-    run.wait_until_ready()
     return FollowingSession(
-        run,
+        follow(ranks, device, asked.sync.module, asked.start, seed),
         asked.recipe,
         asked.sample_model,
         asked.optimizer,

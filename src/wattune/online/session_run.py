@@ -198,7 +198,7 @@ class SessionRun(LoopRun):
         now_s = self.device.now_s()
         if now_s >= self._check_s:
             self._check_s = now_s + CHECK_EVERY_S
-            self._check()
+            self.check()
         idle_s = 0.0 if self._idle_since_s is None else now_s - self._idle_since_s
         if self.follower is None:
             self.explorer.begin(row, idle_s)
@@ -261,15 +261,27 @@ class SessionRun(LoopRun):
         if self.follower is None or not self.follower.was_moved:
             self.explorer.end(row, seconds if counts else None, now_s)
         if self.counter.counts:  # on real time the next step begins at once, and with the same check
-            self._check()
+            self.check()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """End the run if it cannot stay below its limit; with other ranks, at the next step on all of them.
+
+        With other ranks, a cap below all that was ever measured is invalid input. Raises: SafetyStop in one process;
+        DeviceError.
+        """
         try:
             self.capped.check()
         except SafetyStop as stop:
             if self._leading is None:
                 raise
+            lowest_w = None if self.explorer.cells or self._state is not None else self.capped.limiter.lowest_w
             self._leading.stop = stop  # raised on all ranks at the same step
+            if lowest_w is not None:
+                self._leading.stop = InputError(
+                    "the cap is below what training draws at the lowest settings",
+                    value=f"{self.limit.limit_w:g} W",
+                    allowed=f"above {lowest_w:.4g} W",
+                )
 
     def drop(self) -> None:
         """Drop the step under way, if there is one: its samples do not count."""
@@ -296,7 +308,7 @@ class SessionRun(LoopRun):
 
     @contextmanager
     def _evaluated(self) -> Iterator[None]:
-        self._check()
+        self.check()
         self._is_whole = False  # the step under way, if there is one
         self.explorer.begin_evaluation()
         self.capped.limiter.begin_evaluation()
@@ -312,7 +324,7 @@ class SessionRun(LoopRun):
                 torch.cuda.synchronize()
         finally:
             self.capped.limiter.end_evaluation()
-        self._check()
+        self.check()
 
     # ------------------------------------------------------------------------------------------------- what is possible
 

@@ -108,6 +108,12 @@ class PowerLimiter:
             return f"{power_w:.4g} W at the lowest setting, above the cap of {self.limit.limit_w:.4g} W"
         return f"{temperature_c:.4g} °C at the lowest setting, above the limit of {self.limit.max_temp_c:g} °C"
 
+    @property
+    def lowest_w(self) -> float | None:
+        """The reading above the cap at the lowest setting, which ended the work; None if that is not why it ended."""
+        is_power = self._blind is None and self._work.stopped and is_above(self._exceeded[0], self.limit.limit_w)
+        return self._exceeded[0] if is_power else None
+
     # ------------------------------------------------------------------------------------------------------- settings
 
     def move(self, knobs: Knobs, *, probe: bool = False) -> None:

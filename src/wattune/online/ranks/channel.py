@@ -190,8 +190,10 @@ class Channel:
         return self.lost is None and self.has(LEADER)
 
     def receive(self) -> dict[str, Any]:
-        """The leader's next message. Raises: RankLost."""
+        """The leader's next message; once a rank is lost, only the stop that caused it. Raises: RankLost."""
         message = self._inbox.get()
+        while message is not None and self.lost is not None and "stop" not in message:
+            message = self._inbox.get()
         if message is None:
             self._inbox.put(None)  # for the next call
             raise RankLost(self.lost or f"{self.names[LEADER]} has ended its session, and this one makes more passes")

@@ -15,7 +15,7 @@ from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep
 from wattune.online.ranks.channel import Channel
 from wattune.online.ranks.compute_timer import ComputeTimer
-from wattune.online.ranks.meeting import JobRefused
+from wattune.online.ranks.meeting import JobRefused, Ranks
 from wattune.online.ranks.remote_board import ServedBoard
 from wattune.online.session import Session
 from wattune.online.step_counter import StepWorkCounter
@@ -73,14 +73,13 @@ class FollowingRun(LoopRun):
     # ---------------------------------------------------------------------------------------------------------- steps
 
     def next_step(self) -> NextStep:
-        """The step that rank 0 has chosen. Raises: SafetyStop; RankLost if rank 0 is gone."""
+        """The step that rank 0 has chosen. Raises: SafetyStop, JobRefused; RankLost if rank 0 is gone."""
         self._left -= 1
         if self._left > 0:
             return self._step
-        self.channel.check()
         message = self.channel.receive()
         if "stop" in message:
-            raise SafetyStop(message["stop"])
+            raise JobRefused(message["stop"]) if message["is_input"] else SafetyStop(message["stop"])
         batch, micro, *current, probing, measuring = message["step"]
         self._step = NextStep(BatchShape(batch, micro), BatchShape(*current), probing, measuring=measuring)
         self._left = message["for"]
@@ -134,6 +133,15 @@ class FollowingRun(LoopRun):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing: see ``SessionCheckpoint.load``."""
+
+
+def follow(ranks: Ranks, device: object, model: nn.Module, start: BatchShape, seed: int) -> FollowingRun:
+    """A run that follows rank 0, once that has prepared the session. Raises: JobRefused if it cannot; RankLost."""
+    run = FollowingRun(ranks.channel, model, start, name=ranks.specs[ranks.rank] or "a device")
+    if isinstance(device, str) and ranks.serves_itself(ranks.rank):
+        run.serve(ranks.spec(ranks.rank), seed=seed + ranks.rank)
+    run.wait_until_ready()
+    return run
 
 
 class FollowingSession(Session):

@@ -10,11 +10,11 @@ from torch import nn
 from wattune.cap import Over
 from wattune.devices import Device
 from wattune.devices.group import open_group
-from wattune.errors import SafetyStop
+from wattune.errors import InputError, SafetyStop
 from wattune.online.loop_run import NextStep
 from wattune.online.ranks.channel import JOIN_WITHIN_S, LEADER, Channel
 from wattune.online.ranks.compute_timer import ComputeTimer
-from wattune.online.ranks.meeting import Ranks
+from wattune.online.ranks.meeting import Ranks, refused
 from wattune.online.ranks.remote_board import RemoteBoards
 
 AGREE_EVERY_S = 0.5
@@ -30,8 +30,8 @@ LOOKS = 4
 class Leading:
     """Decisions of one rank for all, applied at the same step.
 
-    Between two agreements the ranks take steps of one row without a word, while clocks may change at any time. A stop
-    for safety is raised at the next agreement, on all ranks: until then the device is at its safest setting.
+    Between two agreements the ranks take steps of one row without a word, while clocks may change at any time. A
+    ``stop`` is raised at the next agreement, on all ranks: until then the device is at its safest setting.
 
     ``device``: that of all ranks. If it is a group, its members follow each other's computing times; ``members``: the
     group's member of each rank.
@@ -39,12 +39,12 @@ class Leading:
 
     def __init__(self, channel: Channel, device: Device, members: list[int], model: nn.Module):
         self.channel = channel
-        self.stop: SafetyStop | None = None
+        self.stop: SafetyStop | InputError | None = None
         self.on_rebalance: Callable[[], None] = lambda: None
         """Called after members of the group were set to other values."""
         self.on_reference: Callable[[], None] = lambda: None
         """Called after another member became the group's reference, so that its knobs are others."""
-        self._device = device
+        self.device = device
         self._looks = 0
         self._members = members
         self._computed_s: dict[int, float] = {}
@@ -56,12 +56,16 @@ class Leading:
     @property
     def is_timed(self) -> bool:
         """True if each rank has to say how long it computes: a simulated group knows that itself."""
-        return len(self._device.members) > 1 and self._device.executes_steps
+        return len(self.device.members) > 1 and self.device.executes_steps
 
     def open(self) -> None:
         """Begin to time this rank's steps, until ``close``."""
         if self._timer is not None:
             self._timer.open()
+
+    def announce(self) -> None:
+        """Tell the other ranks that the session is prepared."""
+        self.channel.send({"ready": True, "timed": self.is_timed})
 
     def close(self) -> None:
         """Stop timing."""
@@ -81,15 +85,16 @@ class Leading:
     def next_step(self, wanted: Callable[[], NextStep], step_s: float) -> NextStep:
         """The step that all ranks take next; ``step_s``: seconds that one takes, 0 if that is not known.
 
-        Raises: SafetyStop, RankLost, DeviceError.
+        Raises: SafetyStop, JobRefused, RankLost, DeviceError.
         """
         self._left -= 1
         if self._left > 0:
             return self._agreed
         self.channel.check()
         if self.stop is not None:
-            self.channel.send({"stop": str(self.stop)})
-            raise self.stop
+            is_input = isinstance(self.stop, InputError)
+            self.channel.send({"stop": str(self.stop), "is_input": is_input})
+            raise refused(LEADER, self.stop) if is_input else self.stop
         self._rebalance()
         step = wanted()._replace(steps=0)  # ranks fetch one batch at a time, as each has its own memory
         is_settled = not step.probing and step.wanted == step.current and step_s > 0
@@ -99,7 +104,7 @@ class Leading:
         return step
 
     def _rebalance(self) -> None:
-        device = self._device
+        device = self.device
         if self.is_timed and len(self._computed_s) == len(self._members):
             slowest_s = [0.0] * len(device.members)
             for rank, member in enumerate(self._members):
@@ -116,6 +121,15 @@ class Leading:
 
     def _hear(self, rank: int, message: dict[str, Any]) -> None:
         self._computed_s[rank] = message["computed_s"]
+
+
+def lead(ranks: Ranks, device: Device | str, over: Over, seed: int, model: nn.Module) -> Leading:
+    """The leader's part, over the devices of all ranks as one: ``device``, if that is open already.
+
+    Raises: InputError, DeviceError, UnknownName.
+    """
+    opened, members = open_devices(ranks, over, seed) if isinstance(device, str) else (device, list(range(ranks.size)))
+    return Leading(ranks.channel, opened, members, model)
 
 
 def open_devices(ranks: Ranks, over: Over, seed: int) -> tuple[Device, list[int]]:

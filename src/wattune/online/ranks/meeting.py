@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -68,10 +68,15 @@ class Ranks:
         channel.close(None if error is None else (str(error).strip() or type(error).__name__).splitlines()[0])
         return None if error is None or is_own or channel.lost is None else RankLost(channel.lost)
 
-    def refuse(self, problem: WattuneError) -> None:
-        """Tell the other ranks that there will be no session."""
-        self.channel.send({"refused": str(problem)})
-        self.channel.close()
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Context in which the leader prepares the session, while the others wait. Raises: JobRefused on all ranks."""
+        try:
+            yield
+        except WattuneError as error:
+            self.channel.send({"refused": str(error)})
+            self.channel.close()
+            raise refused(self.rank, error) from error
 
     @property
     def is_leader(self) -> bool:
@@ -137,17 +142,19 @@ def meet(make: Callable[[], Asked], device: object) -> tuple[Ranks, Asked]:
         failure = error
     if rank == LEADER:
         server, address = Channel.listen(_own_address())
-    facts = _gathered(
-        {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "version": __version__,
-            "spec": None if asked is None else _spec(asked.sync.module, device),
-            "same": None if asked is None else asked.same,
-            "failure": None if failure is None else str(failure),
-            "address": address,
-        }
-    )
+    own = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "version": __version__,
+        "spec": None if asked is None else _spec(asked.sync.module, device),
+        "same": None if asked is None else asked.same,
+        "failure": None if failure is None else str(failure),
+        "address": address,
+    }
+    try:
+        facts = _gathered(own)
+    except InputError as error:
+        raise refused(rank, error) from error
     problem = _difference(facts)
     if asked is None or problem is not None:
         if server is not None:
@@ -172,9 +179,10 @@ def refused(rank: int, problem: WattuneError) -> JobRefused:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Context in which every rank finds the same invalid input: it ends a job of several with one line of rank 0.
+    """Context before the meeting, in which invalid input ends a job of several processes with one line of rank 0.
 
-    Raises: JobRefused; in a program of one process, the InputError itself.
+    No rank leaves before all of them have heard of it, since others may still need what rank 0 serves. Raises:
+    JobRefused; in a program of one process, the InputError itself.
     """
     try:
         yield
@@ -183,7 +191,11 @@ def refusing() -> Iterator[None]:
     except InputError as error:
         if processes() == 1:
             raise
-        raise refused(own_rank(), error) from error
+        problem: InputError | None = error
+        if dist.is_available() and dist.is_initialized():
+            with suppress(InputError):  # others that do not come have their own errors
+                problem = _difference(_gathered({"failure": str(error)}))
+        raise refused(own_rank(), problem or error) from error
 
 
 def _difference(facts: Sequence[Mapping[str, Any]]) -> InputError | None:
@@ -212,13 +224,10 @@ def _gathered(own: dict[str, Any]) -> list[dict[str, Any]]:
         finally:
             dist.destroy_process_group(group)
     except RuntimeError as error:
-        raise refused(
-            dist.get_rank(),
-            InputError(
-                f"not every rank called wattune.capped within {JOIN_WITHIN_S:g} s",
-                value=str(error).strip().splitlines()[0],
-                hint="call it on all ranks of the job",
-            ),
+        raise InputError(
+            f"not every rank called wattune.capped within {JOIN_WITHIN_S:g} s",
+            value=str(error).strip().splitlines()[0],
+            hint="call it on all ranks of the job",
         ) from error
     return facts
 
