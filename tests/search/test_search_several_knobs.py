@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from itertools import product
 
@@ -137,6 +138,16 @@ def test_many_values_are_thinned_with_the_lowest_and_the_highest() -> None:
     clocks = sorted({knobs["clock_mhz"] for knobs in kept})
     assert (len(clocks), clocks[0], clocks[-1]) == (VALUES_OF_EACH, 100, 139)
     assert len(kept) == VALUES_OF_EACH * 5
+
+
+def test_a_card_is_searched_at_all_of_its_clocks_or_at_as_many_as_decide_little() -> None:
+    def kept(number: int) -> list[float]:
+        return [knobs["clock_mhz"] for knobs in Grid([ROW], [Knobs(clock_mhz=100 + i) for i in range(number)]).settings]
+
+    assert kept(49) == [100 + i for i in range(49)]
+    many = kept(300)
+    assert (many[0], many[-1]) == (100, 399)
+    assert max(b - a for a, b in itertools.pairwise(many)) <= 300 / 60
 
 
 def test_a_state_continues_with_several_knobs() -> None:
