@@ -45,10 +45,10 @@ test-without-torch:
 
 # Flower asks for older releases of typer, rich, protobuf, fastapi and uvicorn than the rest is developed with.
 ## The integration with Flower, in an environment of its own.
-test-flower:
+test-flower: .venv/installed
 	$(PYTHON) -m venv $(FLOWER)
 	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower]' hypothesis pytest pytest-timeout
-	WATTUNE_REQUIRE_FLOWER=1 OMP_NUM_THREADS=1 $(FLOWER)/bin/pytest --timeout 300 tests/integrations/test_integrations_flower*.py
+	WATTUNE_REQUIRE_FLOWER=1 WATTUNE_SERVER_PYTHON=$(CURDIR)/$(BIN)/python OMP_NUM_THREADS=1 $(FLOWER)/bin/pytest --timeout 300 tests/integrations/test_integrations_flower*.py
 
 # Without its cache: a stale one has called two unsorted imports sorted, and an empty machine found them.
 check: .venv/installed

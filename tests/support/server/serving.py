@@ -19,7 +19,7 @@ START_S = 60.0
 
 
 class Serving:
-    """A ``wattune serve`` that answers. ``log`` is what it and its workers say on stderr."""
+    """A ``wattune serve`` that answers. ``log`` is what it and its workers say on stderr; ``python`` runs it."""
 
     def __init__(
         self,
@@ -28,9 +28,10 @@ class Serving:
         log: Path,
         environment: dict[str, str] | None = None,
         open_files: int | None = None,
+        python: str = sys.executable,
     ):
         self.log = log
-        command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--store", str(store), *options]
+        command = [python, "-m", "wattune", "serve", "--port", "0", "--store", str(store), *options]
         if open_files is not None:
             command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]
         with log.open("ab") as stderr:
@@ -74,9 +75,11 @@ class Serving:
 
 
 @contextmanager
-def serving(store: Path, *options: str, environment: dict[str, str] | None = None) -> Iterator[Serving]:
+def serving(
+    store: Path, *options: str, environment: dict[str, str] | None = None, python: str = sys.executable
+) -> Iterator[Serving]:
     """A server on a free port that ends with the context."""
-    server = Serving(store, *options, log=store.parent / "server.log", environment=environment)
+    server = Serving(store, *options, log=store.parent / "server.log", environment=environment, python=python)
     try:
         yield server
     finally:
