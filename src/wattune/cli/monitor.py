@@ -15,7 +15,7 @@ from wattune.cli.output import claim, emit, note
 from wattune.errors import InputError, Interrupted, OutputError, SensorError, WattuneError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from wattune.tracking.board_watch import BoardRow, BoardWatch
 
@@ -169,15 +169,17 @@ def _line(row: BoardRow) -> str:
     return f"{row.seconds:>8.1f} {watts} {_clock(row):>9} {_celsius(row.temperature_c):>8}  {row.throttled or '-'}"
 
 
-def _table(watch: BoardWatch, row: BoardRow) -> Table:
+def _table(watch: BoardWatch, row: BoardRow) -> Group:
     from rich import box
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     from wattune.reporting import phrases
 
     board, figures = watch.device, watch.figures()
     mean_w = figures.energy_j / figures.time_s if figures.time_s > 0 else figures.power_mean_w
-    table = Table(title=f"{board.name} ({board.kind})", box=box.SIMPLE, title_justify="left")
+    table = Table(box=box.SIMPLE)
     table.add_column("")
     for name in ("now", "mean", "highest"):
         table.add_column(name, justify="right", min_width=10)
@@ -187,7 +189,7 @@ def _table(watch: BoardWatch, row: BoardRow) -> Table:
     table.add_row("temperature", _celsius(row.temperature_c), "", _celsius(watch.temperature_max_c, none=""))
     table.add_row("throttled", row.throttled or "-", "", f"{watch.throttled_rows} s" if watch.throttled_rows else "")
     table.add_row("energy", phrases.joules(row.energy_j), f"in {phrases.seconds(row.seconds)}")
-    return table
+    return Group(Text(f"{board.name} ({board.kind})", style="bold"), table)
 
 
 def _clock(row: BoardRow) -> str:
