@@ -15,6 +15,7 @@ from benchmarks.timing import RESULTS
 ROOT = Path(__file__).parent.parent
 PAGES = (
     ROOT / "README.md",
+    ROOT / "docs" / "algorithms.md",
     ROOT / "docs" / "beside-inference.md",
     ROOT / "docs" / "boards.md",
     ROOT / "docs" / "carbon.md",
@@ -47,32 +48,19 @@ def filled(text: str) -> str:
 
 
 def headline() -> str:
-    """Headline: the gain over the default batch size on recorded GPUs, then over simpler rules in the example."""
+    """Headline: the gain over the default batch size on recorded GPUs, with what it costs and where it fails."""
     data = read("decisions")["gpus"]
-    gain = data["gain"]["default batch"]
-    rules = [
-        row
-        for board in read("example")["boards"]
-        for row in board["rows"]
-        if row["rule"] not in ("wattune", "fastest") and row["speed_up"]
-    ]
-    speed_ups = [row["speed_up"] for row in rules]
+    default = data["gain"]["default batch"]
+    best = data["best of all over default batch"]
+    unchanged = sum(times < 1.005 for times in default["by_group"].values())
     return (
-        f"On [recorded training runs of real GPUs](#results), training reaches its target "
-        f"**{gain['equal_weight']:.2f} times as fast** with the batch size that wattune picks as with the default of "
-        "the recipe (mean over six pairs of GPU and workload).\n\n"
-        f"In the built-in example, on two *simulated* Jetson boards, it does so {span(speed_ups)} times as fast as "
-        f"with {count(len({row['rule'] for row in rules}))} simpler rules, among them the usual approach: the largest "
-        "batch that fits, at a clock low enough for any workload. Time and power are simulated; how many samples each "
-        "batch size needs comes from real training runs. See [all figures](#results), and [when it does not "
-        "help](#when-it-does-not-help).\n"
+        "On [recorded training runs of real GPUs](docs/results.md#recorded-training-runs-of-real-gpus), training "
+        f"reaches its target **{default['equal_weight']:.2f} times as fast** with the batch size that wattune picks as "
+        f"with the default of the recipe: the mean over {len(default['by_group'])} pairs of GPU and workload, of which "
+        f"{unchanged} gain nothing. The best batch size would give {best['equal_weight']:.2f}. The runs to pick from "
+        f"take as long as {data['paid back']['cost_in_runs']:.0f} training runs, and {percent(default['loses'])} of "
+        f"the {data['cases']:,} cases get slower.\n"
     )
-
-
-def count(number: int) -> str:
-    """A small number in words."""
-    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-    return words[number] if number < len(words) else f"{number}"
 
 
 def comparison() -> str:

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "deploy").glob("*.md"),
+        *(ROOT / "examples").rglob("*.md"),
+    ]
+)
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = [page for page in PAGES if any(kind in ("sh", "python") for kind, _ in FENCE.findall(page.read_text()))]
 
@@ -64,6 +72,27 @@ def test_the_links_lead_somewhere(page):
 def test_the_make_targets_exist(page):
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^ {4}|`)make ([a-z]+)", page.read_text(), re.MULTILINE)) <= targets
+
+
+def test_the_readme_is_short():
+    text = re.sub(r"<!--.*?-->", "", (ROOT / "README.md").read_text())
+    assert len(text.split()) < 900
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_is_installed_comes_from_a_clone(page):
+    """No page has ``pip install wattune`` as if an index had it, but for environments that have it already."""
+    for line in page.read_text().splitlines():
+        if "bundle" not in line and "for-the-board" not in line and "In an environment that has wattune" not in line:
+            assert not re.search(r"pip install (?:-\S+ )*['\"]?wattune", line), line
+
+
+def test_the_wishes_are_counted():
+    text = (ROOT / "docs/wishes.md").read_text()
+    rows = re.findall(r"^\| (\d+) \|.*\| (served|partly|not served) \|", text, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 26))
+    served, partly, missing = (sum(state == word for _, state in rows) for word in ("served", "partly", "not served"))
+    assert f"{served} are served, {partly} partly, and {missing} " in text
 
 
 def test_the_figures_are_those_in_the_results():
