@@ -7,7 +7,7 @@ DEMO := .demo
 TORCHLESS := .venv-without-torch
 FLOWER := .venv-flower
 
-.PHONY: demo paper paper-measured test test-without-torch test-flower check format benchmarks clean
+.PHONY: demo paper paper-measured test test-without-torch test-flower docs check format benchmarks clean
 
 # The stamp, not the folder, says that the installation went through.
 .venv/installed: pyproject.toml constraints.txt
@@ -50,18 +50,23 @@ test-flower: .venv/installed
 	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower]' hypothesis pytest pytest-timeout
 	WATTUNE_REQUIRE_FLOWER=1 WATTUNE_SERVER_PYTHON=$(CURDIR)/$(BIN)/python OMP_NUM_THREADS=1 $(FLOWER)/bin/pytest --timeout 300 tests/integrations/test_integrations_flower*.py
 
+# The hook reads this checkout; NO_MKDOCS_2_WARNING silences an advertisement of the theme.
+## The pages as a site with search and an API reference, in build/site. A broken link or any other warning is an error.
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 # Without its cache: a stale one has called two unsorted imports sorted, and an empty machine found them.
 check: .venv/installed
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check --no-cache src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples docs
+	$(BIN)/ruff check --no-cache src tests benchmarks examples docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell src tests benchmarks examples docs deploy *.md
 	$(BIN)/vermin --quiet --no-tips --violations -t=3.6- src/wattune_agent
 
 format: .venv/installed
-	$(BIN)/ruff format src tests benchmarks examples
-	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/ruff format src tests benchmarks examples docs
+	$(BIN)/ruff check --fix src tests benchmarks examples docs
 
 benchmarks: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
