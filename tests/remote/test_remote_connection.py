@@ -1,5 +1,6 @@
 """Requests to a server: headers, retries, timeouts and error messages."""
 
+import json
 import shutil
 import socket
 import ssl
@@ -231,3 +232,12 @@ def test_closed_connection_is_unavailable(connection):
         closed.close()
         with pytest.raises(ServerUnavailable, match="was closed"):
             closed.request("GET", "/v1/models", retries=False)
+
+
+def test_hint_of_the_server_is_said_once():
+    from wattune.server.problems import Problem, respond
+
+    body = json.loads(bytes(respond(Problem(403, "no", value="a", hint="do that")).body))
+    with faked(lambda asked: Answer(403, body)) as fake, pytest.raises(ServerRefused) as refusal:
+        Connection(fake.url).request("GET", "/v1/models")
+    assert str(refusal.value).count("do that") == 1

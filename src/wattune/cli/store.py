@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattune.cli.options import STORE, DatabaseUrl, Store
-from wattune.cli.output import emit
+from wattune.cli.output import emit, note
 from wattune.errors import InputError, OutputError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def add(
     folder = store or STORE
     database_store = opened_store(folder, database, makes=True)
     try:
-        database_store.upgrade()
+        database_store.check_schema(makes=True)
         model, is_new = add_model(local, database_store, FileStore(folder / "files"))
     finally:
         database_store.close()
@@ -90,6 +90,7 @@ def restore(
     if not source.is_file():
         raise InputError("no such backup", value=str(source))
     emit(f"{folder}: restored all rows and {read(source, folder, database)} files of {source}")
+    note("tokens are as of the backup: revoke again what was revoked since; see wattune token list")
 
 
 @contextmanager

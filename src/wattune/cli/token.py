@@ -119,7 +119,7 @@ def revoke(name: Name, store: Store = None, database: DatabaseUrl = None) -> Non
 def _session(store: Path | None, url: str | None, *, makes: bool = False) -> Iterator[Session]:
     database = opened_store(store or STORE, url, makes=makes)
     try:
-        database.upgrade()
+        database.check_schema(makes=makes)
         with database.session() as session:
             yield session
     finally:

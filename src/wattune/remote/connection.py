@@ -215,10 +215,11 @@ def _refused(response: httpx.Response, url: str) -> ServerRefused | ServerError:
     problem = problem if isinstance(problem, dict) else {}
     text = {key: str(problem[key])[:500] for key in ("detail", "title", "hint") if problem.get(key)}
     reason = text.get("detail") or text.get("title") or f"status {status}"
-    hint = text.get("hint")
+    given = text.get("hint")
+    hint = None if given is not None and given in reason else given  # the detail of a wattune server ends with it
     if 300 <= status < 400:
         reason, hint = "it has moved", f"use the new address: {response.headers.get('Location', 'unknown')}"
-    elif status in (401, 403) and hint is None:
+    elif status in (401, 403) and given is None:
         hint = f"pass a token in {TOKEN}"
     if status < 500:
         return ServerRefused(f"the server {url} rejected the request: {reason}", status=status, hint=hint)

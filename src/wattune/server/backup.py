@@ -22,10 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Table as Columns
-from sqlalchemy import insert, inspect, select, text
+from sqlalchemy import insert, select, text
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, OutputError, RecordError
@@ -33,7 +31,7 @@ from wattune.files import PART_BYTES, parts
 from wattune.records.served import SHA256
 from wattune.server.settings import sqlite_url
 from wattune.server.store import Database, FileStore
-from wattune.server.store.database import MIGRATIONS
+from wattune.server.store.database import revisions
 from wattune.server.store.schema import Base, FileRow, UnitRow
 from wattune.version import __version__
 
@@ -53,17 +51,10 @@ def backup(store: Path, database: Database, target: Path) -> int:
     if target.exists():
         raise OutputError("file exists", value=str(target), hint="choose another name")
     files = FileStore(store / "files")
+    database.check_schema()
     with _temporary_beside(target) as temporary, database.session(reads_only=True) as session:
         if not database.is_sqlite:  # SQLite transactions are snapshots anyway
             session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-        revision = _revision(session)
-        if revision != _head_revision():
-            raise RecordError(
-                "schema version of the store",
-                value=revision,
-                allowed=_head_revision(),
-                hint="start its server once to migrate it",
-            )
         with tarfile.open(temporary, "w") as archive:
             hashes = {table.name: _write_table(archive, session, table) for table in _tables()}
             file_hashes = session.scalars(select(FileRow.sha256).order_by(FileRow.sha256)).all()
@@ -72,7 +63,7 @@ def backup(store: Path, database: Database, target: Path) -> int:
                     _add(archive, f"files/{sha256}", file)
             manifest = {
                 "format": FORMAT,
-                "revision": revision,
+                "revision": revisions()[0],
                 "software": f"wattune {__version__}",
                 "created_s": time.time(),
                 "tables": hashes,
@@ -120,10 +111,10 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
     members = {member.name: member for member in archive if member.isreg()}
     manifest = _json(_read(archive, members, "manifest.json"))
     version = (manifest.get("format"), manifest.get("revision")) if isinstance(manifest, dict) else (None, None)
-    is_current = version[1] == _head_revision()
-    if version[0] != FORMAT or version[1] not in _revisions():
+    is_current = version[1] == revisions()[0]
+    if version[0] != FORMAT or version[1] not in revisions():
         raise RecordError(
-            "version of the backup", value=f"{version[0]}, {version[1]}", allowed=f"{FORMAT}, {_head_revision()}"
+            "version of the backup", value=f"{version[0]}, {version[1]}", allowed=f"{FORMAT}, {revisions()[0]}"
         )
     hashes = manifest.get("tables")
     if not isinstance(hashes, dict):
@@ -207,22 +198,6 @@ def _json(content: bytes) -> Any:
 def _tables() -> list[Columns]:
     """Tables in dependency order: a referenced table comes first."""
     return Base.metadata.sorted_tables
-
-
-def _revision(session: Session) -> str | None:
-    connection = session.connection()
-    if not inspect(connection).has_table("alembic_version"):
-        return None
-    return MigrationContext.configure(connection).get_current_revision()
-
-
-def _revisions() -> list[str]:
-    """Revisions of the schema up to that of this version."""
-    return [script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()]
-
-
-def _head_revision() -> str | None:
-    return ScriptDirectory(str(MIGRATIONS)).get_current_head()
 
 
 def _publish(temporary: Path, target: Path) -> None:

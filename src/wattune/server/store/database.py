@@ -10,8 +10,10 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from pydantic_core import from_json, to_json
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -25,7 +27,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
-from wattune.errors import InputError, WattuneError
+from wattune.errors import InputError, RecordError, WattuneError
 
 BUSY_S = 10.0
 """Timeout in seconds of a writer that waits for other writers of an SQLite file."""
@@ -105,15 +107,34 @@ class Database:
             self._writer.release()
 
     def upgrade(self) -> None:
-        """Migrate the tables to the schema of this version. Raises: StoreUnavailable."""
+        """Migrate the tables to the schema of this version. Raises: RecordError for a newer one; StoreUnavailable."""
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
         try:
             with self.engine.begin() as connection:
+                _check_known(_revision(connection))
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         except DatabaseError as error:
             raise StoreUnavailable(f"the database does not respond: {_reason(error)}") from error
+
+    def check_schema(self, *, makes: bool = False) -> None:
+        """Check that the tables have the schema of this version. ``makes``: create them in an empty database.
+
+        Only a server migrates a store: an older one may be running on it.
+
+        Raises: RecordError for another version; StoreUnavailable.
+        """
+        with self.session(reads_only=True) as session:
+            revision = _revision(session.connection())
+        if revision is None and makes:
+            self.upgrade()
+            return
+        _check_known(revision)
+        if revision != (head := revisions()[0]):
+            raise RecordError(
+                "schema version of the store", value=revision, allowed=head, hint="start its server once to migrate it"
+            )
 
     def ping(self) -> None:
         """Check that the database responds. Raises: StoreUnavailable."""
@@ -123,6 +144,25 @@ class Database:
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+
+def revisions() -> list[str]:
+    """Revisions of the schema that this version knows, newest first."""
+    return [script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()]
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _check_known(revision: str | None) -> None:
+    if revision is not None and revision not in (known := revisions()):
+        raise RecordError(
+            "the store belongs to a newer version of wattune",
+            value=f"schema {revision}",
+            allowed=f"up to {known[0]}",
+            hint="use that version, or restore a backup of this one",
+        )
 
 
 def _engine(url: str) -> Engine:
