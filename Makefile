@@ -6,8 +6,9 @@ DEVICE ?= sim:jetson-nano
 DEMO := .demo
 TORCHLESS := .venv-without-torch
 FLOWER := .venv-flower
+AUDIT := .venv-audit
 
-.PHONY: demo paper paper-measured test test-without-torch test-flower docs check format benchmarks clean
+.PHONY: demo paper paper-measured test test-without-torch test-flower docs check audit format benchmarks clean
 
 # The stamp, not the folder, says that the installation went through.
 .venv/installed: pyproject.toml constraints.txt
@@ -64,6 +65,16 @@ check: .venv/installed
 	$(BIN)/codespell src tests benchmarks examples docs deploy *.md
 	$(BIN)/vermin --quiet --no-tips --violations -t=3.6- src/wattune_agent
 
+# pip-audit resolves the lower bounds and looks them up in the advisory database of PyPI, over the network.
+## Known vulnerabilities in the oldest releases that the server's lower bounds allow, and in what is installed.
+audit: .venv/installed
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/python -m tests.support.lower_bounds server > $(AUDIT)/lower-bounds.txt
+	$(AUDIT)/bin/pip-audit --no-deps --disable-pip --requirement $(AUDIT)/lower-bounds.txt
+	$(BIN)/pip freeze --exclude-editable --disable-pip-version-check > $(AUDIT)/installed.txt
+	$(AUDIT)/bin/pip-audit --no-deps --disable-pip --requirement $(AUDIT)/installed.txt
+
 format: .venv/installed
 	$(BIN)/ruff format src tests benchmarks examples docs
 	$(BIN)/ruff check --fix src tests benchmarks examples docs
@@ -81,4 +92,4 @@ paper-measured: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks paper page
 
 clean:
-	rm -rf .venv $(FLOWER) $(DEMO) build dist src/*.egg-info
+	rm -rf .venv $(FLOWER) $(AUDIT) $(DEMO) build dist src/*.egg-info

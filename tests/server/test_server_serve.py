@@ -123,6 +123,7 @@ def test_port_in_use_is_a_one_line_error(refused, tmp_path):
         code, line = refused("--port", port, "--store", tmp_path / "store")
     assert code == 2
     assert line.startswith(f"wattune: cannot listen on 127.0.0.1:{port}: ")
+    assert not (tmp_path / "store").exists()
 
 
 def test_public_address_requires_a_token(refused, tmp_path):
@@ -130,6 +131,7 @@ def test_public_address_requires_a_token(refused, tmp_path):
     assert code == 2
     assert "listening on an address that other machines can reach needs a token: 0.0.0.0" in line
     assert "wattune token make" in line
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.slow

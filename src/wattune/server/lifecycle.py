@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import shutil
 import signal
@@ -13,20 +11,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
-from sqlalchemy import select, text
-from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+from sqlalchemy import select
 
-from wattune.errors import InputError, Interrupted, OutputError
+from wattune.errors import InputError, Interrupted
 from wattune.server import connections, logs
 from wattune.server.application import create_app
 from wattune.server.jobs.leases import release_all
 from wattune.server.jobs.supervisor import Supervisor
-from wattune.server.settings import Settings, is_loopback
+from wattune.server.locks import database_locked, store_locked, watching
+from wattune.server.settings import Settings, is_loopback, sqlite_file, sqlite_url
 from wattune.server.store import Database, FileStore, tokens
 from wattune.server.store.schema import JobRow
 
@@ -35,9 +32,6 @@ SHUTDOWN_S = 5
 
 DEMO_S = 24 * 3600.0
 """Lifetime of the token for the demo's devices, in case the server is killed and cannot revoke it."""
-
-_LOCK = 0x7761747475  # "wattu"
-_LOCK_S = 10.0
 
 Say = Callable[[str], None]
 
@@ -48,19 +42,22 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
     ``say`` is called with the address when the server is ready. ``demo``: simulated boards use the server meanwhile.
 
     Raises: InputError if another server uses the store, the address cannot be bound, or it is reachable from other
-    machines and no token exists; OutputError; StoreUnavailable.
+    machines and no token exists; OutputError, also if the store vanishes meanwhile; StoreUnavailable.
     """
     logs.configure()
     with ExitStack() as stack:
-        stack.enter_context(_store_locked(settings.store))
         signals = stack.enter_context(_signals())
+        # What can be refused without the store comes first, so that no folder is left behind.
+        check_tls(settings)
+        listening = stack.enter_context(_listening(settings))
+        if not sqlite_file(settings.store).exists() and settings.database_url == sqlite_url(settings.store):
+            check_address(settings, None)
+        check_store = stack.enter_context(store_locked(settings.store))
         database = Database(settings.database_url)
         stack.callback(database.close)
         database.upgrade()
-        stack.enter_context(_database_locked(database))
+        check_database = stack.enter_context(database_locked(database))
         check_address(settings, database)
-        check_tls(settings)
-        listening = stack.enter_context(_listening(settings))
         files = FileStore(settings.store / "files")
         _clean_up(settings, database)
         app = create_app(settings, database, files)
@@ -84,23 +81,29 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
                 "\nOpen the address in a browser: the boards show their first figures in about a minute. Ctrl-C stops."
             )
         server = _Server(config, signals, lambda: say(ready))
-        server.run(sockets=[listening])
+        with watching([check_store, check_database], server.stop):
+            server.run(sockets=[listening])
     if signal.SIGINT in signals:
         raise Interrupted("interrupted: the server has stopped; unfinished jobs resume at the next start")
 
 
-def check_address(settings: Settings, database: Database) -> None:
-    """Refuse to listen on a public address without authentication. Raises: InputError, StoreUnavailable."""
+def check_address(settings: Settings, database: Database | None) -> None:
+    """Refuse to listen on a public address without authentication. ``database``: None if it does not exist yet.
+
+    Raises: InputError, StoreUnavailable.
+    """
     if is_loopback(settings.host):
         return
-    with database.session(reads_only=True) as session:
-        if not tokens.any_exist(session):
-            raise InputError(
-                "listening on an address that other machines can reach needs a token",
-                value=settings.host,
-                allowed="127.0.0.1 if there is no token",
-                hint=f"wattune token make NAME --scope device --store {settings.store}",
-            )
+    if database is not None:
+        with database.session(reads_only=True) as session:
+            if tokens.any_exist(session):
+                return
+    raise InputError(
+        "listening on an address that other machines can reach needs a token",
+        value=settings.host,
+        allowed="127.0.0.1 if there is no token",
+        hint=f"wattune token make NAME --scope device --store {settings.store}",
+    )
 
 
 def check_tls(settings: Settings) -> None:
@@ -123,51 +126,15 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._signals, self._on_start = signals, on_start
 
+    def stop(self) -> None:
+        """Stop as on a signal; may be called from any thread."""
+        self.should_exit = True
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.should_exit = self.should_exit or bool(self._signals)
         if not self.should_exit:
             self._on_start()
-
-
-@contextmanager
-def _store_locked(store: Path) -> Iterator[None]:
-    """Lock a store for one server; the operating system releases the lock with the process."""
-    try:
-        store.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(store / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {store}", value=error.strerror or str(error), hint="give another --store"
-        ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise InputError("another server uses this store", value=str(store), hint="give another --store") from error
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _database_locked(database: Database) -> Iterator[None]:
-    """Lock a PostgreSQL database, which servers with different folders could share."""
-    if database.is_sqlite:
-        yield
-        return
-    with database.engine.connect() as connection:
-        # The database releases the lock of a killed server only once it notices the lost connection.
-        retrying = Retrying(
-            retry=retry_if_result(lambda is_ours: not is_ours), stop=stop_after_delay(_LOCK_S), wait=wait_fixed(0.2)
-        )
-        try:
-            retrying(connection.scalar, text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK})
-        except RetryError as error:
-            raise InputError("another server uses this database", hint="give another --database") from error
-        connection.commit()  # the lock is the connection's, not the transaction's
-        yield
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -60,6 +61,8 @@ class Database:
         self.url = url
         self.engine = _engine(url)
         self._writer = threading.Lock() if self.is_sqlite else None
+        self._path = Path(self.engine.url.database) if self.is_sqlite and self.engine.url.database else None
+        self._file: os.stat_result | None = None
         self._writing = sessionmaker(self.engine, expire_on_commit=False)
         self._reading = sessionmaker(self.engine.execution_options(reads_only=True), expire_on_commit=False)
 
@@ -77,6 +80,7 @@ class Database:
         try:
             with (
                 nullcontext() if reads_only else self._write_lock(),
+                nullcontext() if reads_only else self._present_file(),
                 (self._reading if reads_only else self._writing).begin() as session,
             ):
                 yield session
@@ -89,6 +93,18 @@ class Database:
             if error.connection_invalidated or type(error) is DatabaseError:
                 raise StoreUnavailable(f"the database connection was lost: {_reason(error)}") from error
             raise
+
+    @contextmanager
+    def _present_file(self) -> Iterator[None]:
+        """Refuse to write to an SQLite file that was removed: the system would accept it, and forget it at the end."""
+        if self._path is not None and self._file is not None:
+            try:
+                is_ours = os.path.samestat(os.stat(self._path), self._file)
+            except OSError:
+                is_ours = False
+            if not is_ours:
+                raise StoreUnavailable("the database file was removed or replaced")
+        yield
 
     @contextmanager
     def _write_lock(self) -> Iterator[None]:
@@ -117,6 +133,8 @@ class Database:
                 command.upgrade(config, "head")
         except DatabaseError as error:
             raise StoreUnavailable(f"the database does not respond: {_reason(error)}") from error
+        if self._path is not None:
+            self._file = os.stat(self._path)
 
     def check_schema(self, *, makes: bool = False) -> None:
         """Check that the tables have the schema of this version. ``makes``: create them in an empty database.
@@ -137,8 +155,8 @@ class Database:
             )
 
     def ping(self) -> None:
-        """Check that the database responds. Raises: StoreUnavailable."""
-        with self.session(reads_only=True) as session:
+        """Check that the database responds and, if it is a file, is still there. Raises: StoreUnavailable."""
+        with self._present_file(), self.session(reads_only=True) as session:
             session.execute(text("SELECT 1"))
 
     def close(self) -> None:

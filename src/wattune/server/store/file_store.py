@@ -77,7 +77,7 @@ class FileStore:
         """
         name = None
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(exist_ok=True)  # without parents: a store that was removed must not look like a new one
             with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".incoming-", delete=False) as file:
                 name = file.name
                 yield file  # type: ignore[misc]
