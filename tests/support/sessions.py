@@ -176,7 +176,11 @@ class Tour:
         self.known.append(dict(known))
 
     def next(self) -> OperatingPoint | None:
-        return next((p for p in self.places if p not in self.seen and p not in self.closed), None)
+        return next((p for p in self._open(self.places) if p not in self.seen and p not in self.closed), None)
+
+    def _open(self, places: Any) -> list[OperatingPoint]:
+        sizes = self.known[-1] if self.known else None
+        return [p for p in places if sizes is None or p.batch_size in sizes]
 
     def tell(
         self, point: OperatingPoint, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float
@@ -191,7 +195,7 @@ class Tour:
         self.closed |= {point for point in self.places if point.shape == row}
 
     def best(self) -> OperatingPoint | None:
-        return min(self.seen, key=lambda point: self.seen[point][0] / point.batch_size, default=None)
+        return min(self._open(self.seen), key=lambda p: self.seen[p][0] / p.batch_size, default=None)
 
     def worth(self) -> float:
         return 0.0

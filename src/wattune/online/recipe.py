@@ -20,6 +20,12 @@ INTERVALS = ("step", "epoch")
 EITHER = (ExponentialLR, MultiStepLR, StepLR)
 """Schedulers that most recipes step once per epoch: at each step, their learning rate is at zero within one."""
 
+RAMP_STEPS = 50
+"""Optimizer steps over which the learning rate may double, above the user's own.
+
+Source: gradual warm-up, Goyal et al. 2017, section 2.2.
+"""
+
 RULES = {
     "sqrt": "learning rate in proportion to the square root of the batch size",
     "linear": "learning rate in proportion to the batch size",
@@ -31,7 +37,8 @@ class Recipe:
 
     The param groups and the schedulers stay as the user made them, for the user's own batch size: the learning rate is
     multiplied by ``factor`` during each step of the optimizer, and restored after it. Any kind of schedule therefore
-    works, and the user reads and saves the original values. A scheduler steps once per ``batch_size`` samples (and
+    works, and the user reads and saves the original values. Above 1 the factor rises slowly: ``ceiling`` doubles over
+    ``RAMP_STEPS`` steps that want more. A scheduler steps once per ``batch_size`` samples (and
     once for the rest of a pass, as in the user's own loop), or once per pass. One that needs a metric, as
     ReduceLROnPlateau does, is stepped by the user between two passes. ``interval``: of ``INTERVALS``; None: "step", if
     there is no scheduler of ``EITHER``.
@@ -70,7 +77,11 @@ class Recipe:
         self.schedulers = tuple(schedulers)
         self.scaling = "linear" if type(optimizer).__name__ in LINEAR else "sqrt"
         self._optimizer = optimizer
-        self._factor = 1.0
+        self._wanted = 1.0
+        self.ceiling = 1.0
+        """Largest factor at present."""
+        self.may_rise = not keep
+        """True if ``ceiling`` may exceed 1."""
         self._ticked = [s for s in schedulers if not isinstance(s, ReduceLROnPlateau)]
         self._ticks = 0
         self._counts = [_count(scheduler) for scheduler in self._ticked]
@@ -83,7 +94,7 @@ class Recipe:
         if not self.keep:
             self._hooks = [
                 self._optimizer.register_step_pre_hook(lambda *_: self._scale()),
-                self._optimizer.register_step_post_hook(lambda *_: self.unscale()),
+                self._optimizer.register_step_post_hook(lambda *_: self._stepped()),
             ]
 
     @property
@@ -94,12 +105,16 @@ class Recipe:
 
     def use(self, batch_size: int) -> None:
         """Scale for this batch size from the next step on."""
-        self._factor = 1.0 if self.keep else math.pow(batch_size / self.batch_size, SCALINGS[self.scaling])
+        self._wanted = 1.0 if self.keep else math.pow(batch_size / self.batch_size, SCALINGS[self.scaling])
 
     @property
     def factor(self) -> float:
         """Factor of the user's learning rate during a step of the optimizer."""
-        return self._factor
+        return min(self._wanted, self.ceiling)
+
+    def hold(self) -> None:
+        """Stay at the user's learning rate, or below it, from now on."""
+        self.may_rise, self.ceiling = False, 1.0
 
     def begin_pass(self) -> None:
         """Begin a pass: between two passes the user may change the learning rate, but not step a scheduler that the
@@ -156,7 +171,12 @@ class Recipe:
 
     def state_dict(self) -> dict[str, Any]:
         """State of the schedulers, and their number of steps in this pass."""
-        return {"ticks": self._ticks, "schedulers": [s.state_dict() for s in self.schedulers]}
+        return {
+            "ticks": self._ticks,
+            "schedulers": [s.state_dict() for s in self.schedulers],
+            "ceiling": self.ceiling,
+            "may_rise": self.may_rise,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``, after the optimizer has loaded its own state."""
@@ -164,6 +184,7 @@ class Recipe:
             scheduler.load_state_dict(saved)
         self._counts = [_count(scheduler) for scheduler in self._ticked]
         self._ticks, self._expected = state["ticks"], self._rates()
+        self.ceiling, self.may_rise = state.get("ceiling", 1.0), state.get("may_rise", not self.keep)
 
     def resume_pass(self, ticks: int) -> None:
         """Resume in the middle of a pass in which the schedulers have stepped ``ticks`` times."""
@@ -181,12 +202,18 @@ class Recipe:
                 ) from error
         self._counts = [_count(scheduler) for scheduler in self._ticked]
 
+    def _stepped(self) -> None:
+        self.unscale()
+        if self.may_rise and self._wanted > self.ceiling:
+            self.ceiling = min(self._wanted, self.ceiling * 2 ** (1 / RAMP_STEPS))
+
     def _scale(self) -> None:
-        if self._factor != 1.0 and not self._owned:
+        factor = self.factor
+        if factor != 1.0 and not self._owned:
             groups = self._optimizer.param_groups
             self._owned = [group["lr"] for group in groups]
             for group in groups:
-                group["lr"] = group["lr"] * self._factor
+                group["lr"] = group["lr"] * factor
 
     def _rates(self) -> list[float]:
         return [float(group.get("lr", 0.0)) for group in self._optimizer.param_groups]

@@ -71,6 +71,10 @@ class SampleModel:
         known = relative_samples([size * self.ranks for size in self.batch_sizes], scale, sd, reference=own)
         return {size // self.ranks: value for size, value in known.items()}
 
+    def leave_out_above(self, batch_size: int) -> None:
+        """Leave out all larger batch sizes from now on."""
+        self.batch_sizes = tuple(size for size in self.batch_sizes if size <= batch_size)
+
     def wants(self, step: int) -> bool:
         """True if the gradient norms of this step would add information."""
         return self._is_open and (self._pairs < FIRST or not step % LATER)

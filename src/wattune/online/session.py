@@ -25,6 +25,7 @@ from wattune.online.optimizer_step import OptimizerStepper
 from wattune.online.prefetch import Prefetcher
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.online.ranks.meeting import Ranks
+from wattune.online.rate_watch import RateWatch
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
 from wattune.online.session_checkpoint import SessionCheckpoint, check_savable, save_session
@@ -119,7 +120,10 @@ class Session:
                 optimizer, recipe, sample_model, run.counter, scaler=scaler, before_step=before_step
             )
             sync = GradientSync(run.model, 1) if sync is None else sync
-            self.loop = UserLoop(run, Prefetcher(batch_source, run), self._stepper, recipe, sample_model, sync)
+            watch = None
+            if recipe.may_rise and ranks is None:  # other ranks would have to go back as well
+                watch = RateWatch(run.model, optimizer, recipe, run.device.memory_bytes, self._give_up_raising)
+            self.loop = UserLoop(run, Prefetcher(batch_source, run), self._stepper, recipe, sample_model, sync, watch)
             self.loop.remembers = options.checkpoint is not None
         self._feed = UpdateFeed(self, options.listeners)
         self._passes = 0
@@ -139,6 +143,8 @@ class Session:
                 check_savable(self)
             if self._resumed is not None:
                 self._resumed.load(self)
+                if not self.recipe.may_rise:
+                    self.sample_model.leave_out_above(self.recipe.batch_size)
             self.run.__enter__()
         except BaseException:
             self._close_device()
@@ -174,6 +180,14 @@ class Session:
             raise lost from error
         if error is not None and self.loop is not None and self.loop.pending is not None:
             _explain_shortage(error, self.loop.pending.samples)
+
+    def _give_up_raising(self, reason: str) -> None:
+        text = f"batch sizes above {self.recipe.batch_size} are left out: their learning rate is higher; {reason}"
+        self.run.note(text)
+        self._feed.warn(text)
+        self.sample_model.leave_out_above(self.recipe.batch_size)
+        self.run.relative(self.sample_model.relative)
+        self.run.explorer.choose()
 
     def _close_device(self) -> None:
         if self.options.closes:

@@ -37,6 +37,10 @@ class UpdateFeed:
         logger.info("%s %s: %s", verb, point, reason)
         self._send("point", reason)
 
+    def warn(self, text: str) -> None:
+        """Tell what may surprise the user, in the log."""
+        logger.warning("%s", text)
+
     def look(self) -> None:
         """Tell the present state."""
         self._log_events()

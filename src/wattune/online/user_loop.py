@@ -16,6 +16,7 @@ from wattune.online.micro_batching import Batch, even, moved, shapes, split
 from wattune.online.optimizer_step import OptimizerStepper
 from wattune.online.prefetch import Prefetcher
 from wattune.online.ranks.gradient_sync import GradientSync
+from wattune.online.rate_watch import RateWatch
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
 from wattune.point import BatchShape
@@ -37,7 +38,9 @@ class UserLoop:
         recipe: Recipe,
         sample_model: SampleModel,
         sync: GradientSync,
+        watch: RateWatch | None = None,
     ):
+        self._watch = watch
         self.position = 0
         self.pending: Batch | None = None
         self.random: list[Tensor] = []
@@ -78,6 +81,9 @@ class UserLoop:
         if batch is None:
             raise InputError("session.backward(loss) must be called once for each batch of session.batches()")
         self._stepper.add(loss, batch.samples, batch.share, norms=self._norms)
+        if self._watch is not None:
+            with self._run.counter.uncounted():
+                self._watch.add(loss, batch.share)
         self.pending = None
         if not batch.last:
             return
@@ -93,6 +99,8 @@ class UserLoop:
         finally:
             self.shield.release()
         self._run.end(stepped=stepped, usual=self._is_usual)
+        if self._watch is not None:
+            self._watch.end_step()
         if self._run.steps == 1 and self._sample_model.wants(1) and self._run.may_halve:
             # The gradients of two halves give the gradient noise, if the model runs with them.
             self._run.fits(BatchShape(self._samples, -(-self._samples // 2)))

@@ -1,0 +1,181 @@
+"""Learning rates above the user's: they rise slowly, and training goes back before they ruin it."""
+
+import logging
+import math
+import random
+
+import pytest
+import torch
+from tests.support.sessions import board, perceptron
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from wattune.online import capped
+from wattune.online.rate_watch import LossWatch, RateWatch, TrainingCopy
+from wattune.online.recipe import RAMP_STEPS, Recipe
+
+
+def noisy(level, seed, count=10):
+    source = random.Random(seed)
+    return [level + source.gauss(0, 0.1) for _ in range(count)]
+
+
+def seen(*levels):
+    watch = LossWatch()
+    for seed, level in enumerate(levels):
+        assert not watch.is_worse(noisy(level, seed), raised=False)
+    return watch
+
+
+@pytest.mark.parametrize("level", [0.5, 0.4, 0.6, 0.7])
+def test_noise_and_a_tenth_of_the_progress_are_no_alarm(level):
+    watch = seen(2.3, 1.0, *[0.5] * 30)
+    assert not watch.is_worse(noisy(level, 99), raised=True)
+
+
+@pytest.mark.parametrize("level", [1.5, 2.3, math.inf, math.nan])
+def test_a_loss_that_rises_at_a_raised_rate_is_an_alarm(level):
+    watch = seen(2.3, 1.0, *[0.5] * 30)
+    assert watch.is_worse(noisy(level, 99), raised=True)
+
+
+@pytest.mark.parametrize("level", [2.3, math.nan])
+def test_a_loss_that_rises_at_the_users_own_rate_is_none(level):
+    assert not seen(2.3, 1.0, *[0.5] * 30).is_worse(noisy(level, 99), raised=False)
+
+
+def recipe_of(model, *, lr=0.1):
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    recipe = Recipe(optimizer, 32, [], interval=None, keep=False)
+    recipe.open()
+    return recipe, optimizer
+
+
+def test_the_rate_doubles_no_faster_than_its_ramp_and_falls_at_once():
+    recipe, optimizer = recipe_of(perceptron())
+    recipe.use(256)
+    factors = []
+    for _ in range(4 * RAMP_STEPS):
+        factors.append(recipe.factor)
+        optimizer.step()
+    assert factors[0] == 1.0
+    assert factors[RAMP_STEPS] == pytest.approx(2.0)
+    assert factors[2 * RAMP_STEPS] == pytest.approx(4.0)
+    assert factors[-1] == 8.0
+    recipe.use(16)
+    assert recipe.factor == 0.5
+    recipe.use(256)
+    assert recipe.factor == 8.0  # it has been there
+    recipe.hold()
+    assert recipe.factor == 1.0
+
+
+def test_a_copy_restores_parameters_buffers_and_the_optimizers_state():
+    model = perceptron(norm=True)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+
+    step()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    copy = TrainingCopy(model, optimizer)
+    for _ in range(3):
+        step()
+    copy.restore()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert {int(state["step"]) for state in optimizer.state.values()} == {1}
+    step()
+    assert {int(state["step"]) for state in optimizer.state.values()} == {2}
+
+
+def regression(samples=2048):
+    """Least squares, whose largest stable rate is known: the larger batch scales the rate to beyond it."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, 8, generator=generator)
+    y = x @ torch.randn(8, 1, generator=generator) + 0.1 * torch.randn(samples, 1, generator=generator)
+    return TensorDataset(x, y)
+
+
+def loss_over(model, data):
+    with torch.no_grad():
+        return float(nn.functional.mse_loss(model(data.tensors[0]), data.tensors[1]))
+
+
+def test_a_loop_goes_back_before_it_diverges():
+    torch.manual_seed(0)
+    data, model, reasons = regression(), nn.Linear(8, 1), []
+    recipe, optimizer = recipe_of(model, lr=0.35)
+    watch = RateWatch(model, optimizer, recipe, None, reasons.append)
+    for step in range(300):
+        size = 32 if step < 60 or reasons else 256
+        recipe.use(size)
+        rows = torch.randint(len(data), (size,))
+        loss = nn.functional.mse_loss(model(data.tensors[0][rows]), data.tensors[1][rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        watch.add(loss, 1.0)
+        watch.end_step()
+    assert len(reasons) == 1
+    assert "and training went back to before that" in reasons[0]
+    assert loss_over(model, data) < 0.05
+
+
+@pytest.mark.slow
+def test_training_that_the_plain_loop_finishes_does_not_diverge(touring, caplog):
+    torch.manual_seed(0)
+    data, model = regression(), nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.35)
+    loader = DataLoader(data, batch_size=32, shuffle=True)
+    options = {"device": board(), "cap_w": None, "batch_sizes": [32, 256]}
+    with caplog.at_level(logging.WARNING, logger="wattune"):
+        with capped(model=model, optimizer=optimizer, loader=loader, **options) as session:
+            for _ in range(40):
+                for batch in session.batches():
+                    session.backward(nn.functional.mse_loss(model(batch.x), batch.y))
+    assert 256 in {change.point.batch_size for change in session.record.changes}
+    assert loss_over(model, data) < 0.05
+    said = [note for note in session.record.notes if "batch sizes above 32 are left out" in note]
+    assert len(said) == 1
+    assert any("training went back" in record.getMessage() for record in caplog.records)
+    assert session.record.changes[-1].point.batch_size == 32
+
+
+@pytest.mark.slow
+def test_after_a_resume_the_larger_batches_stay_left_out(touring, tmp_path):
+    data, model = regression(), nn.Linear(8, 1)
+
+    def session_of(**options):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.35)
+        loader = DataLoader(data, batch_size=32, shuffle=True)
+        options = {"device": board(), "cap_w": None, "checkpoint": tmp_path / "c", **options}
+        return capped(model=model, optimizer=optimizer, loader=loader, batch_sizes=[32, 256], **options)
+
+    def trained(session, passes):
+        with session:
+            while session.passes < passes:
+                for batch in session.batches():
+                    session.backward(nn.functional.mse_loss(model(batch.x), batch.y))
+        return session
+
+    first = trained(session_of(), 40)
+    assert not first.recipe.may_rise
+    again = trained(session_of(resume=True), 45)
+    assert {change.point.batch_size for change in again.record.changes[len(first.record.changes) :]} <= {32}
+    assert loss_over(model, data) < 0.05
+
+
+def test_without_memory_for_a_copy_the_rate_is_not_raised():
+    model, reasons = nn.Linear(8, 1), []
+    recipe, optimizer = recipe_of(model)
+    watch = RateWatch(model, optimizer, recipe, 100.0, reasons.append)
+    recipe.use(256)
+    for _ in range(3):
+        optimizer.step()
+        watch.add(torch.zeros(()), 1.0)
+        watch.end_step()
+    assert recipe.factor == 1.0
+    assert reasons == ["there is no memory for a copy of the parameters, to go back to if it were too high"]
