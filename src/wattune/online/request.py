@@ -15,6 +15,7 @@ from wattune.cap_trace import MovingCap, cap_of
 from wattune.errors import InputError, OutputError
 from wattune.files import check_writable
 from wattune.goal import Goal
+from wattune.online.accelerate_parts import own_loader, own_optimizer, own_scheduler
 from wattune.online.batch_shapes import batch_sizes as sizes_of
 from wattune.online.batch_source import BatchSource
 from wattune.online.ranks.gradient_sync import GradientSync
@@ -62,6 +63,7 @@ class Request:
     ):
         if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
             raise InputError("model", value=type(model).__name__, allowed="a torch module with parameters")
+        optimizer, own_scaler = own_optimizer(optimizer)
         if not isinstance(optimizer, Optimizer):
             raise InputError("optimizer", value=type(optimizer).__name__, allowed="an optimizer of torch")
         _check_parameters(model, optimizer)
@@ -69,8 +71,9 @@ class Request:
             raise InputError("over", value=over, allowed=", ".join(OVER))
         self.ranks, self.over = ranks, over
         self.sync = GradientSync(model, ranks)
-        self.optimizer, self.scaler, self.before_step = optimizer, scaler, before_step
-        self.loader, self.keep = loader, keep_recipe
+        self.optimizer, self.scaler = optimizer, own_scaler if scaler is None else scaler
+        self.before_step = before_step
+        self.loader, self.keep = own_loader(loader), keep_recipe
         cap, self.goal = cap_of(cap_w), session_goal(goal)
         self.moving = cap if isinstance(cap, MovingCap) else None
         """The cap, if it changes."""
@@ -94,7 +97,7 @@ class Request:
         for file in (self.checkpoint, self.record):
             if file is not None:  # hours later, it would cost what was trained
                 _check_file(file)
-        self.batch_source = None if loader is None else BatchSource(loader, keep=keep_recipe)
+        self.batch_source = None if loader is None else BatchSource(self.loader, keep=keep_recipe)
         own = self._own_batch_size(batch_size)
         self.start = BatchShape(own, own if micro_batch_size is None else micro_batch_size)
         if not _is_whole(self.start.micro) or not 1 <= self.start.micro <= own:
@@ -108,6 +111,7 @@ class Request:
             raise InputError("batch_sizes with a cap that changes", value=batch_sizes, allowed=needs)
         self.sizes = sizes_of(own, batch_sizes, self.curve, keep=stays, samples=self.samples_per_pass, ranks=ranks)
         schedulers = [] if scheduler is None else scheduler if isinstance(scheduler, (list, tuple)) else [scheduler]
+        schedulers = [own_scheduler(one, ranks) for one in schedulers]
         self.recipe = Recipe(optimizer, own, schedulers, interval=scheduler_interval, keep=keep_recipe)
         self.sample_model = SampleModel(own, self.sizes, keep=keep_recipe, curve=self.curve, ranks=ranks)
         self.resumed: SessionCheckpoint | None = None
