@@ -1,4 +1,5 @@
-"""`python -m benchmarks ranks [division|killed|overhead ...]`: all three without a name; or `recorded FOLDER`."""
+"""`python -m benchmarks ranks [division|killed|overhead ...]`: all three without a name; or `pairs`, the part of
+`division` with two ranks; or `recorded FOLDER`."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Sequence
 from benchmarks.ranks import division, killed, overhead, recorded
 from wattune.errors import InputError
 
-PARTS = {"division": division.main, "killed": killed.main, "overhead": overhead.main}
+WHOLE = {"division": division.main, "killed": killed.main, "overhead": overhead.main}
+PARTS = {**WHOLE, "pairs": division.pairs}
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -18,5 +20,5 @@ def main(arguments: Sequence[str] = ()) -> None:
     for name in arguments:
         if name not in PARTS:
             raise InputError("part of the benchmark", value=name, allowed=f"{', '.join(PARTS)}, or recorded FOLDER")
-    for name in arguments or PARTS:
+    for name in arguments or WHOLE:
         PARTS[name]()
