@@ -37,7 +37,7 @@ test-slow: .venv/installed
 test-without-torch:
 	$(PYTHON) -m venv --clear $(TORCHLESS)
 	$(TORCHLESS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
-	$(TORCHLESS)/bin/pip install --quiet --disable-pip-version-check numpy plotly pydantic rich typer \
+	$(TORCHLESS)/bin/pip install --quiet --disable-pip-version-check numpy pydantic rich typer \
 		httpx nvidia-ml-py packaging scipy 'tomli; python_version < "3.11"' hypothesis jsonschema \
 		pytest pytest-timeout pytest-xdist
 	$(TORCHLESS)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' tests/test_records.py tests/planning tests/reporting tests/devices tests/agent \

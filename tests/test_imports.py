@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "plotly", "sklearn", "scipy", "pydantic", "rich")
+HEAVY = ("torch", "sklearn", "scipy", "pydantic", "rich")
 
 
 def loaded(code: str, cwd=None) -> set[str]:
@@ -24,9 +24,7 @@ def test_importing_wattune_loads_next_to_nothing():
 
 
 def test_the_help_waits_for_nothing():
-    assert loaded("from wattune.cli import main; main(['--help'])").isdisjoint(
-        {"torch", "plotly", "sklearn", "scipy", "rich"}
-    )
+    assert loaded("from wattune.cli import main; main(['--help'])").isdisjoint({"torch", "sklearn", "scipy", "rich"})
 
 
 COMMANDS = [
@@ -48,14 +46,14 @@ COMMANDS = [
 @pytest.mark.slow
 def test_nor_does_the_help_of_any_command():
     code = f"from wattune.cli import main; assert not any([main([command, '--help']) for command in {COMMANDS}])"
-    assert loaded(code).isdisjoint({"torch", "plotly", "sklearn", "scipy", "rich"})
+    assert loaded(code).isdisjoint({"torch", "sklearn", "scipy", "rich"})
 
 
 @pytest.mark.slow
 def test_devices_and_plans_need_no_torch(tmp_path):
-    assert loaded("from wattune.cli import main; assert main(['devices']) == 0").isdisjoint({"torch", "plotly"})
+    assert loaded("from wattune.cli import main; assert main(['devices']) == 0").isdisjoint({"torch"})
     code = "from wattune.cli import main; assert main(['plan', 'a', 'b', '--cap', '4']) == 2"
-    assert loaded(code, cwd=tmp_path).isdisjoint({"torch", "plotly", "sklearn"})
+    assert loaded(code, cwd=tmp_path).isdisjoint({"torch", "sklearn"})
     code = """
 import json, sys
 from pathlib import Path
@@ -69,7 +67,7 @@ sys.stderr = open("/dev/null", "w")
 assert main(["plan", "p.json", "e.json", "--cap", "4"]) == 0
 sys.stderr = sys.__stderr__
 """
-    assert loaded(code, cwd=tmp_path).isdisjoint({"torch", "plotly", "sklearn"})
+    assert loaded(code, cwd=tmp_path).isdisjoint({"torch", "sklearn"})
 
 
 @pytest.mark.slow

@@ -37,15 +37,40 @@ def test_every_figure_is_drawn_without_an_error(name, tmp_path):
         "power limit": lambda: samples.other_actuator(limits=True),
         "no actuator": lambda: samples.other_actuator(limits=False),
     }[name]()
-    shown = browse(write_report_of(records, tmp_path), tmp_path, "--dump-dom")
+    page = write_report_of(records, tmp_path)
+    shown = browse(page, tmp_path, "--dump-dom")
     assert not re.findall(r"CONSOLE.*", shown.stderr)
     keys = {item.key for section in compose(records).sections for item in section.items if hasattr(item, "key")}
-    places = re.split(r'(?=<div class="figure)', shown.stdout.split('<script type="application/json"')[0])[1:]
-    assert {re.search(r'data-figure="([^"]+)"', place).group(1) for place in places} == keys
-    for place in places:
-        assert 'class="main-svg"' in place
-        assert "var(--" not in place.split("</figure>")[0]
-    assert f'data-drawn="{len(keys)}"' in shown.stdout
+    assert set(re.findall(r'data-figure="([^"]+)"', shown.stdout)) == keys
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    BROWSER is None and not os.environ.get("WATTUNE_REQUIRE_BROWSER"), reason="needs chromium, which is not installed"
+)
+@pytest.mark.parametrize("width", [400, 1400])
+def test_nothing_is_cut_off(width, tmp_path):
+    """In a frame, since a browser's window has a least width: what is wider than its box would be cut off or scroll."""
+    page = write_report_of(samples.run(), tmp_path)
+    frame = tmp_path / "frame.html"
+    frame.write_text(f"""<iframe id="frame" width="{width}" height="900" src="{page.as_uri()}"></iframe>
+<pre id="out"></pre>
+<script>
+frame.onload = () => {{
+  const page = frame.contentDocument, wide = [];
+  for (const box of page.querySelectorAll("html, .card, .scroll, .tile, td"))
+    if (box.clientWidth && box.scrollWidth > box.clientWidth + 1)
+      wide.push(box.className + " " + box.textContent.slice(0, 40));
+  const shown = [...page.querySelectorAll("[data-figure] svg")].filter((svg) => svg.getBoundingClientRect().width > 0);
+  out.textContent = "wide: " + wide.length + " " + wide.join("; ") + " shown: " + shown.length + " end";
+}};
+</script>""")
+    shown = browse(frame, tmp_path, "--allow-file-access-from-files", "--dump-dom")
+    said = re.search(r"wide: (\d+) (.*?) shown: (\d+) end", shown.stdout, re.DOTALL)
+    assert said, shown.stdout[-500:]
+    assert said[1] == "0", said[2]
+    items = [item for section in compose(samples.run()).sections for item in section.items if hasattr(item, "key")]
+    assert int(said[3]) == len(items)  # each once: the large or the small drawing
 
 
 def write_report_of(records, folder):

@@ -374,7 +374,7 @@ def test_api_process_does_not_import_torch(tmp_path):
     )
     loaded = set(done.stdout.split())
     assert "fastapi" in loaded
-    assert loaded.isdisjoint({"torch", "plotly", "sklearn", "ray"})
+    assert loaded.isdisjoint({"torch", "sklearn", "ray"})
 
 
 def test_only_the_worker_may_load_code():

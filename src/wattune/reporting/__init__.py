@@ -1,4 +1,4 @@
-"""Records as text, figures and one self-contained HTML file. Neither torch nor a device; plotly only in the report."""
+"""Records as text, figures and one self-contained HTML file. Neither torch nor a device."""
 
 from __future__ import annotations
 

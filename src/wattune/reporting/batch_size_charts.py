@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from wattune.records import Candidate, EfficiencyPoint, Plan, ProfileTable, SampleEfficiency
 from wattune.reporting import phrases
+from wattune.reporting.axes import Spec
 from wattune.reporting.charts import axis, dots, line, spec
-from wattune.reporting.page import Figure, Spec, plain
+from wattune.reporting.page import Figure, plain
 
 
 def samples_to_target(efficiency: SampleEfficiency) -> Figure:

@@ -1,11 +1,12 @@
-"""Common elements of all figures: axes, colours, traces. Specifications for plotly.js as plain dicts."""
+"""Common elements of all figures: axes, colours, traces, as plain dicts which ``wattune.reporting.drawing`` draws."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from wattune.reporting.page import Spec, plain
+from wattune.reporting.axes import Spec
+from wattune.reporting.page import plain
 
 BATCH_COLOURS = 6
 """Steps of the colour ramp for batch sizes in page.css."""
@@ -14,36 +15,14 @@ BATCH_COLOURS = 6
 def axis(title: str, **more: Any) -> Spec:
     """Make an axis with its title, units included."""
     return {
-        "title": {"text": plain(title), "standoff": 8},
-        "gridcolor": "var(--line)",
-        "linecolor": "var(--line)",
-        "zeroline": False,
-        "automargin": True,
-        # Otherwise touching a figure would zoom it instead of scrolling the page.
-        "fixedrange": True,
+        "title": {"text": plain(title)},
         **more,
     }
 
 
 def spec(data: list[Spec], x: Spec, y: Spec, **more: Any) -> Spec:
     """Make a figure of these traces in the page's style; ``more`` goes into the layout."""
-    layout: Spec = {
-        "font": {"family": "var(--font)", "size": 12, "color": "var(--muted)"},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 56, "r": 16, "t": 28, "b": 44},
-        "hoverlabel": {
-            "bgcolor": "var(--card)",
-            "bordercolor": "var(--quiet)",
-            "font": {"family": "var(--font)", "size": 12, "color": "var(--text)"},
-            "align": "left",
-        },
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 12}},
-        "showlegend": False,
-        "dragmode": False,
-        "xaxis": x,
-        "yaxis": y,
-    }
+    layout: Spec = {"showlegend": False, "xaxis": x, "yaxis": y}
     return {"data": data, "layout": {**layout, **more}}
 
 

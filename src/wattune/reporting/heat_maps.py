@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from wattune.point import BatchShape, Knobs
 from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileTable
 from wattune.reporting import phrases
+from wattune.reporting.axes import Spec
 from wattune.reporting.charts import axis, dots, line, number, rule, spec
-from wattune.reporting.page import Figure, Spec, plain
+from wattune.reporting.page import Figure, plain
 from wattune.search.observation import capped_powers
 
 
@@ -102,16 +103,10 @@ def _figure(
         "y": list(range(len(grid.rows))),
         "z": z,
         "text": [["" if v is None else number(v) for v in line] for line in z],
-        "texttemplate": "%{text}",
         "hovertext": [
             [_hover(grid, row, column) for column in range(len(grid.columns))] for row in range(len(grid.rows))
         ],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-        "hoverongaps": False,
         "colorscale": _scale([v for line in z for v in line if v is not None], colours),
-        "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 10, "outlinewidth": 0, "len": 1},
-        "xgap": 2,
-        "ygap": 2,
     }
     marks, legend = _marks(grid, profile, plan)
     figure = spec(
@@ -128,12 +123,8 @@ def _figure(
             ticktext=[grid.label(r) for r in range(len(grid.rows))],
             showgrid=False,
         ),
-        margin={"l": 48, "r": 8, "t": 8, "b": 44},
-        plot_bgcolor="var(--blank)",
     )
-    figure["layout"]["xaxis"].update(
-        range=[-0.54, len(grid.columns) - 0.46], tickangle=-45 if len(grid.columns) > 8 else 0
-    )
+    figure["layout"]["xaxis"]["range"] = [-0.54, len(grid.columns) - 0.46]
     figure["layout"]["yaxis"]["range"] = [-0.5, len(grid.rows) - 0.5]
     return Figure(
         key,
@@ -142,7 +133,6 @@ def _figure(
         figure,
         note=legend,
         height=90 + 46 * max(5, len(grid.rows)),
-        narrowest=130 + 30 * len(grid.columns),
     )
 
 
@@ -235,9 +225,7 @@ def _bars(grid: HeatMap, value: Callable[[ProfileCell], float], unit: str, colou
         "y": [value(cell) for cell in cells.values()],
         "marker": {"color": ["var(--accent)" if pick == (row, 0) else f"var(--{colours}-1)" for row in cells]},
         "text": [number(value(cell)) for cell in cells.values()],
-        "insidetextanchor": "start",
         "hovertext": [_hover(grid, row, 0) for row in cells],
-        "hovertemplate": "%{hovertext}<extra></extra>",
     }
     figure = spec([bars], axis(_row_title(grid), type="category", showgrid=False), axis(unit, rangemode="tozero"))
     if colours == "power" and plan is not None and plan.cap_w is not None:

@@ -1,27 +1,25 @@
-"""One self-contained HTML file: plain text in, escaped here and nowhere else."""
+"""One self-contained HTML file without scripts: plain text in, escaped here and nowhere else."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from typing import Any
 
-Spec = dict[str, Any]
-"""A figure for plotly.js: "data" and "layout". Colours are CSS variables, such as "var(--accent)"."""
+from wattune.reporting.axes import Spec
+from wattune.reporting.drawing import draw, legend
 
-# With this policy the browser refuses every request of any script.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+# With this policy the browser requests nothing and runs no script.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+_WIDE, _HALF, _PHONE = 1130, 556, 348
+"""Widths of the drawings of a figure: over both columns, in one of them, and on a phone."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its title, the origin of its values, and a note on how to read it.
-
-    Below ``narrowest`` pixels it scrolls instead of shrinking.
-    """
+    """A chart with its title, the origin of its values, and a note on how to read it. ``folded``: shown on demand."""
 
     key: str
     title: str
@@ -30,7 +28,7 @@ class Figure:
     note: str = ""
     height: int = 380
     wide: bool = False
-    narrowest: int = 0
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,10 +86,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """Render the page as HTML, with plotly.js included once."""
-    from plotly.offline import get_plotlyjs  # 5 MB of text that only a report needs
-
-    figures = {item.key: item.spec for section in page.sections for item in section.items if isinstance(item, Figure)}
+    """Render the page as HTML."""
     body = "\n".join(
         [
             _header(page),
@@ -113,17 +108,13 @@ def render(page: Page) -> str:
 <main>
 {body}
 </main>
-<script type="application/json" id="figures">{_json(figures)}</script>
-<script>{get_plotlyjs()}</script>
-<script>
-{_asset("page.js")}</script>
 </body>
 </html>
 """
 
 
 def plain(text: str) -> str:
-    """Text for a label inside a figure, where plotly would read tags."""
+    """Text for a label inside a figure, where "<br>" breaks a line."""
     return escape(text, quote=False)
 
 
@@ -138,7 +129,7 @@ def _header(page: Page) -> str:
         f'<header><p class="about">{escape(page.about)} {_tag(page.origin)}</p>'
         f"<h1>{escape(page.headline)}</h1>{warnings}"
         + (f'<dl class="tiles">{tiles}</dl>' if tiles else "")
-        + "<noscript><p>The figures need JavaScript; the tables do not.</p></noscript></header>"
+        + "</header>"
     )
 
 
@@ -155,19 +146,34 @@ def _item(item: Figure | Table | Note) -> str:
     heading = f"<h3>{escape(item.title)} {_tag(item.origin)}</h3>"
     if isinstance(item, Table):
         return f'<div class="card wide">{heading}{_table(item)}{note}</div>'
-    size = f"height:{item.height}px;min-width:{item.narrowest}px"
+    drawings = _drawings(item)
+    if item.folded:
+        drawings = f"<details><summary>Show them</summary>{drawings}</details>"
     return (
-        f'<figure class="card{" wide" if item.wide else ""}"><figcaption>{heading}</figcaption><div class="scroll">'
-        f'<div class="figure" data-figure="{escape(item.key)}" role="img" aria-label="{escape(item.title)}" '
-        f'style="{size}"></div></div>{note}</figure>'
+        f'<figure class="card{" wide" if item.wide else ""}"><figcaption>{heading}</figcaption>'
+        f'<div data-figure="{escape(item.key)}" role="img" aria-label="{escape(item.title)}">{drawings}</div>'
+        f"{note}</figure>"
     )
+
+
+def _drawings(item: Figure) -> str:
+    """The legend of a figure, and its drawings for a large and a small screen, of which one is shown."""
+    names = "".join(
+        f'<li><span style="background:{colour}"></span>{escape(name)}</li>' for name, colour in legend(item.spec)
+    )
+    large = draw(item.spec, _WIDE if item.wide else _HALF, item.height)
+    small = draw(item.spec, _PHONE, min(item.height, 300))
+    drawn = f'<div class="large">{large}</div><div class="small">{small}</div>'
+    return (f'<ul class="legend">{names}</ul>' if names else "") + drawn
 
 
 def _table(table: Table) -> str:
     head = "".join(_cell("th", text, number) for text, number in zip(table.head, table.numeric, strict=True))
     lines = [
         f"<tr{' class=chosen' if index in table.marked else ''}>"
-        + "".join(_cell("td", text, number) for text, number in zip(row, table.numeric, strict=True))
+        + "".join(
+            _cell("td", text, number, label) for text, number, label in zip(row, table.numeric, table.head, strict=True)
+        )
         + "</tr>"
         for index, row in enumerate(table.rows)
     ]
@@ -184,17 +190,14 @@ def _rows(head: str, lines: Iterable[str]) -> str:
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
 
 
-def _cell(name: str, text: str, number: bool) -> str:
-    return f"<{name}{' class=number' if number else ''}>{escape(text)}</{name}>"
+def _cell(name: str, text: str, number: bool, label: str = "") -> str:
+    """A cell; ``label``: the name of its column, which a small screen shows beside it."""
+    named = f' data-label="{escape(label)}"' if label else ""
+    return f"<{name}{' class=number' if number else ''}{named}>{escape(text)}</{name}>"
 
 
 def _tag(origin: str) -> str:
     return f'<span class="origin">{escape(origin)}</span>'
-
-
-def _json(data: object) -> str:
-    # A "<" could close the script element around the JSON.
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _asset(name: str) -> str:

@@ -18,7 +18,7 @@ Item = Figure | Table | Note
 def write_report(sources: Source | Iterable[Source], path: str | Path) -> Path:
     """Write a report of any records: a run's folder, JSON files, records in memory, or a mixture.
 
-    The file is self-contained, including plotly.js, and refers to nothing outside it. Every figure states whether its
+    The file is self-contained, without scripts, and refers to nothing outside it. Every figure states whether its
     values were simulated, recorded or measured.
 
     Raises: RecordError if a source cannot be read or there is no record; OutputError if ``path`` cannot be written.
@@ -154,6 +154,8 @@ def _learning(part: str, curves: Sequence[LearningCurve], records: RecordSet) ->
         title = f"Learning curves on the {part} over time"
         by_time = training_charts.timed_curves(f"{part}-curves-time", title, curves, sample_s, kind)
         items += [by_time] if by_time else []
+    if len({curve.batch_size for curve in curves}) < len(curves):
+        items.append(training_charts.single_runs(f"{part}-runs", f"Single runs on the {part}", curves))
     return items
 
 
@@ -197,14 +199,13 @@ def _choice(records: RecordSet) -> Section:
         items.append(rule_charts.baseline_rows(plan, origin))
     if plan.candidates:
         items.append(rule_charts.candidate_rows(plan, origin))
-    if not any(gain.over_largest_batch or gain.over_best_batch for gain in plan.gain_over_caps):
-        if plan.goal.is_time and not plan.caps:
-            without = "no other rule has a setting that is known to be safe" if plan.gain_over_caps else "no results"
-            items.append(Note("Speed-up under other caps", f"Nothing to compare with: {without}."))
-    else:
+    if any(gain.over_largest_batch or gain.over_best_batch for gain in plan.gain_over_caps):
         profile = records.profile
         one_cap = profile is not None and (profile.strategy in ("staircase", "guided") or bool(profile.aborted))
         items += [rule_charts.gain_over_caps(plan, origin, one_cap=one_cap), rule_charts.cap_rows(plan, origin)]
+    elif plan.goal.is_time and not plan.caps:
+        without = "no other rule has a setting that is known to be safe" if plan.gain_over_caps else "no results"
+        items.append(Note("Speed-up under other caps", f"Nothing to compare with: {without}."))
     return Section(title, intro, items)
 
 

@@ -7,8 +7,9 @@ from itertools import groupby
 
 from wattune.records import CapGain, Comparison, ComparisonRow, Plan
 from wattune.reporting import phrases
+from wattune.reporting.axes import Spec
 from wattune.reporting.charts import axis, batch_colour, dots, line, rule, spec
-from wattune.reporting.page import Figure, Spec, Table, plain
+from wattune.reporting.page import Figure, Table, plain
 from wattune.reporting.text import algorithms, compared, predicted, spread
 
 
@@ -23,9 +24,8 @@ def bars(comparison: Comparison) -> Figure | None:
     figure = spec(
         [times, {**energies, "xaxis": "x2"}],
         axis("time to target (s)", domain=[0, 0.47], rangemode="tozero"),
-        axis("", type="category", showgrid=False, tickfont={"size": 12.5, "color": "var(--text)"}),
+        axis("", type="category", showgrid=False),
         xaxis2=axis("energy (J)", domain=[0.53, 1], rangemode="tozero"),
-        margin={"l": 150, "r": 16, "t": 8, "b": 44},
         bargap=0.35,
     )
     return Figure(
@@ -36,17 +36,16 @@ def bars(comparison: Comparison) -> Figure | None:
         note=f"Mean and standard deviation over {_seeds(comparison)}. {comparison.method}",
         height=80 + 44 * len(rows),
         wide=True,
-        narrowest=560,
     )
 
 
 def comparison_rows(comparison: Comparison) -> Table:
     """The comparison as a table, including rules without a result."""
     rows = compared(comparison)
-    head = ("rule", "batch size", "setting", "time", "energy", "peak power", "slower by", "above fastest", "")
+    head = ("rule", "batch size", "setting", "time", "energy", "peak power", "time vs. wattune", "above fastest", "")
     numeric = (False, True, True, True, True, True, True, True, False)
     marked = frozenset(i for i, row in enumerate(comparison.rows) if row.rule == phrases.OWN_RULE)
-    note = '"Slower by": the time of the rule divided by the time of wattune\'s pick.'
+    note = "Time vs. wattune: the time of the rule divided by that of wattune's pick, so above 1 wattune is faster."
     origin = phrases.origin(comparison=comparison.provenance.kind)
     return Table("All rules", origin, head, numeric, rows, marked, shown=20, note=note)
 
@@ -67,14 +66,14 @@ def baseline_rows(plan: Plan, origin: str) -> Table:
         plan_row,
         *predicted(plan),
     ]
-    head = ("rule", "batch size", "setting", "time", "energy", "peak power", "slower by", "")
+    head = ("rule", "batch size", "setting", "time", "energy", "peak power", "time vs. wattune", "")
     numeric = (False, True, True, True, True, True, True, False)
     return Table("Other rules under the same cap", origin, head, numeric, rows, frozenset({0}), shown=20)
 
 
 def algorithm_rows(plan: Plan, origin: str) -> Table:
     """Each training algorithm's best point under the cap and the memory limit, or why it has none."""
-    head = ("algorithm", "batch size", "setting", "memory", "samples", "time", "energy", "slower by", "")
+    head = ("algorithm", "batch size", "setting", "memory", "samples", "time", "energy", "time vs. chosen", "")
     numeric = (False, True, True, True, True, True, True, True, False)
     rows = algorithms(plan)
     marked = frozenset(i for i, row in enumerate(plan.algorithms) if row.algorithm == plan.algorithm)
@@ -159,7 +158,10 @@ def _bars(
         "orientation": "h",
         "x": means,
         "y": names,
-        "error_x": {"type": "data", "array": deviations, "color": "var(--muted)", "thickness": 1.5, "width": 4},
+        "error_x": {
+            "type": "data",
+            "array": deviations,
+        },
         "marker": {"color": ["var(--accent)" if row.rule == phrases.OWN_RULE else "var(--quiet)" for row in rows]},
         "hovertext": [
             f"{name}<br>{spread(unit, mean, deviation)}"
@@ -213,15 +215,12 @@ def gain_over_caps(plan: Plan, origin: str, *, one_cap: bool) -> Figure:
     figure = spec(
         data,
         axis("power cap (W)", showgrid=False, anchor="y2"),
-        axis("speed-up (1 = no gain)", domain=[0.2, 1]),
+        axis("times as fast (1 = no gain)", domain=[0.2, 1]),
         yaxis2=axis("", domain=[0, 0.12], type="category", showgrid=False),
         showlegend=True,
         shapes=shapes,
         annotations=annotations,
-        margin={"l": 56, "r": 16, "t": 64, "b": 44},
-        hovermode="x",
     )
-    figure["layout"]["legend"]["y"] = 1.07
     return Figure(
         "gain-over-caps",
         "Speed-up over a range of caps",
@@ -245,9 +244,9 @@ def cap_rows(plan: Plan, origin: str) -> Table:
         rows.append((phrases.watts(gain.cap_w), phrases.batch(where), phrases.setting(where), *over, ""))
         if where == plan.point:
             marked.add(index)
-    head = ("cap", "batch size", "setting", "over largest batch, fixed clock", "over best batch, fixed clock", "")
+    head = ("cap", "batch size", "setting", "times as fast as the largest batch", "times as fast as the best batch", "")
     numeric = (True, True, True, True, True, False)
-    note = "Marked: the chosen point."
+    note = "Both batches at the fixed clock. Marked: the chosen point."
     return Table("The pick under every cap", origin, head, numeric, rows, frozenset(marked), shown=0, note=note)
 
 

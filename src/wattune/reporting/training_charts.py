@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from wattune.records import CapInterval, LearningCurve, Plan, TrainingRecord
 from wattune.reporting import phrases
+from wattune.reporting.axes import Spec
 from wattune.reporting.charts import axis, band, batch_colour, dots, line, rule, spec
-from wattune.reporting.page import Figure, Spec, Table
+from wattune.reporting.page import Figure, Table
 
 _GUARD_ACTIONS = {
     "down": ("clock down", "triangle-down", "var(--cap)"),
@@ -164,18 +165,27 @@ def evaluations(training: TrainingRecord) -> Figure | None:
         **more,
     )
     title = "Metric during training"
-    return Figure("evaluations", title, origin, figure, height=320, wide=True, narrowest=480)
+    return Figure("evaluations", title, origin, figure, height=320, wide=True)
 
 
 def learning_curves(key: str, title: str, curves: Sequence[LearningCurve]) -> Figure:
-    """The metric over samples, with one line per batch size and seed."""
-    censored = sum(not curve.reached for curve in curves)
+    """The metric over samples: for each batch size the mean over its seeds, and the band between its runs."""
     sizes, seeds = len({curve.batch_size for curve in curves}), len({curve.seed for curve in curves})
     note = f"{len(curves)} runs: {sizes} batch sizes, {seeds} {'seed' if seeds == 1 else 'seeds'}."
-    if censored:
-        note += f" Dotted: {censored} ended before the target."
-    figure = _curves(curves, {curve.batch_size: 1.0 for curve in curves}, "samples", "samples")
+    if seeds > 1:
+        note += (
+            " Line: mean over the seeds; band: from the lowest to the highest. A run that ended keeps its last value."
+        )
+    figure = _means(curves, {curve.batch_size: 1.0 for curve in curves}, "samples", "samples")
     return Figure(key, title, phrases.origin(curves=_kind(curves)), figure, note=note)
+
+
+def single_runs(key: str, title: str, curves: Sequence[LearningCurve]) -> Figure:
+    """The metric over samples, with one line per batch size and seed; shown on demand."""
+    censored = sum(not curve.reached for curve in curves)
+    note = f"Dotted: {censored} ended before the target." if censored else ""
+    figure = _runs(curves)
+    return Figure(key, title, phrases.origin(curves=_kind(curves)), figure, note=note, wide=True, folded=True)
 
 
 def timed_curves(
@@ -193,34 +203,64 @@ def timed_curves(
     note = "Each batch size at its best setting under the cap; steps only, without evaluations."
     if missing := sorted({curve.batch_size for curve in curves} - sample_s.keys()):
         note += f" No such setting: batch size {', '.join(map(str, missing))}."
-    return Figure(key, title, origin, _curves(curves_on_device, sample_s, "time on the device (s)", "s"), note=note)
+    return Figure(key, title, origin, _means(curves_on_device, sample_s, "time on the device (s)", "s"), note=note)
 
 
-def _curves(curves: Sequence[LearningCurve], scale: Mapping[int, float], label: str, unit: str) -> Spec:
+def _means(curves: Sequence[LearningCurve], scale: Mapping[int, float], label: str, unit: str) -> Spec:
+    sizes = sorted({curve.batch_size for curve in curves})
+    bands: list[Spec] = []
+    means: list[Spec] = []
+    for size in sizes:
+        runs = [curve for curve in curves if curve.batch_size == size and curve.evaluations]
+        places, values = _together(runs)
+        x, colour = [place * scale[size] for place in places], batch_colour(sizes, size)
+        if len(runs) > 1:
+            outline = [*(max(column) for column in values), *(min(column) for column in reversed(values))]
+            area = line([*x, *reversed(x)], outline, "", colour, line={"width": 0}, showlegend=False)
+            bands.append({**area, "fill": "toself", "fillcolor": colour, "opacity": 0.14, "hoverinfo": "skip"})
+        mean = [sum(column) / len(column) for column in values]
+        hover = f"%{{y:.4g}} after %{{x:.5g}} {unit}<extra>batch size {size}</extra>"
+        means.append(line(x, mean, f"batch size {size}", colour, hovertemplate=hover))
+    return _over(curves, [*bands, *means], label)
+
+
+def _together(runs: Sequence[LearningCurve]) -> tuple[list[int], list[list[float]]]:
+    """The numbers of samples at which any of the runs was evaluated, and the metric of each run then: that of its last
+    evaluation so far. Before its first one a run is left out."""
+    places = sorted({one.samples for run in runs for one in run.evaluations})
+    values = [
+        [so_far[-1].metric for run in runs if (so_far := [e for e in run.evaluations if e.samples <= place])]
+        for place in places
+    ]
+    return places, values
+
+
+def _runs(curves: Sequence[LearningCurve]) -> Spec:
     sizes = sorted({curve.batch_size for curve in curves})
     data: list[Spec] = []
     for curve in sorted(curves, key=lambda curve: (curve.batch_size, curve.seed)):
         size = curve.batch_size
         name = f"batch size {size}"
         trace = line(
-            [evaluation.samples * scale[size] for evaluation in curve.evaluations],
+            [evaluation.samples for evaluation in curve.evaluations],
             [evaluation.metric for evaluation in curve.evaluations],
-            f"{size}",
+            name,
             batch_colour(sizes, size),
-            legendgroup=f"{size}",
-            showlegend=all(other["legendgroup"] != f"{size}" for other in data),
-            line={"width": 1.8, "dash": "solid" if curve.reached else "dot"},
-            hovertemplate=f"%{{y:.4g}} after %{{x:.5~g}} {unit}<extra>{name}, seed {curve.seed}</extra>",
+            showlegend=all(other["name"] != name for other in data),
+            line={"width": 1.5, "dash": "solid" if curve.reached else "dot"},
         )
         data.append(trace)
+    return _over(curves, data, "samples")
+
+
+def _over(curves: Sequence[LearningCurve], data: list[Spec], label: str) -> Spec:
+    """The figure of these traces over an axis with this label, with the target of the curves."""
     more: Spec = {}
     targets = {curve.target for curve in curves}
     _add_target(more, targets.pop() if len(targets) == 1 else None)
     metrics = {curve.metric for curve in curves}
     name = phrases.metric(metrics.pop() if len(metrics) == 1 else None)
-    figure = spec(data, axis(label, rangemode="tozero"), axis(name), showlegend=True, **more)
-    figure["layout"]["legend"]["title"] = {"text": "batch size ", "font": {"size": 12}}
-    return figure
+    return spec(data, axis(label, rangemode="tozero"), axis(name), showlegend=True, **more)
 
 
 def _kind(curves: Sequence[LearningCurve]) -> str | None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from wattune.reporting.axes import ticks
+
 Point = tuple[float, float]
 
 COLOURS = 6
@@ -115,17 +117,6 @@ def colour(names: Sequence[float], name: float) -> int:
     """Step of the colour ramp for ``name`` among ``names``: the same in every chart with the same names."""
     index = sorted(names).index(name)
     return round(index * (COLOURS - 1) / max(1, len(names) - 1))
-
-
-def ticks(low: float, high: float, about: int) -> list[float]:
-    """List about ``about`` round numbers from ``low`` to ``high``."""
-    if high <= low:
-        return [low]
-    raw = (high - low) / max(1, about)
-    size = 10.0 ** math.floor(math.log10(raw))
-    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= raw * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    return [float(f"{step * index:.12g}") for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def short(value: float) -> str:
