@@ -9,24 +9,37 @@ from typing import Any
 
 from wattune.errors import RecordError
 from wattune.files import read_json
-from wattune.records import Comparison, LearningCurve, Plan, ProfileTable, Record, SampleEfficiency, TrainingRecord
+from wattune.records import (
+    Comparison,
+    LearningCurve,
+    Plan,
+    ProfileTable,
+    Record,
+    SampleEfficiency,
+    SessionRecord,
+    TrainingRecord,
+)
 
 Source = str | Path | Record
 
 _SINGLE: dict[str, type[Record]] = {
-    kind.name: kind for kind in (ProfileTable, SampleEfficiency, Plan, TrainingRecord, Comparison)
+    kind.name: kind for kind in (ProfileTable, SampleEfficiency, Plan, TrainingRecord, Comparison, SessionRecord)
 }
 
 
 @dataclass(frozen=True)
 class RecordSet:
-    """Records of a run, each optional. ``proxy`` and ``target``: learning curves on the data of either."""
+    """Records of a run, each optional. ``proxy`` and ``target``: learning curves on the data of either.
+
+    A ``session`` is a run of its own, beside which there is no other record.
+    """
 
     profile: ProfileTable | None = None
     efficiency: SampleEfficiency | None = None
     plan: Plan | None = None
     training: TrainingRecord | None = None
     comparison: Comparison | None = None
+    session: SessionRecord | None = None
     proxy: tuple[LearningCurve, ...] = ()
     target: tuple[LearningCurve, ...] = ()
 
@@ -69,6 +82,8 @@ def gather(sources: Source | Iterable[Source]) -> RecordSet:
             records = _with_folder(records, Path(source))
         else:
             records = _with_file(records, Path(source))
+    if records.session is not None and records != RecordSet(session=records.session):
+        raise RecordError("a session is reported alone", hint="leave out the other records, or the session")
     if records == RecordSet():
         names = ", ".join(f"{name}.json" for name in _SINGLE)
         raise RecordError(

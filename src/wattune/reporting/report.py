@@ -11,6 +11,7 @@ from wattune.reporting import batch_size_charts, heat_maps, phrases, rule_charts
 from wattune.reporting.page import Figure, Note, Page, Section, Table, Tile, render
 from wattune.reporting.record_set import RecordSet, Source, gather
 from wattune.reporting.run_time import difference, evaluations
+from wattune.reporting.session_report import compose_session
 
 Item = Figure | Table | Note
 
@@ -28,6 +29,8 @@ def write_report(sources: Source | Iterable[Source], path: str | Path) -> Path:
 
 def compose(records: RecordSet) -> Page:
     """Compose the report's content, with a note in place of each missing record."""
+    if records.session is not None:
+        return compose_session(records.session)
     parts = (_profile, _batch_sizes, _choice, _training, _comparison, _sources)
     return Page(
         title=f"wattune: {_name(records)}",
