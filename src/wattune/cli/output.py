@@ -201,15 +201,19 @@ def shown() -> Iterator[Progress]:
 
 
 def lines(write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> Progress:
-    """Progress as lines: the beginning and the end of each step, every warning, and otherwise one in ``QUIET_S``."""
+    """Progress as lines: the beginning, each quarter and the end of each step, every warning, and otherwise one in
+    ``QUIET_S``."""
     due: dict[str, float] = {}
+    quarters: dict[str, int] = {}
 
     def show(done: int, total: int, what: str) -> None:
         step, text = _split(what)
         warning = text.startswith("warning: ")
-        ended = total > 0 and done >= total
-        if not warning and not ended and clock() < due.get(step, float("-inf")):
+        quarter = 4 * done // total if total else 0
+        is_due = quarter > quarters.get(step, 0) or clock() >= due.get(step, float("-inf"))
+        if not warning and not is_due and not (total > 0 and done >= total):
             return
+        quarters[step] = quarter if not warning else quarters.get(step, 0)
         if total and not warning:
             due[step] = clock() + QUIET_S
         count = "" if warning or not total else f"{done}/{total} "

@@ -13,7 +13,9 @@ from wattune.errors import OutputError
 
 
 def report(
-    records: Annotated[list[Path], typer.Argument(metavar="RECORDS", help="Folder of a run, record files, or a session.")],
+    records: Annotated[
+        list[Path], typer.Argument(metavar="RECORDS", help="Folder of a run, record files, or a session.")
+    ],
     output: Annotated[
         Path | None,
         typer.Option(

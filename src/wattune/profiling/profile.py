@@ -110,7 +110,8 @@ def profile(
     def report(name: str, point: OperatingPoint) -> None:
         if progress is not None:
             at = f" at {point.knobs}" if point.knobs else ""
-            progress(min(len(notebook.notes), total), total, f"{name}, batch size {point.batch_size}{at}")
+            most = "" if strategy == "full" else f" ({total} probes at most)"
+            progress(min(len(notebook.notes), total), total, f"{name}, batch size {point.batch_size}{at}{most}")
 
     windows = GUIDED_WINDOWS if strategy == "guided" else WINDOWS
     probe = CellProbe(
@@ -175,7 +176,7 @@ def profile(
     for other in others:
         climb(device, other, notebook, report, limit=limit)
     if progress is not None:
-        progress(total, total, "done")
+        progress(len(notebook.notes), len(notebook.notes), "done")
     return ProfileTable(
         device=device.name,
         workload=name,
