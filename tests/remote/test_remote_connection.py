@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from tests.support.fake_server import Answer, faked, problem
@@ -238,6 +239,7 @@ def test_hint_of_the_server_is_said_once():
     from wattune.server.problems import Problem, respond
 
     body = json.loads(bytes(respond(Problem(403, "no", value="a", hint="do that")).body))
-    with faked(lambda asked: Answer(403, body)) as fake, pytest.raises(ServerRefused) as refusal:
-        Connection(fake.url).request("GET", "/v1/models")
+    with faked(lambda asked: Answer(403, body)) as fake, closing(Connection(fake.url)) as connection:
+        with pytest.raises(ServerRefused) as refusal:
+            connection.request("GET", "/v1/models")
     assert str(refusal.value).count("do that") == 1

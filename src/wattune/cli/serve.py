@@ -46,6 +46,14 @@ def serve(
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate in PEM format.")
     ] = None,
+    proxy: Annotated[
+        str | None,
+        typer.Option(
+            "--proxy",
+            metavar="ADDRESS",
+            help="Reverse proxy in front of the server, e.g. 127.0.0.1, whose X-Forwarded headers are believed.",
+        ),
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Run simulated boards against the server, by default in a temporary store.")
     ] = False,
@@ -79,7 +87,8 @@ def serve(
             executor=executor,
             tls_cert=tls_cert,
             tls_key=tls_key,
-            requires_token=not is_loopback(host),
+            requires_token=not is_loopback(host) or proxy is not None,
+            proxy=proxy,
             worker_memory_bytes=memory_for(workers if executor is None else 1),
         )
         run(settings, say=emit, demo=demo)

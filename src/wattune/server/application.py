@@ -55,11 +55,12 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
     app.state.used_s = {}
     app.state.ready_s = float("-inf")
     app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)
-    problems.install(app, no_page=dashboard.no_page)
+    problems.install(app, dashboard.problem_page)
     for router in ROUTERS:
         app.include_router(router)
     app.include_router(dashboard.router, include_in_schema=False)
     app.mount("/static", dashboard.static)
+    app.add_middleware(dashboard.Compressed)
     # The middleware that is added last is the outermost.
     app.add_middleware(Limiter, limits=settings.limits)
     app.add_middleware(Telemetry, metrics=metrics)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
 import shutil
 import signal
@@ -22,7 +24,7 @@ from wattune.server import connections, logs
 from wattune.server.application import create_app
 from wattune.server.jobs.leases import release_all
 from wattune.server.jobs.supervisor import Supervisor
-from wattune.server.locks import database_locked, store_locked, watching
+from wattune.server.locks import Check, database_locked, store_locked, watching
 from wattune.server.settings import Settings, is_loopback, sqlite_file, sqlite_url
 from wattune.server.store import Database, FileStore, tokens
 from wattune.server.store.schema import JobRow
@@ -32,6 +34,8 @@ SHUTDOWN_S = 5
 
 DEMO_S = 24 * 3600.0
 """Lifetime of the token for the demo's devices, in case the server is killed and cannot revoke it."""
+
+log = logging.getLogger("wattune.server.lifecycle")
 
 Say = Callable[[str], None]
 
@@ -70,7 +74,9 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
         config = connections.configured(
             app,
             connections.fitting(settings.limits),
-            proxy_headers=False,  # otherwise any local user could forge the client address
+            # Without a proxy, any local user could forge the client address.
+            proxy_headers=settings.proxy is not None,
+            forwarded_allow_ips=settings.proxy,
             timeout_graceful_shutdown=SHUTDOWN_S,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
@@ -81,7 +87,7 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
                 "\nOpen the address in a browser: the boards show their first figures in about a minute. Ctrl-C stops."
             )
         server = _Server(config, signals, lambda: say(ready))
-        with watching([check_store, check_database], server.stop):
+        with watching([check_store, check_database, _certificate_check(settings, config)], server.stop):
             server.run(sockets=[listening])
     if signal.SIGINT in signals:
         raise Interrupted("interrupted: the server has stopped; unfinished jobs resume at the next start")
@@ -92,7 +98,7 @@ def check_address(settings: Settings, database: Database | None) -> None:
 
     Raises: InputError, StoreUnavailable.
     """
-    if is_loopback(settings.host):
+    if is_loopback(settings.host) and settings.proxy is None:
         return
     if database is not None:
         with database.session(reads_only=True) as session:
@@ -101,7 +107,7 @@ def check_address(settings: Settings, database: Database | None) -> None:
     raise InputError(
         "listening on an address that other machines can reach needs a token",
         value=settings.host,
-        allowed="127.0.0.1 if there is no token",
+        allowed="127.0.0.1 without a proxy if there is no token",
         hint=f"wattune token make NAME --scope device --store {settings.store}",
     )
 
@@ -117,6 +123,31 @@ def check_tls(settings: Settings) -> None:
     except (OSError, ssl.SSLError) as error:
         allowed = "a certificate and its key as PEM files"
         raise InputError("TLS", value=str(error), allowed=allowed) from error
+
+
+def _certificate_check(settings: Settings, config: uvicorn.Config) -> Check:
+    """Build a check that loads the certificate again once its files have changed; a bad one is logged, not used."""
+
+    def changes() -> list[float]:
+        files = (settings.tls_cert, settings.tls_key)
+        return [os.stat(path).st_mtime for path in files if path is not None]
+
+    loaded = changes()
+
+    def check() -> None:
+        nonlocal loaded
+        try:
+            if (now := changes()) == loaded:
+                return
+            check_tls(settings)
+            if config.ssl is not None and settings.tls_cert is not None:
+                config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
+                log.info("the TLS certificate has changed and was loaded again")
+            loaded = now
+        except (OSError, InputError) as error:
+            log.warning("the changed TLS certificate is not used yet: %s", error)
+
+    return check
 
 
 class _Server(uvicorn.Server):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from wattune.server.problems import Problem, respond
+from wattune.server.problems import Problem, answer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -114,7 +114,7 @@ class Limiter:
             if not length.isdigit() or int(length[:20]) > max_bytes:
                 raise _too_large(max_bytes)
         except Problem as problem:
-            await respond(problem)(scope, receive, send)
+            await answer(problem, scope)(scope, receive, send)
             return
         body = _Body(receive, max_bytes, self._limits.silence_s)
         await self._app(scope, body.receive, send)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fastapi import FastAPI
@@ -16,6 +16,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from wattune.errors import InputError, OutputError, WattuneError
 from wattune.server.store import StoreUnavailable
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 RETRY_S = 5
 """Retry-After in seconds if the store is full or unavailable."""
@@ -92,18 +95,32 @@ def as_problem(error: BaseException) -> Problem | None:
     return None
 
 
-def install(app: FastAPI, *, no_page: Callable[[Request], Response]) -> None:
-    """Register the handlers for all errors that ``as_problem`` maps; a browser gets ``no_page`` instead of a 404."""
+def wants_page(scope: Scope) -> bool:
+    """True if a browser asks for a page, not a program for data."""
+    accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+    return not scope["path"].startswith("/v1/") and b"text/html" in accept
+
+
+def answer(problem: Problem, scope: Scope) -> Response:
+    """Build the response: a page for browsers, if the application has any, or else problem+json."""
+    page = getattr(scope["app"].state, "problem_page", None) if "app" in scope and wants_page(scope) else None
+    if page is None:
+        return respond(problem)
+    response: Response = page(Request(scope), problem)
+    response.headers.update(problem.headers)
+    return response
+
+
+def install(app: FastAPI, page: Callable[[Request, Problem], Response] | None = None) -> None:
+    """Register the handlers for all errors that ``as_problem`` maps. ``page``: builds the response to a browser."""
+    app.state.problem_page = page
 
     async def handle(request: Request, error: Exception) -> Response:
         problem = as_problem(error)
         assert problem is not None
-        wants_page = not request.scope["path"].startswith("/v1/") and "text/html" in request.headers.get("accept", "")
-        if problem.status == 401 and wants_page:
+        if problem.status == 401 and wants_page(request.scope):
             return RedirectResponse(f"/login?next={quote(request.scope['path'])}", 303)
-        if problem.status == 404 and wants_page:
-            return no_page(request)
-        return respond(problem)
+        return answer(problem, request.scope)
 
     kinds: tuple[type[Exception], ...] = (
         Problem,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import threading
 import time
@@ -137,14 +138,30 @@ def may_cancel(identity: Identity, owner: str | None, *, is_shared: bool) -> boo
 
 
 def csrf_token(request: Request) -> str:
-    """CSRF token for the field ``csrf`` of a page's forms."""
-    return _sessions(request).csrf(request.cookies.get(COOKIE))
+    """CSRF token for the field ``csrf`` of a page's forms.
+
+    It looks different each time: in a compressed page, the length would tell a constant one.
+    Source: Gluck, Harris and Prado, BREACH: reviving the CRIME attack, 2013, section 4.
+    """
+    mask = secrets.token_bytes(32)
+    return f"{mask.hex()}{_masked(_sessions(request).csrf(request.cookies.get(COOKIE)), mask).hex()}"
+
+
+def _masked(token: str, mask: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(bytes.fromhex(token), mask, strict=True))
+
+
+def _is_csrf_token(request: Request, text: str) -> bool:
+    expected = _sessions(request).csrf(request.cookies.get(COOKIE))
+    if not re.fullmatch("[0-9a-f]{128}", text):
+        return False
+    return hmac.compare_digest(bytes.fromhex(text[64:]), _masked(expected, bytes.fromhex(text[:64])))
 
 
 def check_form(request: Request, form_token: object) -> None:
     """Check the CSRF token of a form. Raises: Problem 403 if it was not issued to this session."""
     check_origin(request)
-    if not isinstance(form_token, str) or not hmac.compare_digest(csrf_token(request).encode(), form_token.encode()):
+    if not isinstance(form_token, str) or not _is_csrf_token(request, form_token):
         raise Problem(403, "the form belongs to another session", hint="reload the page")
 
 
@@ -156,7 +173,7 @@ def sign_in(request: Request, response: Response, text: str) -> Identity:
         _sessions(request).begin(row.id),
         max_age=LIFETIME_S,
         httponly=True,
-        samesite="strict",
+        samesite="lax",
         secure=request.app.state.settings.has_tls or request.url.scheme == "https",
         path="/",
     )
@@ -166,7 +183,7 @@ def sign_in(request: Request, response: Response, text: str) -> Identity:
 def sign_out(request: Request, response: Response) -> None:
     """End the session."""
     _sessions(request).end(request.cookies.get(COOKIE, ""))
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
 
 
 def requires_token(request: Request) -> bool:
@@ -179,6 +196,8 @@ def requires_token(request: Request) -> bool:
 
 def check_origin(request: Request) -> None:
     """Reject cross-site requests, which would act with the user's rights. Raises: Problem 403."""
+    if _is_link(request):
+        return
     site = request.headers.get("sec-fetch-site", "none")
     origin = request.headers.get("origin")
     is_ours = origin is None or _split(origin).netloc == request.headers.get("host", "")
@@ -240,6 +259,13 @@ def check_local(request: Request) -> None:
     if (_split(f"//{host}").hostname or "") not in LOCAL_NAMES:
         raise Problem(403, "the header Host", value=host, allowed=", ".join(LOCAL_NAMES))
     check_origin(request)
+
+
+def _is_link(request: Request) -> bool:
+    """True if the user followed a link to a page: it is shown to the user alone, and reading changes nothing."""
+    kinds = request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")
+    is_page = not request.url.path.startswith("/v1/")
+    return is_page and request.method in ("GET", "HEAD") and kinds == ("navigate", "document")
 
 
 def _split(text: str) -> SplitResult:

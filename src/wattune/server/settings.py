@@ -40,6 +40,8 @@ def memory_for(workers: int) -> int:
 class Settings:
     """Settings of one server. ``requires_token``: require authentication even if no token exists yet.
 
+    ``proxy``: address of the reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are believed.
+
     ``worker_memory_bytes``: limit of the private memory of each worker; None for no limit.
     """
 
@@ -52,6 +54,7 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     requires_token: bool = False
+    proxy: str | None = None
     worker_memory_bytes: int | None = None
     limits: Limits = field(default_factory=Limits)
 

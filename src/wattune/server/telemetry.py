@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
 
+from wattune.server import problems
 from wattune.server.logs import REQUESTS
-from wattune.server.problems import Problem, as_problem, respond
+from wattune.server.problems import Problem, as_problem
 from wattune.server.prometheus import Metrics
 
 if TYPE_CHECKING:
@@ -48,31 +49,35 @@ class Telemetry:
                 status = message["status"]
                 _add_headers(scope, message, request_id)
             elif message["type"] == "http.response.body":
+                if scope["method"] == "HEAD":
+                    message = {**message, "body": b""}
                 sent_bytes += len(message.get("body", b""))
             await send(message)
 
+        # Load balancers ask by HEAD: the same answer as to GET, whose body the protocol leaves out.
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         failure: BaseException | None = None
         try:
-            await self._app(scope, receive, send_observed)
+            await self._app(inner, receive, send_observed)
         except Exception as error:
             problem = as_problem(error)
             failure = error if problem is None else None
             if status == 0:
-                answer = problem or Problem(
+                response = problem or Problem(
                     500, "internal server error", hint=f"see the server's log, request {request_id}"
                 )
-                await respond(answer)(scope, receive, send_observed)
+                await problems.answer(response, inner)(inner, receive, send_observed)
             elif problem is None:
                 raise  # cut the connection: a truncated response must not look complete
         finally:
             seconds = time.perf_counter() - begin_s
-            if status == 503 and "app" in scope:
-                scope["app"].state.ready_s = float("-inf")  # so that the next readiness check is not cached
-            route = getattr(scope.get("route"), "path", None) or "other"
+            if status == 503 and "app" in inner:
+                inner["app"].state.ready_s = float("-inf")  # so that the next readiness check is not cached
+            route = getattr(inner.get("route"), "path", None) or "other"
             # The method is client input as well: arbitrary names would create an unbounded number of series.
             method = scope["method"] if scope["method"] in METHODS else "other"
             self._metrics.count(method, route, status, seconds)
-            identity = scope.get("state", {}).get("identity")
+            identity = inner.get("state", {}).get("identity")
             REQUESTS.log(
                 40 if failure else 20,
                 "request",

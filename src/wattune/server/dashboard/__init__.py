@@ -10,6 +10,6 @@ responses   templates rendered to HTML responses
 from __future__ import annotations
 
 from wattune.server.dashboard.pages import router
-from wattune.server.dashboard.responses import no_page, static
+from wattune.server.dashboard.responses import Compressed, problem_page, static
 
-__all__ = ["no_page", "router", "static"]
+__all__ = ["Compressed", "problem_page", "router", "static"]

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from wattune.reporting import phrases
 from wattune.server import security
 from wattune.server.dashboard.line_chart import Line, draw
+from wattune.server.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 HERE = Path(__file__).parent
 
@@ -58,9 +64,21 @@ def message(request: Request, title: str, text: str, *, status: int, back: str =
     return respond(request, "message.html", status=status, title=title, text=text, back=back)
 
 
-def no_page(request: Request) -> HTMLResponse:
-    """Render the page for an address that this server does not have."""
-    return message(request, "No such page", f"This server has no page at {request.scope['path']}.", status=404)
+def problem_page(request: Request, problem: Problem) -> Response:
+    """Render an error as a page."""
+    return message(request, HTTPStatus(problem.status).phrase, f"{problem.detail}.", status=problem.status)
+
+
+class Compressed:
+    """Middleware that compresses pages, which a tab loads every two seconds; not the API, whose clients pay for it."""
+
+    def __init__(self, app: ASGIApp):
+        self._app, self._compressed = app, GZipMiddleware(app, minimum_size=1024, compresslevel=1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        is_page = scope["type"] == "http" and not scope["path"].startswith("/v1/")
+        await (self._compressed if is_page else self._app)(scope, receive, send)
 
 
 def embedded(value: object) -> Markup:

@@ -1,0 +1,173 @@
+"""What browsers, proxies and load balancers meet: links from elsewhere, errors as pages, HEAD, compression, TLS."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+from tests.server.conftest import opened
+from tests.support.server import api as made
+from tests.support.server import dashboard as rows
+from tests.support.server.serving import serving, wait_for
+
+from wattune.server import security
+from wattune.server.application import create_app
+from wattune.server.limits import Limits
+from wattune.server.security import COOKIE
+from wattune.server.store import StoreUnavailable
+
+LOCAL = "http://127.0.0.1:8484"
+HTML = {"Accept": "text/html,*/*"}
+LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.fixture
+def browser(sqlite_store):
+    store = sqlite_store
+    with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
+        yield client
+
+
+def test_link_from_another_site_opens_a_page(browser, sqlite_store):
+    assert browser.get("/", headers={**HTML, **LINK}).status_code == 200
+    text = made.token(sqlite_store, "read")["Authorization"].removeprefix("Bearer ")
+    csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', browser.get("/login", headers=HTML).text)[1]
+    browser.post("/login", data={"token": text, "csrf": csrf})
+    assert COOKIE in browser.cookies
+    assert browser.get("/jobs", headers={**HTML, **LINK}, follow_redirects=False).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "changes"),
+    [
+        ("GET", "/v1/models", {}),
+        ("GET", "/", {"Sec-Fetch-Dest": "iframe"}),
+        ("GET", "/", {"Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}),
+        ("POST", "/jobs/a/cancel", {}),
+    ],
+)
+def test_other_requests_from_another_site_are_rejected(browser, method, path, changes):
+    assert browser.request(method, path, headers={**HTML, **LINK, **changes}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/nowhere", 404), ("/runs?sort=bad", 422), (f"/profiles/{'x' * 100}", 422)]
+)
+def test_errors_of_pages_are_pages(browser, path, status):
+    answer = browser.get(path, headers=HTML)
+    assert answer.status_code == status
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "<nav" in answer.text
+    made.problem(browser.get(path), status)
+
+
+def test_error_pages_of_limits_and_of_an_unavailable_store(tmp_path, monkeypatch):
+    with opened(tmp_path / "store", limits=Limits(burst=3, rate_per_s=1e-6)) as store:
+        with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
+
+            def fail(*args, **options):
+                raise StoreUnavailable("the database does not respond: <test>")
+
+            monkeypatch.setattr("wattune.server.dashboard.views.models", fail)
+            answer = client.get("/models", headers=HTML)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+            assert "does not respond: &lt;test&gt;" in answer.text
+            statuses = [client.get("/login", headers=HTML) for _ in range(4)]
+            assert statuses[-1].status_code == 429
+            assert "<h1>Too Many Requests</h1>" in statuses[-1].text
+            assert statuses[-1].headers["retry-after"]
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/v1/models", "/v1/models/resnet8-digits", "/metrics"])
+def test_head_is_get_without_a_body(live_server, store, path):
+    rows.put_model(store)
+    head = httpx.head(live_server + path, trust_env=False)
+    assert head.status_code == httpx.get(live_server + path, trust_env=False).status_code == 200
+    assert head.content == b""
+    assert int(head.headers["content-length"]) > 0 or "transfer-encoding" in head.headers
+
+
+def test_pages_are_compressed_and_the_api_is_not(browser, sqlite_store):
+    rows.fill(sqlite_store)
+    page, plain = browser.get("/", headers=HTML), browser.get("/", headers={**HTML, "Accept-Encoding": "identity"})
+    assert page.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert "<nav" in page.text
+    assert "content-encoding" not in browser.get("/v1/devices").headers
+
+
+def test_form_token_looks_different_each_time(browser):
+    request = type("R", (), {"cookies": {}, "app": browser.app})()
+    first, second = security.csrf_token(request), security.csrf_token(request)
+    assert first != second
+    assert security._is_csrf_token(request, first)
+    assert security._is_csrf_token(request, second)
+    assert not security._is_csrf_token(request, first[:64] + second[64:])
+
+
+@pytest.mark.slow
+def test_server_behind_a_proxy_believes_its_headers_alone(tmp_path):
+    with opened(tmp_path / "store") as store:
+        text = made.token(store, "read")["Authorization"].removeprefix("Bearer ")
+    forwarded = {"X-Forwarded-For": "10.1.2.3", "X-Forwarded-Proto": "https", **HTML}
+    for options, believed in (["--proxy", "127.0.0.1"], True), (["--proxy", "10.9.9.9"], False), ([], False):
+        with serving(tmp_path / "store", "--workers", "0", *options) as server:
+            with httpx.Client(base_url=server.url, headers=forwarded, trust_env=False, timeout=20) as client:
+                csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', client.get("/login").text)[1]
+                entered = client.post("/login", data={"token": text, "csrf": csrf}, headers={"Origin": server.url})
+                assert entered.status_code == 303
+                assert ("Secure" in entered.headers["set-cookie"]) == believed
+                assert ("strict-transport-security" in entered.headers) == believed
+        log = (tmp_path / "server.log").read_text()
+        assert ('"client": "10.1.2.3"' in log) == believed
+        (tmp_path / "server.log").unlink()
+
+
+def certificate(folder, name):
+    files = folder / f"{name}.pem", folder / f"{name}-key.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        [*command, "-out", str(files[0]), "-keyout", str(files[1]), *subject], check=True, capture_output=True
+    )
+    return files
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_renewed_certificate_is_used_without_a_restart(tmp_path):
+    used = certificate(tmp_path, "first")
+    renewed = certificate(tmp_path, "second")
+
+    def served_certificate(url):
+        at = httpx.URL(url)
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with socket.create_connection((at.host, at.port), timeout=20) as plain, context.wrap_socket(plain) as secured:
+            return ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True)).strip()
+
+    with serving(tmp_path / "store", "--workers", "0", "--tls-cert", str(used[0]), "--tls-key", str(used[1])) as server:
+        assert served_certificate(server.url) == used[0].read_text().strip()
+        expected = renewed[0].read_text().strip()
+        used[0].write_text("not a certificate")
+        wait_for(lambda: "not used yet" in (tmp_path / "server.log").read_text())
+        for path, new in zip(used, renewed, strict=True):
+            path.write_text(new.read_text())
+        wait_for(lambda: served_certificate(server.url) == expected)
