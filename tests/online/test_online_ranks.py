@@ -349,6 +349,65 @@ def test_bad_input_is_one_line_of_rank_0(by_rank: dict[int, dict[str, Any]], wra
     assert {end.kind for end in ends} == {"JobRefused"}
 
 
+def refuse_another_version(rank: int) -> None:
+    if rank == 1:
+        meeting.__version__ = "0.0.9"  # type: ignore[attr-defined]
+    refuse(rank, {}, "ddp")
+
+
+def test_another_version_on_a_rank_is_one_line() -> None:
+    ends = job(refuse_another_version, 2)
+    assert [end.code for end in ends] == [2, 2]
+    assert ends[0].stderr.startswith("error: rank 1 has another wattune: 0.0.9, not ")
+    assert ends[0].stderr.count("\n") == 1
+    assert ends[1].stderr == ""
+
+
+def test_a_device_that_cannot_be_limited_beside_another_is_one_line(tmp_path: Path) -> None:
+    tree = unpack("orin-nano-jp6", tmp_path / "board")
+    devices = {0: {"device": f"jetson?root={tree}"}, 1: {"device": "external:echo 5"}}
+    ends = job(refuse, 2, devices, "ddp")
+    assert [end.code for end in ends] == [2, 2]
+    assert ends[0].stderr.startswith(
+        "error: a group cannot hold a cap with some devices that cannot be limited: rank 1"
+    )
+    assert ends[0].stderr.count("\n") == 1
+    assert ends[1].stderr == ""
+
+
+def hold(rank: int, tree: Path, started: Path) -> None:
+    model = wrapped(perceptron())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with wattune.capped(
+        device=f"jetson?root={tree}", cap_w=100.0, model=model, optimizer=optimizer, batch_size=8
+    ) as session:
+        while True:
+            session.begin_step()
+            optimizer.zero_grad()
+            model(torch.ones(session.row.batch, 8)).sum().backward()
+            optimizer.step()
+            session.end_step()
+            (started / f"rank{rank}").touch()
+
+
+def test_a_second_job_on_the_same_board_is_one_line(tmp_path: Path) -> None:
+    tree = unpack("orin-nano-jp6", tmp_path / "board")
+    first = Job(hold, 2, tree, tmp_path)
+    try:
+        for rank in range(2):
+            waited_for(tmp_path / f"rank{rank}")
+        ends = job(hold, 2, tree, tmp_path / "nowhere")
+        assert [end.code for end in ends] == [2, 2], ends
+        assert ends[0].stderr.startswith("error: ")
+        assert f"process {first.processes[0].pid} " in ends[0].stderr  # the one that holds the board
+        assert ends[0].stderr.count("\n") == 1
+        assert ends[1].stderr == ""
+    finally:
+        for process in first.processes:
+            process.kill()
+        first.ended()
+
+
 def starve(rank: int, cap_w: float, over: str) -> None:
     model = wrapped(convolutional())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -146,8 +146,10 @@ class Session:
                 if not self.recipe.may_rise:
                     self.sample_model.leave_out_above(self.recipe.batch_size)
             self.run.__enter__()
-        except BaseException:
+        except BaseException as error:
             self._close_device()
+            if self.ranks is not None and (problem := self.ranks.cannot_begin(error)) is not None:
+                raise problem from error
             raise
         self.recipe.open()
         if self._stepper is not None and self.loop is not None:

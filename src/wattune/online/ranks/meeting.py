@@ -78,6 +78,15 @@ class Ranks:
             self.channel.close()
             raise refused(self.rank, error) from error
 
+    def cannot_begin(self, error: BaseException) -> JobRefused | None:
+        """Tell the other ranks that this one's session cannot begin. Returns: the error to raise, if it is another."""
+        if not (self.is_leader and isinstance(error, WattuneError)):
+            self.channel.close(str(error).strip() or type(error).__name__)
+            return None
+        self.channel.send({"stop": str(error), "is_input": True})  # in place of the first step
+        self.channel.close()
+        return refused(self.rank, error)
+
     @property
     def is_leader(self) -> bool:
         """True for the rank that chooses for all."""
