@@ -21,7 +21,7 @@ if not os.environ.get("WATTUNE_REQUIRE_FLOWER"):
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "tests/support/flower_app"
 CLIENTS = 3
-WITHIN_S = 400.0
+WITHIN_S = 600.0
 """A killed SuperNode counts as gone a minute after its last sign of life, by Flower's constants."""
 
 
@@ -134,7 +134,7 @@ def deployment(tmp_path) -> Iterator[Deployment]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1300)
 def test_the_rounds_continue_when_a_client_is_killed_in_its_training(deployment):
     folder = deployment.folder
     deployment.run("flwr", "run", str(APP), "--run-config", f'folder="{folder}" clients={CLIENTS}')

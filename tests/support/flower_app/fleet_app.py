@@ -29,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
     while len(list(grid.get_node_ids())) < context.run_config["clients"]:
         time.sleep(0.1)
     options = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
-    strategy = FleetStrategy(local_steps=40, batch_size=flower_fleet.BATCH, **options)
+    strategy = FleetStrategy(local_steps=40, batch_size=flower_fleet.BATCH, offer_within_s=3600.0, **options)
     aggregate, rounds = strategy.aggregate_train, []
 
     def noted(server_round, replies):
