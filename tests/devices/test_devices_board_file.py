@@ -53,7 +53,7 @@ def test_unknown_boards_are_answered_with_the_known_ones():
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("efficiency = 0.90", "efficiency = 1.90", ["gpu.efficiency", "1.9", "less than or equal to 1"]),
+        ("efficiency = 0.90", "efficiency = 1.90", ["gpu.efficiency", "1.9", "1 or less"]),
         ("efficiency = 0.90", 'efficiency = "0.9"', ["gpu.efficiency", "0.9", "a number"]),
         ("efficiency = 0.90", "efficiency = nan", ["gpu.efficiency", "nan"]),
         ("efficiency = 0.90", "eficiency = 0.90", ["field gpu", "eficiency", "half_speed_samples"]),
@@ -68,7 +68,7 @@ def test_unknown_boards_are_answered_with_the_known_ones():
         ("achieved_gbps = 4.6", "achieved_gbps = 46.0", ["memory", "at most bandwidth_gbps"]),
         ("system_mib = 1200", "system_mib = 3000", ["memory", "below size_mib"]),
         ("throttle_c = 97.0", "throttle_c = 20.0", ["thermal", "above ambient_c"]),
-        ("period_s = 0.422", "period_s = 0.0", ["sensor.period_s", "greater than or equal to 0.001"]),
+        ("period_s = 0.422", "period_s = 0.0", ["sensor.period_s", "0.001 or more"]),
         ('name = "jetson-nano"', 'name = "jetson:nano"', ["name", "jetson:nano"]),
         ('name = "jetson-nano"', 'name = "jetson-nano', ["not valid TOML"]),
     ],

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from wattune.cli.bundle import bundle
 from wattune.cli.compare import compare
@@ -40,6 +41,7 @@ from wattune.cli.store import store
 from wattune.cli.token import token
 from wattune.cli.train import train
 from wattune.errors import InputError, OutputError, WattuneError
+from wattune.records.base import in_words
 from wattune.version import __version__
 
 TRACEBACK = "WATTUNE_TRACEBACK"
@@ -158,6 +160,10 @@ def _warning(message: Warning | str, *_: object) -> None:
 
 def _usage(error: Any) -> str:
     where = f"wattune {error.ctx.info_name}" if error.ctx and error.ctx.parent else "wattune"
+    if isinstance(error.__cause__, ValidationError) and error.param is not None:
+        first = error.__cause__.errors()[0]
+        name = error.param.opts[0] if error.param.opts else error.param.name
+        return f"{name}: {first['input']}; allowed: {in_words(first)}; see {where} --help"
     return f"{error.format_message().strip().rstrip('.')}; see {where} --help"
 
 

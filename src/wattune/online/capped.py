@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from wattune.cap import Over
 from wattune.devices import Device, open_device
+from wattune.errors import InputError
 from wattune.goal import TIME, Goal
 from wattune.online.batch_shapes import rows as rows_of
 from wattune.online.ranks.following import FollowingSession, follow
@@ -93,6 +94,10 @@ def capped(
     """
 
     def request() -> Request:
+        if not isinstance(device, (str, Device)):
+            raise InputError("device", value=device, allowed="a name such as auto or sim:jetson-nano, or a device")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise InputError("seed", value=seed, allowed="a whole number, 0 or more")
         return Request(
             ranks=processes(),
             rank=own_rank(),

@@ -67,6 +67,15 @@ class Request:
         if not isinstance(optimizer, Optimizer):
             raise InputError("optimizer", value=type(optimizer).__name__, allowed="an optimizer of torch")
         _check_parameters(model, optimizer)
+        if before_step is not None and not callable(before_step):
+            raise InputError("before_step", value=before_step, allowed="a function without arguments")
+        if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+            raise InputError("scaler", value=scaler, allowed="a torch.amp.GradScaler")
+        if not isinstance(keep_recipe, bool):
+            raise InputError("keep_recipe", value=keep_recipe, allowed="True, False")
+        for name, file in (("checkpoint", checkpoint), ("record", record)):
+            if file is not None and not isinstance(file, (str, Path)):
+                raise InputError(name, value=file, allowed="the path of a file")
         if over not in OVER:
             raise InputError("over", value=over, allowed=", ".join(OVER))
         self.ranks, self.over = ranks, over

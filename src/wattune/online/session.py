@@ -39,6 +39,9 @@ from wattune.records import SessionRecord
 from wattune.records.session import SessionEnding
 from wattune.tracking.trackers import OnUpdate
 
+UNLIKELY = 20
+"""Ratio of a cap to the highest power that suggests another unit."""
+
 
 @dataclass
 class SessionOptions:
@@ -214,6 +217,9 @@ class Session:
             if 2 * above > readings:
                 said = f"{above} of {readings} readings exceeded the cap of {self.record.cap_w:.4g} W"
                 warnings.warn(f"{said}; raise it, or train smaller batches", stacklevel=4)
+            if (peak_w := self.record.power_peak_w) and self.record.cap_w > UNLIKELY * peak_w:
+                said = f"the cap of {self.record.cap_w:.4g} W is far above the {peak_w:.4g} W that were drawn at most"
+                warnings.warn(f"{said}; is it in milliwatts? Write '4500mW'", stacklevel=4)
 
     def _new_record(self) -> SessionRecord | None:
         with suppress(SensorError):  # a session without any reading has no record

@@ -52,6 +52,8 @@ def opened_profile(profile: ProfileTable | str | Path | None) -> ProfileTable | 
     """
     if profile is None or isinstance(profile, ProfileTable):
         return profile
+    if not isinstance(profile, (str, Path)):
+        raise InputError("profile", value=type(profile).__name__, allowed="a profile, or the path of one")
     try:
         return ProfileTable.load(profile)
     except RecordError as error:

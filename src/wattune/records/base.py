@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,6 +21,32 @@ def number(value: object) -> object:
     if isinstance(value, (bool, str)):
         raise ValueError("a number")
     return value
+
+
+_ALLOWED = {
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "above {gt:g}",
+    "less_than_equal": "{le:g} or less",
+    "less_than": "below {lt:g}",
+    "finite_number": "a finite number",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+}
+"""Type of pydantic's error -> what is allowed, with its figures."""
+
+
+def in_words(error: Mapping[str, Any]) -> str:
+    """Words for what is allowed, from an entry of pydantic's ``ValidationError.errors()``."""
+    if (words := _ALLOWED.get(error["type"])) is not None:
+        return words.format(**error.get("ctx", {}))
+    text: str = error["msg"]
+    return text.removeprefix("Value error, ").removeprefix("Input should be ")
 
 
 Number = Annotated[float, BeforeValidator(number)]
@@ -100,7 +127,7 @@ class Record(Value):
             raise RecordError(
                 f"{source}, field {place}",
                 value=_shown(first.get("input")),
-                allowed=first["msg"].removeprefix("Value error, "),
+                allowed=in_words(first),
             ) from error
 
     @classmethod

@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from wattune.records import Record
+from wattune.records.base import in_words
 from wattune.server.problems import Problem
 
 DEPTH = 64
@@ -81,7 +82,7 @@ def _validate(kind: type[Body], content: bytes) -> Body:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "(root)"
-        allowed = first["msg"].removeprefix("Value error, ")
+        allowed = in_words(first)
         raise Problem(422, f"the body, field {place}", value=first.get("input"), allowed=allowed) from None
 
 

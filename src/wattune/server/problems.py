@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from wattune.errors import InputError, OutputError, WattuneError
+from wattune.records.base import in_words
 from wattune.server.store import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _invalid(error: RequestValidationError) -> Problem:
     first: dict[str, Any] = error.errors()[0]
     place = " ".join(str(part) for part in first["loc"])
     missing = first["type"] == "missing"
-    return Problem(422, place, value=None if missing else first.get("input"), allowed=first["msg"])
+    return Problem(422, place, value=None if missing else first.get("input"), allowed=in_words(first))
 
 
 def _plain(value: object) -> str:

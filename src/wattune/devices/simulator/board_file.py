@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from wattune.devices.base import Knob
 from wattune.errors import InputError, UnknownName
-from wattune.records.base import Number
+from wattune.records.base import Number, in_words
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -388,7 +388,7 @@ def load_board(path: str | Path) -> SimulatedBoard:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        allowed = first["msg"].removeprefix("Value error, ")
+        allowed = in_words(first)
         raise InputError(
             f"{path}, field {place}", value=_shown(first), allowed=allowed, hint="docs/board-file.md has every field"
         ) from error
