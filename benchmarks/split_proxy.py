@@ -84,7 +84,9 @@ def judged(workload: Workload, table: ProfileTable) -> dict[str, Any]:
 
 def samples(workload: Workload) -> SampleEfficiency:
     """The curve over all batch sizes and seeds."""
-    return curve(sweep(workload, batch_sizes=workload.batch_sizes, seeds=range(SEEDS), folder=None), workload=workload.name)
+    return curve(
+        sweep(workload, batch_sizes=workload.batch_sizes, seeds=range(SEEDS), folder=None), workload=workload.name
+    )
 
 
 def images(folder: Path, target: float) -> Workload:

@@ -60,6 +60,13 @@ def test_the_difference_is_split_into_samples_steps_and_evaluations(run, whole):
     assert text in summary(whole, taken)
 
 
+def test_a_part_that_did_not_differ_is_zero(run, whole):
+    samples_s = whole.step_s / whole.batch_size * 10_000
+    times = {"samples": 10_000, "time_s": samples_s + 4.0 + 1e-12, "evaluation_s": 3.0, "checkpoint_s": 1.0}
+    text = difference(whole, run.training.model_copy(update=times))
+    assert "+0 s for the time of each step, +0 s for evaluations and checkpoints" in text
+
+
 @pytest.mark.parametrize("update", [{"reached": False}, {"paused_s": 3.0}, {"evaluation_s": None}])
 def test_no_split_is_made_up_for_another_run_than_was_predicted(run, whole, update):
     taken = run.training.model_copy(update={"evaluation_s": 3.0, "checkpoint_s": 1.0, **update})

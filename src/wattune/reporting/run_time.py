@@ -62,4 +62,6 @@ def difference(plan: Plan, training: TrainingRecord) -> str:
 
 
 def _signed(parts: list[tuple[float, str]]) -> str:
-    return ", ".join(f"{'+' if part_s >= 0 else '-'}{seconds(abs(part_s))} {why}" for part_s, why in parts)
+    least_s = max(abs(part_s) for part_s, _ in parts) / 1000  # below that it is noise of the arithmetic
+    rounded = [(0.0 if abs(part_s) < least_s else part_s, why) for part_s, why in parts]
+    return ", ".join(f"{'+' if part_s >= 0 else '-'}{seconds(abs(part_s))} {why}" for part_s, why in rounded)
