@@ -69,6 +69,7 @@ def serve(
     """
     with server_extra():
         from wattune.server.lifecycle import serve as run
+        from wattune.server.limits import limits_from_environment
         from wattune.server.settings import Settings, is_loopback, memory_for, sqlite_url
     if executor is not None:
         from wattune.remote import cluster_address
@@ -89,6 +90,7 @@ def serve(
             tls_key=tls_key,
             requires_token=not is_loopback(host) or proxy is not None,
             proxy=proxy,
+            limits=limits_from_environment(),
             worker_memory_bytes=memory_for(workers if executor is None else 1),
         )
         run(settings, say=emit, demo=demo)

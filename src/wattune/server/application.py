@@ -30,10 +30,6 @@ from wattune.server.store import Database, FileStore, StoreUnavailable, tokens
 from wattune.server.telemetry import Telemetry
 from wattune.version import __version__
 
-THREADS = 4
-"""Number of worker threads; further requests queue. Requests are mostly CPU-bound, so under the GIL the library's
-default of 40 threads makes every request several times slower."""
-
 USED_WRITE_EVERY_S = 10.0
 """Interval between writes of the tokens' last use: one write per request would be too expensive."""
 
@@ -78,7 +74,7 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Limit the threads and write the tokens' last use periodically while the server runs."""
-    current_default_thread_limiter().total_tokens = THREADS
+    current_default_thread_limiter().total_tokens = app.state.settings.limits.threads
     async with create_task_group() as tasks:
         tasks.start_soon(_write_used_periodically, app.state)
         yield

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import resource
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ def fitting(limits: Limits) -> Limits:
         soft = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     most = limits.connections if soft == resource.RLIM_INFINITY else max(16, soft - RESERVED_FILES)
-    return replace(limits, connections=min(limits.connections, most))
+    return limits.model_copy(update={"connections": min(limits.connections, most)})
 
 
 @dataclass

@@ -7,10 +7,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from wattune.errors import InputError
 from wattune.server.problems import Problem, answer
 
 if TYPE_CHECKING:
@@ -26,28 +29,45 @@ REMEMBERED = 10_000
 _PUBLIC = len("Bearer wt_0123456789ab")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits in bytes, seconds and requests per second.
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]
+
+
+class Limits(BaseSettings):
+    """Limits in bytes, seconds and requests per second, each from the environment, e.g. ``WATTUNE_LIMIT_BURST``.
 
     ``rate_per_s`` and ``burst``: requests from one address with one token. ``failures_per_min``: failed authentications
     from one address. ``silence_s``: read timeout while a body is received. ``headers_s``: time in which the headers of
-    a request must be complete. ``waiting_per_token``: waiting runs of all jobs of one device token.
+    a request must be complete. ``waiting_per_token``: waiting runs of all jobs of one device token. ``threads``: worker
+    threads; further requests queue. Requests are mostly CPU-bound, so under the GIL the library's default of 40 threads
+    makes every request several times slower.
     """
 
-    header_bytes: int = 64 * 2**10
-    headers_s: float = 10.0
-    connections: int = 2000
-    connections_per_address: int = 500
-    waiting_per_token: int = 1000
+    model_config = SettingsConfigDict(env_prefix="WATTUNE_LIMIT_", frozen=True, extra="forbid")
 
-    json_bytes: int = 8 * 2**20
-    form_bytes: int = 64 * 2**10
-    file_bytes: int = 2 * 2**30
-    rate_per_s: float = 50.0
-    burst: int = 200
-    failures_per_min: float = 10.0
-    silence_s: float = 30.0
+    header_bytes: Count = 64 * 2**10
+    headers_s: Rate = 10.0
+    connections: Count = 2000
+    connections_per_address: Count = 500
+    waiting_per_token: Count = 1000
+    json_bytes: Count = 8 * 2**20
+    form_bytes: Count = 64 * 2**10
+    file_bytes: Count = 2 * 2**30
+    rate_per_s: Rate = 50.0
+    burst: Count = 200
+    failures_per_min: Rate = 10.0
+    silence_s: Rate = 30.0
+    threads: Count = 4
+
+
+def limits_from_environment() -> Limits:
+    """Read the limits. Raises: InputError for a value that is not valid."""
+    try:
+        return Limits()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"WATTUNE_LIMIT_{str(first['loc'][0]).upper()}"
+        raise InputError(name, value=first["input"], allowed=first["msg"]) from None
 
 
 @dataclass

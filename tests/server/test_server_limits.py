@@ -1,0 +1,33 @@
+"""Limits from the environment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from wattune.errors import InputError
+from wattune.server.limits import Limits, limits_from_environment
+
+DOCS = Path(__file__).parents[2] / "docs" / "server.md"
+
+
+def test_limits_come_from_the_environment(monkeypatch):
+    before = Limits()
+    monkeypatch.setenv("WATTUNE_LIMIT_RATE_PER_S", "500")
+    monkeypatch.setenv("WATTUNE_LIMIT_BURST", "7")
+    assert limits_from_environment() == before.model_copy(update={"rate_per_s": 500.0, "burst": 7})
+
+
+@pytest.mark.parametrize(("name", "value"), [("BURST", "many"), ("BURST", "0"), ("HEADERS_S", "-1")])
+def test_invalid_limit_is_a_one_line_error(monkeypatch, name, value):
+    monkeypatch.setenv(f"WATTUNE_LIMIT_{name}", value)
+    with pytest.raises(InputError, match=f"WATTUNE_LIMIT_{name}: {value}") as refusal:
+        limits_from_environment()
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_documentation_names_every_limit():
+    named = set(re.findall(r"`WATTUNE_LIMIT_(\w+)`", DOCS.read_text()))
+    assert named == {field.upper() for field in Limits.model_fields}
