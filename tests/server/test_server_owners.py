@@ -161,6 +161,10 @@ CALLS = [
     Call("GET", f"/v1/profiles/{ID}", "read"),
     Call("POST", "/v1/profiles?device={device}", "device", lambda device: made.profile(), limited=True),
     Call("GET", "/v1/trainings", "read"),
+    Call("DELETE", "/v1/devices/{device}", "admin"),
+    Call("DELETE", "/v1/jobs/{job}", "admin"),
+    Call("DELETE", f"/v1/profiles/{ID}", "admin"),
+    Call("DELETE", f"/v1/trainings/{ID}", "admin"),
     Call("GET", f"/v1/trainings/{ID}", "read"),
     Call("POST", "/v1/trainings?device={device}", "device", lambda device: made.training(), limited=True),
 ]

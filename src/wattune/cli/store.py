@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +20,14 @@ if TYPE_CHECKING:
 
 store = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Store of a server.")]
 
 
 @store.callback()
 def _store() -> None:
-    """Manage a server's store: add models, back up, restore."""
+    """Manage a server's store: add models, back up, restore, remove what is old."""
 
 
 @store.command()
@@ -91,6 +95,44 @@ def restore(
         raise InputError("no such backup", value=str(source))
     emit(f"{folder}: restored all rows and {read(source, folder, database)} files of {source}")
     note("tokens are as of the backup: revoke again what was revoked since; see wattune token list")
+
+
+@store.command()
+def prune(
+    folder: Folder,
+    older: Annotated[
+        str,
+        typer.Option("--older", metavar="TIME", help="Age, e.g. 90d: not seen, made or ended since."),
+    ],
+    database: DatabaseUrl = None,
+) -> None:
+    """Remove old devices, profiles, training records, ended jobs, and files that nothing refers to.
+
+    Models, tokens and unfinished jobs are kept. The server may be running.
+
+    \b
+    Example:  wattune store prune fleet --older 90d
+    """
+    before_s = time.time() - seconds("--older", older)
+    opened = opened_store(folder, database)
+    try:
+        from wattune.server.store import FileStore
+        from wattune.server.store.retention import prune as remove
+
+        opened.check_schema()
+        with opened.session() as session:
+            counts = remove(session, FileStore(folder / "files"), before_s)
+    finally:
+        opened.close()
+    emit(f"{folder}: removed {', '.join(f'{count} {what}' for what, count in counts.items())}")
+
+
+def seconds(option: str, text: str) -> float:
+    """The seconds of a duration such as "90d" or "12h". Raises: InputError."""
+    match = re.fullmatch(r"([0-9]{1,5})([smhdw])", text.strip())
+    if match is None or int(match[1]) == 0:
+        raise InputError(option, value=text, allowed="a number followed by s, m, h, d or w, such as 90d")
+    return float(int(match[1]) * _UNITS_S[match[2]])
 
 
 @contextmanager

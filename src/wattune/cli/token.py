@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +13,7 @@ import typer
 
 from wattune.cli.options import STORE, DatabaseUrl, Json, Store
 from wattune.cli.output import emit, emit_json, note
-from wattune.cli.store import opened_store, server_extra
-from wattune.errors import InputError
+from wattune.cli.store import opened_store, seconds, server_extra
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 token = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Token name.")]
-
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 @token.callback()
@@ -67,7 +63,7 @@ def make(
 
     tokens.check(name, scope, device)  # before a store is created for it
     now_s = time.time()
-    expires_s = None if expires is None else now_s + _seconds(expires)
+    expires_s = None if expires is None else now_s + seconds("--expires", expires)
     with _session(store, database, makes=True) as session:
         text = tokens.make(session, name, scope, now_s, expires_s, device=device)
     note("save the token: it is not shown again. Devices read it from WATTUNE_TOKEN or from a file: --token-file")
@@ -124,13 +120,6 @@ def _session(store: Path | None, url: str | None, *, makes: bool = False) -> Ite
             yield session
     finally:
         database.close()
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,5})([smhdw])", text.strip())
-    if match is None or int(match[1]) == 0:
-        raise InputError("--expires", value=text, allowed="a number followed by s, m, h, d or w, such as 90d")
-    return float(int(match[1]) * _UNITS_S[match[2]])
 
 
 def _moment(moment_s: float | None) -> str | None:

@@ -15,7 +15,8 @@ from wattune.server.bodies import body
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import DevicePath, IdQuery, Limit, answer, route
 from wattune.server.security import check_device
-from wattune.server.store import devices
+from wattune.server.store import devices, retention
+from wattune.server.store.schema import DeviceRow
 
 router = APIRouter(prefix="/v1/devices", tags=["devices"])
 
@@ -74,6 +75,15 @@ def put_plan(
     check_device(request, name)
     with request.app.state.database.session() as session:
         if not devices.put_plan(session, name, plan, profile, job, time.time()):
+            raise _unknown(name)
+    return Response(status_code=204)
+
+
+@router.delete("/{name}", **route("admin", status=204))
+def delete_device(request: Request, name: DevicePath) -> Response:
+    """Remove a device."""
+    with request.app.state.database.session() as session:
+        if not retention.remove(session, DeviceRow, name):
             raise _unknown(name)
     return Response(status_code=204)
 

@@ -18,7 +18,7 @@ from wattune.server.jobs.queue import WrongState
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import IdPath, IdQuery, Limit, ModelQuery, answer, route
 from wattune.server.security import Identity, check_owner
-from wattune.server.store import model_catalog
+from wattune.server.store import model_catalog, retention
 from wattune.server.store.schema import JobRow
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -84,6 +84,19 @@ def cancel_job(request: Request, job: IdPath) -> Response:
 def retry_job(request: Request, job: IdPath) -> Response:
     """Restart a job that has ended without a curve."""
     return _change(request, queue.retry, job)
+
+
+@router.delete("/{job}", **route("admin", status=204))
+def delete_job(request: Request, job: IdPath) -> Response:
+    """Remove a job that has ended, with its runs."""
+    with request.app.state.database.session() as session:
+        row = queue.locked(session, job)
+        if row is None:
+            raise _unknown(job)
+        if row.state in queue.OPEN:
+            raise Problem(409, f"job {job} has not ended", value=row.state, hint="cancel it first")
+        retention.remove(session, JobRow, job)
+    return Response(status_code=204)
 
 
 @router.get("/{job}/curve", **route("read", SampleEfficiency))

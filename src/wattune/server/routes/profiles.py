@@ -15,7 +15,8 @@ from wattune.server.bodies import body
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import Created, IdPath, IdQuery, Limit, TextQuery, answer, route
 from wattune.server.security import check_device
-from wattune.server.store import profiles
+from wattune.server.store import profiles, retention
+from wattune.server.store.schema import ProfileRow
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"])
 
@@ -71,3 +72,12 @@ def post_profile(
     with request.app.state.database.session() as session:
         profile_id, is_new = profiles.put(session, profile, device, time.time())
     return answer({"id": profile_id}, 201 if is_new else 200, Location=f"/v1/profiles/{profile_id}")
+
+
+@router.delete("/{profile}", **route("admin", status=204))
+def delete_profile(request: Request, profile: IdPath) -> Response:
+    """Remove a profile."""
+    with request.app.state.database.session() as session:
+        if not retention.remove(session, ProfileRow, profile):
+            raise Problem(404, "no such profile", value=profile, hint="GET /v1/profiles")
+    return Response(status_code=204)

@@ -15,7 +15,8 @@ from wattune.server.bodies import body
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import Created, DeviceQuery, IdPath, IdQuery, Limit, ModelQuery, answer, route
 from wattune.server.security import Identity, check_device
-from wattune.server.store import training_records
+from wattune.server.store import retention, training_records
+from wattune.server.store.schema import TrainingRow
 
 router = APIRouter(prefix="/v1/trainings", tags=["trainings"])
 
@@ -85,3 +86,12 @@ def get_training(request: Request, training: IdPath) -> Response:
     if record is None:
         raise Problem(404, "no such training run", value=training, hint="GET /v1/trainings")
     return answer(record)
+
+
+@router.delete("/{training}", **route("admin", status=204))
+def delete_training(request: Request, training: IdPath) -> Response:
+    """Remove a training run."""
+    with request.app.state.database.session() as session:
+        if not retention.remove(session, TrainingRow, training):
+            raise Problem(404, "no such training run", value=training, hint="GET /v1/trainings")
+    return Response(status_code=204)
