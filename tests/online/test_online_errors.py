@@ -211,6 +211,39 @@ def test_a_line_of_the_plain_loop_that_was_left_in(wrong, said):
                 wrong(session, optimizer)
 
 
+def test_clipping_behind_the_step_has_no_effect_and_is_refused():
+    model = perceptron()
+    with pytest.raises(InputError, match=r"changed after the optimizer had stepped.*before_step="):
+        with session_of(model=model, loader=loader_of(), keep_recipe=True) as session:
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_may_be_cleared_behind_the_step(to_none):
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with session_of(model=model, optimizer=optimizer, loader=loader_of(), keep_recipe=True) as session:
+        for batch in session.batches():
+            session.backward(loss_of(model, batch))
+            optimizer.zero_grad(set_to_none=to_none)
+    assert session.samples == 640
+
+
+def test_a_loader_that_yields_whole_batches_needs_their_size():
+    data = Numbered()
+    batches = [(data.x[i : i + 32], data.y[i : i + 32]) for i in range(0, 640, 32)]
+    model = perceptron()
+    loader = DataLoader(batches, batch_size=None)
+    with session_of(model=model, loader=loader, keep_recipe=True, batch_size=32) as session:
+        assert sum(batch.samples for batch in untouched(session, model)) == 640
+    with pytest.raises(InputError, match=r"no batch size: DataLoader; .*batch_size= and keep_recipe=True"):
+        session_of(model=model, loader=loader, keep_recipe=True)
+    with pytest.raises(InputError, match="cannot change"):
+        session_of(model=model, loader=loader, batch_size=32)
+
+
 def test_a_batch_without_backward():
     with pytest.raises(InputError, match=r"session\.backward\(loss\) was not called for a batch"):
         with session_of(loader=loader_of()) as session:

@@ -78,13 +78,13 @@ class BatchSource:
     """The batches of one loader, pass after pass.
 
     ``batch_size`` is the user's own, ``size`` that of the next batch to be drawn. A loader whose batch size cannot
-    change is used unchanged, which needs ``keep``.
+    change is used unchanged, which needs ``keep``. ``whole``: the batch size of a loader that yields whole batches.
     Raises: InputError for a loader without a batch size, and without ``keep`` for one whose batch size cannot change.
     """
 
-    def __init__(self, loader: Any, *, keep: bool):
+    def __init__(self, loader: Any, *, keep: bool, whole: int | None = None):
         self.loader = loader
-        self.batch_size = _batch_size(loader)
+        self.batch_size = _batch_size(loader, whole)
         reason = _why_fixed(loader)
         if reason is not None and not keep:
             problem, value, hint = reason
@@ -159,16 +159,18 @@ class BatchSource:
         self._batches = iter(())
 
 
-def _batch_size(loader: Any) -> int:
+def _batch_size(loader: Any, whole: int | None) -> int:
     size = getattr(loader, "batch_size", None)
     if size is None:
-        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", whole)
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size
     if not hasattr(loader, "__iter__"):
         raise InputError("loader", value=type(loader).__name__, allowed="a torch DataLoader")
     raise InputError(
-        "the loader has no batch size", value=type(loader).__name__, hint="use DataLoader(..., batch_size=N)"
+        "the loader has no batch size",
+        value=type(loader).__name__,
+        hint="use DataLoader(..., batch_size=N), or say what it yields with batch_size= and keep_recipe=True",
     )
 
 
@@ -193,7 +195,7 @@ def _why_fixed(loader: Any) -> tuple[str, str, str] | None:
 
 
 def _samples(loader: Any) -> int | None:
-    order = loader.sampler if isinstance(loader, DataLoader) else None
+    order = loader.sampler if isinstance(loader, DataLoader) and loader.batch_sampler is not None else None
     if isinstance(order, Sized) and not isinstance(getattr(loader, "dataset", None), IterableDataset):
         return len(order)
     return None

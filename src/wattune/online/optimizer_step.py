@@ -79,6 +79,7 @@ class OptimizerStepper:
         self._parts = 0
         self._first: tuple[int, Tensor] | None = None
         self._witness: Tensor | None = None
+        self._left: Tensor | None = None  # a parameter whose gradient is still that of the last step
         self._version = 0
         self._hooks: list[Any] = []
 
@@ -90,8 +91,14 @@ class OptimizerStepper:
 
     def begin(self) -> None:
         """Begin a step, without gradients."""
+        left = self._left
+        if left is not None and left.grad is not None and left.grad._version != self._version and left.grad.any():
+            raise InputError(
+                "the gradients were changed after the optimizer had stepped, which has no effect",
+                hint="clip gradients in wattune.capped(before_step=...)",
+            )
         self._optimizer.zero_grad(set_to_none=True)
-        self._parts, self._first, self._witness = 0, None, None
+        self._parts, self._first, self._witness, self._left = 0, None, None, None
 
     def add(self, loss: Tensor, samples: int, share: float, *, norms: bool) -> None:
         """Backpropagate the mean loss of one micro-batch, which has this share of the step's samples."""
@@ -150,6 +157,9 @@ class OptimizerStepper:
         finally:
             self._stepping = False
             self._recipe.unscale()
+        self._left = next((p for p in trained(self._optimizer) if p.grad is not None and not p.grad.is_sparse), None)
+        if self._left is not None and self._left.grad is not None:
+            self._version = self._left.grad._version
         if scaler is not None:
             self._overflows.count(skipped=not self._stepped)
         return self._stepped

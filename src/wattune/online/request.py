@@ -106,7 +106,7 @@ class Request:
         for file in (self.checkpoint, self.record):
             if file is not None:  # hours later, it would cost what was trained
                 _check_file(file)
-        self.batch_source = None if loader is None else BatchSource(self.loader, keep=keep_recipe)
+        self.batch_source = None if loader is None else BatchSource(self.loader, keep=keep_recipe, whole=batch_size)
         own = self._own_batch_size(batch_size)
         self.start = BatchShape(own, own if micro_batch_size is None else micro_batch_size)
         if not _is_whole(self.start.micro) or not 1 <= self.start.micro <= own:
