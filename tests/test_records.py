@@ -265,3 +265,15 @@ def test_a_key_is_stale_where_nothing_but_the_board_and_the_software_changed():
     assert key.is_stale(ProfileKey(**{**fields, "mode": "15W"}))
     assert key.is_stale(ProfileKey(**{**fields, "mode": "15W", "software": "torch 9"}))
     assert not key.is_stale(ProfileKey(**{**fields, "mode": "15W", "model": "y"}))
+
+
+def test_a_record_is_printed_in_one_short_line_and_is_a_table_in_a_notebook():
+    plan = Plan(
+        batch_size=16, clock_mhz=921.6, workload="<mine>", candidates=[{"batch_size": 8, "feasible": True}] * 50
+    )
+    assert str(plan).startswith("Plan(batch_size=16, ")
+    assert "clock_mhz=921.6" in str(plan)
+    assert len(str(plan)) < 500
+    html = plan._repr_html_()
+    assert "<th>batch_size</th><td>16</td>" in html
+    assert "&lt;mine&gt;" in html

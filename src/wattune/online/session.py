@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -410,6 +411,13 @@ class Session:
     def explain(self) -> str:
         """Explain the choice of the point, and what further measurements would save."""
         return explanation(self)
+
+    def _repr_html_(self) -> str:
+        """The explanation, for notebooks; before anything is trained, what is to be."""
+        text = (
+            self.explain() if self._is_open or self.is_over else f"a session on {self.run.device.name}, not entered yet"
+        )
+        return f"<pre>{escape(text)}</pre>"
 
     def _check_open(self) -> None:
         if not self._is_open:
