@@ -28,17 +28,17 @@ def test_lines_are_sparse(told):
 def test_each_step_has_a_beginning_and_an_end(told):
     written, show, _ = told
     for step in ("profile", "estimate"):
-        show(0, 0, f"{step}: begins")
+        show(0, 0, f"{step}: started")
         for done in range(11):
             show(done, 10, f"{step}: batch size 8: something")
     assert written == [
-        "profile: begins",
+        "profile: started",
         "profile: 0/10 batch size 8: something",
         "profile: 3/10 batch size 8: something",
         "profile: 5/10 batch size 8: something",
         "profile: 8/10 batch size 8: something",
         "profile: 10/10 batch size 8: something",
-        "estimate: begins",
+        "estimate: started",
         "estimate: 0/10 batch size 8: something",
         "estimate: 3/10 batch size 8: something",
         "estimate: 5/10 batch size 8: something",

@@ -35,7 +35,7 @@ def test_profiling_and_sweep_overlap(tmp_path, monkeypatch):
     seen = {}
 
     def note(done, total, what):
-        seen.setdefault(what.partition(": ")[0] + (" begins" if what.endswith(": begins") else ""), time.time())
+        seen.setdefault(what.partition(": ")[0] + (" begins" if what.endswith(": started") else ""), time.time())
         if what == "estimate: done":
             raise Stop
 

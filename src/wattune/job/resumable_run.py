@@ -189,7 +189,7 @@ class ResumableRun:
         progress = self.progress
         if progress is None:
             return None
-        progress(0, 0, f"{step}: begins")
+        progress(0, 0, f"{step}: started")
         return lambda done, total, what: progress(done, total, f"{step}: {what}")
 
     def warn(self, text: str) -> None:

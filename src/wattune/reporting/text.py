@@ -78,7 +78,7 @@ def comparison_table(comparison: Comparison) -> str:
     seeds = f"mean over {len(comparison.seeds)} seeds" if len(comparison.seeds) != 1 else "one seed"
     origin = _LABELS.get(comparison.provenance.kind or "", "UNKNOWN ORIGIN")
     under = phrases.under(comparison.cap_w, comparison.supply_cap_w)
-    return f"compared {under}, {seeds}  [{origin}]\n{table(head, rows)}\n{VERSUS_NOTE}"
+    return f"compared {under}, {seeds}  [{origin}]\n{table(head, rows, WIDTH)}\n{VERSUS_NOTE}"
 
 
 def algorithm_table(plan: Plan) -> str:
@@ -104,33 +104,28 @@ def cap_table(plan: Plan) -> str:
             continue
         over = (phrases.times(gain.over_largest_batch), phrases.times(gain.over_best_batch))
         rows.append((phrases.watts(gain.cap_w), phrases.batch(where), phrases.setting(where), *over, ""))
-    return table(head, rows)
+    return table(head, rows, WIDTH)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align columns, the first to the left, the others to the right, in ``WIDTH`` columns if they fit.
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """Align columns, the first to the left, the others to the right, in ``width`` columns of a terminal if they fit.
 
-    Cells beyond the head are remarks. A remark that would go beyond the width is below its row; and if the columns do,
-    the first one is above the others.
+    Cells beyond the head are remarks. A remark that would go beyond the width is below its row.
     """
     lines = [head, *rows]
     widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(head))]
-    is_wide = sum(widths) + 2 * (len(widths) - 1) > WIDTH
     out = []
     for line in lines:
         cells = [
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=False))
+            cell.ljust(wide) if i == 0 else cell.rjust(wide)
+            for i, (cell, wide) in enumerate(zip(line, widths, strict=False))
         ]
-        if is_wide:
-            out.append(cells[0].rstrip())
-            cells = ["", *cells[1:]]
         text = "  ".join(cells).rstrip()
         for remark in filter(None, line[len(head) :]):
-            if len(text) + 2 + len(remark) <= WIDTH:
+            if width is None or len(text) + 2 + len(remark) <= width:
                 text += f"  {remark}"
             else:
-                text += f"\n{textwrap.fill(remark, WIDTH, initial_indent='    ', subsequent_indent='    ')}"
+                text += f"\n{textwrap.fill(remark, width, initial_indent='    ', subsequent_indent='    ')}"
         out.append(text)
     return "\n".join(out)
 
@@ -218,7 +213,7 @@ def _board(training: TrainingRecord) -> str:
 def _baselines(plan: Plan) -> str:
     head = ("other rules, predicted", "batch", "setting", "time", "energy", VERSUS)
     rows = [(*row[:5], *row[6:]) for row in predicted(plan)]  # the report has the peak power as well
-    return f"{table(head, rows)}\n{VERSUS_NOTE}"
+    return f"{table(head, rows, WIDTH)}\n{VERSUS_NOTE}"
 
 
 TableRow = tuple[str, ...]

@@ -21,7 +21,7 @@ from wattune.records import ExactFigures, StepWork, Supply
 
 MEBIBYTE = 2**20
 CACHED_STEPS = 256
-UNCALIBRATED = "this board's figures are uncalibrated: no training time of it was at hand to compare them with"
+UNCALIBRATED = "uncalibrated board: its timings were never checked against real hardware"
 NOISE_LIMIT = 3.0
 """Limit of the sensor's noise, in standard deviations."""
 
