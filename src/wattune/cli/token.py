@@ -76,7 +76,7 @@ def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json
     with server_extra():
         from wattune.server.store import tokens
 
-    with _session(store, database) as session:
+    with _session(store, database, reads_only=True) as session:
         rows = tokens.listing(session)
         entries = [
             {
@@ -112,11 +112,13 @@ def revoke(name: Name, store: Store = None, database: DatabaseUrl = None) -> Non
 
 
 @contextmanager
-def _session(store: Path | None, url: str | None, *, makes: bool = False) -> Iterator[Session]:
+def _session(
+    store: Path | None, url: str | None, *, makes: bool = False, reads_only: bool = False
+) -> Iterator[Session]:
     database = opened_store(store or STORE, url, makes=makes)
     try:
         database.check_schema(makes=makes)
-        with database.session() as session:
+        with database.session(reads_only=reads_only) as session:
             yield session
     finally:
         database.close()
