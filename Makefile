@@ -54,7 +54,7 @@ test-flower: .venv/installed
 # The hook reads this checkout; NO_MKDOCS_2_WARNING silences an advertisement of the theme.
 ## The pages as a site with search and an API reference, in build/site. A broken link or any other warning is an error.
 docs: .venv/installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Without its cache: a stale one has called two unsorted imports sorted, and an empty machine found them.
 check: .venv/installed
