@@ -83,9 +83,9 @@ def capped(
     ``scheduler_interval="epoch"``; it has to be given ("step" or "epoch") for a scheduler that most recipes step once
     per epoch, such as StepLR. ``before_step`` is called before each optimizer step with unscaled gradients, and
     is the place to clip them. ``micro_batch_size`` is the largest size that is known to fit (None: the batch size).
-    ``log_to``: "tensorboard", "wandb", "mlflow", "csv", a function, or several of them. They get a ``RunUpdate``
-    (power, energy, temperature, operating point) once a second, at each change of the point and at the end, between two
-    steps; the logger "wattune" has the changes, too.
+    ``log_to``: "tensorboard", "wandb", "mlflow", "csv", "trace", a function, or several of them. They get a
+    ``RunUpdate`` (power, energy, temperature, operating point) once a second, at each change of the point and at the
+    end, between two steps; the logger "wattune" has the changes, too.
     With ``resume``, training continues from ``checkpoint`` if that exists. Without a ``loader``, ``batch_size`` is
     needed, and the loop fetches and steps itself (``Session.begin_step``).
 
