@@ -105,7 +105,7 @@ class Capped(TrainerCallback):
     ):
         self.record: SessionRecord | None = None
         self._trainer = trainer
-        self.device = place if isinstance(place, Device) and options.over is None else None
+        self.device = None if isinstance(place, str) or options.over is not None else place
         """The device, if this process is alone."""
         self._place, self._options, self._path = place, options, path
         self._training: TrainerSteps | None = None

@@ -94,7 +94,7 @@ def capped(
     """
 
     def request() -> Request:
-        if not isinstance(device, (str, Device)):
+        if not isinstance(device, str) and not hasattr(device, "knobs"):
             raise InputError("device", value=device, allowed="a name such as auto or sim:jetson-nano, or a device")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise InputError("seed", value=seed, allowed="a whole number, 0 or more")
