@@ -39,9 +39,14 @@ def clip(model, norm):
     torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
 
 
-def run(model, optimizer, *, passes=PASSES, samples=640, weight=1.0, on_pass=lambda: None, **options):
+RISEN = 8.0
+"""Ceiling of a learning rate that has risen to that of every batch size before."""
+
+
+def run(model, optimizer, *, passes=PASSES, samples=640, weight=1.0, on_pass=lambda: None, ceiling=1.0, **options):
     options = {"device": board(), "cap_w": 4.5, "loader": loader_of(samples), **options}
     with capped(model=model, optimizer=optimizer, **options) as session:
+        session.recipe.ceiling = ceiling
         for _ in range(passes):
             for batch in session.batches():
                 session.backward(loss_of(model, batch) * weight)
@@ -106,7 +111,7 @@ def test_the_learning_rate_follows_the_batch_size_in_every_group(kind, power, ru
     optimizer = kind(groups)
     used = []
     optimizer.register_step_post_hook(lambda *_: used.append([group["lr"] for group in optimizer.param_groups]))
-    session = run(model, optimizer, passes=20)
+    session = run(model, optimizer, passes=20, ceiling=RISEN)
     assert rule in session.record.recipe.learning_rate_rule
     assert [group["lr"] for group in optimizer.param_groups] == [1e-3, 1e-4]
     assert len({tuple(rates) for rates in used}) > 2
@@ -210,6 +215,7 @@ def test_the_rest_of_a_pass_is_not_trained_on_with_a_larger_batchs_learning_rate
     model, rates, steps = perceptron(), [], []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader_of(660)) as session:
+        session.recipe.ceiling = RISEN
         # Hooks are called in their order, and the session's came before: this is what it left for the step.
         optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"] / 0.1))
         for _ in range(40):
