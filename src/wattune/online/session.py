@@ -213,7 +213,7 @@ class Session:
                 self.record.save(self.options.record)
             except OutputError as error:
                 _warn_at_end(error, "the session's record is not saved, but in `session.record`")
-        if self.record is not None and self.record.cap_w is not None:
+        if self.record is not None and self.record.cap_w is not None and self.ended == "finished":
             above, readings = self.record.readings_above_cap or 0, self.record.readings or 0
             if 2 * above > readings:
                 said = f"{above} of {readings} readings exceeded the cap of {self.record.cap_w:.4g} W"
