@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from wattune.proxy import CHECKPOINT_EVERY, sweep
 from wattune.proxy.run import ProxyRun
 from wattune.records import LearningCurve
 
+ROOT = Path(__file__).parents[2]
 SECONDS = 60
 
 
@@ -176,6 +179,31 @@ def test_a_workload_that_cannot_be_pickled_is_trained_in_this_process():
     )
     assert len(got) == 2
     assert "cannot be pickled" in lines[0][2]
+
+
+OF_STDIN = """
+from tests.support import proxy_runs as made
+from wattune.proxy import sweep
+
+def points():
+    return made.points()
+
+def show(*line):
+    print(line[2])
+
+print(len(sweep(made.workload(data=points), batch_sizes=[8, 32], seeds=[0], folder=None, processes=2, progress=show)))
+"""
+
+
+@pytest.mark.slow
+def test_functions_of_a_notebook_or_stdin_are_trained_in_this_process():
+    done = subprocess.run(
+        [sys.executable, "-"], input=OF_STDIN, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert "which other processes cannot import: training in this process" in lines[0]
+    assert lines[-1] == "2"
 
 
 def test_invalid_sweep_arguments_are_refused(tmp_path):

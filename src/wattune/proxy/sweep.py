@@ -13,7 +13,7 @@ from wattune.errors import InputError, Interrupted, OutputError
 from wattune.proxy.ray_cluster import cluster_training
 from wattune.proxy.run import ProxyRun
 from wattune.proxy.stacked_runs import RunUnit, RunUnits
-from wattune.proxy.workers import Results, is_picklable, worker_pool
+from wattune.proxy.workers import Results, obstacle, worker_pool
 from wattune.records import LearningCurve
 from wattune.remote import cluster_address
 from wattune.workloads import Workload
@@ -36,10 +36,10 @@ def sweep(
 
     Each run has one torch thread in a worker process, the longest (smallest batch sizes) first; ``processes`` defaults
     to the number of cores, at most that of runs. Runs of several seeds are one program where that is faster and gives
-    the same curves, see ``stacked_runs``. A workload that cannot be pickled is trained in this process. Finished curves
-    are saved in ``folder`` as ``b008-s0.json`` and reused by a rerun; an unfinished run resumes from its checkpoint, at
-    most ``CHECKPOINT_EVERY`` evaluations back. ``executor`` "ray" or "ray:ADDRESS": on a cluster, one run per core,
-    without checkpoints.
+    the same curves, see ``stacked_runs``. A workload that cannot be pickled, or is defined in a notebook, is trained in
+    this process. Finished curves are saved in ``folder`` as ``b008-s0.json`` and reused by a rerun; an unfinished run
+    resumes from its checkpoint, at most ``CHECKPOINT_EVERY`` evaluations back. ``executor`` "ray" or "ray:ADDRESS": on
+    a cluster, one run per core, without checkpoints.
 
     Returns the curves by batch size and seed.
 
@@ -122,8 +122,8 @@ def trainer(
             elif remaining and train is None:
                 workload.check()
                 count = min(processes or cores(), most or len(remaining))
-                if count > 1 and not is_picklable(workload):
-                    report(len(curves), total, "the workload cannot be pickled: training in this process")
+                if count > 1 and (why := obstacle(workload)) is not None:
+                    report(len(curves), total, f"{why}: training in this process")
                     count = 1
                 report(len(curves), total, f"{_runs(len(remaining))} to train, {count} at a time")
                 train = stack.enter_context(worker_pool(workload, count))

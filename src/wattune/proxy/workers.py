@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -32,13 +35,20 @@ Results = Generator[tuple[ProxyRun, LearningCurve], None, None]
 _workload: Workload | None = None
 
 
-def is_picklable(workload: Workload) -> bool:
-    """Return whether the workload can be sent to another process."""
+def obstacle(workload: Workload) -> str | None:
+    """Return why no other process can build the workload; None if one can."""
     try:
-        pickle.dumps(workload)
+        data = pickle.dumps(workload)
     except (pickle.PicklingError, AttributeError, TypeError):
-        return False
-    return True
+        return "the workload cannot be pickled"
+    if b"__main__" in data and not _is_importable(sys.modules["__main__"]):
+        return "the workload has functions of a notebook or of stdin, which other processes cannot import"
+    return None
+
+
+def _is_importable(main: ModuleType) -> bool:
+    """Return whether ``spawn`` can import the main module in another process: it needs a module or a file."""
+    return main.__spec__ is not None or Path(getattr(main, "__file__", None) or os.devnull).is_file()
 
 
 @contextmanager
