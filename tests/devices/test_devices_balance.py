@@ -5,7 +5,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wattune.devices import Knob
@@ -97,6 +97,7 @@ def test_one_member_is_set_to_what_is_asked(group):
 
 
 @given(st.integers(1, 6), st.lists(st.integers(0, 5), max_size=4), st.floats(0.0, 1.0))
+@example(2, [2, 3, 4], 1.0)
 def test_equal_members_are_set_alike(count, draws, fixed_s):
     knobs = [Knob("clock_mhz", CLOCKS)] * count
     table = walk(Balance(knobs), knobs, [(fixed_s, 0.5)] * count, draws)

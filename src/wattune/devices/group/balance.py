@@ -74,6 +74,8 @@ class Balance:
         if self._steps > RECENT and self._steps % RECENT:
             return
         times_s = [median(recent) for recent in self._recent]
+        if self._tells_nothing(work, values, times_s):
+            return
         scale = self._works[work] = self._scale(work, values, times_s)
         for member, (value, time_s) in enumerate(zip(values, times_s, strict=True)):
             self._learn(member, value, time_s / scale)
@@ -91,6 +93,18 @@ class Balance:
         logs = [math.log(times_s[member] / self.time(member, values[member])) for member in known]
         now = math.exp(fmean(logs))
         return now if before is None else before ** (1 - WEIGHT) * now**WEIGHT
+
+    def _tells_nothing(self, work: Hashable, values: Sequence[float], times_s: Sequence[float]) -> bool:
+        """True for a new work at values that are all new, if the members' times differ as predicted.
+
+        Work and values explain such times equally well. What was predicted would then count as observed, and a clock
+        could seem as fast as a higher one.
+        """
+        observed = self._relative_s
+        if work in self._works or any(value in cells for cells, value in zip(observed, values, strict=True)):
+            return False
+        ratios = [times_s[member] / self.time(member, values[member]) for member, cells in enumerate(observed) if cells]
+        return len(ratios) == len(values) and max(ratios) <= (1 + BAND) * min(ratios)
 
     def _learn(self, member: int, value: float, relative_s: float) -> None:
         cells, order = self._relative_s[member], self._values[member].index
