@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from wattune.online import capped
-from wattune.online.rate_watch import LossWatch, RateWatch, TrainingCopy
+from wattune.online.rate_watch import MOST_RETURNS, LossWatch, RateWatch, TrainingCopy
 from wattune.online.recipe import RAMP_STEPS, Recipe
 
 
@@ -122,6 +122,44 @@ def test_a_loop_goes_back_before_it_diverges():
     assert len(reasons) == 1
     assert "and training went back to before that" in reasons[0]
     assert loss_over(model, data) < 0.05
+
+
+def after_a_return(disturbed, steps=300):
+    """A loop that goes back after some 100 steps, and whose weight jumps after the later steps in ``disturbed``."""
+    torch.manual_seed(0)
+    data, model, reasons = regression(), nn.Linear(8, 1), []
+    recipe, optimizer = recipe_of(model, lr=0.35)
+    watch = RateWatch(model, optimizer, recipe, None, reasons.append)
+    jumped = []
+    for step in range(steps):
+        recipe.use(32 if step < 60 or reasons else 256)
+        rows = torch.randint(len(data), (32 if step < 60 or reasons else 256,))
+        loss = nn.functional.mse_loss(model(data.tensors[0][rows]), data.tensors[1][rows])
+        optimizer.zero_grad()
+        if loss.item() < 1e6:  # from a jump it does not come back alone
+            loss.backward()
+            optimizer.step()
+        if step in disturbed:
+            assert reasons
+            jumped.append(loss_over(model, data))
+            with torch.no_grad():
+                model.weight.fill_(1e6)
+        watch.add(loss, 1.0)
+        watch.end_step()
+    assert len(reasons) == 1
+    return jumped, loss_over(model, data)
+
+
+def test_training_that_went_back_is_watched_at_the_users_own_rate_too():
+    jumped, end = after_a_return({205})
+    assert jumped[0] < 0.05
+    assert end < 0.05
+
+
+def test_it_goes_back_only_a_few_times():
+    jumped, end = after_a_return(set(range(205, 300, 15)))
+    assert [loss < 0.05 for loss in jumped] == [True] * (MOST_RETURNS + 1) + [False] * (len(jumped) - MOST_RETURNS - 1)
+    assert end > 1e6
 
 
 @pytest.mark.slow

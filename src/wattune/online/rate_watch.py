@@ -32,6 +32,9 @@ COPY_EVERY = 5
 COPY_SHARE = 0.05
 """Largest share of the device's memory that a copy may take."""
 
+MOST_RETURNS = 3
+"""Returns at the user's own rate after the one from a higher rate; then training is left to itself."""
+
 
 class LossWatch:
     """Losses of the steps of a run, and the level above which training is worse than it was."""
@@ -94,7 +97,8 @@ def copy_bytes(model: nn.Module, optimizer: Optimizer) -> int:
 class RateWatch:
     """Watches the losses of a loop, and takes it back to the user's recipe before a raised learning rate ruins it.
 
-    ``give_up`` is called with the reason, once: batch sizes above the user's are then to be left out.
+    ``give_up`` is called with the reason, once: batch sizes above the user's are then to be left out. After that, the
+    watch continues: the raised rate has led training to where it would not have come otherwise.
     """
 
     def __init__(
@@ -112,7 +116,8 @@ class RateWatch:
         self._losses: list[Tensor] = []
         self._step: Tensor | None = None
         self._copy: TrainingCopy | None = None
-        self._windows = 0
+        self._windows = self._returns = 0
+        self._is_over = False
         self._is_raised = False  # in the present window
 
     def add(self, loss: Tensor, share: float) -> None:
@@ -123,13 +128,13 @@ class RateWatch:
     def end_step(self) -> None:
         """End a step, and go back if training has become worse."""
         recipe, step, self._step = self._recipe, self._step, None
-        if step is None or not recipe.may_rise:
+        if step is None or self._is_over:
             return
         self._losses.append(step)
-        self._is_raised |= recipe.factor > 1.0
-        if recipe.ceiling > 1.0 and self._copy is None:
+        self._is_raised |= recipe.factor > 1.0 or not recipe.may_rise
+        if self._copy is None and (recipe.ceiling > 1.0 or not recipe.may_rise):
             self._keep_copy()
-        if len(self._losses) < WINDOW or not recipe.may_rise:
+        if len(self._losses) < WINDOW or self._is_over:
             return
         losses, self._losses = torch.stack(self._losses).tolist(), []  # the one time that it waits for a GPU
         raised, self._is_raised = self._is_raised, False
@@ -142,17 +147,24 @@ class RateWatch:
 
     def _keep_copy(self) -> None:
         if copy_bytes(self._model, self._optimizer) > self._most_bytes:
-            self._recipe.hold()
-            self._give_up("there is no memory for a copy of the parameters, to go back to if it were too high")
+            self._is_over = True
+            if self._recipe.may_rise:
+                self._recipe.hold()
+                self._give_up("there is no memory for a copy of the parameters, to go back to if it were too high")
             return
         self._copy = TrainingCopy(self._model, self._optimizer)
 
     def _go_back(self, loss: float) -> None:
+        assert self._copy is not None  # kept since the rate was first raised, or since the run was resumed
+        if not self._recipe.may_rise and self._returns == MOST_RETURNS:
+            self._is_over, self._copy = True, None
+            return
+        self._copy.restore()
+        if not self._recipe.may_rise:
+            self._returns += 1
+            return
         factor = self._recipe.factor
         self._recipe.hold()
-        copy, self._copy = self._copy, None
-        if copy is not None:
-            copy.restore()
         self._give_up(f"at {factor:.3g} times yours the loss rose to {loss:.4g}, and training went back to before that")
 
 
