@@ -211,8 +211,10 @@ def test_the_records_fit_together(finished):
     plan = Plan.load(folder / "plan.json")
     assert record.plan == plan
     assert plan == wattune.plan(folder / "profile.json", folder / "efficiency.json", cap_w=4.2).model_copy(
-        update={"provenance": plan.provenance, "robustness": plan.robustness}  # which needs the board itself
+        # These need the board itself.
+        update={field: getattr(plan, field) for field in ("provenance", "robustness", "evaluations")}
     )
+    assert plan.evaluations is not None
     assert plan.robustness.draws == 200
     rows = {row.rule: row for row in Comparison.load(folder / "comparison.json").rows}
     assert rows["wattune"].batch_size == plan.batch_size

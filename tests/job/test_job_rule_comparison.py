@@ -7,7 +7,7 @@ from statistics import mean, stdev
 
 import pytest
 
-from wattune.cap import PowerCap, SensorLimit
+from wattune.cap import PowerCap
 from wattune.devices import open_device
 from wattune.errors import InputError
 from wattune.job.rule_comparison import METHOD, compare_rules
@@ -95,7 +95,7 @@ def test_each_rule_trains_at_its_own_pick(usual, table, expected):
     (_, rows), _ = usual
     for rule in RULES:
         if rule != "fastest":
-            choice = pick(rule, table, expected, SensorLimit(CAP_W))
+            choice = pick(rule, table, expected, PowerCap(CAP_W).at_sensor(table.supply, table.sensor_window_s))
             assert (rows[rule].batch_size, rows[rule].clock_mhz) == (choice.batch_size, choice.clock_mhz)
     assert rows["wattune"].batch_size == 8
     assert rows["fastest"].batch_size == 32  # by the target's own runs
