@@ -47,7 +47,7 @@ def evaluation_costs(device: Device, workload: Workload, plan: Plan) -> tuple[fl
                 with device.step(work):
                     pass
             return device.now_s() - begun_s, checkpoint_s
-        inputs = batch[0][: works[0].samples].to(device.trains_on)
+        inputs = batch[0][: works[0].samples].to(next(algorithm.module.parameters()).device)
         algorithm.module.eval()
         with torch.no_grad(), memory_errors("an evaluation"):
             for done in range(1 + PASSES):
