@@ -98,6 +98,7 @@ class Profile:
             samples=samples,
             by_curve=by_curve,
             strict=self._strict,
+            beyond=lambda point: None,  # what stopped probes read is enough for the error
         )
 
     def _measure(self, point: OperatingPoint) -> None:

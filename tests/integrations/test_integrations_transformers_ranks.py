@@ -129,10 +129,15 @@ def stop(rank, folder, cap_w, stops, resumes):
                 run.capped.move_cap(replace(run.limit, limit_w=3.0))
 
     made.add_callback(Lower())
-    try:
-        made.train(resume_from_checkpoint=resumes)
-    except SafetyStop as caught:
-        error = str(caught)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            made.train(resume_from_checkpoint=resumes)
+        except SafetyStop as caught:
+            error = str(caught)
+    # A run that is resumed after the stop counts what was above the cap before it.
+    assert all("readings exceeded the cap" in str(one.message) for one in warned)
+    assert not warned or (resumes and error is None)
     record = capped.record
     return error, made.state.global_step, weights(made), None if record is None else (record.ended, record.samples)
 
