@@ -86,13 +86,13 @@ def cases() -> Iterator[Case]:
 
 
 def thirstier(board: SimulatedBoard, factor: float) -> SimulatedBoard:
-    """The board with so many times the power at every clock."""
+    """The board with ``factor`` times the power at every clock."""
     scaled = {name: value * factor for name, value in board.power.model_dump().items() if "w" in name.split("_")}
     return board.model_copy(update={"power": board.power.model_copy(update=scaled)})
 
 
 def faster(board: SimulatedBoard, factor: float = 2.0) -> SimulatedBoard:
-    """The board with so many times the speed in everything, at the same power."""
+    """The board with ``factor`` times the speed in everything, at the same power."""
     memory, host = board.memory, board.host
     rates = ("achieved_gbps", "optimizer_gbps", "bandwidth_gbps")
     times = ("s_per_operation", "s_per_optimizer_operation", "sample_factor")

@@ -122,7 +122,7 @@ class PowerCapMod:
                 with ObservedSteps(device, point.batch_size, run.check) as observed:
                     reply = call_next(message, context)
                 run.check()
-            figures = run.meter.figures()  # a training shorter than the time between two readings gets one at its end
+            figures = run.meter.figures()  # a round shorter than the time between two readings gets one at its end
         finally:
             device.close()
         if not observed.steps:
