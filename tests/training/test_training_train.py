@@ -257,7 +257,10 @@ def test_a_checkpoint_from_before_0_1_0_is_resumed(tmp_path):
     whole = train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=tmp_path / "whole")
     shutil.copy(Path(__file__).parent / "data/training_before_0_1_0.safetensors", path)
     resumed = train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=path, resume=True)
-    assert same(resumed, whole)
+    assert whole.evaluation_s
+    assert whole.checkpoint_s
+    # It does not tell what the evaluations before it took, so nothing is said of all of them.
+    assert same(resumed, whole.model_copy(update={"evaluation_s": None, "checkpoint_s": None}))
 
 
 @pytest.mark.slow

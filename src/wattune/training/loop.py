@@ -96,8 +96,8 @@ class Outcome:
     beside: Mapping[str, Any] = field(default_factory=dict)
     battery: BatteryFigures | None = None
     suspends: bool = False
-    evaluation_s: float = 0.0
-    checkpoint_s: float = 0.0
+    evaluation_s: float | None = None
+    checkpoint_s: float | None = None
 
 
 class TrainingLoop:
@@ -140,7 +140,8 @@ class TrainingLoop:
         self.course: BatteryCourse | None = None
         self.tally = LossTally()
         self._limits: dict[float, SensorLimit | None] = {}  # watts of a cap -> its limit
-        self.evaluation_s = self.checkpoint_s = 0.0  # of the whole run
+        self.evaluation_s = self.checkpoint_s = 0.0  # since the run began, or since it was resumed if that is unknown
+        self._costs_known = True  # whether these two are those of the whole run
         self._evaluation_s = 0.0  # that the last evaluation took
         self._evaluated_parts = 0  # of the evaluation in progress
         self.replanned: list[PointChange] = []
@@ -254,8 +255,8 @@ class TrainingLoop:
             beside={} if self.beside is None else self.beside.fields(),
             battery=None if self.course is None else self.course.figures(),
             suspends=self.course is not None and self.course.battery.suspend,
-            evaluation_s=self.evaluation_s,
-            checkpoint_s=self.checkpoint_s,
+            evaluation_s=self.evaluation_s if self._costs_known else None,
+            checkpoint_s=self.checkpoint_s if self._costs_known else None,
         )
 
     def _train(self) -> None:
@@ -441,8 +442,8 @@ class TrainingLoop:
                 "moves": self._moves,
                 "tally": asdict(self.tally),
                 "evaluated_parts": self._evaluated_parts,
-                "evaluation_s": self.evaluation_s,
-                "checkpoint_s": self.checkpoint_s,
+                "evaluation_s": self.evaluation_s if self._costs_known else None,
+                "checkpoint_s": self.checkpoint_s if self._costs_known else None,
                 "cap": None if self.follower is None else self.follower.state_dict(),
                 "beside": None if self.beside is None else self.beside.state_dict(),
                 "battery": None if self.course is None else self.course.state_dict(),
@@ -458,7 +459,9 @@ class TrainingLoop:
         # Neither is in states of before caps could change.
         self.tally = LossTally(**state.get("tally", {}))
         self._evaluated_parts = state.get("evaluated_parts", 0)
-        self.evaluation_s, self.checkpoint_s = state.get("evaluation_s", 0.0), state.get("checkpoint_s", 0.0)
+        # States of before these were counted do not tell what the evaluations up to them took.
+        self._costs_known = state.get("evaluation_s") is not None
+        self.evaluation_s, self.checkpoint_s = state.get("evaluation_s") or 0.0, state.get("checkpoint_s") or 0.0
         if self.beside is not None and (beside := state.get("beside")) is not None:
             self.beside.load_state_dict(beside)
 
