@@ -78,6 +78,12 @@ def test_the_make_targets_exist(page):
     assert set(re.findall(r"(?:^ {4}|`)make ([a-z]+)", page.read_text(), re.MULTILINE)) <= targets
 
 
+def test_the_readme_names_the_two_commands_that_set_everything_up():
+    """With nothing installed before: they make the virtual environment."""
+    commands = {line.split("#")[0].strip() for line in (ROOT / "README.md").read_text().splitlines()}
+    assert commands >= {"make demo", "make test"}
+
+
 def test_the_readme_is_short():
     text = re.sub(r"<!--.*?-->", "", (ROOT / "README.md").read_text())
     assert len(text.split()) < 900
