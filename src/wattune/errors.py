@@ -15,7 +15,7 @@
     |   `-- SensorError         the power sensor gave no reading
     |-- ServerError             exit code 1: a wattune server failed, or is not a wattune server
     |   `-- ServerUnavailable   it is unreachable or busy: retry later
-    |-- TargetNotReached        exit code 3: training ended before the target; the record is saved
+    |-- TargetNotReached        exit code 3: training, or every proxy run, ended before the target; records are saved
     |-- SafetyStop              exit code 4: training was stopped because the cap could not be enforced
     `-- Interrupted             exit code 130: stopped by the user; can be resumed
 
@@ -127,7 +127,7 @@ class ServerUnavailable(ServerError):
 
 
 class TargetNotReached(WattuneError):
-    """Training ended before the target; the record is saved and says so."""
+    """Training, or every proxy run, ended before the target. A training record is saved, and says so."""
 
     exit_code = 3
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.support import proxy_runs as made
 
-from wattune.errors import InputError, WorkloadError
+from wattune.errors import InputError, TargetNotReached, WorkloadError
 from wattune.proxy import curve, estimate, sweep
 from wattune.proxy.estimate import run_cost
 from wattune.records import SampleEfficiency
@@ -59,7 +59,7 @@ def test_a_workload_without_a_usable_proxy_is_refused(changes, says):
 
 def test_a_proxy_target_that_is_not_reached_is_refused():
     proxy = made.workload("proxy", target=1.0, budget_samples=64)
-    with pytest.raises(WorkloadError, match="no run of proxy reached the target"):
+    with pytest.raises(TargetNotReached, match="no run of proxy reached the target"):
         estimate(made.workload(proxy=proxy), seeds=1, processes=1)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support import proxy_runs as made
 
-from wattune.errors import InputError, Interrupted, UnknownName, WorkloadError
+from wattune.errors import InputError, Interrupted, TargetNotReached, UnknownName
 from wattune.proxy import CHECKPOINT_EVERY, estimate, given_times
 from wattune.proxy.run import ProxyRun
 from wattune.records import EfficiencyPoint, LearningCurve, SampleEfficiency
@@ -87,7 +87,7 @@ def test_a_single_candidate_needs_no_training():
 
 def test_a_target_that_is_not_reached_is_refused():
     proxy = made.workload("proxy", target=1.0, budget_samples=64)
-    with pytest.raises(WorkloadError, match="no run of proxy reached the target"):
+    with pytest.raises(TargetNotReached, match="no run of proxy reached the target"):
         estimate(made.workload(proxy=proxy), processes=1)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from wattune.errors import RecordError, WorkloadError
+from wattune.errors import RecordError, TargetNotReached
 from wattune.proxy import curve
 from wattune.records import Evaluation, LearningCurve
 from wattune.sample_efficiency.relative_samples import t95
@@ -95,7 +95,7 @@ def test_a_reference_with_censored_runs_bounds_the_others_from_above_only():
 
 
 def test_a_target_that_no_run_reached_is_an_error_in_one_line():
-    with pytest.raises(WorkloadError, match=r"no run of proxy reached the target.*0\.9") as caught:
+    with pytest.raises(TargetNotReached, match=r"no run of proxy reached the target.*0\.9") as caught:
         curve([run(8, 0, BUDGET, reached=False)], workload="mine")
     assert "\n" not in str(caught.value)
 

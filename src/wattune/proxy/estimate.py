@@ -58,8 +58,8 @@ def estimate(
     the runs will cost and warnings about the proxy go to ``progress``. See ``sweep`` for processes, executor, folder
     and resuming.
 
-    Raises: WorkloadError without a proxy, with one of another task type, or if no run reached the proxy's target;
-    InputError; UnknownName; RecordError; OutputError; Interrupted.
+    Raises: WorkloadError without a proxy or with one of another task type; TargetNotReached if no run reached the
+    proxy's target; InputError; UnknownName; RecordError; OutputError; Interrupted.
     """
     strategy, algorithm = resolve_strategy(strategy, seeds, log_step_times, careful=careful), canonical(algorithm)
     seeds = seeds or SEEDS
@@ -107,7 +107,7 @@ def full_result(
 ) -> SampleEfficiency:
     """Make the record of runs at every batch size; ``own``, ``whole``: see ``RunScheduler``.
 
-    Raises: RecordError, WorkloadError; see ``curve``."""
+    Raises: RecordError, TargetNotReached; see ``curve``."""
     observations = [observation_of(run) for run in runs]
     reached = any(run.reached for run in runs)  # if none did, there is no curve
     left_out = fit(observations, sorted({run.batch_size for run in runs}), whole=whole).left_out if reached else ()
@@ -175,7 +175,7 @@ def estimate_pooled(
     ``log_step_times``, ``own``, ``whole`` and ``verification``: see ``RunScheduler``. With several processes,
     and on a cluster, runs are trained two at a time.
 
-    Raises: WorkloadError if no run reached the target; what ``sweep`` raises.
+    Raises: TargetNotReached if no run reached the target; what ``sweep`` raises.
     """
     scheduler = RunScheduler(
         proxy.batch_sizes, log_step_times=log_step_times, own=own, whole=whole, verification=verification
@@ -201,7 +201,7 @@ def pooled_result(
 ) -> SampleEfficiency:
     """Make the record of these runs of the proxy, once ``scheduler`` requests no more of them.
 
-    Raises: WorkloadError if no run reached the target.
+    Raises: TargetNotReached if no run reached the target.
     """
     if runs and not any(run.reached for run in runs):
         raise never_reached(runs)

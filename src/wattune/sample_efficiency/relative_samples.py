@@ -9,7 +9,7 @@ from statistics import mean, stdev, variance
 
 from scipy.special import stdtrit
 
-from wattune.errors import RecordError, WorkloadError
+from wattune.errors import RecordError, TargetNotReached
 from wattune.records import EfficiencyPoint, LearningCurve, SampleEfficiency, provenance
 
 BAND = 0.90
@@ -43,7 +43,7 @@ def curve(runs: Sequence[LearningCurve], *, workload: str) -> SampleEfficiency:
     widened by the spacing of the evaluations (a uniform distribution over one interval). None unless some batch
     size has two runs that reached the target.
 
-    Raises: RecordError if the runs do not belong together; WorkloadError if none reached the target.
+    Raises: RecordError if the runs do not belong together; TargetNotReached if none reached the target.
     """
     _check(runs)
     arms = [_arm(b, [r for r in runs if r.batch_size == b]) for b in sorted({r.batch_size for r in runs})]
@@ -142,18 +142,18 @@ def t95(degrees: int) -> float:
     return float(stdtrit(degrees, (1 + BAND) / 2))
 
 
-def never_reached(runs: Sequence[LearningCurve]) -> WorkloadError:
+def never_reached(runs: Sequence[LearningCurve]) -> TargetNotReached:
     """The error to raise if no run reached the target."""
-    metrics = [e.metric for run in runs for e in run.evaluations]
-    extent = f"; its metric was {min(metrics):.4g} to {max(metrics):.4g}" if metrics else ""
+    name, budget, target = runs[0].workload, runs[0].budget_samples, runs[0].target
     diverged = sum(run.samples < run.budget_samples for run in runs)
     if diverged == len(runs):
-        return WorkloadError(
-            f"every run of {runs[0].workload} diverged: the loss or metric became NaN or infinite",
-            hint="use a smaller learning rate",
+        return TargetNotReached(
+            f"every run of {name} diverged: the loss or metric became NaN or infinite; use a smaller learning rate"
         )
-    return WorkloadError(
-        f"no run of {runs[0].workload} reached the target within {runs[0].budget_samples} samples{extent}",
-        value=runs[0].target,
-        hint="set a target within reach or raise budget_samples" + (f"; {diverged} diverged" if diverged else ""),
+    metrics = [e.metric for run in runs for e in run.evaluations]
+    extent = f"; they gave {min(metrics):.4g} to {max(metrics):.4g}" if metrics else ""
+    also = f"; {diverged} diverged" if diverged else ""
+    return TargetNotReached(
+        f"no run of {name} reached the target {target:g} within {budget:,} samples{extent}{also}; "
+        "set a target within reach or raise budget_samples"
     )

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, stop_when_event_set, wait_fixed
 
-from wattune.errors import InputError, OutputError, RecordError
+from wattune.errors import InputError, OutputError, RecordError, TargetNotReached
 from wattune.records import Evaluation
 from wattune.server import logs
 from wattune.server.jobs import leases
@@ -158,8 +158,9 @@ class Worker:
 
     def _failed(self, claim: Claim, error: Exception) -> None:
         # An unreadable record may be a truncated checkpoint, and a full disk may have space again.
-        is_final = isinstance(error, InputError) and not isinstance(error, (OutputError, RecordError))
-        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        is_of_job = isinstance(error, (InputError, TargetNotReached))
+        is_final = is_of_job and not isinstance(error, (OutputError, RecordError))
+        reason = str(error) if is_of_job else f"{type(error).__name__}: {error}"
         reason = " ".join(reason.split())[:500]
         self._log.warning("%s, attempt %d: %s", _label(claim), claim.attempt, reason)
         if isinstance(error, RecordError) and self._sweep is not None and not claim.chooses:
