@@ -212,7 +212,7 @@ class Session:
             try:
                 self.record.save(self.options.record)
             except OutputError as error:
-                _warn_at_end(error, "the session's record is not saved, but in `session.record`")
+                _warn_at_end(error, "the session's record is not saved, but in `session.record`: ")
         if self.record is not None and self.record.cap_w is not None and self.ended == "finished":
             above, readings = self.record.readings_above_cap or 0, self.record.readings or 0
             if 2 * above > readings:
@@ -424,9 +424,9 @@ class Session:
             raise InputError("the session is not open", hint="with wattune.capped(...) as session:")
 
 
-def _warn_at_end(error: WattuneError, what: str = "the session has ended, but") -> None:
+def _warn_at_end(error: WattuneError, what: str = "the session has ended, but ") -> None:
     """Warn of an error after training: raised, it would keep the user's program from what it does with the model."""
-    warnings.warn(f"{what}: {error}" if what[-3:] != "but" else f"{what} {error}", stacklevel=4)
+    warnings.warn(f"{what}{error}", stacklevel=4)
 
 
 def _explain_shortage(error: BaseException, samples: int) -> None:
