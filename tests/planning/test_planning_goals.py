@@ -151,7 +151,7 @@ def test_the_trade_off_is_said_whatever_the_goal_is():
 def test_a_front_is_drawn_where_it_spans_something():
     figure = front(of(), "simulated")
     assert figure is not None
-    assert len(figure.spec["data"][0]["x"]) == 3  # what takes longer and more energy is not on it
+    assert len(figure.chart.marks[0].x) == 3  # what takes longer and more energy is not on it
     alone = ProfileTable(device="d", workload="w", cells=(cell(8, 200, 1.0, 3.0, 3.0),))
     assert front(of(profile=alone), "simulated") is None
 

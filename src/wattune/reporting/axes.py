@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape, unescape
-from typing import Any
+from html import escape
 
-Spec = dict[str, Any]
-"""A figure: "data", a list of traces, and "layout". See ``wattune.reporting.charts`` for how they are made."""
+from wattune.reporting.charts import Axis, Chart, Panel
 
 CHARACTER = 6.4
 """Width of a character of a label, in pixels."""
@@ -28,54 +27,59 @@ def ticks(low: float, high: float, about: int) -> list[float]:
     return [float(f"{step * index:.12g}") for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-@dataclass
-class Axis:
-    """One axis in the drawing: ``start`` and ``end`` are the pixels of its lowest and highest value."""
+@dataclass(eq=False)
+class PlacedAxis:
+    """An axis in a drawing: ``start`` and ``end`` are the pixels of its lowest and highest value.
 
-    spec: Spec
+    ``across``: pixels of the other direction, from the axis to the opposite side.
+    """
+
+    axis: Axis
     is_x: bool
     low: float
     high: float
-    categories: list[str] | None
     start: float = 0.0
     end: float = 0.0
     across: tuple[float, float] = (0.0, 0.0)
 
-    def at(self, value: Any) -> float:
+    @property
+    def length(self) -> float:
+        """Length in pixels."""
+        return abs(self.end - self.start)
+
+    def at(self, value: float) -> float:
         """Pixel of a value."""
-        number = self.categories.index(value) if self.categories is not None and isinstance(value, str) else value
-        share = (number - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         return round(self.start + share * (self.end - self.start), 1)
 
     @property
     def labels(self) -> list[tuple[float, list[str]]]:
         """Ticks with the lines of their labels."""
-        if self.categories is not None:
-            return [(float(index), _lines(name)) for index, name in enumerate(self.categories)]
-        if "tickvals" in self.spec:
-            names = self.spec.get("ticktext") or [f"{value:g}" for value in self.spec["tickvals"]]
-            return [(value, _lines(name)) for value, name in zip(self.spec["tickvals"], names, strict=True)]
-        room = abs(self.end - self.start) or 300.0
-        about = max(2, int(room / (75 if self.is_x else 45)))
+        if self.axis.categories:
+            return [(float(place), name.split("\n")) for place, name in enumerate(self.axis.categories)]
+        if self.axis.ticks:
+            return [(value, [f"{value:g}"]) for value in self.axis.ticks]
+        about = max(2, int((self.length or 300.0) / (75 if self.is_x else 45)))
         return [(value, [_short(value)]) for value in ticks(self.low, self.high, min(about, 7))]
 
     @property
-    def title(self) -> str:
-        """Title of the axis."""
-        return unescape(self.spec["title"]["text"])
+    def title_lines(self) -> list[str]:
+        """Lines of the title: one below a horizontal axis, as many as its length asks for beside a vertical one."""
+        if not self.axis.title or self.is_x:
+            return [self.axis.title] if self.axis.title else []
+        return _wrapped(self.axis.title, self.length + 20)
 
     def drawn(self) -> str:
         """Grid lines, labels and title."""
         parts = []
         first, last = self.across
-        shown = self.labels
-        if self.is_x and shown:
-            widest = max(len(line) for _, lines in shown for line in lines) * CHARACTER + 6
-            every = max(1, math.ceil(widest * len(shown) / max(1.0, abs(self.end - self.start))))
-            shown = shown[::every]
-        for value, lines in shown:
+        labels = self.labels
+        if self.is_x and labels:
+            widest = max(len(line) for _, lines in labels for line in lines) * CHARACTER + 6
+            labels = labels[:: max(1, math.ceil(widest * len(labels) / max(1.0, self.length)))]
+        for value, lines in labels:
             place = self.at(value)
-            if self.spec.get("showgrid", True):
+            if self.axis.grid and not self.axis.categories:
                 ends = (place, first, place, last) if self.is_x else (first, place, last, place)
                 parts.append(line_between(*ends, "var(--line)"))
             if self.is_x:
@@ -84,81 +88,58 @@ class Axis:
                 shift = 4 - LINE / 2 * (len(lines) - 1)
                 parts += [text_at(first - 7, place + shift + LINE * i, line, "end") for i, line in enumerate(lines)]
         middle = (self.start + self.end) / 2
-        if self.title and self.is_x:
-            below = first + LINE * (1 + max((len(lines) for _, lines in shown), default=0)) + 3
-            parts.append(text_at(middle, below, self.title, "middle"))
-        elif self.title:
-            room = abs(self.end - self.start) + 20
-            for i, line in enumerate(_wrapped(self.title, room)):
-                parts.append(
-                    text_at(11 + 13 * i, middle, line, "middle", f' transform="rotate(-90 {11 + 13 * i} {middle:g})"')
-                )
+        for i, line in enumerate(self.title_lines):
+            if self.is_x:
+                below = first + LINE * (1 + max((len(lines) for _, lines in labels), default=0)) + 3
+                parts.append(text_at(middle, below, line, "middle"))
+            else:
+                left = 11 + 13 * i
+                parts.append(text_at(left, middle, line, "middle", f' transform="rotate(-90 {left} {middle:g})"'))
         return "".join(parts)
 
 
-def axes_of(spec: Spec, width: int, height: int) -> dict[str, Axis]:
-    """The axes of a figure in a view box of this size, by "x", "y", "x2" and "y2"."""
-    layout = spec["layout"]
-    axes = {
-        name.replace("axis", ""): _scaled(name.replace("axis", ""), layout[name], spec)
-        for name in ("xaxis", "yaxis", "xaxis2", "yaxis2")
-        if name in layout
-    }
-    has_names = any(note.get("yref") == "paper" for note in layout.get("annotations", ()))
-    top, right = (22 if has_names else 10), width - 14
-    rows = max((len(lines) for axis in axes.values() if axis.is_x for _, lines in axis.labels), default=1)
-    bottom = height - 8 - LINE * (rows + bool(axes["x"].title)) - 4
-    for axis in axes.values():
-        if not axis.is_x:
-            low, high = axis.spec.get("domain", (0, 1))
-            axis.start, axis.end = bottom - low * (bottom - top), bottom - high * (bottom - top)
-    labels = [(axis, max((len(t) for _, lines in axis.labels for t in lines), default=0)) for axis in axes.values()]
-    wide = max((CHARACTER * count for axis, count in labels if not axis.is_x), default=0.0)
-    titles = max(
-        (len(_wrapped(a.title, abs(a.end - a.start) + 20)) for a in axes.values() if not a.is_x and a.title), default=0
-    )
-    left = 10 + wide + 14 * titles + 4
-    for axis in axes.values():
-        if axis.is_x:
-            low, high = axis.spec.get("domain", (0, 1))
-            axis.start, axis.end = left + low * (right - left), left + high * (right - left)
-            axis.across = (bottom, top)
-        else:
-            axis.across = (left, right)
-    return axes
+def placed_axes(chart: Chart, width: int, height: int) -> list[tuple[PlacedAxis, PlacedAxis]]:
+    """The horizontal and the vertical axis of every panel, in a view box of this size."""
+    panels = chart.panels
+    if chart.stacked:
+        shared = _scaled(panels[0].x, True, panels)
+        pairs = [(shared, _scaled(panel.y, False, [panel])) for panel in panels]
+    else:
+        shared = _scaled(panels[0].y, False, panels)
+        pairs = [(_scaled(panel.x, True, [panel]), shared) for panel in panels]
+    xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
+    has_labels_above = any(rule.vertical and rule.label for panel in panels for rule in panel.rules)
+    top, right = (22 if has_labels_above else 10), width - 14
+    rows = max((len(lines) for x in xs for _, lines in x.labels), default=1)
+    bottom = height - 8 - LINE * (rows + bool(xs[0].axis.title)) - 4
+    for y, panel in zip(ys, panels, strict=True):
+        low, high = panel.span if chart.stacked else (0.0, 1.0)
+        y.start, y.end = bottom - low * (bottom - top), bottom - high * (bottom - top)
+    longest = max((len(line) for y in ys for _, lines in y.labels for line in lines), default=0)
+    left = 10 + CHARACTER * longest + 14 * max(len(y.title_lines) for y in ys) + 4
+    for (x, y), panel in zip(pairs, panels, strict=True):
+        low, high = (0.0, 1.0) if chart.stacked else panel.span
+        x.start, x.end = left + low * (right - left), left + high * (right - left)
+        x.across, y.across = (bottom, top), (left, right)
+    return pairs
 
 
-def _scaled(name: str, axis: Spec, spec: Spec) -> Axis:
-    """The axis with its range, over the values of its traces."""
-    is_x, side = name.startswith("x"), name[0]
-    own = [trace for trace in spec["data"] if trace.get(f"{side}axis", side) == name]
-    values = [value for trace in own for value in trace[side] if value is not None]
-    if axis.get("type") == "category":
-        names = list(axis.get("categoryarray") or dict.fromkeys(values))
-        low, high = axis.get("range", (-0.5, len(names) - 0.5))
-        return Axis(axis, is_x, low, high, names)
-    if "range" in axis:
-        low, high = axis["range"]
-        return Axis(axis, is_x, low, high, None)
-    if any(isinstance(value, str) for value in values):
-        names = list(dict.fromkeys(values))
-        return Axis(axis, is_x, -0.5, len(names) - 0.5, names)
-    shapes = [shape for shape in spec["layout"].get("shapes", ()) if shape.get(f"{side}ref") == name]
-    values += [shape[end] for shape in shapes for end in (f"{side}0", f"{side}1")]
-    if any(trace["type"] == "bar" and (trace.get("orientation") == "h") == is_x for trace in own):
-        values.append(0.0)
-    for trace in own:
-        spread = trace.get("error_x", {}).get("array", ()) if is_x else ()
-        values += [mean + more for mean, more in zip(trace["x"], spread, strict=False) if mean and more]
+def _scaled(axis: Axis, is_x: bool, panels: Sequence[Panel]) -> PlacedAxis:
+    """The axis with its range, over all that these panels show."""
+    if axis.range is not None:
+        return PlacedAxis(axis, is_x, *axis.range)
+    if axis.categories:
+        return PlacedAxis(axis, is_x, -0.5, len(axis.categories) - 0.5)
+    marks = [mark for panel in panels for mark in panel.marks]
+    values = [value for mark in marks for value in (mark.x if is_x else mark.y) if value is not None]
+    values += [rule.value for panel in panels for rule in panel.rules if rule.vertical == is_x]
+    if is_x:
+        values += [end for panel in panels for band in panel.bands for end in (band.begin, band.end)]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     space = 0.05 * (high - low) or 0.1 * abs(high) or 1.0
-    if axis.get("rangemode") == "tozero" or (low == 0 and high > 0):
-        return Axis(axis, is_x, min(0.0, low), max(0.0, high) + space, None)
-    return Axis(axis, is_x, low - space, high + space, None)
-
-
-def _lines(text: str) -> list[str]:
-    return [unescape(line) for line in text.split("<br>")]
+    if axis.from_zero or (low == 0 and high > 0):
+        return PlacedAxis(axis, is_x, min(0.0, low), max(0.0, high) + space)
+    return PlacedAxis(axis, is_x, low - space, high + space)
 
 
 def _wrapped(text: str, room: float) -> list[str]:
@@ -176,7 +157,7 @@ def _short(value: float) -> str:
 
 def text_at(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
     """An SVG text; ``more``: further attributes."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(unescape(text))}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 
 def line_between(x0: float, y0: float, x1: float, y1: float, colour: str, more: str = "") -> str:

@@ -6,53 +6,44 @@ from collections.abc import Sequence
 
 from wattune.records import Candidate, EfficiencyPoint, Plan, ProfileTable, SampleEfficiency
 from wattune.reporting import phrases
-from wattune.reporting.axes import Spec
-from wattune.reporting.charts import axis, dots, line, spec
-from wattune.reporting.page import Figure, plain
+from wattune.reporting.charts import Area, Axis, Chart, Dots, Line, Mark, Panel, Symbol, Values
+from wattune.reporting.page import Figure
 
 
 def samples_to_target(efficiency: SampleEfficiency) -> Figure:
     """Samples to target per batch size, relative to the reference batch size, with the 90 % band."""
     points = sorted(efficiency.points, key=lambda point: point.batch_size)
     reached = [point for point in points if point.relative_samples is not None]
-    all_reached = [point for point in reached if not point.censored]
-    some_reached = [point for point in reached if point.censored]
     censored = [point for point in points if point.relative_samples is None]
-    x = [str(point.batch_size) for point in points]
-    data = [
-        *_band(x, [point.low for point in points], [point.high for point in points]),
-        line(x, [point.relative_samples for point in points], "", "var(--second)", hoverinfo="skip"),
-        _relative("every run reached the target", all_reached, "circle"),
+    some_reached = [point for point in reached if point.censored]
+    places = {point.batch_size: place for place, point in enumerate(points)}
+    x, low = range(len(points)), [point.low for point in points]
+
+    def dots(name: str, points: Sequence[EfficiencyPoint], colour: str, symbol: Symbol) -> Dots:
+        x, y = [places[point.batch_size] for point in points], [point.relative_samples or 0.0 for point in points]
+        return Dots(x, y, colour, name, symbol=symbol, hovers=[_hover(point) for point in points])
+
+    marks: list[Mark] = [
+        _band(x, low, [point.high for point in points]),
+        Line(x, [point.relative_samples for point in points], "var(--second)"),
+        dots("every run reached the target", [one for one in reached if not one.censored], "var(--second)", "circle"),
     ]
-    notes = []
+    notes = [_band_note(low)]
     if some_reached:
-        data.append(_relative("some runs did not reach it", some_reached, "circle-open"))
+        marks.append(dots("some runs did not reach it", some_reached, "var(--second)", "ring"))
         notes.append("Open markers: some runs ended before the target.")
     if censored:
-        data.append(
-            dots(
-                [str(point.batch_size) for point in censored],
-                [0 for _ in censored],
-                "no run reached the target",
-                "var(--cap)",
-                marker={"symbol": "x", "size": 9},
-                text=[_hover(point) for point in censored],
-                hovertemplate="%{text}<extra></extra>",
-            )
-        )
+        marks.append(dots("no run reached the target", censored, "var(--cap)", "cross"))
         sizes = ", ".join(str(point.batch_size) for point in censored)
         notes.append(f"Cross at 0: no run with batch size {sizes} reached the target, so its value is unknown.")
-    reference = efficiency.reference_samples
-    notes.insert(0, _band_note([point.low for point in points]))
-    if reference is not None:
-        notes.append(f"1 is {phrases.count(reference)} samples, at batch size {efficiency.reference_batch_size}.")
-    figure = spec(
-        data,
-        axis("batch size", type="category", categoryorder="array", categoryarray=x, showgrid=False),
-        axis(f"samples to target, relative to batch size {efficiency.reference_batch_size}", rangemode="tozero"),
-    )
+    if efficiency.reference_samples is not None:
+        samples = phrases.count(efficiency.reference_samples)
+        notes.append(f"1 is {samples} samples, at batch size {efficiency.reference_batch_size}.")
+    title = f"samples to target, relative to batch size {efficiency.reference_batch_size}"
+    batch_sizes = Axis("batch size", categories=[str(point.batch_size) for point in points])
+    chart = Chart([Panel(marks, batch_sizes, Axis(title, from_zero=True))])
     origin = phrases.origin(efficiency=efficiency.provenance.kind)
-    return Figure("samples-needed", "Samples to target", origin, figure, note=" ".join(filter(None, notes)))
+    return Figure("samples-needed", "Samples to target", origin, chart, note=" ".join(notes))
 
 
 def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: SampleEfficiency | None) -> Figure | None:
@@ -67,54 +58,30 @@ def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: SampleE
     is_absolute = all(candidate.predicted_s is not None for candidate in best.values())
     unit = 1.0 if is_absolute else (plan.relative_time or min(c.relative_time or 1.0 for c in best.values()))
     sizes = sorted({candidate.batch_size for candidate in plan.candidates})
-    timed_sizes = [size for size in sizes if size in best]
-    x = {size: f"{size}<br>{_short(best[size])}" if size in best else f"{size}<br>none" for size in sizes}
+    places = {size: place for place, size in enumerate(sizes) if size in best}
     value = {s: (c.predicted_s if is_absolute else (c.relative_time or 0.0) / unit) or 0.0 for s, c in best.items()}
-    bands = {size: _share(efficiency, size) for size in timed_sizes}
-    pick = [size for size in timed_sizes if size == plan.batch_size]
-    data = [
-        *_band(
-            [x[s] for s in timed_sizes],
-            [None if (b := bands[s]) is None else value[s] * b[0] for s in timed_sizes],
-            [None if (b := bands[s]) is None else value[s] * b[1] for s in timed_sizes],
-        ),
-        line([x[s] for s in timed_sizes], [value[s] for s in timed_sizes], "", "var(--second)", hoverinfo="skip"),
+    shares = [_share(efficiency, size) for size in places]
+    low = [None if share is None else value[size] * share[0] for size, share in zip(places, shares, strict=True)]
+    high = [None if share is None else value[size] * share[1] for size, share in zip(places, shares, strict=True)]
+
+    def dots(sizes: Sequence[int], name: str, colour: str, diameter: float) -> Dots:
+        x, y, hovers = [places[s] for s in sizes], [value[s] for s in sizes], [_predicted(best[s]) for s in sizes]
+        return Dots(x, y, colour, name, diameter, hovers=hovers)
+
+    x = list(places.values())
+    marks: list[Mark] = [
+        _band(x, low, high),
+        Line(x, [value[size] for size in places], "var(--second)"),
+        dots([size for size in places if size != plan.batch_size], "other batch sizes", "var(--second)", 9),
+        dots([size for size in places if size == plan.batch_size], "chosen", "var(--accent)", 13),
     ]
-    for sizes_shown, name, colour, size in (
-        ([s for s in timed_sizes if s not in pick], "other batch sizes", "var(--second)", 9),
-        (pick, "chosen", "var(--accent)", 13),
-    ):
-        data.append(
-            dots(
-                [x[s] for s in sizes_shown],
-                [value[s] for s in sizes_shown],
-                name,
-                colour,
-                marker={"size": size},
-                text=[_predicted(best[s]) for s in sizes_shown],
-                hovertemplate="%{text}<extra></extra>",
-            )
-        )
-    order = [x[size] for size in sizes]
-    figure = spec(
-        data,
-        axis(
-            f"batch size, and its best {_actuator(plan)}",
-            type="category",
-            categoryorder="array",
-            categoryarray=order,
-            showgrid=False,
-        ),
-        axis(
-            "predicted time to target (s)" if is_absolute else "predicted time (chosen point = 1)", rangemode="tozero"
-        ),
-    )
-    # A batch size without a point has no trace, which would otherwise extend the axis.
-    figure["layout"]["xaxis"]["range"] = [-0.5, len(order) - 0.5]
-    notes = [
-        "Steps only, with the proxy's samples to target. Green: chosen.",
-        _band_note([None if b is None else b[0] for b in bands.values()]),
-    ]
+    settings = [phrases.knob_values(best[size].knobs) if size in best else "none" for size in sizes]
+    categories = [f"{size}\n{setting}" for size, setting in zip(sizes, settings, strict=True)]
+    actuator = phrases.knob_titles(plan.knobs) or "point"
+    title = "predicted time to target (s)" if is_absolute else "predicted time (chosen point = 1)"
+    x_axis = Axis(f"batch size, and its best {actuator}", categories)
+    panel = Panel(marks, x_axis, Axis(title, from_zero=True))
+    notes = ["Steps only, with the proxy's samples to target. Green: chosen.", _band_note(low)]
     if missing := [str(size) for size in sizes if size not in best]:
         limits = "the cap" if plan.memory_limit_bytes is None else "the cap and the memory limit"
         notes.append(
@@ -124,8 +91,8 @@ def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: SampleE
         "time-to-target",
         "Predicted time to target per batch size",
         predicted(plan, profile, efficiency),
-        figure,
-        note=" ".join(filter(None, notes)),
+        Chart([panel]),
+        note=" ".join(notes),
     )
 
 
@@ -163,35 +130,11 @@ def predicted(plan: Plan, profile: ProfileTable | None, efficiency: SampleEffici
     return f"predicted, {phrases.origin(step_times=steps, samples=efficiency.provenance.kind)}"
 
 
-def _relative(name: str, points: Sequence[EfficiencyPoint], symbol: str) -> Spec:
-    return dots(
-        [str(point.batch_size) for point in points],
-        [point.relative_samples for point in points],
-        name,
-        "var(--second)",
-        marker={"symbol": symbol, "line": {"width": 2, "color": "var(--second)"}},
-        text=[_hover(point) for point in points],
-        hovertemplate="%{text}<extra></extra>",
-    )
+def _band(x: Sequence[int], low: Values, high: Values) -> Area:
+    return Area(x, low, high, "var(--second)", opacity=0.2)
 
 
-def _band(x: Sequence[str], low: Sequence[float | None], high: Sequence[float | None]) -> list[Spec]:
-    """The area between two lines over a category axis, with gaps where limits are unknown; empty if all are."""
-    bands: list[Spec] = []
-    start = 0
-    for end in range(len(x) + 1):
-        if end < len(x) and low[end] is not None and high[end] is not None:
-            continue
-        if end > start:
-            outline = [*x[start:end], *reversed(x[start:end])]
-            values = [*high[start:end], *reversed(low[start:end])]
-            area = line(outline, values, "90 % band", "var(--second)", line={"width": 8 if end - start == 1 else 0})
-            bands.append({**area, "fill": "toself", "fillcolor": "var(--second)", "opacity": 0.2, "hoverinfo": "skip"})
-        start = end + 1
-    return bands
-
-
-def _band_note(limits: Sequence[float | None]) -> str:
+def _band_note(limits: Values) -> str:
     if any(limit is not None for limit in limits):
         return "Band: 90 % interval of the relative samples."
     return "No band: the spread over runs is unknown."
@@ -208,23 +151,15 @@ def _share(efficiency: SampleEfficiency | None, batch_size: int) -> tuple[float,
 def _hover(point: EfficiencyPoint) -> str:
     reached = f"{point.runs - point.censored} of {point.runs} runs reached the target" if point.runs else "no runs"
     if point.relative_samples is None:
-        return f"batch size {point.batch_size}<br>{reached}"
+        return f"batch size {point.batch_size}\n{reached}"
     band = "" if point.low is None or point.high is None else f" ({point.low:.3g} to {point.high:.3g})"
-    samples = "" if point.samples is None else f"<br>{phrases.count(point.samples)} samples"
-    return f"batch size {point.batch_size}<br>{point.relative_samples:.3g}{band}{samples}<br>{reached}"
+    samples = "" if point.samples is None else f"\n{phrases.count(point.samples)} samples"
+    return f"batch size {point.batch_size}\n{point.relative_samples:.3g}{band}{samples}\n{reached}"
 
 
 def _predicted(candidate: Candidate) -> str:
-    return plain(
+    return (
         f"{candidate.point}\n{phrases.seconds(candidate.predicted_s)}"
         f", {phrases.joules(candidate.predicted_j)}"
         f", peak {phrases.watts(candidate.predicted_peak_w)}"
-    ).replace("\n", "<br>")
-
-
-def _short(candidate: Candidate) -> str:
-    return phrases.knob_values(candidate.knobs)
-
-
-def _actuator(plan: Plan) -> str:
-    return phrases.knob_titles(plan.knobs) or "point"
+    )

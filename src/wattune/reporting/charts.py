@@ -1,113 +1,193 @@
-"""Common elements of all figures: axes, colours, traces, as plain dicts which ``wattune.reporting.drawing`` draws."""
+"""Charts as data: panels, their axes and the marks in them, which ``wattune.reporting.drawing`` draws as SVG.
+
+Texts are plain, with line breaks; colours are those of the page's style sheet, such as "var(--accent)".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
-from wattune.reporting.axes import Spec
-from wattune.reporting.page import plain
+Values = Sequence[float | None]
+"""Coordinates of points; None for an unknown one."""
+
+Symbol = Literal["circle", "ring", "cross", "square", "triangle-up", "triangle-down"]
 
 BATCH_COLOURS = 6
 """Steps of the colour ramp for batch sizes in page.css."""
 
 
-def axis(title: str, **more: Any) -> Spec:
-    """Make an axis with its title, units included."""
-    return {
-        "title": {"text": plain(title)},
-        **more,
-    }
+@dataclass(frozen=True)
+class Axis:
+    """An axis with its title, units included. Its range is that of the marks unless it is given.
+
+    ``categories``: names of the places 0, 1, 2, ... of an axis without grid lines. ``ticks``: the values to label
+    instead of round numbers. ``from_zero``: the range includes 0.
+    """
+
+    title: str = ""
+    categories: Sequence[str] = ()
+    ticks: Sequence[float] = ()
+    range: tuple[float, float] | None = None
+    from_zero: bool = False
+    grid: bool = True
 
 
-def spec(data: list[Spec], x: Spec, y: Spec, **more: Any) -> Spec:
-    """Make a figure of these traces in the page's style; ``more`` goes into the layout."""
-    layout: Spec = {"showlegend": False, "xaxis": x, "yaxis": y}
-    return {"data": data, "layout": {**layout, **more}}
+@dataclass(frozen=True)
+class Line:
+    """A line, with gaps at unknown points; its name shows under the pointer.
+
+    ``stairs``: between two points it first runs horizontally, then vertically.
+    """
+
+    x: Values
+    y: Values
+    colour: str
+    name: str = ""
+    width: float = 2
+    dash: Literal["solid", "dashed", "dotted"] = "solid"
+    stairs: bool = False
 
 
-def line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, **more: Any) -> Spec:
-    """Make a line without markers; None is a gap."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": list(x),
-        "y": list(y),
-        "name": plain(name),
-        "line": {"color": colour, "width": 2, **more.pop("line", {})},
-        **more,
-    }
+@dataclass(frozen=True)
+class Area:
+    """The area between two lines, with gaps where one of them is unknown."""
+
+    x: Sequence[float]
+    low: Values
+    high: Values
+    colour: str
+    opacity: float
+
+    @property
+    def y(self) -> Values:
+        """The values of both lines."""
+        return (*self.low, *self.high)
 
 
-def dots(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, **more: Any) -> Spec:
-    """Make markers without a line."""
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": list(x),
-        "y": list(y),
-        "name": plain(name),
-        "marker": {"color": colour, "size": 9, **more.pop("marker", {})},
-        **more,
-    }
+@dataclass(frozen=True)
+class Dots:
+    """Markers, with a text for each that shows under the pointer."""
+
+    x: Values
+    y: Values
+    colour: str
+    name: str = ""
+    size: float = 9
+    symbol: Symbol = "circle"
+    hovers: Sequence[str] = ()
 
 
-def rule(
-    value: float, label: str, *, vertical: bool = False, left: bool = False, colour: str = "var(--cap)"
-) -> tuple[Spec, Spec]:
-    """Make a dashed line across the figure at ``value``, and a label at its end: a shape and an annotation."""
-    along, across = ("y", "x") if vertical else ("x", "y")
-    shape = {
-        "type": "line",
-        f"{along}ref": "paper",
-        f"{along}0": 0,
-        f"{along}1": 1,
-        f"{across}ref": across,
-        f"{across}0": value,
-        f"{across}1": value,
-        "line": {"color": colour, "width": 1.5, "dash": "dash"},
-    }
-    label_place = (
-        {"x": value, "y": 1, "yanchor": "bottom"}
-        if vertical
-        else {"x": 0 if left else 1, "y": value, "yanchor": "bottom"}
-    )
-    annotation = {
-        "text": plain(label),
-        "showarrow": False,
-        "font": {"size": 12, "color": colour},
-        "xref": "x" if vertical else "paper",
-        "yref": "paper" if vertical else "y",
-        "xanchor": "center" if vertical else "left" if left else "right",
-        **label_place,
-    }
-    return shape, annotation
+@dataclass(frozen=True)
+class Bars:
+    """Bars at the places 0, 1, 2, ...; none for an unknown length.
+
+    ``texts``: at the foot of each bar; ``errors``: lengths of the error bars to both sides of each end.
+    """
+
+    lengths: Values
+    colours: Sequence[str]
+    hovers: Sequence[str]
+    texts: Sequence[str] = ()
+    errors: Values = ()
+    horizontal: bool = False
+
+    @property
+    def x(self) -> Values:
+        """The horizontal extent."""
+        return self._extent if self.horizontal else range(len(self.lengths))
+
+    @property
+    def y(self) -> Values:
+        """The vertical extent."""
+        return range(len(self.lengths)) if self.horizontal else self._extent
+
+    @property
+    def _extent(self) -> Values:
+        ends = [length + error for length, error in zip(self.lengths, self.errors, strict=False) if length and error]
+        return (0.0, *self.lengths, *ends)
 
 
-def band(begin: float, end: float, *, is_good: bool = False) -> Spec:
-    """Make a shaded band over a part of the horizontal axis, as a shape."""
-    return {
-        "type": "rect",
-        "xref": "x",
-        "x0": begin,
-        "x1": end,
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "fillcolor": "var(--accent)" if is_good else "var(--quiet)",
-        "opacity": 0.15,
-        "layer": "below",
-        "line": {"width": 0},
-    }
+@dataclass(frozen=True)
+class HeatMap:
+    """Coloured cells at the places 0, 1, 2, ... of both axes, row by row; an unknown value leaves its cell blank.
+
+    ``colours``: of the lowest value, of the geometric mean of both ends, and of the highest value.
+    """
+
+    values: Sequence[Values]
+    texts: Sequence[Sequence[str]]
+    hovers: Sequence[Sequence[str]]
+    colours: tuple[str, str, str]
+
+    @property
+    def x(self) -> Values:
+        """Places of the columns."""
+        return range(len(self.values[0]))
+
+    @property
+    def y(self) -> Values:
+        """Places of the rows."""
+        return range(len(self.values))
+
+
+Mark = Line | Area | Dots | Bars | HeatMap
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A dashed line across a panel at a value of the vertical axis, or of the horizontal one if it is ``vertical``.
+
+    In the colour of the cap, or in grey with the label at the left if it is ``quiet``.
+    """
+
+    value: float
+    label: str = ""
+    vertical: bool = False
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Band:
+    """A shaded part of the horizontal axis: in the colour of what was ``chosen``, or in grey."""
+
+    begin: float
+    end: float
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Marks on a pair of axes. ``span``: the part of the chart's width, or of its height if stacked, from 0 to 1."""
+
+    marks: Sequence[Mark]
+    x: Axis = Axis()
+    y: Axis = Axis()
+    rules: Sequence[Rule] = ()
+    bands: Sequence[Band] = ()
+    span: tuple[float, float] = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One panel or several: side by side with the vertical axis of the first, or ``stacked`` with its horizontal axis.
+
+    ``legend``: list the named marks above the chart.
+    """
+
+    panels: Sequence[Panel]
+    stacked: bool = False
+    legend: bool = False
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The marks of all panels."""
+        return [mark for panel in self.panels for mark in panel.marks]
 
 
 def batch_colour(batch_sizes: Sequence[int], batch_size: int) -> str:
-    """The colour of one batch size among these: the same in every figure with the same batch sizes."""
+    """The colour of one batch size among these: the same in every chart with the same batch sizes."""
     place = sorted(batch_sizes).index(batch_size)
     step = round(place * (BATCH_COLOURS - 1) / max(1, len(batch_sizes) - 1))
     return f"var(--batch-{step})"
-
-
-def number(value: float) -> str:
-    """Write three digits, for a cell of a heat map: 0.0123, 4.80, 21.0, 154."""
-    return f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"

@@ -1,221 +1,201 @@
-"""Figures as SVG, in the colours of the page's style sheet: nothing else is needed to show them."""
+"""Charts as SVG, in the colours of the page's style sheet: nothing else is needed to show them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from html import escape, unescape
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from html import escape
 
-from wattune.reporting.axes import Axis, Spec, axes_of, line_between, text_at
+from wattune.reporting.axes import PlacedAxis, line_between, placed_axes, text_at
+from wattune.reporting.charts import Area, Band, Bars, Chart, Dots, HeatMap, Line, Mark, Panel, Rule, Values
 
 NARROW = 480
 """Width in pixels below which a drawing is for a phone."""
 
+_DASHES = {"solid": "", "dashed": ";stroke-dasharray:6 4", "dotted": ";stroke-dasharray:2 3"}
 
-def draw(spec: Spec, width: int, height: int) -> str:
-    """Draw the figure in a view box of this size. For a phone, a map with more columns than rows is transposed."""
-    is_map = any(trace["type"] == "heatmap" for trace in spec["data"])
-    if is_map and width < NARROW:
-        (heat,) = (trace for trace in spec["data"] if trace["type"] == "heatmap")
-        if len(heat["x"]) > len(heat["y"]):
-            spec = _transposed(spec)
-            height = 70 + 26 * len(heat["x"])
-    axes = axes_of(spec, width, height)
-    parts = [_shape(shape, axes) for shape in spec["layout"].get("shapes", ()) if shape.get("layer") == "below"]
-    parts += [axis.drawn() for axis in axes.values()]
-    parts += [_trace(trace, axes, spec) for trace in spec["data"]]
-    parts += [_shape(shape, axes) for shape in spec["layout"].get("shapes", ()) if shape.get("layer") != "below"]
-    parts += [_annotation(note, axes) for note in spec["layout"].get("annotations", ())]
+
+def draw(chart: Chart, width: int, height: int) -> str:
+    """Draw the chart in a view box of this size. For a phone, a map with more columns than rows is transposed."""
+    columns, rows = next(((len(mark.x), len(mark.y)) for mark in chart.marks if isinstance(mark, HeatMap)), (0, 0))
+    if width < NARROW and columns > rows:
+        chart, height = replace(chart, panels=[_transposed(panel) for panel in chart.panels]), 70 + 26 * columns
+    axes = placed_axes(chart, width, height)
+    panels = list(zip(chart.panels, axes, strict=True))
+    parts = [_band(band, x, y) for panel, (x, y) in panels for band in panel.bands]
+    parts += [axis.drawn() for axis in dict.fromkeys(axis for pair in axes for axis in pair)]
+    parts += [_mark(mark, x, y) for panel, (x, y) in panels for mark in panel.marks]
+    parts += [_rule(rule, x, y) for panel, (x, y) in panels for rule in panel.rules]
+    parts += [_label(rule, x, y) for panel, (x, y) in panels for rule in panel.rules if rule.label]
     return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}">{"".join(parts)}</svg>'
 
 
-def legend(spec: Spec) -> list[tuple[str, str]]:
-    """Names and colours of the traces that a legend lists; empty for a figure without one."""
-    if not spec["layout"].get("showlegend"):
-        return []
-    return [
-        (unescape(trace["name"]), _colour(trace))
-        for trace in spec["data"]
-        if trace.get("name") and trace.get("showlegend", True)
-    ]
+def legend(chart: Chart) -> dict[str, str]:
+    """The colour of every name that a legend lists; empty for a chart without one."""
+    named = [mark for mark in chart.marks if isinstance(mark, Line | Dots) and mark.name]
+    return {mark.name: mark.colour for mark in named} if chart.legend else {}
 
 
-def _colour(trace: Spec) -> str:
-    colour: str = trace.get("marker", {}).get("color") or trace["line"]["color"]
-    return colour
+def _mark(mark: Mark, x: PlacedAxis, y: PlacedAxis) -> str:
+    match mark:
+        case Line():
+            return _line(mark, x, y)
+        case Area():
+            return _area(mark, x, y)
+        case Dots():
+            return _dots(mark, x, y)
+        case Bars():
+            return _bars(mark, x, y)
+        case HeatMap():
+            return _heat_map(mark, x, y)
 
 
-def _trace(trace: Spec, axes: dict[str, Axis], spec: Spec) -> str:
-    x, y = axes[trace.get("xaxis", "x")], axes[trace.get("yaxis", "y")]
-    if trace["type"] == "heatmap":
-        return _heat_map(trace, x, y)
-    if trace["type"] == "bar":
-        return _bars(trace, x, y, spec["layout"].get("bargap", 0.25))
-    points = [
-        None if one is None or other is None else (x.at(one), y.at(other))
-        for one, other in zip(trace["x"], trace["y"], strict=True)
-    ]
-    parts = []
-    if "lines" in trace["mode"]:
-        parts.append(_path(points, trace))
-    if "markers" in trace["mode"]:
-        for index, point in enumerate(points):
-            if point is not None:
-                parts.append(_marker(point, trace, _hover(trace, index)))
-    return "".join(parts)
+def _points(xs: Values, ys: Values, x: PlacedAxis, y: PlacedAxis) -> Iterator[tuple[float, float] | None]:
+    for one, other in zip(xs, ys, strict=True):
+        yield None if one is None or other is None else (x.at(one), y.at(other))
 
 
-def _path(points: Sequence[tuple[float, float] | None], trace: Spec) -> str:
-    line, text, before = trace["line"], [], None
-    for point in points:
+def _line(line: Line, x: PlacedAxis, y: PlacedAxis) -> str:
+    text, before = [], None
+    for point in _points(line.x, line.y, x, y):
         if point is not None:
-            stair = f"H{point[0]:g}V{point[1]:g}" if line.get("shape") == "hv" else f"L{point[0]:g} {point[1]:g}"
-            text.append(stair if before is not None else f"M{point[0]:g} {point[1]:g}")
+            onward = f"H{point[0]:g}V{point[1]:g}" if line.stairs else f"L{point[0]:g} {point[1]:g}"
+            text.append(onward if before is not None else f"M{point[0]:g} {point[1]:g}")
         before = point
-    if trace.get("fill") == "toself":
-        edge = f"stroke:{line['color']};stroke-width:{line.get('width', 0)}"
-        return (
-            f'<path d="{"".join(text)}Z" style="fill:{trace["fillcolor"]};{edge};opacity:{trace.get("opacity", 1)}"/>'
-        )
-    dash = {"dash": "6 4", "dot": "2 3"}.get(line.get("dash", ""), "")
-    dashed = f";stroke-dasharray:{dash}" if dash else ""
-    style = f"fill:none;stroke:{line['color']};stroke-width:{line['width']};stroke-linejoin:round{dashed}"
-    name = f"<title>{_escaped(trace['name'])}</title>" if trace.get("name") else ""
-    return f'<path d="{"".join(text)}" style="{style}">{name}</path>' if text else ""
+    style = f"fill:none;stroke:{line.colour};stroke-width:{line.width};stroke-linejoin:round{_DASHES[line.dash]}"
+    return f'<path d="{"".join(text)}" style="{style}">{_title(line.name)}</path>' if text else ""
 
 
-def _marker(point: tuple[float, float], trace: Spec, hover: str) -> str:
-    marker, (x, y) = trace.get("marker", {}), point
-    size, colour = marker.get("size", 6) / 2, marker.get("color") or trace["line"]["color"]
-    symbol = marker.get("symbol", "circle")
-    filled, outlined = f"fill:{colour}", f"fill:none;stroke:{colour};stroke-width:1.8"
-    if symbol.startswith("x"):
-        d = f"M{x - size:g} {y - size:g}L{x + size:g} {y + size:g}M{x - size:g} {y + size:g}L{x + size:g} {y - size:g}"
-        shape = f'<path d="{d}" style="{outlined}"'
-    elif symbol.startswith("triangle"):
-        way = -1 if symbol.endswith("up") else 1
-        d = f"M{x - size:g} {y - way * size:g}H{x + size:g}L{x:g} {y + way * size:g}Z"
-        shape = f'<path d="{d}" style="{filled}"'
-    elif symbol == "square":
-        shape = f'<rect x="{x - size:g}" y="{y - size:g}" width="{2 * size:g}" height="{2 * size:g}" style="{filled}"'
-    else:
-        style = outlined if symbol.endswith("open") else filled
-        shape = f'<circle cx="{x:g}" cy="{y:g}" r="{size:g}" style="{style}"'
-    return f"{shape}>{hover}</{shape[1 : shape.index(' ')]}>"
-
-
-def _bars(trace: Spec, x: Axis, y: Axis, gap: float) -> str:
-    lies = trace.get("orientation") == "h"
-    along, across, values, names = (x, y, trace["x"], trace["y"]) if lies else (y, x, trace["y"], trace["x"])
-    thick = (1 - gap) * abs(across.end - across.start) / max(1, len(across.categories or names))
-    parts = []
-    for index, (name, value) in enumerate(zip(names, values, strict=True)):
-        if value is None:
-            continue
-        middle, zero, tip = across.at(name), along.at(0.0), along.at(value)
-        low, length = min(zero, tip), abs(tip - zero)
-        box = (low, middle - thick / 2, length, thick) if lies else (middle - thick / 2, low, thick, length)
-        place = 'x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"'.format(*box)
-        style = f"fill:{trace['marker']['color'][index]}"
-        parts.append(f'<rect {place} rx="2" style="{style}">{_title(trace["hovertext"][index])}</rect>')
-        if trace.get("text"):
-            parts.append(text_at(middle, zero - 7, trace["text"][index], "middle", ' class="on"'))
-        more = (trace.get("error_x") or {}).get("array", [None] * len(values))[index]
-        if more:
-            parts.append(
-                line_between(along.at(max(0.0, value - more)), middle, along.at(value + more), middle, "var(--muted)")
-            )
+def _area(area: Area, x: PlacedAxis, y: PlacedAxis) -> str:
+    """One path for each part between gaps; a part of one point is as narrow as its stroke."""
+    parts, upper, lower = [], list[str](), list[str]()
+    for place, low, high in zip((*area.x, 0.0), (*area.low, None), (*area.high, None), strict=True):
+        if low is not None and high is not None:
+            upper.append(f"{x.at(place):g} {y.at(high):g}")
+            lower.insert(0, f"{x.at(place):g} {y.at(low):g}")
+        elif upper:
+            style = f"fill:{area.colour};stroke:{area.colour};stroke-width:{8 if len(upper) == 1 else 0}"
+            parts.append(f'<path d="M{"L".join(upper + lower)}Z" style="{style};opacity:{area.opacity}"/>')
+            upper, lower = [], []
     return "".join(parts)
 
 
-def _heat_map(trace: Spec, x: Axis, y: Axis) -> str:
-    values = [value for row in trace["z"] for value in row if value is not None]
-    low, high = min(values), max(values)
+def _dots(dots: Dots, x: PlacedAxis, y: PlacedAxis) -> str:
+    hovers = dots.hovers or [""] * len(dots.x)
+    points = zip(_points(dots.x, dots.y, x, y), hovers, strict=True)
+    return "".join(_marker(dots, *point, _title(hover)) for point, hover in points if point is not None)
+
+
+def _marker(dots: Dots, x: float, y: float, title: str) -> str:
+    size = dots.size / 2
+    filled, outlined = f"fill:{dots.colour}", f"fill:none;stroke:{dots.colour};stroke-width:1.8"
+    match dots.symbol:
+        case "cross":
+            rising, falling = f"M{x - size:g} {y + size:g}L{x + size:g} {y - size:g}", f"L{x + size:g} {y + size:g}"
+            return f'<path d="M{x - size:g} {y - size:g}{falling}{rising}" style="{outlined}">{title}</path>'
+        case "triangle-up" | "triangle-down":
+            way = -size if dots.symbol == "triangle-up" else size
+            d = f"M{x - size:g} {y - way:g}H{x + size:g}L{x:g} {y + way:g}Z"
+            return f'<path d="{d}" style="{filled}">{title}</path>'
+        case "square":
+            box = f'x="{x - size:g}" y="{y - size:g}" width="{2 * size:g}" height="{2 * size:g}"'
+            return f'<rect {box} style="{filled}">{title}</rect>'
+        case "circle" | "ring":
+            style = filled if dots.symbol == "circle" else outlined
+            return f'<circle cx="{x:g}" cy="{y:g}" r="{size:g}" style="{style}">{title}</circle>'
+
+
+def _bars(bars: Bars, x: PlacedAxis, y: PlacedAxis) -> str:
+    along, across = (x, y) if bars.horizontal else (y, x)
+    thick = (0.65 if bars.horizontal else 0.75) * across.length / max(1, len(bars.lengths))
+    parts = []
+    for place, length in enumerate(bars.lengths):
+        if length is None:
+            continue
+        middle, zero, tip = across.at(place), along.at(0.0), along.at(length)
+        low, size = min(zero, tip), abs(tip - zero)
+        box = (low, middle - thick / 2, size, thick) if bars.horizontal else (middle - thick / 2, low, thick, size)
+        style = f'rx="2" style="fill:{bars.colours[place]}"'
+        parts.append(f"<rect {_box(*box)} {style}>{_title(bars.hovers[place])}</rect>")
+        if bars.texts:
+            parts.append(text_at(middle, zero - 7, bars.texts[place], "middle", ' class="on"'))
+        if error := bars.errors[place] if bars.errors else None:
+            ends = along.at(max(0.0, length - error)), along.at(length + error)
+            parts.append(line_between(ends[0], middle, ends[1], middle, "var(--muted)"))
+    return "".join(parts)
+
+
+def _heat_map(heat: HeatMap, x: PlacedAxis, y: PlacedAxis) -> str:
+    known = [value for row in heat.values for value in row if value is not None]
+    low, high = min(known), max(known)
+    # The middle colour at the geometric mean: step times span two orders of magnitude, and the lowest clocks, which
+    # are never chosen, would otherwise take all shades.
+    mean = (math.sqrt(low * high) - low) / (high - low) if high > low else 0.5
     width, height = abs(x.at(1) - x.at(0)), abs(y.at(1) - y.at(0))
     small = ' class="fine"' if width < 36 else ""
     parts = []
-    for row, line in enumerate(trace["z"]):
-        for column, value in enumerate(line):
-            left, top = x.at(column) - width / 2 + 1, y.at(row) - height / 2 + 1
+    for row, values in enumerate(heat.values):
+        for column, value in enumerate(values):
             share = None if value is None else (value - low) / (high - low) if high > low else 0.5
-            fill = "var(--blank)" if share is None else _mixed(share, trace["colorscale"])
-            box = f'x="{left:.1f}" y="{top:.1f}" width="{width - 2:.1f}" height="{height - 2:.1f}"'
-            hover = _title(trace["hovertext"][row][column])
-            parts.append(f'<rect {box} style="fill:{fill}">{hover}</rect>')
+            fill = "var(--blank)" if share is None else _mixed(share, mean, heat.colours)
+            box = _box(x.at(column) - width / 2 + 1, y.at(row) - height / 2 + 1, width - 2, height - 2)
+            parts.append(f'<rect {box} style="fill:{fill}">{_title(heat.hovers[row][column])}</rect>')
             if share is not None:
-                is_deep = share > trace["colorscale"][1][0]
-                colour = "var(--card)" if is_deep else "var(--text)"
+                colour = "var(--card)" if share > mean else "var(--text)"
                 style = f'{small} style="fill:{colour};pointer-events:none"'
-                parts.append(text_at(x.at(column), y.at(row) + 4, trace["text"][row][column], "middle", style))
+                parts.append(text_at(x.at(column), y.at(row) + 4, heat.texts[row][column], "middle", style))
     return "".join(parts)
 
 
-def _mixed(share: float, scale: Sequence[Sequence[Any]]) -> str:
-    (_, first), (middle, second), (_, third) = scale
-    one, other, part = (first, second, share / middle) if share <= middle else (second, third, 0.0)
-    if share > middle:
-        part = (share - middle) / (1 - middle)
-    return f"color-mix(in srgb, {other} {100 * part:.0f}%, {one})"
+def _mixed(share: float, mean: float, colours: Sequence[str]) -> str:
+    first, second, third = colours
+    if share <= mean:
+        return f"color-mix(in srgb, {second} {100 * share / mean:.0f}%, {first})"
+    return f"color-mix(in srgb, {third} {100 * (share - mean) / (1 - mean):.0f}%, {second})"
 
 
-def _shape(shape: Spec, axes: dict[str, Axis]) -> str:
-    def pixel(side: str, end: str) -> float:
-        reference, value = shape[f"{side}ref"], shape[f"{side}{end}"]
-        axis = axes[side if reference == "paper" else reference]
-        return axis.start + value * (axis.end - axis.start) if reference == "paper" else axis.at(value)
-
-    x0, x1, y0, y1 = (pixel(side, end) for side in "xy" for end in "01")
-    if shape["type"] == "line":
-        return line_between(x0, y0, x1, y1, shape["line"]["color"], ";stroke-dasharray:6 4;stroke-width:1.5")
-    place = f'x="{min(x0, x1):.1f}" y="{min(y0, y1):.1f}" width="{abs(x1 - x0):.1f}" height="{abs(y1 - y0):.1f}"'
-    return f'<rect {place} style="fill:{shape["fillcolor"]};opacity:{shape["opacity"]}"/>'
+def _rule(rule: Rule, x: PlacedAxis, y: PlacedAxis) -> str:
+    place = (x if rule.vertical else y).at(rule.value)
+    ends = (place, y.start, place, y.end) if rule.vertical else (x.start, place, x.end, place)
+    return line_between(*ends, "var(--quiet)" if rule.quiet else "var(--cap)", f"{_DASHES['dashed']};stroke-width:1.5")
 
 
-def _annotation(note: Spec, axes: dict[str, Axis]) -> str:
-    x, y = axes["x"], axes["y"]
-    left, right = y.across
-    place_x = left + note["x"] * (right - left) if note["xref"] == "paper" else x.at(note["x"])
-    place_y = (y.start + note["y"] * (y.end - y.start) if note["yref"] == "paper" else y.at(note["y"])) - 5
-    anchor = {"center": "middle", "left": "start", "right": "end"}[note["xanchor"]]
-    return text_at(place_x, place_y, note["text"], anchor, f' style="fill:{note["font"]["color"]}"')
+def _label(rule: Rule, x: PlacedAxis, y: PlacedAxis) -> str:
+    style = f' style="fill:{"var(--muted)" if rule.quiet else "var(--cap)"}"'
+    if rule.vertical:
+        return text_at(x.at(rule.value), y.end - 5, rule.label, "middle", style)
+    end, anchor = (x.start, "start") if rule.quiet else (x.end, "end")
+    return text_at(end, y.at(rule.value) - 5, rule.label, anchor, style)
 
 
-def _transposed(spec: Spec) -> Spec:
-    def turned(trace: Spec) -> Spec:
-        found = {**trace, "x": trace["y"], "y": trace["x"]}
-        if trace["type"] == "heatmap":
-            found.update(
-                {name: [list(row) for row in zip(*trace[name], strict=True)] for name in ("z", "text", "hovertext")}
-            )
-        return found
-
-    layout = spec["layout"]
-    turned_layout = {**layout, "xaxis": layout["yaxis"], "yaxis": layout["xaxis"]}
-    return {"data": [turned(trace) for trace in spec["data"]], "layout": turned_layout}
+def _band(band: Band, x: PlacedAxis, y: PlacedAxis) -> str:
+    left, right = x.at(band.begin), x.at(band.end)
+    colour = "var(--accent)" if band.chosen else "var(--quiet)"
+    return f'<rect {_box(left, y.end, right - left, y.start - y.end)} style="fill:{colour};opacity:0.15"/>'
 
 
-FORMAT = re.compile(r"%\{(x|y|text|hovertext)(?::([^}]*))?\}")
+def _transposed(panel: Panel) -> Panel:
+    """A heat map, and the lines and dots over it, with rows and columns exchanged."""
+
+    def turned(mark: Mark) -> Mark:
+        match mark:
+            case HeatMap():
+                values, texts, hovers = (
+                    list(zip(*rows, strict=True)) for rows in (mark.values, mark.texts, mark.hovers)
+                )
+                return replace(mark, values=values, texts=texts, hovers=hovers)
+            case Line() | Dots():
+                return replace(mark, x=mark.y, y=mark.x)
+        return mark
+
+    return replace(panel, marks=[turned(mark) for mark in panel.marks], x=panel.y, y=panel.x)
 
 
-def _hover(trace: Spec, index: int) -> str:
-    """The text that a mark shows under the pointer, as an SVG title."""
-    template = trace.get("hovertemplate")
-    if trace.get("hoverinfo") == "skip" or template is None:
-        return ""
-
-    def filled(match: re.Match[str]) -> str:
-        value, form = trace[match[1]][index], match[2]
-        return str(value) if form is None else format(value, form.replace("~", ""))
-
-    text, _, extra = template.partition("<extra>")
-    name = extra.removesuffix("</extra>")
-    return _title(FORMAT.sub(filled, text) + (f"<br>{name}" if name else ""))
+def _box(left: float, top: float, width: float, height: float) -> str:
+    return f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"'
 
 
 def _title(text: str) -> str:
-    return f"<title>{_escaped(text)}</title>" if text else ""
-
-
-def _escaped(text: str) -> str:
-    return "\n".join(escape(unescape(line)) for line in text.split("<br>"))
+    """The text that an element shows under the pointer."""
+    return f"<title>{escape(text)}</title>" if text else ""

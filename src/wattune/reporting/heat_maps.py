@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from wattune.point import BatchShape, Knobs
 from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileTable
 from wattune.reporting import phrases
-from wattune.reporting.axes import Spec
-from wattune.reporting.charts import axis, dots, line, number, rule, spec
-from wattune.reporting.page import Figure, plain
+from wattune.reporting.charts import Axis, Bars, Chart, Dots, HeatMap, Line, Mark, Panel, Rule, Symbol
+from wattune.reporting.page import Figure
 from wattune.search.observation import capped_powers
 
 
 @dataclass(frozen=True)
-class HeatMap:
+class ProfileGrid:
     """A profile arranged as a matrix: rows by batch size, columns by knobs, both ascending.
 
     ``columns`` is one that sets nothing on a device without knobs. A place that was not measured is in no dict.
@@ -39,7 +37,7 @@ class HeatMap:
         return f"{batch_size}" if micro == batch_size else f"{batch_size} / {micro}"
 
 
-def arrange(profile: ProfileTable) -> HeatMap:
+def arrange(profile: ProfileTable) -> ProfileGrid:
     """Arrange the profile as a matrix."""
     entries: list[ProfileCell | AbortedProbe] = [*profile.cells, *profile.aborted]
     rows = tuple(sorted({entry.shape for entry in entries}))
@@ -50,7 +48,7 @@ def arrange(profile: ProfileTable) -> HeatMap:
     aborted = {(rows.index(probe.shape), columns.index(probe.knobs)): probe for probe in profile.aborted}
     out = {rows.index(cell.shape) for cell in profile.cells if cell.out_of_memory}
     full = {(row, column) for row in out for column in range(len(columns))} - cells.keys() - aborted.keys()
-    return HeatMap(rows, columns, cells, frozenset(full), aborted)
+    return ProfileGrid(rows, columns, cells, frozenset(full), aborted)
 
 
 def time_map(profile: ProfileTable, plan: Plan | None) -> Figure:
@@ -93,60 +91,26 @@ def _figure(
     origin = phrases.origin(profile=profile.provenance.kind)
     if len(grid.columns) == 1:
         return Figure(key, title, origin, _bars(grid, value, unit, colours, plan), height=320)
-    z = [
-        [value(grid.cells[row, column]) if (row, column) in grid.cells else None for column in range(len(grid.columns))]
-        for row in range(len(grid.rows))
-    ]
-    heat: Spec = {
-        "type": "heatmap",
-        "x": list(range(len(grid.columns))),
-        "y": list(range(len(grid.rows))),
-        "z": z,
-        "text": [["" if v is None else number(v) for v in line] for line in z],
-        "hovertext": [
-            [_hover(grid, row, column) for column in range(len(grid.columns))] for row in range(len(grid.rows))
-        ],
-        "colorscale": _scale([v for line in z for v in line if v is not None], colours),
-    }
+    places = [[(row, column) for column in range(len(grid.columns))] for row in range(len(grid.rows))]
+    values = [[value(grid.cells[place]) if place in grid.cells else None for place in row] for row in places]
+    heat = HeatMap(
+        values,
+        texts=[["" if v is None else number(v) for v in row] for row in values],
+        hovers=[[_hover(grid, *place) for place in row] for row in places],
+        colours=(f"var(--{colours}-0)", f"var(--{colours}-1)", f"var(--{colours}-2)"),
+    )
     marks, legend = _marks(grid, profile, plan)
-    figure = spec(
+    panel = Panel(
         [heat, *marks],
-        axis(
-            grid.title,
-            tickvals=heat["x"],
-            ticktext=[phrases.knob_values(knobs) for knobs in grid.columns],
-            showgrid=False,
-        ),
-        axis(
-            _row_title(grid),
-            tickvals=heat["y"],
-            ticktext=[grid.label(r) for r in range(len(grid.rows))],
-            showgrid=False,
-        ),
+        Axis(grid.title, categories=[phrases.knob_values(knobs) for knobs in grid.columns]),
+        Axis(_row_title(grid), categories=[grid.label(row) for row in range(len(grid.rows))]),
     )
-    figure["layout"]["xaxis"]["range"] = [-0.54, len(grid.columns) - 0.46]
-    figure["layout"]["yaxis"]["range"] = [-0.5, len(grid.rows) - 0.5]
-    return Figure(
-        key,
-        title,
-        origin,
-        figure,
-        note=legend,
-        height=90 + 46 * max(5, len(grid.rows)),
-    )
+    return Figure(key, title, origin, Chart([panel]), note=legend, height=90 + 46 * max(5, len(grid.rows)))
 
 
-def _scale(values: Sequence[float], colours: str) -> list[list[object]]:
-    # The middle colour at the geometric mean: step times span two orders of magnitude, and the lowest clocks, which
-    # are never chosen, would otherwise take all shades.
-    low, high = min(values), max(values)
-    middle = (math.sqrt(low * high) - low) / (high - low) if high > low else 0.5
-    return [[0, f"var(--{colours}-0)"], [middle, f"var(--{colours}-1)"], [1, f"var(--{colours}-2)"]]
-
-
-def _marks(grid: HeatMap, profile: ProfileTable, plan: Plan | None) -> tuple[list[Spec], str]:
-    """The traces over a heat map, and their legend."""
-    marks, legend = [], []
+def _marks(grid: ProfileGrid, profile: ProfileTable, plan: Plan | None) -> tuple[list[Mark], str]:
+    """The marks over a heat map, and their legend."""
+    marks, legend = list[Mark](), []
     if plan is not None and plan.cap_w is not None:
         marks.append(_frontier(grid, capped_powers(profile, plan.cap_window_s), plan))
         legend.append(f"Line: the highest setting of each batch size under {phrases.cap(plan.cap_w)}.")
@@ -155,30 +119,20 @@ def _marks(grid: HeatMap, profile: ProfileTable, plan: Plan | None) -> tuple[lis
         # Just inside the cell, so that the line of the cap stays visible beside it.
         left, right, low, high = column - 0.43, column + 0.43, row - 0.43, row + 0.43
         frame = ([left, right, right, left, left], [low, low, high, high, low])
-        marks.append(line(*frame, "chosen", "var(--accent)", line={"width": 3.5}, hoverinfo="skip"))
+        marks.append(Line(*frame, "var(--accent)", "chosen", width=3.5))
         legend.append("Green frame: the chosen point.")
     blank = len(grid.rows) * len(grid.columns) - len(grid.cells) - len(grid.full) - len(grid.aborted)
-    for places, name, symbol in (
-        (sorted(grid.full), "out of memory", "x-thin"),
+    strained_cells = sorted(place for place, cell in grid.cells.items() if phrases.strain(cell))
+    symbols: list[tuple[list[tuple[int, int]], str, Symbol]] = [
+        (sorted(grid.full), "out of memory", "cross"),
         (sorted(grid.aborted), "stopped above the cap", "triangle-up"),
-        (
-            strained_cells := sorted(p for p, cell in grid.cells.items() if phrases.strain(cell)),
-            "throttled",
-            "circle-open",
-        ),
-    ):
+        (strained_cells, "throttled", "ring"),
+    ]
+    for places, name, symbol in symbols:
         if places:
-            marks.append(
-                dots(
-                    [column for _, column in places],
-                    [row for row, _ in places],
-                    name,
-                    "var(--muted)",
-                    marker={"symbol": symbol, "size": 8, "line": {"color": "var(--muted)", "width": 1.5}},
-                    text=[_hover(grid, row, column) for row, column in places],
-                    hovertemplate="%{text}<extra></extra>",
-                )
-            )
+            rows, columns = zip(*places, strict=True)
+            hovers = [_hover(grid, *place) for place in places]
+            marks.append(Dots(columns, rows, "var(--muted)", name, size=8, symbol=symbol, hovers=hovers))
     if grid.full:
         legend.append("Cross: does not fit in memory.")
     if grid.aborted:
@@ -190,7 +144,7 @@ def _marks(grid: HeatMap, profile: ProfileTable, plan: Plan | None) -> tuple[lis
     return marks, " ".join(legend)
 
 
-def _frontier(grid: HeatMap, power: Callable[[ProfileCell], float], plan: Plan) -> Spec:
+def _frontier(grid: ProfileGrid, power: Callable[[ProfileCell], float], plan: Plan) -> Line:
     """A staircase right of the highest setting under the cap, row by row; without a line for rows that do not fit."""
     x: list[float | None] = []
     y: list[float | None] = []
@@ -204,57 +158,61 @@ def _frontier(grid: HeatMap, power: Callable[[ProfileCell], float], plan: Plan) 
         edge = max(under, default=-1) + 0.5
         x += [edge, edge] if is_probed else [None, None]
         y += [row - 0.5, row + 0.5] if is_probed else [None, None]
-    return line(
-        x, y, f"under {phrases.cap(plan.cap_w)}", "var(--cap)", line={"width": 3}, cliponaxis=False, hoverinfo="skip"
-    )
+    return Line(x, y, "var(--cap)", f"under {phrases.cap(plan.cap_w)}", width=3)
 
 
-def _chosen(grid: HeatMap, plan: Plan) -> tuple[int, int] | None:
+def _chosen(grid: ProfileGrid, plan: Plan) -> tuple[int, int] | None:
     if plan.shape not in grid.rows or plan.knobs not in grid.columns:
         return None
     return grid.rows.index(plan.shape), grid.columns.index(plan.knobs)
 
 
-def _bars(grid: HeatMap, value: Callable[[ProfileCell], float], unit: str, colours: str, plan: Plan | None) -> Spec:
+def _bars(
+    grid: ProfileGrid, value: Callable[[ProfileCell], float], unit: str, colours: str, plan: Plan | None
+) -> Chart:
     # One column does not make a map: without a knob, or at one setting, show a bar per batch size.
-    cells = {row: grid.cells[row, 0] for row in range(len(grid.rows)) if (row, 0) in grid.cells}
-    pick = _chosen(grid, plan) if plan is not None else None
-    bars: Spec = {
-        "type": "bar",
-        "x": [grid.label(row) for row in cells],
-        "y": [value(cell) for cell in cells.values()],
-        "marker": {"color": ["var(--accent)" if pick == (row, 0) else f"var(--{colours}-1)" for row in cells]},
-        "text": [number(value(cell)) for cell in cells.values()],
-        "hovertext": [_hover(grid, row, 0) for row in cells],
-    }
-    figure = spec([bars], axis(_row_title(grid), type="category", showgrid=False), axis(unit, rangemode="tozero"))
+    rows = [row for row in range(len(grid.rows)) if (row, 0) in grid.cells]
+    lengths = [value(grid.cells[row, 0]) for row in rows]
+    chosen = _chosen(grid, plan) if plan is not None else None
+    bars = Bars(
+        lengths,
+        colours=["var(--accent)" if (row, 0) == chosen else f"var(--{colours}-1)" for row in rows],
+        hovers=[_hover(grid, row, 0) for row in rows],
+        texts=[number(length) for length in lengths],
+    )
+    rules = []
     if colours == "power" and plan is not None and plan.cap_w is not None:
-        shape, label = rule(plan.cap_w, f"cap {phrases.cap(plan.cap_w)}")
-        figure["layout"].update(shapes=[shape], annotations=[{**label, "bgcolor": "var(--card)"}])
-    return figure
+        rules.append(Rule(plan.cap_w, f"cap {phrases.cap(plan.cap_w)}"))
+    x = Axis(_row_title(grid), categories=[grid.label(row) for row in rows])
+    return Chart([Panel([bars], x, Axis(unit, from_zero=True), rules)])
 
 
-def _hover(grid: HeatMap, row: int, column: int) -> str:
+def _hover(grid: ProfileGrid, row: int, column: int) -> str:
     knobs = grid.columns[column]
     where = f"batch size {grid.label(row)}" + (f" at {knobs}" if knobs else "")
     if (row, column) in grid.full:
-        return f"{where}<br>does not fit in memory"
+        return f"{where}\ndoes not fit in memory"
     if (row, column) in grid.aborted:
         probe = grid.aborted[row, column]
-        return f"{where}<br>stopped at {phrases.watts(probe.power_w)}, above {phrases.cap(probe.cap_w)}"
+        return f"{where}\nstopped at {phrases.watts(probe.power_w)}, above {phrases.cap(probe.cap_w)}"
     cell = grid.cells.get((row, column))
     if cell is None or cell.step_s is None:
-        return f"{where}<br>not measured"
+        return f"{where}\nnot measured"
     strain = f"\n{strain}" if (strain := phrases.strain(cell)) else ""
     if cell.notices:
         strain += f"\nheld below its setting by {', '.join(cell.notices)}"
     spread = "" if cell.step_std_s is None else f" ± {cell.step_std_s * 1000:.2g}"
     sample = number(cell.step_s / cell.batch_size * 1000)
-    return plain(
+    return (
         f"{where}\n{number(cell.step_s * 1000)}{spread} ms per step, {sample} ms per sample"
         f"\npeak {phrases.watts(cell.power_peak_w)}, mean {phrases.watts(cell.power_mean_w)}{strain}"
-    ).replace("\n", "<br>")
+    )
 
 
-def _row_title(grid: HeatMap) -> str:
+def _row_title(grid: ProfileGrid) -> str:
     return "batch size" if all(b == m for b, m in grid.rows) else "batch size / micro-batch size"
+
+
+def number(value: float) -> str:
+    """Write three digits, for a cell of a heat map: 0.0123, 4.80, 21.0, 154."""
+    return f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"

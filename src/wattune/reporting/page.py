@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
-from wattune.reporting.axes import Spec
+from wattune.reporting.charts import Chart
 from wattune.reporting.drawing import draw, legend
 
 # With this policy the browser requests nothing and runs no script.
@@ -24,7 +24,7 @@ class Figure:
     key: str
     title: str
     origin: str
-    spec: Spec
+    chart: Chart
     note: str = ""
     height: int = 380
     wide: bool = False
@@ -113,11 +113,6 @@ def render(page: Page) -> str:
 """
 
 
-def plain(text: str) -> str:
-    """Text for a label inside a figure, where "<br>" breaks a line."""
-    return escape(text, quote=False)
-
-
 def _header(page: Page) -> str:
     warnings = "".join(f'<p class="warning">{escape(warning)}</p>' for warning in page.warnings)
     tiles = "".join(
@@ -159,10 +154,11 @@ def _item(item: Figure | Table | Note) -> str:
 def _drawings(item: Figure) -> str:
     """The legend of a figure, and its drawings for a large and a small screen, of which one is shown."""
     names = "".join(
-        f'<li><span style="background:{colour}"></span>{escape(name)}</li>' for name, colour in legend(item.spec)
+        f'<li><span style="background:{colour}"></span>{escape(name)}</li>'
+        for name, colour in legend(item.chart).items()
     )
-    large = draw(item.spec, _WIDE if item.wide else _HALF, item.height)
-    small = draw(item.spec, _PHONE, min(item.height, 300))
+    large = draw(item.chart, _WIDE if item.wide else _HALF, item.height)
+    small = draw(item.chart, _PHONE, min(item.height, 300))
     drawn = f'<div class="large">{large}</div><div class="small">{small}</div>'
     return (f'<ul class="legend">{names}</ul>' if names else "") + drawn
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wattune.files import write_bytes
 from wattune.records import ComparisonRow, LearningCurve, Plan, Record, TrainingRecord
-from wattune.reporting import batch_size_charts, heat_maps, phrases, rule_charts, training_charts
+from wattune.reporting import batch_size_charts, heat_maps, metric_charts, phrases, rule_charts, training_charts
 from wattune.reporting.page import Figure, Note, Page, Section, Table, Tile, render
 from wattune.reporting.record_set import RecordSet, Source, gather
 from wattune.reporting.run_time import difference, evaluations
@@ -150,15 +150,15 @@ def _batch_sizes(records: RecordSet) -> Section:
 def _learning(part: str, curves: Sequence[LearningCurve], records: RecordSet) -> list[Item]:
     if not curves:
         return []
-    items: list[Item] = [training_charts.learning_curves(f"{part}-curves", f"Learning curves on the {part}", curves)]
+    items: list[Item] = [metric_charts.learning_curves(f"{part}-curves", f"Learning curves on the {part}", curves)]
     if records.chosen and records.profile:
         sample_s = batch_size_charts.best_sample_s(records.chosen, records.profile)
         kind = records.profile.provenance.kind
         title = f"Learning curves on the {part} over time"
-        by_time = training_charts.timed_curves(f"{part}-curves-time", title, curves, sample_s, kind)
+        by_time = metric_charts.timed_curves(f"{part}-curves-time", title, curves, sample_s, kind)
         items += [by_time] if by_time else []
     if len({curve.batch_size for curve in curves}) < len(curves):
-        items.append(training_charts.single_runs(f"{part}-runs", f"Single runs on the {part}", curves))
+        items.append(metric_charts.single_runs(f"{part}-runs", f"Single runs on the {part}", curves))
     return items
 
 
@@ -237,7 +237,7 @@ def _training(records: RecordSet) -> Section:
         items.append(training_charts.board_rows(training))
     if flat := phrases.flat_curve(training):
         items.append(Note("Learning curve", f"{flat[:1].upper()}{flat[1:]}."))
-    items.append(training_charts.evaluations(training) or Note("Metric", "The record has no evaluations."))
+    items.append(metric_charts.evaluations(training) or Note("Metric", "The record has no evaluations."))
     return Section("Training", intro, items)
 
 

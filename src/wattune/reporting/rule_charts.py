@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from wattune.records import CapGain, Comparison, ComparisonRow, Plan
+from wattune.records import CapGain, Comparison, ComparisonRow, FrontPoint, Plan
 from wattune.reporting import phrases
-from wattune.reporting.axes import Spec
-from wattune.reporting.charts import axis, batch_colour, dots, line, rule, spec
-from wattune.reporting.page import Figure, Table, plain
+from wattune.reporting.charts import Axis, Bars, Chart, Dots, Line, Panel, Rule, Values, batch_colour
+from wattune.reporting.page import Figure, Table
 from wattune.reporting.text import algorithms, compared, predicted, spread
 
 
@@ -18,21 +17,18 @@ def bars(comparison: Comparison) -> Figure | None:
     rows = [row for row in reversed(comparison.rows) if row.time_s is not None]
     if not rows:
         return None
-    names = [plain(row.rule) for row in rows]
-    times = _bars(names, rows, [row.time_s for row in rows], [row.time_std_s for row in rows], phrases.seconds)
-    energies = _bars(names, rows, [row.energy_j for row in rows], [row.energy_std_j for row in rows], phrases.joules)
-    figure = spec(
-        [times, {**energies, "xaxis": "x2"}],
-        axis("time to target (s)", domain=[0, 0.47], rangemode="tozero"),
-        axis("", type="category", showgrid=False),
-        xaxis2=axis("energy (J)", domain=[0.53, 1], rangemode="tozero"),
-        bargap=0.35,
-    )
+    times = _bars(rows, [row.time_s for row in rows], [row.time_std_s for row in rows], phrases.seconds)
+    energies = _bars(rows, [row.energy_j for row in rows], [row.energy_std_j for row in rows], phrases.joules)
+    rules = Axis(categories=[row.rule for row in rows])
+    panels = [
+        Panel([times], Axis("time to target (s)", from_zero=True), rules, span=(0, 0.47)),
+        Panel([energies], Axis("energy (J)", from_zero=True), span=(0.53, 1)),
+    ]
     return Figure(
         "comparison",
         "Time and energy to target",
         phrases.origin(comparison=comparison.provenance.kind),
-        figure,
+        Chart(panels),
         note=f"Mean and standard deviation over {_seeds(comparison)}. {comparison.method}",
         height=80 + 44 * len(rows),
         wide=True,
@@ -96,33 +92,30 @@ def front(plan: Plan, origin: str) -> Figure | None:
     points = plan.front
     if not points or max(points[-1].slower, points[-1].saves) <= SPAN:
         return None
-    slower, energy = [100 * point.slower for point in points], [100 * (1 - point.saves) for point in points]
-    texts = [
-        f"{plain(str(point.point))}<br>{phrases.percent(point.slower)} slower, saves {phrases.percent(point.saves)}"
-        for point in points
-    ]
-    marks = [
-        dots(
-            [slower[place] for place in places],
-            [energy[place] for place in places],
-            name,
-            colour,
-            marker={"size": size},
-            text=[texts[place] for place in places],
-            hovertemplate="%{text}<extra></extra>",
-        )
-        for name, colour, size, places in (
-            ("other points", "var(--second)", 9, [i for i, one in enumerate(points) if one.point != plan.point]),
-            ("chosen", "var(--accent)", 13, [i for i, one in enumerate(points) if one.point == plan.point]),
-        )
-    ]
-    figure = spec(
-        [line(slower, energy, "", "var(--second)", hoverinfo="skip"), *marks],
-        axis("slower than the fastest point (%)", range=[-0.04 * slower[-1], 1.04 * slower[-1]]),
-        axis("energy (% of the fastest point's)"),
+
+    def dots(points: Sequence[FrontPoint], name: str, colour: str, diameter: float) -> Dots:
+        hovers = [
+            f"{one.point}\n{phrases.percent(one.slower)} slower, saves {phrases.percent(one.saves)}" for one in points
+        ]
+        return Dots(*_percentages(points), colour, name, diameter, hovers=hovers)
+
+    slower, energy = _percentages(points)
+    panel = Panel(
+        [
+            Line(slower, energy, "var(--second)"),
+            dots([one for one in points if one.point != plan.point], "other points", "var(--second)", 9),
+            dots([one for one in points if one.point == plan.point], "chosen", "var(--accent)", 13),
+        ],
+        Axis("slower than the fastest point (%)", range=(-0.04 * slower[-1], 1.04 * slower[-1])),
+        Axis("energy (% of the fastest point's)"),
     )
     note = "Energy of the whole board, from the profile's mean power. Green: chosen."
-    return Figure("front", "Time against energy", origin, figure, note=note)
+    return Figure("front", "Time against energy", origin, Chart([panel]), note=note)
+
+
+def _percentages(points: Sequence[FrontPoint]) -> tuple[list[float], list[float]]:
+    """By how much each point is slower than the fastest, and its energy relative to that of the fastest."""
+    return [100 * one.slower for one in points], [100 * (1 - one.saves) for one in points]
 
 
 def candidate_rows(plan: Plan, origin: str) -> Table:
@@ -147,28 +140,18 @@ def candidate_rows(plan: Plan, origin: str) -> Table:
 
 
 def _bars(
-    names: list[str],
-    rows: list[ComparisonRow],
-    means: list[float | None],
-    deviations: list[float | None],
-    unit: Callable[[float | None], str],
-) -> Spec:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "x": means,
-        "y": names,
-        "error_x": {
-            "type": "data",
-            "array": deviations,
-        },
-        "marker": {"color": ["var(--accent)" if row.rule == phrases.OWN_RULE else "var(--quiet)" for row in rows]},
-        "hovertext": [
-            f"{name}<br>{spread(unit, mean, deviation)}"
-            for name, mean, deviation in zip(names, means, deviations, strict=True)
+    rows: Sequence[ComparisonRow], means: Values, deviations: Values, unit: Callable[[float | None], str]
+) -> Bars:
+    return Bars(
+        means,
+        colours=["var(--accent)" if row.rule == phrases.OWN_RULE else "var(--quiet)" for row in rows],
+        hovers=[
+            f"{row.rule}\n{spread(unit, mean, deviation)}"
+            for row, mean, deviation in zip(rows, means, deviations, strict=True)
         ],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-    }
+        errors=deviations,
+        horizontal=True,
+    )
 
 
 def _seeds(comparison: Comparison) -> str:
@@ -185,47 +168,28 @@ def gain_over_caps(plan: Plan, origin: str, *, one_cap: bool) -> Figure:
     picked = {gain.batch_size for gain in gains if gain.batch_size is not None}
     # The ramp runs over all batch sizes, so that each has the colour of its learning curves.
     sizes = sorted(picked | {candidate.batch_size for candidate in plan.candidates if candidate.relative_time})
-    data = [
-        line(caps, [gain.over_best_batch for gain in gains], "over best batch, fixed clock", "var(--second)"),
-        line(caps, [gain.over_largest_batch for gain in gains], "over largest batch, fixed clock", "var(--accent)"),
-    ]
-    for trace in data:
-        trace.update(mode="lines+markers", marker={"size": 6}, hovertemplate="%{y:.2f}x<extra></extra>")
-    for size in sorted(picked):
-        own = [gain for gain in gains if gain.batch_size == size]
-        strip = dots(
-            [gain.cap_w for gain in own],
-            ["pick" for _ in own],
-            f"batch size {size}",
-            batch_colour(sizes, size),
-            marker={"symbol": "square", "size": 12},
-            text=[str(size) for _ in own],
-            hovertext=[_hover(gain) for gain in own],
-            hovertemplate="%{hovertext}<extra></extra>",
-            yaxis="y2",
-        )
-        data.append(strip)
-    even, _ = rule(1.0, "", colour="var(--quiet)")
-    shapes, annotations = [even], []
+    marks: list[Line | Dots] = []
+    for name, colour, values in (
+        ("over best batch, fixed clock", "var(--second)", [gain.over_best_batch for gain in gains]),
+        ("over largest batch, fixed clock", "var(--accent)", [gain.over_largest_batch for gain in gains]),
+    ):
+        hovers = ["" if value is None else f"{value:.2f}x" for value in values]
+        if any(hovers):
+            marks += [Line(caps, values, colour, name), Dots(caps, values, colour, size=6, hovers=hovers)]
+    rules = [Rule(1.0, quiet=True)]
     if plan.cap_w is not None:
-        shape, label = rule(plan.cap_w, f"cap {phrases.cap(plan.cap_w)}", vertical=True)
-        shape["yref"], shape["y0"], shape["y1"] = "paper", 0, 1
-        shapes.append(shape)
-        annotations.append(label)
-    figure = spec(
-        data,
-        axis("power cap (W)", showgrid=False, anchor="y2"),
-        axis("times as fast (1 = no gain)", domain=[0.2, 1]),
-        yaxis2=axis("", domain=[0, 0.12], type="category", showgrid=False),
-        showlegend=True,
-        shapes=shapes,
-        annotations=annotations,
-    )
+        rules.append(Rule(plan.cap_w, f"cap {phrases.cap(plan.cap_w)}", vertical=True))
+    caps_axis, speed_up = Axis("power cap (W)", grid=False), Axis("times as fast (1 = no gain)")
+    picks = [_picks(gains, size, batch_colour(sizes, size)) for size in sorted(picked)]
+    panels = [
+        Panel(marks, caps_axis, speed_up, rules, span=(0.2, 1)),
+        Panel(picks, y=Axis(categories=["pick"]), span=(0, 0.12)),
+    ]
     return Figure(
         "gain-over-caps",
         "Speed-up over a range of caps",
         origin,
-        figure,
+        Chart(panels, stacked=True, legend=True),
         note=_note(gains, one_cap),
         height=440,
         wide=True,
@@ -250,9 +214,11 @@ def cap_rows(plan: Plan, origin: str) -> Table:
     return Table("The pick under every cap", origin, head, numeric, rows, frozenset(marked), shown=0, note=note)
 
 
-def _hover(gain: CapGain) -> str:
-    where = gain.point
-    return plain(str(where)) if where else ""
+def _picks(gains: Sequence[CapGain], batch_size: int, colour: str) -> Dots:
+    """A row of squares at the caps under which this batch size was picked."""
+    own = [gain for gain in gains if gain.batch_size == batch_size]
+    x, y, hovers = [gain.cap_w for gain in own], [0.0 for _ in own], [str(gain.point) for gain in own]
+    return Dots(x, y, colour, f"batch size {batch_size}", size=12, symbol="square", hovers=hovers)
 
 
 def _note(gains: Sequence[CapGain], one_cap: bool) -> str:

@@ -12,8 +12,7 @@ from wattune.planning.candidates import fastest
 from wattune.planning.table import Option, PlanningTable
 from wattune.records import ProfileTable, SampleEfficiency
 from wattune.reporting import phrases
-from wattune.reporting.charts import number
-from wattune.reporting.heat_maps import HeatMap, arrange
+from wattune.reporting.heat_maps import ProfileGrid, arrange, number
 from wattune.search.observation import capped_powers
 from wattune.server.dashboard.line_chart import colour
 
@@ -135,7 +134,7 @@ def slider(steps: Sequence[CapStep]) -> tuple[float, float]:
     return max(0.01, math.floor((low - space) * 100) / 100), math.ceil((high + space) * 100) / 100
 
 
-def strip(steps: Sequence[CapStep], low_w: float, high_w: float, grid: HeatMap) -> list[Pick]:
+def strip(steps: Sequence[CapStep], low_w: float, high_w: float, grid: ProfileGrid) -> list[Pick]:
     """List the batch sizes that are chosen along the slider."""
     sizes = sorted({batch_size for batch_size, _ in grid.rows})
     ends = [*(step.cap_w for step in steps[1:]), high_w][: len(steps)]
@@ -165,7 +164,7 @@ def checked_cap(text: str | None, most_w: float) -> float:
     return cap_w
 
 
-def _step(grid: HeatMap, table: PlanningTable, cap_w: float, chooses: bool) -> CapStep:
+def _step(grid: ProfileGrid, table: PlanningTable, cap_w: float, chooses: bool) -> CapStep:
     limit = SensorLimit(cap_w)
     marked: list[int | None] = [None] * len(grid.rows)
     for row in table.rows:
@@ -198,7 +197,7 @@ def _window_s(profile: ProfileTable) -> float | None:
     return PowerCap().at_sensor(None, profile.sensor_window_s).window_s
 
 
-def _place(grid: HeatMap, option: Option) -> tuple[int, int]:
+def _place(grid: ProfileGrid, option: Option) -> tuple[int, int]:
     return grid.rows.index(option.point.shape), grid.columns.index(option.point.knobs)
 
 
@@ -215,7 +214,7 @@ def _neutral_curve(profile: ProfileTable) -> SampleEfficiency:
     )
 
 
-def _map(grid: HeatMap, title: str, unit: str, colours: str, values: dict[tuple[int, int], float]) -> MapTable:
+def _map(grid: ProfileGrid, title: str, unit: str, colours: str, values: dict[tuple[int, int], float]) -> MapTable:
     values = {at: value for at, value in values.items() if LEAST < value < MOST}
     low, high = (min(values.values()), max(values.values())) if values else (1.0, 1.0)
     rows = []
@@ -227,14 +226,14 @@ def _map(grid: HeatMap, title: str, unit: str, colours: str, values: dict[tuple[
     return MapTable(title, unit, colours, _heads(grid), tuple(rows))
 
 
-def _heads(grid: HeatMap) -> tuple[str, ...]:
+def _heads(grid: ProfileGrid) -> tuple[str, ...]:
     """Column heads: the knobs, rounded if there are many and the rounded ones are distinct."""
     exact = tuple(phrases.knob_values(knobs) or "-" for knobs in grid.columns)
     labels = tuple(" / ".join(f"{value:.0f}" for value in knobs.values()) for knobs in grid.columns)
     return labels if len(exact) > 8 and len(set(labels)) == len(exact) else exact
 
 
-def _square(grid: HeatMap, row: int, column: int, value: float | None, low: float, high: float) -> Square:
+def _square(grid: ProfileGrid, row: int, column: int, value: float | None, low: float, high: float) -> Square:
     if value is not None:
         # Logarithmic: step times span two orders of magnitude, and the lowest clocks would use up all shades.
         span = math.log(high) - math.log(low)
