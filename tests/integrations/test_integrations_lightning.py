@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     OnExceptionCheckpoint,
 )
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 from lightning.pytorch.plugins import MixedPrecision
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.support.device_examples import FileDevice
@@ -362,6 +362,16 @@ def test_trackers_get_the_updates_of_a_session(tmp_path):
     assert [event.step for event in events.Tensors("system/energy_j")] == [update.steps for update in updates]
     with pytest.raises(InputError, match="log_to: 'tensorbord'"):
         fit(Module(), PowerCapCallback(CAP_W, device=slow(), log_to="tensorbord"))
+
+
+@pytest.mark.filterwarnings("default")
+def test_mlflow_has_the_figures_in_the_run_of_the_users_logger(tmp_path):
+    logger = MLFlowLogger("ours", tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    for _ in range(2):
+        fit(Module(), PowerCapCallback(CAP_W, device=slow(), log_to="mlflow"), logger=logger, log_every_n_steps=10)
+    (run,) = logger.experiment.search_runs([logger.experiment_id])
+    assert {"loss", "wattune/power_w", "system/gpu_0_power_usage_watts"} < set(run.data.metrics)
+    assert run.data.tags["wattune.kind"] == "simulated"
 
 
 # ---------------------------------------------------------------------------------------------- when something happens

@@ -27,7 +27,7 @@ from wattune.errors import InputError, SensorError
 from wattune.goal import TIME, Goal
 from wattune.integrations.lightning_calendar import Calendar, trainer_state
 from wattune.integrations.lightning_loader import LightningBatches
-from wattune.integrations.lightning_setup import LoaderSource, check_trainer, set_fit_check
+from wattune.integrations.lightning_setup import LoaderSource, check_trainer, in_run_of, set_fit_check
 from wattune.integrations.lightning_step import LightningStep, division, division_from
 from wattune.online import Session, capped
 from wattune.online.batch_shapes import batch_sizes as sizes_of
@@ -71,13 +71,13 @@ class PowerCapCallback(Callback):
         self.session: Session | None = None
         self.record: SessionRecord | None = None
         self._keep, self._efficiency, self._batch_sizes = keep_recipe, efficiency, batch_sizes
+        self._log_to = log_to
         self._options: dict[str, Any] = {
             "device": device,
             "cap_w": constant_cap(cap_w, "the Lightning callback"),
             "over": over,
             "goal": session_goal(goal),
             "record": record,
-            "log_to": log_to,
             "seed": seed,
         }
         self._trainer: Any  # its type does not know the attributes that are set from elsewhere
@@ -125,6 +125,7 @@ class PowerCapCallback(Callback):
             batch_sizes=sizes,
             batch_size=batch_size * parts,
             micro_batch_size=batch_size,
+            log_to=in_run_of(trainer.loggers, self._log_to),
             **self._options,
         )
         session.options.loader = passes.loader

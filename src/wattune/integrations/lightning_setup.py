@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.loggers import Logger, MLFlowLogger
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 
 from wattune.errors import InputError
 from wattune.online import Session
 from wattune.online.fit_check import FitCheck
+from wattune.tracking.trackers import LogTo
 
 
 class LoaderSource(_DataLoaderSource):
@@ -61,6 +63,17 @@ def check_trainer(trainer: Any, module: LightningModule) -> None:
         raise InputError(
             "training_step(dataloader_iter) fetches its own batches", allowed="training_step(batch, batch_idx)"
         )
+
+
+def in_run_of(loggers: Iterable[Logger], log_to: LogTo) -> LogTo:
+    """``log_to`` with "mlflow" as the run of Lightning's own logger for it, which is never MLflow's active run."""
+    logger = next((one for one in loggers if isinstance(one, MLFlowLogger)), None)
+    wanted: list[Any] = list(log_to) if isinstance(log_to, (list, tuple)) else [log_to]
+    if logger is None or "mlflow" not in wanted:
+        return log_to
+    from wattune.tracking.mlflow_run import MlflowRun
+
+    return [MlflowRun(logger.experiment, logger.run_id or "") if one == "mlflow" else one for one in wanted]
 
 
 def set_fit_check(session: Session, module: LightningModule, largest: int) -> None:

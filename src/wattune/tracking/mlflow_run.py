@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import mlflow
 from mlflow.entities import Metric, RunTag
@@ -26,21 +25,26 @@ Source: mlflow.org/docs/latest/system-metrics.
 
 
 class MlflowRun:
-    """A tracker that logs to the user's active MLflow run, else to a run of its own in the present experiment."""
+    """A tracker that logs to the user's active MLflow run, else to a run of its own in the present experiment.
 
-    def __init__(self) -> None:
-        self._client: Any = None
-        self._run_id = ""
-        self._is_own = False
+    ``client``, ``run_id``: a run to log to although it is not the active one.
+    """
+
+    def __init__(self, client: mlflow.MlflowClient | None = None, run_id: str = "") -> None:
+        self._given = client, run_id
+        self._client, self._run_id = client, run_id
+        self._is_own = self._has_tags = False
 
     def __call__(self, update: RunUpdate) -> None:
         """Log an update."""
-        tags = []
         if self._client is None:
             run = mlflow.active_run()
             self._is_own = run is None
             self._client, self._run_id = mlflow.MlflowClient(), (run or mlflow.start_run()).info.run_id
+        tags = []
+        if not self._has_tags:
             tags = [RunTag("wattune.device", update.device), RunTag("wattune.kind", update.kind)]
+            self._has_tags = True
         where = "system/gpu_0_" if update.processor == "gpu" else "system/cpu_"
         values = values_of(update, {field: where + name for field, name in NAMES.items()})
         now_ms = int(1e3 * time.time())
@@ -49,7 +53,8 @@ class MlflowRun:
         if update.event == "end":
             if self._is_own:
                 mlflow.end_run("FINISHED" if update.reason == "finished" else _failed(update.reason))
-            self._client = None
+            self._client, self._run_id = self._given
+            self._is_own = self._has_tags = False
 
 
 def _failed(reason: str) -> str:
