@@ -9,7 +9,7 @@ from wattune.cap import PowerCap
 from wattune.goal import Goal
 from wattune.planning import plan
 from wattune.records import Plan, ProfileTable, SampleEfficiency
-from wattune.reporting.phrases import LEAST
+from wattune.reporting.plan_text import LEAST
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from wattune.errors import CapError, InputError, NoFeasiblePoint
 from wattune.goal import TIME, Goal
 from wattune.planning import log_step_times, plan
 from wattune.records import Plan, ProfileCell, ProfileTable, SampleEfficiency
-from wattune.reporting import phrases
+from wattune.reporting import plan_text
 from wattune.reporting.rule_charts import front
 
 SAMPLES = 1000.0
@@ -131,7 +131,7 @@ def of(goal: Goal = TIME, profile: ProfileTable | None = None) -> Plan:
 
 
 def said(found: Plan) -> str:
-    return phrases.trade_off(found.front, found.point)
+    return plan_text.trade_off(found.front, found.point)
 
 
 def test_the_trade_off_is_said_whatever_the_goal_is():
@@ -139,7 +139,7 @@ def test_the_trade_off_is_said_whatever_the_goal_is():
     assert "3 % slower would save 25 %" in said(of(Goal("energy")))
     chosen = of(Goal("energy", max_slowdown=0.05))
     assert said(chosen) == ""
-    assert "3 % slower than the fastest point, with 25 % less energy" in phrases.goal(chosen)
+    assert "3 % slower than the fastest point, with 25 % less energy" in plan_text.goal(chosen)
     flat = ProfileTable(device="d", workload="w", cells=(cell(8, 200, 1.0, 3.0, 3.0), cell(8, 100, 1.1, 2.7, 2.7)))
     assert said(of(profile=flat)) == (
         "of the points measured under the cap, the fastest is within 1 % of the least energy, which is 10 % slower"
@@ -178,7 +178,7 @@ def test_an_energy_that_is_not_enough_says_how_far_it_reaches():
     found = of(Goal(energy_j=0.4 * least_j))
     assert found.clock_mhz == 200
     assert found.reached_share == pytest.approx(0.4)
-    assert "enough for 40 % of the samples" in phrases.goal(found)
+    assert "enough for 40 % of the samples" in plan_text.goal(found)
 
 
 def test_energy_above_rest_needs_the_power_at_rest():

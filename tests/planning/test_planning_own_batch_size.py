@@ -12,7 +12,7 @@ from wattune.cap import PowerCap
 from wattune.goal import Goal
 from wattune.planning import pick, plan
 from wattune.records import Plan, ProfileTable, SampleEfficiency
-from wattune.reporting import phrases, summary
+from wattune.reporting import plan_text, summary
 from wattune.sample_efficiency.choice import pooled_curve
 from wattune.sample_efficiency.posterior import Observation, fit
 
@@ -51,7 +51,7 @@ def test_a_surely_faster_batch_size_is_chosen_and_the_plan_says_what_that_gains(
     assert other.pays_after_runs is not None
     saved_s = other.proxy_cost_s / other.pays_after_runs
     assert saved_s == pytest.approx(own.predicted_s - free.predicted_s, rel=0.2)
-    assert f"faster than yours, 128, with a probability of {phrases._probability(other.p_faster)}" in summary(other)
+    assert f"faster than yours, 128, with a probability of {plan_text._probability(other.p_faster)}" in summary(other)
     assert "pays for the proxy runs after" in summary(other)
 
 

@@ -13,7 +13,7 @@ from wattune.cap import PowerCap
 from wattune.errors import OutputError, RecordError
 from wattune.planning import plan
 from wattune.records import BoardEvent, Comparison, Plan, ProfileTable, Provenance
-from wattune.reporting import RecordSet, cap_table, phrases, summary, write_report
+from wattune.reporting import RecordSet, cap_table, plan_text, summary, write_report
 from wattune.reporting.charts import Area, Dots, Line
 from wattune.reporting.drawing import draw
 from wattune.reporting.heat_maps import number
@@ -138,7 +138,7 @@ def test_throttled_cells_board_events_and_caveats_are_shown(run):
     assert "throttled by gpu-balanced, 5.0 MiB swapped" in str(items["Mean power over 1 s"].chart)
     assert items["Board events"].rows == [("12 s", "another writer", "nvpmodel set max_freq")]
     assert "Highest temperature 61.5 °C." in items["Power during training"].note
-    assert items["Power cap"].text == phrases.cap_meaning(plan)
+    assert items["Power cap"].text == plan_text.cap_meaning(plan)
     assert items["Caveats"].text == "The table is old."
     assert any("(why)" in section.intro for section in page.sections)
 

@@ -3,7 +3,7 @@ from tests.support import report_records as samples
 
 from wattune.planning import with_evaluations
 from wattune.records import Robustness
-from wattune.reporting import phrases, summary
+from wattune.reporting import phrases, plan_text, summary
 from wattune.reporting.run_time import basis, difference, evaluations
 
 
@@ -85,5 +85,5 @@ def test_how_sure_is_said_of_this_board_and_of_others(run):
         "this setting (on 46 of these nothing stays under the cap); batch size 16 stays the best on 97 and costs 1.5 % "
         "on average. Profile your own board"
     ) in text
-    sure = phrases.confidence(plan.model_copy(update={"p_best": 0.999, "expected_loss": 0.0}))
+    sure = plan_text.confidence(plan.model_copy(update={"p_best": 0.999, "expected_loss": 0.0}))
     assert sure.startswith("confidence: over 99 % that 16 is the fastest batch size; on this board")

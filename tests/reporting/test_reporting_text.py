@@ -3,7 +3,7 @@ from tests.support import report_records as samples
 
 from wattune.point import OperatingPoint
 from wattune.records import Baseline, BoardEvent, Evaluation, ProfileCost, Provenance, Supply
-from wattune.reporting import cap_table, comparison_table, phrases, summary
+from wattune.reporting import cap_table, comparison_table, phrases, plan_text, run_text, summary
 from wattune.reporting.text import table
 
 
@@ -127,20 +127,22 @@ def test_the_meaning_of_the_cap_is_always_stated(run):
         "0.2 W is kept below the cap."
     ) in text
     by_reading = run.plan.model_copy(update={"cap_window_s": None})
-    assert "to every reading of its power sensor. Each reading is an average over 0.1 s" in phrases.cap_meaning(
+    assert "to every reading of its power sensor. Each reading is an average over 0.1 s" in plan_text.cap_meaning(
         by_reading
     )
     unknown = by_reading.model_copy(update={"sensor_window_s": None})
     assert "The averaging time of a reading is unknown; no margin is kept for peaks." in summary(unknown)
     assert "Readings are instantaneous; no margin" in summary(by_reading.model_copy(update={"sensor_window_s": 0.0}))
-    assert phrases.cap_meaning(run.plan.model_copy(update={"cap_w": None})) == ""
+    assert plan_text.cap_meaning(run.plan.model_copy(update={"cap_w": None})) == ""
     comparison = run.comparison.model_copy(update={"cap_side": "supply", "supply_cap_w": 7.0})
     assert comparison_table(comparison).startswith("compared under a cap of 7 W at the supply, mean over 3 seeds")
 
 
 def test_the_cap_of_an_external_meter_is_at_that_meter(run):
     plan = run.plan.model_copy(update={"device": "external:read.sh", "sensor_rail": "external"})
-    assert phrases.cap_meaning(plan).startswith("The cap of 5.2 W applies at your meter, to the mean over 1 s of its ")
+    assert plan_text.cap_meaning(plan).startswith(
+        "The cap of 5.2 W applies at your meter, to the mean over 1 s of its "
+    )
 
 
 def test_board_events_are_listed(run):
@@ -172,30 +174,30 @@ def rival(chosen, speed_up):
 
 def test_the_predicted_pay_back_of_profiling(run):
     cost = ProfileCost(time_s=run.plan.predicted_s / 2, energy_j=100, above_cap_s=0, probes=12, cap_w=4.5)
-    pays = phrases.profiling_cost(cost, rival(run.plan, 1.6), None)
+    pays = run_text.profiling_cost(cost, rival(run.plan, 1.6), None)
     assert pays.endswith(
         "none of it above the cap of 4.5 W. That is 50 % of the predicted time of a training run. It is predicted to "
         "pay for itself within one run, compared with the largest batch at the fixed clock."
     )
-    later = phrases.profiling_cost(cost, rival(run.plan, 1.1), None)
+    later = run_text.profiling_cost(cost, rival(run.plan, 1.1), None)
     assert "It is predicted to pay for itself after 5 runs like this" in later
-    never = phrases.profiling_cost(cost, rival(run.plan, 1.0), None)
+    never = run_text.profiling_cost(cost, rival(run.plan, 1.0), None)
     assert "It does not pay for itself: no time is predicted to be saved" in never
     above = rival(run.plan, 1.6)
     above = above.model_copy(update={"baselines": (above.baselines[0].model_copy(update={"feasible": False}),)})
-    assert "pay for itself" not in phrases.profiling_cost(cost, above, None)  # nothing to compare with
-    alone = phrases.profiling_cost(cost, None, None)
+    assert "pay for itself" not in run_text.profiling_cost(cost, above, None)  # nothing to compare with
+    alone = run_text.profiling_cost(cost, None, None)
     assert alone.endswith("in 12 probes, none of it above the cap of 4.5 W.")
-    uncapped = phrases.profiling_cost(cost.model_copy(update={"cap_w": None}), None, None)
+    uncapped = run_text.profiling_cost(cost.model_copy(update={"cap_w": None}), None, None)
     assert uncapped.endswith("in 12 probes.")  # without a cap nothing is above it
 
 
 def test_the_training_record_determines_the_pay_back(run):
     cost = run.plan.profile_cost
     once = run.training.model_copy(update={"pays_after_trainings": 1})
-    assert "It pays for itself within one run, compared with" in phrases.profiling_cost(cost, run.plan, once)
+    assert "It pays for itself within one run, compared with" in run_text.profiling_cost(cost, run.plan, once)
     none = run.training.model_copy(update={"pays_after_trainings": None, "plan": rival(run.plan, 0.9)})
-    assert "It does not pay for itself" in phrases.profiling_cost(cost, None, none)
+    assert "It does not pay for itself" in run_text.profiling_cost(cost, None, none)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_a_curve_that_is_flat_short_of_the_target_is_said_to_be(run, metrics, is
         "ended": "budget used up",
     }
     training = run.training.model_copy(update=changes)
-    assert ("the curve is flat" in phrases.flat_curve(training)) == is_flat
+    assert ("the curve is flat" in run_text.flat_curve(training)) == is_flat
     assert ("the curve is flat" in summary(training.plan, training)) == is_flat
     for other in ({"reached": True}, {"target": None}, {"ended": "diverged"}):
-        assert phrases.flat_curve(training.model_copy(update=other)) == ""
+        assert run_text.flat_curve(training.model_copy(update=other)) == ""

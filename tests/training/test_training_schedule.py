@@ -21,7 +21,7 @@ from wattune.records import (
     Schedule,
     ScheduledTime,
 )
-from wattune.reporting import phrases
+from wattune.reporting import run_text
 from wattune.training import train
 from wattune.training.planned_times import cap_of_schedule, taken
 
@@ -79,7 +79,7 @@ def test_the_carbon_is_that_of_every_joule_by_the_forecast(trained):
     by_interval = sum(one.energy_j for one in trained.cap_intervals)
     assert by_interval == pytest.approx(trained.energy_j, rel=0.01)
     assert 100 < 1000 * used.emissions / used.energy_consumed < 500
-    text = phrases.schedule(trained.plan, trained)
+    text = run_text.schedule(trained.plan, trained)
     assert text.startswith("trains at 2 times of low carbon intensity, and ends after 20 s")
     assert "predicted 2 g of CO2 while it trains, 50 % less than without waiting and 60 % less than" in text
 
@@ -89,7 +89,7 @@ def test_a_tariff_gives_the_price(workload, planned):
     record = train(made.nano(), workload, planned.model_copy(update={"schedule": tariff}))
     assert record.energy_cost == pytest.approx(0.25 * record.energy_j / KWH_J, rel=0.01)
     assert record.emissions is None
-    assert "in the currency of the tariff" in phrases.schedule(record.plan, record)
+    assert "in the currency of the tariff" in run_text.schedule(record.plan, record)
 
 
 def test_an_interrupted_wait_continues(tmp_path, workload, planned, trained):

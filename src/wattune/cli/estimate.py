@@ -207,7 +207,7 @@ def _text(record: SampleEfficiency) -> str:
 
 
 def _beside_own(record: SampleEfficiency) -> str:
-    from wattune.reporting.phrases import NO_OWN
+    from wattune.reporting.plan_text import NO_OWN
 
     own = record.own_batch_size
     if own is None:

@@ -223,7 +223,7 @@ def _check(path: Path, device: str, workload: Path | None, output: Path | None, 
 
 
 def _text(record: ProfileTable) -> str:
-    from wattune.reporting import phrases
+    from wattune.reporting import phrases, run_text
     from wattune.reporting.text import table
 
     origin = phrases.origin(profile=record.provenance.kind)
@@ -246,12 +246,12 @@ def _text(record: ProfileTable) -> str:
         parts.append(_ending(record.guided))
     parts += record.notes
     if record.cost:
-        parts.append(phrases.profiling_cost(record.cost, None, None))
+        parts.append(run_text.profiling_cost(record.cost, None, None))
     return "\n\n".join(parts)
 
 
 def _ending(guided: Guidance) -> str:
-    from wattune.reporting import phrases
+    from wattune.reporting import phrases, plan_text
 
     if guided.pick is None:
         return f"Nothing to pick: {guided.stopped_because}."
@@ -260,5 +260,5 @@ def _ending(guided: Guidance) -> str:
     if guided.pick.step_s is not None:
         mean, peak = phrases.watts(guided.pick.power_mean_w), phrases.watts(guided.pick.power_peak_w)
         figures = f", {phrases.seconds(guided.pick.step_s)} a step at {mean}, {peak} at most"
-    best = "Fastest" if guided.goal.is_time else f"Least {phrases.LEAST[guided.goal.aim]}"
+    best = "Fastest" if guided.goal.is_time else f"Least {plan_text.LEAST[guided.goal.aim]}"
     return f"{best}: {guided.pick.point}{risk}{figures}.\nStopped: {guided.stopped_because}."

@@ -14,7 +14,7 @@ from wattune.records import (
     SessionRecord,
     provenance,
 )
-from wattune.reporting.phrases import trade_off
+from wattune.reporting.plan_text import trade_off
 
 if TYPE_CHECKING:
     from wattune.online.session import Session

@@ -7,7 +7,16 @@ from pathlib import Path
 
 from wattune.files import write_bytes
 from wattune.records import ComparisonRow, LearningCurve, Plan, Record, TrainingRecord
-from wattune.reporting import batch_size_charts, heat_maps, metric_charts, phrases, rule_charts, training_charts
+from wattune.reporting import (
+    batch_size_charts,
+    heat_maps,
+    metric_charts,
+    phrases,
+    plan_text,
+    rule_charts,
+    run_text,
+    training_charts,
+)
 from wattune.reporting.page import Figure, Note, Page, Section, Table, Tile, render
 from wattune.reporting.record_set import RecordSet, Source, gather
 from wattune.reporting.run_time import difference, evaluations
@@ -48,15 +57,17 @@ def headline(records: RecordSet) -> str:
     plan = records.chosen
     if plan is None:
         return f"{_name(records)}: no plan yet, so no batch size and clock are chosen"
-    under = phrases.under_cap_of(plan)
+    under = plan_text.under_cap_of(plan)
     where = str(plan.point)
     where = where[:1].upper() + where[1:]
     if not plan.goal.is_time:
-        within = "".join(f", {text}" for text in filter(None, [phrases.bound(plan.goal)]))
-        return f"{where} is predicted to take the least {phrases.LEAST[plan.goal.aim]}{within}, {under}"
+        within = "".join(f", {text}" for text in filter(None, [plan_text.bound(plan.goal)]))
+        return f"{where} is predicted to take the least {plan_text.LEAST[plan.goal.aim]}{within}, {under}"
     own = _row(records, phrases.OWN_RULE)
     trained = own is not None and own.point == plan.point
-    rivals = {name: _row(records, rule) if trained else phrases.baseline(plan, rule) for rule, name in _RIVALS.items()}
+    rivals = {
+        name: _row(records, rule) if trained else plan_text.baseline(plan, rule) for rule, name in _RIVALS.items()
+    }
     gains = [f"{phrases.gain(row.speed_up)} {name}" for name, row in rivals.items() if row and row.speed_up is not None]
     if gains:
         return f"{where} {'trains' if trained else 'is predicted to train'} {' and '.join(gains)}, {under}"
@@ -74,7 +85,7 @@ def _tiles(records: RecordSet) -> list[Tile]:
         return []
     tiles = []
     for rule, name in _RIVALS.items():
-        rival = _row(records, rule) or phrases.baseline(plan, rule)
+        rival = _row(records, rule) or plan_text.baseline(plan, rule)
         if rival and rival.speed_up is not None:
             how = "predicted" if records.comparison is None else phrases.origin(c=records.comparison.provenance.kind)
             tiles.append(Tile("Speed-up", f"{rival.speed_up:.2f}×", f"over {name}, {how}"))
@@ -124,7 +135,7 @@ def _profile(records: RecordSet) -> Section:
         items += [heat_maps.time_map(profile, plan), heat_maps.power_map(profile, plan)]
     cost = (profile and profile.cost) or (plan and plan.profile_cost)
     if cost:
-        text = phrases.profiling_cost(cost, plan, records.training)
+        text = run_text.profiling_cost(cost, plan, records.training)
         if profile and profile.reference and (once := profile.reference.cost):
             text += f" The reference workloads took another {phrases.seconds(once.time_s)}, once for the device."
         items.append(Note("Cost of profiling", text))
@@ -166,27 +177,29 @@ def _choice(records: RecordSet) -> Section:
     plan, items = records.chosen, list[Item]()
     title, intro = "The choice", "The point with the shortest predicted time to target that stays under the cap."
     if plan is not None and not plan.goal.is_time:
-        intro = f"The point with the least predicted {phrases.LEAST[plan.goal.aim]} that stays under the cap."
+        intro = f"The point with the least predicted {plan_text.LEAST[plan.goal.aim]} that stays under the cap."
     if plan is not None and plan.memory_limit_bytes is not None:
         intro = f"{intro.rstrip('.')} and the memory limit of {phrases.memory(plan.memory_limit_bytes)}."
     if plan is None:
         return Section(title, "", [Note("Plan", "There is no plan record, so nothing has been chosen.")])
-    if goal := [text for text in (phrases.goal(plan), phrases.trade_off(plan.front, plan.point)) if text]:
+    if goal := [text for text in (plan_text.goal(plan), plan_text.trade_off(plan.front, plan.point)) if text]:
         items.append(Note("Time and energy", _sentences(goal)))
     if parts := evaluations(plan):
         items.append(Note("Evaluations", _sentences([parts])))
-    if meaning := phrases.cap_meaning(plan):
+    if meaning := plan_text.cap_meaning(plan):
         items.append(Note("Power cap", meaning))
-    if follows := phrases.moving_cap(plan, records.training):
+    if follows := run_text.moving_cap(plan, records.training):
         items.append(Note("Cap that changes", follows))
-    if waits := phrases.schedule(plan, records.training):
+    if waits := run_text.schedule(plan, records.training):
         items.append(Note("Times to train at", _sentences([waits])))
-    if room := phrases.beside(plan, records.training):
+    if room := run_text.beside(plan, records.training):
         items.append(Note("Beside an inference service", room))
     if (times := training_charts.times_to_train(plan)) is not None:
         items.append(times)
     if confidence := [
-        text for text in (phrases.own_batch_size(plan), phrases.confidence(plan), phrases.robustness(plan)) if text
+        text
+        for text in (plan_text.own_batch_size(plan), plan_text.confidence(plan), plan_text.robustness(plan))
+        if text
     ]:
         items.append(Note("Confidence", _sentences(confidence)))
     if plan.notes:
@@ -227,7 +240,7 @@ def _training(records: RecordSet) -> Section:
         if training.ended is None
         else f"Ended: {training.ended}{why}, after {phrases.count(training.samples)} samples."
     )
-    intro = f"{ended} {phrases.left_out(training)}".strip()
+    intro = f"{ended} {run_text.left_out(training)}".strip()
     items.append(training_charts.power_trace(training) or Note("Power", "The record has no power readings."))
     if why_longer := difference(records.chosen or training.plan, training):
         items.append(Note("Predicted and taken time", f"{why_longer}."))
@@ -235,7 +248,7 @@ def _training(records: RecordSet) -> Section:
         items.append(training_charts.interval_rows(training))
     if training.board_events:
         items.append(training_charts.board_rows(training))
-    if flat := phrases.flat_curve(training):
+    if flat := run_text.flat_curve(training):
         items.append(Note("Learning curve", f"{flat[:1].upper()}{flat[1:]}."))
     items.append(metric_charts.evaluations(training) or Note("Metric", "The record has no evaluations."))
     return Section("Training", intro, items)

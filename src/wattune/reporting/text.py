@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from wattune.records import AlgorithmChoice, Baseline, Comparison, ComparisonRow, Plan, TrainingRecord
-from wattune.reporting import phrases
+from wattune.reporting import phrases, plan_text, run_text
 from wattune.reporting.run_time import basis, difference, evaluations
 
 _LABELS = {"simulated": "SIMULATED", "replayed": "RECORDED (replayed)", "recorded": "RECORDED", "measured": "MEASURED"}
@@ -23,10 +23,10 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
 
     The first line has the origin: simulated, recorded, measured or unknown.
     """
-    about = ", ".join(filter(None, (plan.workload, plan.device, phrases.under_cap_of(plan))))
+    about = ", ".join(filter(None, (plan.workload, plan.device, plan_text.under_cap_of(plan))))
     parts = [
         f"{about}  [{_label(plan, training)}]",
-        f"chosen: {phrases.chosen(plan)}",
+        f"chosen: {plan_text.chosen(plan)}",
         *filter(None, [plan.algorithm_cost]),
         *plan.notes,
         _figures(plan, training),
@@ -34,27 +34,27 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
         *filter(
             None,
             [
-                phrases.goal(plan),
-                phrases.trade_off(plan.front, plan.point),
-                phrases.cap_meaning(plan),
-                phrases.moving_cap(plan, training),
-                phrases.schedule(plan, training),
-                phrases.beside(plan, training),
-                phrases.own_batch_size(plan),
-                phrases.confidence(plan),
-                phrases.robustness(plan),
+                plan_text.goal(plan),
+                plan_text.trade_off(plan.front, plan.point),
+                plan_text.cap_meaning(plan),
+                run_text.moving_cap(plan, training),
+                run_text.schedule(plan, training),
+                run_text.beside(plan, training),
+                plan_text.own_batch_size(plan),
+                plan_text.confidence(plan),
+                plan_text.robustness(plan),
             ],
         ),
     ]
     if training:
-        parts.append("\n".join(filter(None, (_ending(training), phrases.left_out(training)))))
+        parts.append("\n".join(filter(None, (_ending(training), run_text.left_out(training)))))
         parts += filter(None, [difference(plan, training)])
-        parts += filter(None, [phrases.battery(training), phrases.flat_curve(training)])
+        parts += filter(None, [run_text.battery(training), run_text.flat_curve(training)])
         parts += filter(None, [_board(training)])
     parts += [algorithm_table(plan)] if plan.algorithms else []
     parts += [comparison_table(comparison)] if comparison else [_baselines(plan)] if plan.baselines else []
     if plan.profile_cost:
-        parts.append(phrases.profiling_cost(plan.profile_cost, plan, training))
+        parts.append(run_text.profiling_cost(plan.profile_cost, plan, training))
     return "\n\n".join(parts) + "\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wattune.records import CapInterval, GuardEvent, Plan, TrainingRecord
-from wattune.reporting import phrases
+from wattune.reporting import phrases, run_text
 from wattune.reporting.charts import Axis, Band, Chart, Dots, Line, Mark, Panel, Rule, Symbol
 from wattune.reporting.page import Figure, Table
 
@@ -96,7 +96,7 @@ def times_to_train(plan: Plan) -> Figure | None:
     hours = [one.time_s / 3600 for one in schedule.forecast]
     values = [one.value for one in schedule.forecast]
     end_s = max(schedule.finish_s, schedule.forecast[-1].time_s)
-    name, unit = phrases.INTENSITIES[schedule.unit]
+    name, unit = run_text.INTENSITIES[schedule.unit]
     panel = Panel(
         [Line([*hours, end_s / 3600], [*values, values[-1]], "var(--second)", name, stairs=True)],
         Axis("hours from the beginning", grid=False),

@@ -1,0 +1,191 @@
+"""Sentences about a training run, and about the time and the power that it had."""
+
+from __future__ import annotations
+
+import math
+
+from wattune.records import Plan, ProfileCost, TrainingRecord
+from wattune.reporting.phrases import (
+    FIXED_CLOCK,
+    carbon,
+    joules,
+    metric,
+    multiple,
+    percent,
+    seconds,
+    setting,
+)
+from wattune.reporting.plan_text import baseline
+
+
+def moving_cap(plan: Plan, training: TrainingRecord | None = None) -> str:
+    """The settings under the lowest and the highest feasible cap, what one batch size costs, and the pauses.
+
+    Empty for a constant cap.
+    """
+    if not plan.caps:
+        return ""
+    feasible = [one for one in plan.caps if one.feasible]
+    paused = sum(one.share for one in plan.caps if not one.feasible)
+    ends = " and ".join(
+        dict.fromkeys(
+            f"{setting(one.point)} under {one.asked_w:g} W" for one in (feasible[0], feasible[-1]) if one.point
+        )
+    )
+    parts = [f"The batch size stays, the setting follows the cap: {ends}"]
+    if paused:
+        parts.append(f"nothing can run in {percent(paused)} of the time of the caps")
+    if plan.of_clairvoyant is not None and plan.over_constant is not None:
+        parts.append(
+            f"this is {percent(plan.of_clairvoyant)} of the progress of the fastest point under each cap, and "
+            f"{plan.over_constant:.2f} times that of the best single point"
+        )
+    if training is not None and training.paused_s:
+        parts.append(f"training paused for {seconds(training.paused_s)} of {seconds(training.time_s)}")
+    if training is not None and training.of_foresight is not None:
+        parts.append(f"it made {percent(training.of_foresight)} of the progress that perfect foresight would have made")
+    return "; ".join(parts) + "."
+
+
+INTENSITIES = {"gco2_per_kwh": ("carbon intensity", "g/kWh"), "price_per_kwh": ("price", "per kWh")}
+"""Name and unit of what a schedule was chosen by."""
+
+
+def schedule(plan: Plan, training: TrainingRecord | None = None) -> str:
+    """The times of a plan's schedule, what they save, and what the run took; empty without one."""
+    times = plan.schedule
+    if times is None:
+        return ""
+    is_carbon = times.unit == "gco2_per_kwh"
+    paused_s = times.finish_s - (plan.predicted_s or 0.0)
+    stretches = f"{len(times.times)} times" if len(times.times) > 1 else "one time"
+    text = f"trains at {stretches} of low {INTENSITIES[times.unit][0]}, and ends after {seconds(times.finish_s)}"
+    if paused_s > 1:
+        text += f", {seconds(paused_s)} of it waiting"
+    amount = carbon if is_carbon else "{:.3g} in the currency of the tariff".format
+    text += f"; predicted {amount(times.predicted)} while it trains"
+    against = [
+        f"{percent(1 - times.predicted / before)} less than {name}"
+        for before, name in ((times.at_once, "without waiting"), (times.fastest_at_once, "the fastest point at once"))
+        if before > 0 and times.predicted <= before
+    ]
+    text += f", {' and '.join(against)}" if against else ""
+    if times.predicted_waiting:
+        text += f"; the board's rest while it waits takes {amount(times.predicted_waiting)} more"
+    if training is None:
+        return text
+    emissions, cost = training.emissions, training.energy_cost
+    if emissions is not None:
+        cost = 1000 * emissions.emissions
+    if cost is not None:
+        text += f"; the run took {amount(cost)} with its pauses, by the same forecast"
+    last, deadline_s = training.cap_intervals[-1:], plan.goal.deadline_s
+    if training.reached and last and deadline_s is not None:
+        end_s = (last[0].cap_time_s or 0.0) + training.time_s - last[0].time_s
+        side = "before" if end_s <= deadline_s else "AFTER"
+        text += f", and ended {seconds(abs(deadline_s - end_s))} {side} the deadline"
+    return text
+
+
+def beside(plan: Plan, training: TrainingRecord | None = None) -> str:
+    """The micro-batch's time beside an inference service, and how long training waited; empty without a service."""
+    parts = []
+    if plan.latency is not None and plan.micro_batch_s is not None:
+        parts.append(
+            f"a micro-batch takes {1e3 * plan.micro_batch_s:.3g} ms at most, for requests within "
+            f"{1e3 * plan.latency.within_s:.4g} ms"
+        )
+    if training is not None and training.yields is not None:
+        cut = f", {training.yields_cut_short} times not for all of them" if training.yields_cut_short else ""
+        parts.append(f"training waited {training.yields} times for requests, {seconds(training.yielded_s)} in all{cut}")
+    return f"Beside an inference service: {'; '.join(parts)}." if parts else ""
+
+
+def battery(training: TrainingRecord) -> str:
+    """The charge over the run, the time under the reserve, and the pauses; empty without a battery."""
+    figures = training.battery
+    if figures is None or not figures.charge:
+        return ""
+    first, last = figures.charge[0].share, figures.charge[-1].share
+    kind = "simulated battery" if figures.source == "simulated" else "battery"
+    text = (
+        f"The {kind} of {figures.capacity_j / 3600:.4g} Wh went from {percent(first)} to {percent(last)}, never below "
+        f"{percent(figures.least)}; {seconds(figures.under_reserve_s)} under the reserve of {percent(figures.reserve)}"
+    )
+    if training.paused_s:
+        text += f"; training paused for {seconds(training.paused_s)} of {seconds(training.time_s)}"
+    if training.asleep_s:
+        text += f", with the board suspended for {seconds(training.asleep_s)}"
+        text += "" if training.provenance.kind == "simulated" else ", which the energy leaves out"
+    return text + "."
+
+
+def profiling_cost(cost: ProfileCost, plan: Plan | None, training: TrainingRecord | None) -> str:
+    """The cost of profiling, its share of the training run, and when it pays for itself, in one to three sentences.
+
+    Share and pay-back are the training record's, if there is one; otherwise they follow from the plan's predictions,
+    and are called predicted.
+    """
+    text = f"Profiling took {seconds(cost.time_s)} and {joules(cost.energy_j)} on the device in {cost.probes} probes"
+    if cost.cap_w is not None:
+        text += f", {seconds(cost.above_cap_s) if cost.above_cap_s else 'none'} of it above the cap of {cost.cap_w:g} W"
+    text += "."
+    share = training.profiling_share if training else None
+    if share is not None:
+        text += f" That is {multiple(share)} the time of this training run."
+    elif training is None and plan is not None and plan.run_s:
+        text += f" That is {multiple(cost.time_s / plan.run_s)} the predicted time of a training run."
+    return text + _payback(cost, plan, training)
+
+
+def left_out(training: TrainingRecord) -> str:
+    """The parts of the run that time and energy exclude; empty if they include everything."""
+    missing = (training.provenance.model_extra or {}).get("left_out")
+    return f"Time and energy exclude {missing}." if missing else ""
+
+
+LEAST_EVALUATIONS = 9
+"""Evaluations without which nothing is said of a curve's shape: its end and the place before are means of three."""
+
+
+def flat_curve(training: TrainingRecord) -> str:
+    """The remark that the learning curve flattened short of the target; empty if it did not, or that is not known.
+
+    It did if going on like in the last third of the samples would take more than two thirds of them again.
+    """
+    metrics = [one.metric for one in training.evaluations]
+    if training.reached or training.target is None or training.ended != "budget used up":
+        return ""
+    before = sum(one.samples <= 2 / 3 * training.samples for one in training.evaluations)
+    if len(metrics) < LEAST_EVALUATIONS or before < 3:
+        return ""
+    end = sum(metrics[-3:]) / 3
+    missing = training.target - end
+    gained = (end - sum(metrics[before - 3 : before]) / 3) * (1 if missing > 0 else -1)
+    if 2 * gained >= abs(missing):
+        return ""
+    return (
+        f"the last third of the samples improved the {metric(training.metric)} by {max(gained, 0.0):.2g} of the "
+        f"{abs(missing):.2g} that were missing: the curve is flat. A learning rate that decays usually reaches such a "
+        "target in 10 to 40 % fewer samples"
+    )
+
+
+def _payback(cost: ProfileCost, plan: Plan | None, training: TrainingRecord | None) -> str:
+    plan = plan or (training.plan if training else None)
+    rival = baseline(plan) if plan else None
+    after = training.pays_after_trainings if training else None
+    verb = "pays"
+    if training is not None and not training.reached:
+        return " Whether it pays for itself is unknown, since the target was not reached."
+    if after is None:
+        if plan is None or plan.predicted_s is None or rival is None or rival.predicted_s is None:
+            return ""
+        if not rival.feasible:
+            return ""  # nothing to compare with
+        saved_s = rival.predicted_s - plan.predicted_s
+        if saved_s <= 0:
+            return f" It does not pay for itself: no time is predicted to be saved over {FIXED_CLOCK} under this cap."
+        after, verb = cost.time_s / saved_s, "is predicted to pay"
+    runs = "within one run" if after <= 1 else f"after {math.ceil(after)} runs like this"
+    return f" It {verb} for itself {runs}, compared with {FIXED_CLOCK}."
