@@ -8,6 +8,9 @@ TORCHLESS := .venv-without-torch
 FLOWER := .venv-flower
 AUDIT := .venv-audit
 
+# Many processes are started: PYTHONDONTWRITEBYTECODE, as container images set it, would have each compile all it imports.
+export PYTHONDONTWRITEBYTECODE=
+
 .PHONY: demo paper paper-measured test test-without-torch test-flower docs check audit format benchmarks clean
 
 # The stamp, not the folder, says that the installation went through.
@@ -24,20 +27,19 @@ demo: .venv/installed
 	$(BIN)/wattune run --device $(DEVICE) --cap $(CAP) --profile $(DEMO)/profile.json --compare --output $(DEMO)/run
 
 # A test that waits for ever ends at its timeout, with the stack that it waits in.
-# Many tests start a process. PYTHONDONTWRITEBYTECODE, as container images set it, would have each compile all it imports.
 ## Under four minutes on two cores; what takes a second each or loads a framework beside torch is left to test-slow.
 test: .venv/installed
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow'
 
 ## The slow tests, and every property on all its examples instead of the few of test.
 test-slow: .venv/installed
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 1800 -m 'slow or hypothesis' --hypothesis-profile full
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup --timeout 1800 -m 'slow or hypothesis' --hypothesis-profile full
 
 ## The parts that need no torch, on another Python: make test-without-torch PYTHON=python3.13
 test-without-torch:
 	$(PYTHON) -m venv --clear $(TORCHLESS)
-	$(TORCHLESS)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
-	$(TORCHLESS)/bin/pip install --quiet --disable-pip-version-check numpy pydantic rich typer \
+	$(TORCHLESS)/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps -e .
+	$(TORCHLESS)/bin/pip install --quiet --no-compile --disable-pip-version-check numpy pydantic rich typer \
 		httpx nvidia-ml-py packaging scipy 'tomli; python_version < "3.11"' hypothesis jsonschema \
 		pytest pytest-timeout pytest-xdist
 	$(TORCHLESS)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' tests/test_records.py tests/planning tests/reporting tests/devices tests/agent \
@@ -48,7 +50,7 @@ test-without-torch:
 ## The integration with Flower, in an environment of its own.
 test-flower: .venv/installed
 	$(PYTHON) -m venv $(FLOWER)
-	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower]' hypothesis pytest pytest-timeout
+	$(FLOWER)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[flower]' hypothesis pytest pytest-timeout
 	WATTUNE_REQUIRE_FLOWER=1 WATTUNE_SERVER_PYTHON=$(CURDIR)/$(BIN)/python OMP_NUM_THREADS=1 $(FLOWER)/bin/pytest --timeout 300 tests/integrations/test_integrations_flower*.py
 
 # The hook reads this checkout; NO_MKDOCS_2_WARNING silences an advertisement of the theme.
