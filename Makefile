@@ -33,9 +33,10 @@ demo: .venv/installed
 test: .venv/installed
 	$(TRAINS) $(BIN)/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow'
 
+# Three at a time on two cores: many of them wait for a live board, a lease or another process.
 ## The slow tests, and every property on all its examples instead of the few of test.
 test-slow: .venv/installed
-	$(TRAINS) $(BIN)/pytest -n 2 --dist loadgroup --timeout 1800 -m 'slow or hypothesis' --hypothesis-profile full
+	$(TRAINS) $(BIN)/pytest -n 3 --dist loadgroup --timeout 1800 -m 'slow or hypothesis' --hypothesis-profile full
 
 ## The parts that need no torch, on another Python: make test-without-torch PYTHON=python3.13
 test-without-torch:
