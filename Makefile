@@ -53,8 +53,8 @@ test-without-torch:
 ## The integration with Flower, in an environment of its own.
 test-flower: .venv/installed
 	$(PYTHON) -m venv $(FLOWER)
-	$(FLOWER)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[flower]' hypothesis pytest pytest-timeout
-	WATTUNE_REQUIRE_FLOWER=1 WATTUNE_SERVER_PYTHON=$(CURDIR)/$(BIN)/python $(TRAINS) $(FLOWER)/bin/pytest --timeout 300 tests/integrations/test_integrations_flower*.py
+	$(FLOWER)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[flower]' hypothesis pytest pytest-timeout pytest-xdist
+	WATTUNE_REQUIRE_FLOWER=1 WATTUNE_SERVER_PYTHON=$(CURDIR)/$(BIN)/python $(TRAINS) $(FLOWER)/bin/pytest -n 2 --dist loadfile --timeout 300 tests/integrations/test_integrations_flower*.py
 
 # The hook reads this checkout; NO_MKDOCS_2_WARNING silences an advertisement of the theme.
 ## The pages as a site with search and an API reference, in build/site. A broken link or any other warning is an error.
