@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
@@ -78,7 +78,7 @@ def _validate(kind: type[Body], content: bytes) -> Body:
     if issubclass(kind, Record):
         return kind.parse(data, source="the body")
     try:
-        return TypeAdapter(kind).validate_python(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "(root)"

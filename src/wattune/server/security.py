@@ -61,26 +61,33 @@ class Identity:
 
 @dataclass
 class TokenCache:
-    """Cache of recently verified tokens, by a hash of their text: saves a query for a device that polls frequently.
+    """Cache of verified tokens, by a hash of their text, which is emptied when the table of tokens has changed.
 
-    A revoked token is rejected after at most ``TOKEN_CACHE_S``, by a clock that nobody sets back.
+    It is valid for ``TOKEN_CACHE_S`` after a look at the table's state, by a clock that nobody sets back: that long, a
+    token that was revoked is still accepted. One request in that time pays for the look, whatever the number of tokens.
     """
 
-    _entries: dict[bytes, tuple[Token, float]] = field(default_factory=dict)
+    _entries: dict[bytes, Token] = field(default_factory=dict)
+    _state: object = None
+    _until_s: float = float("-inf")
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def keep(self, text: str, token: Token) -> None:
-        """Add a verified token."""
-        if len(self._entries) >= REMEMBERED:
-            self._entries.clear()
-        self._entries[_digest(text)] = (token, time.monotonic() + TOKEN_CACHE_S)
+    def keep(self, text: str, token: Token, state: object, read_s: float) -> None:
+        """Add a token, verified in the same transaction as the table's ``state``, which began at ``read_s``."""
+        with self._lock:
+            if state != self._state or len(self._entries) >= REMEMBERED:
+                self._entries.clear()
+            self._state, self._until_s = state, read_s + TOKEN_CACHE_S
+            self._entries[_digest(text)] = token
 
     def find(self, headers: list[str], now_s: float) -> Token | None:
         """Find the token of an Authorization header; None if it must be looked up in the database."""
         if len(headers) != 1 or not headers[0].startswith("Bearer wt_"):
             return None
-        token, until_s = self._entries.get(_digest(headers[0][len("Bearer ") :]), (None, 0.0))
-        is_valid = token is not None and time.monotonic() < until_s and tokens.rejection(token, now_s) is None
-        return token if is_valid else None
+        if time.monotonic() >= self._until_s:
+            return None
+        token = self._entries.get(_digest(headers[0][len("Bearer ") :]))
+        return token if token is not None and tokens.rejection(token, now_s) is None else None
 
 
 def _digest(text: str) -> bytes:
@@ -108,10 +115,15 @@ def require_form(scope: Scope) -> Check:
     return check
 
 
+def is_own(identity: Identity, device: str) -> bool:
+    """True if the client may write for a device as it is; False if that takes a look at the database."""
+    return not identity.is_limited or identity.device == device
+
+
 def check_device(request: Request, device: str) -> None:
     """Check that the client may write for a device; binds its token at first use. Raises: Problem 403."""
     identity: Identity = request.state.identity
-    if not identity.is_limited or identity.device == device:
+    if is_own(identity, device):
         return
     bound = identity.device
     if bound is None and identity.token is not None:
@@ -276,13 +288,14 @@ def _split(text: str) -> SplitResult:
 
 
 def _by_token(request: Request, text: str) -> Token:
-    database, now_s = request.app.state.database, time.time()
+    database, now_s, read_s = request.app.state.database, time.time(), time.monotonic()
     with database.session(reads_only=True) as session:
+        state = tokens.state(session)
         row = tokens.find(session, text, now_s)
     if isinstance(row, str):
         raise _unknown(request, row)
     request.app.state.used_s[row.id] = now_s
-    _token_cache(request).keep(text, row)
+    _token_cache(request).keep(text, row, state, read_s)
     return row
 
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from sqlalchemy import bindparam, exists, or_, select, text, update
+from sqlalchemy import bindparam, exists, func, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, UnknownName
@@ -119,6 +119,12 @@ def bind(session: Session, token: str, device: str, now_s: float) -> str | None:
 def any_exist(session: Session) -> bool:
     """True if a token was ever created, including expired and revoked ones: authentication is never switched off."""
     return bool(session.scalar(select(exists().select_from(TokenRow))))
+
+
+def state(session: Session) -> tuple[object, ...]:
+    """Summary of all tokens, which is different after each change but that of their last use."""
+    counts = func.count(), func.count(TokenRow.revoked_s), func.count(TokenRow.device), func.sum(TokenRow.created_s)
+    return tuple(session.execute(select(*counts)).one())
 
 
 def find(session: Session, content: str, now_s: float) -> Token | str:
