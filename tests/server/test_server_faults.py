@@ -99,13 +99,12 @@ def refused(answer: httpx.Response) -> None:
 
 
 def writes(client: httpx.Client) -> list[httpx.Response]:
-    """One request of every kind that keeps something."""
+    """One request of every kind that keeps something before it is answered."""
     content = os.urandom(300_000)
     header = json.dumps({"w": {"dtype": "U8", "shape": [300_000], "data_offsets": [0, 300_000]}}).encode()
     return [
         client.post("/v1/trainings", **TRAINING, headers={"Idempotency-Key": "a"}),
         client.post("/v1/profiles?device=nano-1", json=made.profile()),
-        client.put("/v1/devices/nano-9", json=made.status("nano-9")),
         client.put("/v1/models/m", json=made.model("m")),
         client.post("/v1/jobs", json={"model": "resnet8-digits", "strategy": "full", "seeds": 1}),
         made.put_file(client, made.safetensors(header=header, data=content)),
@@ -226,9 +225,12 @@ def test_locked_database_file_is_503(tmp_path, monkeypatch):
             holder.execute("BEGIN IMMEDIATE")
             for answer in writes(client):
                 refused(answer)
+            assert client.put("/v1/devices/nano-9", json=made.status("nano-9")).status_code == 204
             assert client.get("/v1/models").status_code == 200, "reading waits for nobody"
             holder.execute("ROLLBACK")
             holder.close()
+            assert client.get("/v1/devices/nano-9").status_code == 200, "a status waited for the database in memory"
+            assert client.delete("/v1/devices/nano-9").status_code == 204
             assert made.contents(store) == before
             assert {answer.status_code for answer in writes(client)} <= {200, 201, 204}
 

@@ -66,7 +66,7 @@ def test_nothing_is_accepted_for_a_database_file_that_was_removed(tmp_path):
     with opened(tmp_path / "store") as store, served(store) as url, httpx.Client(base_url=url, timeout=20) as client:
         assert client.put("/v1/devices/a", json=made.status("a")).status_code == 204
         shutil.rmtree(tmp_path / "store")
-        made.problem(client.put("/v1/devices/a", json=made.status("a")), 503)
+        made.problem(client.post("/v1/trainings?device=a", json=made.training()), 503)
         made.problem(client.get("/readyz"), 503)
         made.problem(made.put_file(client, made.npz(), "npz"), 503)
         assert not (tmp_path / "store").exists()

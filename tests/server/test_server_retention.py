@@ -51,6 +51,7 @@ def test_only_what_is_old_and_unused_is_pruned(client, store, filled):
         with store.database.session() as session:
             return retention.prune(session, store.files, before_s)
 
+    assert client.get("/v1/devices").json()[0]["status"]["device"] == "nano", "written by now"
     assert set(prune(now_s - 1000).values()) == {0}
     with store.database.session() as session:
         for table, column in ((DeviceRow, "seen_s"), (TrainingRow, "created_s"), (FileRow, "created_s")):

@@ -5,7 +5,7 @@ The OpenAPI description is FastAPI's own, plus the strictly parsed bodies and th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -27,6 +27,7 @@ from wattune.server.routes.plans import PlanRequest
 from wattune.server.security import Sessions, TokenCache
 from wattune.server.settings import Settings
 from wattune.server.store import Database, FileStore, StoreUnavailable, tokens
+from wattune.server.store.statuses import WRITE_EVERY_S, Statuses
 from wattune.server.telemetry import Telemetry
 from wattune.version import __version__
 
@@ -48,6 +49,7 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
     app.state.metrics = metrics
     app.state.sessions = Sessions()
     app.state.token_cache = TokenCache()
+    app.state.statuses = Statuses(database)
     app.state.used_s = {}
     app.state.ready_s = float("-inf")
     app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)
@@ -56,8 +58,8 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
         app.include_router(router)
     app.include_router(dashboard.router, include_in_schema=False)
     app.mount("/static", dashboard.static)
-    app.add_middleware(dashboard.Compressed)
     # The middleware that is added last is the outermost.
+    app.add_middleware(dashboard.Compressed)
     app.add_middleware(Limiter, limits=settings.limits)
     app.add_middleware(Telemetry, metrics=metrics)
 
@@ -73,19 +75,21 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Limit the threads and write the tokens' last use periodically while the server runs."""
+    """Limit the threads; write the statuses and the tokens' last use periodically while the server runs."""
     current_default_thread_limiter().total_tokens = app.state.settings.limits.threads
     async with create_task_group() as tasks:
-        tasks.start_soon(_write_used_periodically, app.state)
+        tasks.start_soon(_periodically, USED_WRITE_EVERY_S, _write_used, app.state)
+        tasks.start_soon(_periodically, WRITE_EVERY_S, app.state.statuses.flush)
         yield
         tasks.cancel_scope.cancel()
+    app.state.statuses.flush()
     _write_used(app.state)
 
 
-async def _write_used_periodically(state: Any) -> None:
+async def _periodically(interval_s: float, write: Callable[..., None], *arguments: Any) -> None:
     while True:
-        await sleep(USED_WRITE_EVERY_S)
-        await to_thread.run_sync(_write_used, state)
+        await sleep(interval_s)
+        await to_thread.run_sync(write, *arguments)
 
 
 def _write_used(state: Any) -> None:

@@ -38,6 +38,7 @@ from wattune.server.routes.endpoint import NO_NUL
 from wattune.server.routes.jobs import cancel_as
 from wattune.server.store import FileStore
 from wattune.server.store.schema import JobRow, ModelRow, TrainingRow
+from wattune.server.store.statuses import READER_S
 
 router = APIRouter(include_in_schema=False)
 
@@ -51,6 +52,7 @@ NO_POINT = "no measured point stays under this cap"
 @router.get("/")
 def devices(request: Request, identity: Reader, find: Key = "") -> Response:
     """List the devices, live."""
+    request.app.state.statuses.flush(READER_S)
     with request.app.state.database.session(reads_only=True) as session:
         now_s = time.time()
         device_views, total = views.devices(session, now_s, find)

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
 from wattune.server.routes.endpoint import answer, route
+from wattune.server.store.statuses import READER_S
 
 READY_S = 1.0
 """Cache time of a successful readiness check, which needs no authentication."""
@@ -44,6 +45,7 @@ def get_readiness(request: Request) -> Response:
 @router.get("/metrics", **route("read", response_class=PlainTextResponse))
 def get_metrics(request: Request) -> Response:
     """Get the metrics in Prometheus' text format."""
+    request.app.state.statuses.flush(READER_S)
     return Response(request.app.state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

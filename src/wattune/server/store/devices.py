@@ -8,8 +8,7 @@ from sqlalchemy import CursorResult, select, update
 from sqlalchemy.orm import Session
 
 from wattune.records import Plan
-from wattune.records.served import DeviceStatus
-from wattune.server.store.schema import DeviceRow, insert_new
+from wattune.server.store.schema import DeviceRow
 
 
 def listing(session: Session, *, after: str = "", limit: int = 100) -> list[dict[str, Any]]:
@@ -22,15 +21,6 @@ def get(session: Session, name: str) -> dict[str, Any] | None:
     """Read ``status``, ``plan``, ``profile_id``, ``job_id`` and ``seen_s`` of a device; None if it is unknown."""
     row = session.get(DeviceRow, name)
     return None if row is None else _fields(row)
-
-
-def put_status(session: Session, status: DeviceStatus, now_s: float) -> None:
-    """Store the status of a device, replacing the previous one."""
-    values = {"status": status.model_dump(mode="json"), "seen_s": now_s}
-    # The row usually exists, and then one statement is enough.
-    update_result = session.execute(update(DeviceRow).where(DeviceRow.name == status.device).values(**values))
-    if cast("CursorResult[Any]", update_result).rowcount == 0:
-        insert_new(session, DeviceRow, {"name": status.device, **values})
 
 
 def put_plan(session: Session, name: str, plan: Plan, profile_id: str | None, job_id: str | None, now_s: float) -> bool:
