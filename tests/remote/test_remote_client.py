@@ -11,6 +11,7 @@ from wattune.errors import InputError, ServerError, ServerUnavailable
 from wattune.records import EfficiencyPoint, ProfileCell, ProfileKey, ProfileTable, SampleEfficiency
 from wattune.records.served import ServedModel, SweepRequest, digest
 from wattune.remote import Client
+from wattune.remote.client import POLLS_S
 
 MODEL = ServedModel(
     model="made",
@@ -119,6 +120,39 @@ def test_invalid_model_is_rejected_and_not_cached(serve, change):
     with pytest.raises(ServerError):
         server.model("made")
     assert not list(server._cache.folder.rglob("*.json"))
+
+
+def test_client_polls_a_server_that_does_not_wait(tmp_path, monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    states = Answers("waiting", "waiting", "running", "running", "done")
+    with faked(states) as fake, Client(fake.url, cache=tmp_path, backoff_s=()) as server:
+        assert server.wait_for_curve(JOB) == CURVE
+    looks = [asked.headers for asked in fake.asked if asked.path == f"/v1/jobs/{JOB}"]
+    assert len(looks) == 5
+    slept = [seconds for seconds in slept if seconds > 0]
+    assert len(slept) == 2, "after each of the two answers that said nothing new"
+    assert max(slept) <= POLLS_S[-1]
+    assert "if-none-match" not in looks[0]
+    assert all(look["prefer"] == "wait=20" and look["if-none-match"] for look in looks[1:])
+
+
+def test_client_does_not_trust_a_server_that_never_waits(tmp_path, monkeypatch):
+    """A cache in between may answer at once that nothing has changed."""
+    slept, left = [], [None, None, None, "done"]
+    monkeypatch.setattr(time, "sleep", slept.append)
+
+    def answer(asked):
+        if asked.path.endswith("/curve"):
+            return Answer(body=CURVE.dump())
+        if "if-none-match" not in asked.headers:
+            return Answer(body=status("running"))
+        state = left.pop(0)
+        return Answer(304) if state is None else Answer(body=status(state))
+
+    with faked(answer) as fake, Client(fake.url, cache=tmp_path, backoff_s=()) as server:
+        assert server.wait_for_curve(JOB) == CURVE
+    assert len([seconds for seconds in slept if seconds > 0]) == 3
 
 
 def test_client_waits_for_a_curve(serve):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from pydantic import ValidationError
-from tenacity import Retrying, retry_if_exception, retry_if_result, stop_after_delay, wait_chain, wait_random
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    retry_if_result,
+    stop_after_delay,
+    wait_chain,
+    wait_random,
+)
 from typing_extensions import Self
 
 from wattune.errors import InputError, RecordError, ServerError, ServerUnavailable, WattuneError
@@ -30,8 +39,11 @@ OUTAGE_TIMEOUT_S = 600.0
 STATUS_S = 2.0
 """Timeout in seconds of a status report; the next report follows soon."""
 
+WAIT_S = 20
+"""Time in whole seconds after which a server answers that a job has not changed."""
+
 POLLS_S = tuple(min(0.25 * 1.3**looks, 5.0) for looks in range(13))
-"""Intervals in seconds between polls of a job; the last one is repeated."""
+"""Intervals in seconds between polls of a job on a server that does not wait; the last one is repeated."""
 
 # With 20 % jitter, so that a fleet that waits for one job does not poll in step.
 _POLLS = wait_chain(*(wait_random(0.8 * poll_s, poll_s) for poll_s in POLLS_S))
@@ -186,27 +198,29 @@ class Client:
         Raises: ServerUnavailable after an outage of more than ``outage_timeout_s``; ServerError if the job ends without
         a curve; InputError if the job has failed for good.
         """
-        last_progress = None
+        look, last_progress = _Look(), None
 
-        def poll() -> SweepStatus:
+        def poll() -> SweepStatus | None:
             nonlocal last_progress
-            status = self._retrying(job)(self.job, job)
-            if status.state == "done":
-                return status
-            if status.ended:
+            data = self._retrying(job)(look.at, self._get, f"/v1/jobs/{quote(job, safe='')}")
+            if data is None:
+                return None
+            status = self._status(data)
+            if status.ended and status.state != "done":
                 raise _ended(status)
             now = (status.runs_done, status.runs_most, f"on the server, {status.state}")
-            if progress is not None and now != last_progress:
+            if progress is not None and status.state != "done" and now != last_progress:
                 progress(*now)
             last_progress = now
             return status
 
         try:
-            status = Retrying(retry=retry_if_result(lambda status: status.state != "done"), wait=_POLLS)(poll)
+            is_done = retry_if_result(lambda status: status is None or status.state != "done")
+            status = Retrying(retry=is_done, wait=look.wait_s)(poll)
             curve = self._retrying(job)(self.curve, job)
         except ServerUnavailable as error:
             return self._cached_curve_or(error, job)
-        if progress is not None:
+        if progress is not None and status is not None:
             progress(status.runs_done, status.runs_done, "done")
         return curve
 
@@ -321,8 +335,8 @@ class Client:
             headers={"Idempotency-Key": upload["key"]},
         )
 
-    def _get(self, path: str, *, params: dict[str, str] | None = None) -> Any:
-        return self._request("GET", path, params=params)
+    def _get(self, path: str, **options: Any) -> Any:
+        return self._request("GET", path, **options)
 
     def _request(self, method: str, path: str, **options: Any) -> Any:
         try:
@@ -382,6 +396,34 @@ class Client:
             return SweepStatus.model_validate(data)
         except ValidationError as error:
             raise ServerError(f"the server {self.url} returned an invalid job status") from error
+
+
+class _Look:
+    """Looks at a resource, each of which says what is known, so that the server answers when that has changed.
+
+    A server that does not wait is polled instead.
+    """
+
+    def __init__(self) -> None:
+        self._known: Any = None
+        self._is_polled = False
+
+    def at(self, get: Callable[..., Any], path: str) -> Any:
+        """Get the resource; None if it has not changed."""
+        headers = (
+            {} if self._known is None else {"If-None-Match": f'"{digest(self._known)}"', "Prefer": f"wait={WAIT_S}"}
+        )
+        begin_s = time.monotonic()
+        data = get(path, headers=headers)
+        has_changed = data is not None and data != self._known
+        has_waited = data is None and time.monotonic() - begin_s >= POLLS_S[-1]
+        self._is_polled = not has_changed and not has_waited
+        self._known = data if has_changed else self._known
+        return data if has_changed else None
+
+    def wait_s(self, attempt: RetryCallState) -> float:
+        """Wait until the next look, in seconds."""
+        return _POLLS(attempt) if self._is_polled else 0.0
 
 
 def _published_profile(fields: dict[str, Any]) -> PublishedProfile:

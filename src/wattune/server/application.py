@@ -19,6 +19,7 @@ from pydantic.json_schema import models_json_schema
 from wattune.records import LearningCurve, Plan, ProfileTable, Record, SampleEfficiency, TrainingRecord
 from wattune.records.served import DeviceStatus, ServedModel, SweepRequest
 from wattune.server import dashboard, problems
+from wattune.server.jobs.watch import JobWatch
 from wattune.server.limits import Buckets, Limiter
 from wattune.server.prometheus import Metrics
 from wattune.server.routes import ROUTERS
@@ -50,6 +51,7 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
     app.state.sessions = Sessions()
     app.state.token_cache = TokenCache()
     app.state.statuses = Statuses(database)
+    app.state.job_watch = JobWatch(database)
     app.state.used_s = {}
     app.state.ready_s = float("-inf")
     app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)

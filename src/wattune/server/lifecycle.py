@@ -86,7 +86,7 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
             ready += (
                 "\nOpen the address in a browser: the boards show their first figures in about a minute. Ctrl-C stops."
             )
-        server = _Server(config, signals, lambda: say(ready))
+        server = _Server(config, signals, lambda: say(ready), app.state.job_watch.close)
         with watching([check_store, check_database, _certificate_check(settings, config)], server.stop):
             server.run(sockets=[listening])
     if signal.SIGINT in signals:
@@ -151,11 +151,16 @@ def _certificate_check(settings: Settings, config: uvicorn.Config) -> Check:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn server that reports readiness, and stops at once if a signal arrived before its own handlers."""
+    """Uvicorn server that reports readiness, and stops at once if a signal arrived before its own handlers.
 
-    def __init__(self, config: uvicorn.Config, signals: list[int], on_start: Callable[[], None]):
+    ``on_stop`` is called before it waits for the open requests.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, signals: list[int], on_start: Callable[[], None], on_stop: Callable[[], None]
+    ):
         super().__init__(config)
-        self._signals, self._on_start = signals, on_start
+        self._signals, self._on_start, self._on_stop = signals, on_start, on_stop
 
     def stop(self) -> None:
         """Stop as on a signal; may be called from any thread."""
@@ -166,6 +171,10 @@ class _Server(uvicorn.Server):
         self.should_exit = self.should_exit or bool(self._signals)
         if not self.should_exit:
             self._on_start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stop()
+        await super().shutdown(sockets)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Query
 from pydantic import BaseModel
 from pydantic_core import to_json
+from starlette.requests import Request
 from starlette.responses import Response
 
 from wattune.records import Record
@@ -91,3 +92,9 @@ def answer(content: object, status: int = 200, **headers: str) -> Response:
     """Build a JSON response; write "_" for "-" in the names of ``headers``."""
     http_headers = {name.replace("_", "-"): text for name, text in headers.items()}
     return Response(to_json(content), status, http_headers, "application/json")
+
+
+def is_cached(request: Request, tag: str) -> bool:
+    """True if the client has the content with this tag."""
+    header = request.headers.get("if-none-match", "")
+    return header.strip() == "*" or f'"{tag}"' in (etag.strip().removeprefix("W/") for etag in header.split(","))

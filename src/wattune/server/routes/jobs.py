@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from wattune.records import LearningCurve, SampleEfficiency
@@ -15,13 +17,17 @@ from wattune.records.served import SweepRequest, SweepState, SweepStatus
 from wattune.server.bodies import body
 from wattune.server.jobs import queue
 from wattune.server.jobs.queue import WrongState
+from wattune.server.jobs.watch import JobAnswer, JobWatch
 from wattune.server.problems import Problem
-from wattune.server.routes.endpoint import IdPath, IdQuery, Limit, ModelQuery, answer, route
+from wattune.server.routes.endpoint import IdPath, IdQuery, Limit, ModelQuery, answer, is_cached, route
 from wattune.server.security import Identity, check_owner
 from wattune.server.store import model_catalog, retention
 from wattune.server.store.schema import JobRow
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+MAX_WAIT_S = 25.0
+"""Maximum time in seconds for which a response waits for a change; proxies and clients give up after 30 s or more."""
 
 NonNegative = Annotated[int, Path(ge=0, le=2**31 - 1)]
 
@@ -50,6 +56,7 @@ def post_job(request: Request, sweep: Annotated[SweepRequest, Depends(body(Sweep
             raise Problem(429, str(error), headers={"Retry-After": "600"}) from error
         status = queue.status(session, job.id)
         assert status is not None
+    request.app.state.job_watch.forget(status.job)
     return answer(status.model_dump(mode="json"), 201 if is_new else 200, Location=f"/v1/jobs/{status.job}")
 
 
@@ -67,11 +74,21 @@ def list_jobs(
     return answer([status.model_dump(mode="json") for status in statuses])
 
 
-@router.get("/{job}", **route("read", SweepStatus))
-def get_job(request: Request, job: IdPath) -> Response:
-    """Get the status of a job."""
-    with request.app.state.database.session(reads_only=True) as session:
-        return _status_response(queue.status(session, job), job)
+@router.get("/{job}", **route("read", SweepStatus, also=(304,)))
+async def get_job(request: Request, job: IdPath) -> Response:
+    """Get the status of a job.
+
+    With If-None-Match and ``Prefer: wait=20`` (RFC 7240), the response waits until the status has changed, for that
+    many seconds at most.
+    """
+    watch: JobWatch = request.app.state.job_watch
+    status = watch.fresh(job) or await run_in_threadpool(watch.read, job)
+    if status is None:
+        raise _unknown(job)
+    if not is_cached(request, status.tag):
+        return _as_json(status)
+    changed = await watch.changed(job, status.tag, _wait_s(request))
+    return Response(status_code=304, headers={"ETag": f'"{status.tag}"'}) if changed is None else _as_json(changed)
 
 
 @router.post("/{job}/cancel", **route("device", SweepStatus))
@@ -96,6 +113,7 @@ def delete_job(request: Request, job: IdPath) -> Response:
         if row.state in queue.OPEN:
             raise Problem(409, f"job {job} has not ended", value=row.state, hint="cancel it first")
         retention.remove(session, JobRow, job)
+    request.app.state.job_watch.forget(job)
     return Response(status_code=204)
 
 
@@ -148,9 +166,20 @@ def _owner(request: Request) -> str | None:
 def _change(request: Request, change: Callable[[Session, str, float], SweepStatus | None], job: str) -> Response:
     try:
         with request.app.state.database.session() as session:
-            return _status_response(change(session, job, time.time()), job)
+            response = _status_response(change(session, job, time.time()), job)
+        request.app.state.job_watch.forget(job)
+        return response
     except WrongState as error:
         raise Problem(409, error.what, value=error.value, allowed=error.allowed, hint=error.hint) from error
+
+
+def _as_json(status: JobAnswer) -> Response:
+    return Response(status.content, 200, {"ETag": f'"{status.tag}"'}, "application/json")
+
+
+def _wait_s(request: Request) -> float:
+    match = re.search(r"(?:^|[,;\s])wait=(\d{1,4})(?:[,;\s]|$)", request.headers.get("prefer", ""))
+    return min(MAX_WAIT_S, float(match[1])) if match else 0.0
 
 
 def _status_response(status: SweepStatus | None, job: str) -> Response:

@@ -13,7 +13,7 @@ from wattune.records.served import MODEL_NAME, ServedModel
 from wattune.server.bodies import body
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
-from wattune.server.routes.endpoint import Limit, ModelPath, answer, route
+from wattune.server.routes.endpoint import Limit, ModelPath, answer, is_cached, route
 from wattune.server.store import model_catalog
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
@@ -37,7 +37,7 @@ def get_model(request: Request, name: ModelPath) -> Response:
     if row is None:
         raise _unknown(name)
     record, digest = row
-    if _is_cached(request, digest):
+    if is_cached(request, digest):
         return Response(status_code=304, headers={"ETag": f'"{digest}"'})
     return answer(record, ETag=f'"{digest}"')
 
@@ -81,7 +81,7 @@ def get_weights(request: Request, name: ModelPath) -> Response:
         "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:",
         "Cache-Control": "private, no-cache",
     }
-    if _is_cached(request, sha256):
+    if is_cached(request, sha256):
         return Response(status_code=304, headers=headers)
     _check_range(request, weights.bytes)
     return _Weights(path, headers=headers, media_type="application/octet-stream")
@@ -101,11 +101,6 @@ def _model(request: Request, name: str) -> ServedModel:
 
 def _unknown(name: str) -> Problem:
     return Problem(404, "no such model", value=name, hint="GET /v1/models")
-
-
-def _is_cached(request: Request, tag: str) -> bool:
-    header = request.headers.get("if-none-match", "")
-    return header.strip() == "*" or f'"{tag}"' in (etag.strip().removeprefix("W/") for etag in header.split(","))
 
 
 def _check_range(request: Request, size: int) -> None:
