@@ -11,6 +11,7 @@ from tests.support.fake_server import Answer, faked, problem
 
 from wattune.errors import OutputError
 from wattune.records import ProfileCell, ProfileTable
+from wattune.records.served import digest
 from wattune.remote import Client
 from wattune.remote.cache import Outbox, upload
 
@@ -36,7 +37,7 @@ class Registry:
             fault = next(self.fails, None)
             if fault == "before":
                 return Answer(503)
-            key = asked.headers["idempotency-key"]
+            key = digest(asked.json)
             self.times.append(key)
             self.kept.setdefault(key, asked.json["device"])
             if fault == "after":  # it was done, and the answer is lost

@@ -128,7 +128,7 @@ def test_one_address_cannot_take_the_connections_of_others(server):
 
 def test_connection_is_closed_if_no_other_is_idle(server):
     url = server(connections=3)
-    head = b"POST /v1/plans HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     with ExitStack() as stack:
         busy = [stack.enter_context(connected(url)) for _ in range(3)]
         for connection in busy:

@@ -25,6 +25,7 @@ from tests.support.server import dashboard as rows
 from tests.support.server.postgresql import REQUIRED, Cluster, binaries
 
 from wattune.cli import main
+from wattune.records import TrainingRecord
 from wattune.records.served import digest
 
 TRAINING = {"params": {"device": "nano-1", "model": "resnet8-digits"}, "json": made.training()}
@@ -103,7 +104,7 @@ def writes(client: httpx.Client) -> list[httpx.Response]:
     content = os.urandom(300_000)
     header = json.dumps({"w": {"dtype": "U8", "shape": [300_000], "data_offsets": [0, 300_000]}}).encode()
     return [
-        client.post("/v1/trainings", **TRAINING, headers={"Idempotency-Key": "a"}),
+        client.post("/v1/trainings", **TRAINING),
         client.post("/v1/profiles?device=nano-1", json=made.profile()),
         client.put("/v1/models/m", json=made.model("m")),
         client.post("/v1/jobs", json={"model": "resnet8-digits", "strategy": "full", "seeds": 1}),
@@ -163,7 +164,7 @@ def test_database_lost_between_transactions(cluster, tmp_path):
             before = made.contents(store)
             body = json.dumps(made.training()).encode()
             path = "/v1/trainings?device=nano-1"
-            connection = begun(url, path, body, 500, Content_Type="application/json", Idempotency_Key="a")
+            connection = begun(url, path, body, 500, Content_Type="application/json")
             time.sleep(0.3)  # it was let in, and waits for the rest
             cluster.stop(signal.SIGQUIT)
             status, told = answer_to(connection, body[500:])
@@ -189,16 +190,14 @@ def store_metrics(store: Store) -> str:
 
 @pytest.mark.slow
 def test_database_lost_within_a_transaction(cluster, tmp_path):
-    """The request is held between its two rows by another one that has the same key in hand, and then all is lost."""
+    """The request is held by another one that stores the same record, and then all is lost."""
     with opened(tmp_path / "store", cluster.new()) as store, served(store) as url:
         before = made.contents(store)
-        key = digest(["", "POST /v1/trainings", "a"])
+        record = TrainingRecord.parse(made.training()).dump()
         with ThreadPoolExecutor(1) as pool, store.database.engine.connect() as other:
-            insert = "INSERT INTO answers VALUES (:key, 'x', 201, '{}', :now)"
-            other.execute(text(insert), {"key": key, "now": time.time()})
-            sent = pool.submit(
-                httpx.post, f"{url}/v1/trainings", **TRAINING, headers={"Idempotency-Key": "a"}, timeout=30
-            )
+            insert = "INSERT INTO trainings (id, device, record, created_s) VALUES (:id, 'a', '{}', 1.0)"
+            other.execute(text(insert), {"id": digest(record)[:32]})
+            sent = pool.submit(httpx.post, f"{url}/v1/trainings", **TRAINING, timeout=30)
             with store.database.engine.connect() as watching:
                 waits = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
                 until = time.monotonic() + 20
@@ -212,7 +211,7 @@ def test_database_lost_within_a_transaction(cluster, tmp_path):
             other.invalidate()
         cluster.start()
         assert made.contents(store) == before
-        assert httpx.post(f"{url}/v1/trainings", **TRAINING, headers={"Idempotency-Key": "a"}).status_code == 201
+        assert httpx.post(f"{url}/v1/trainings", **TRAINING).status_code == 201
 
 
 def test_locked_database_file_is_503(tmp_path, monkeypatch):

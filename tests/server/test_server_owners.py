@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 from starlette.testclient import TestClient
 from tests.server.conftest import opened
 from tests.support.server import api as made
@@ -156,7 +156,6 @@ CALLS = [
     Call("PUT", "/v1/models/digits", "admin", lambda device: model().dump()),
     Call("DELETE", "/v1/models/other", "admin"),
     Call("PUT", f"/v1/files/{'0' * 64}?kind=text", "admin"),
-    Call("POST", "/v1/plans", "read", lambda device: {}),
     Call("GET", "/v1/profiles", "read"),
     Call("GET", f"/v1/profiles/{ID}", "read"),
     Call("POST", "/v1/profiles?device={device}", "device", lambda device: made.profile(), limited=True),
@@ -252,7 +251,9 @@ def test_older_store_is_read(database_url):
             connection.execute(text(f"{job} VALUES ('j', 'm', '{{}}', '{{}}', 'waiting', '[]', 1.0)"))
             unit = "INSERT INTO units (job_id, batch_size, seed, state, attempts, not_before_s, created_s)"
             connection.execute(text(f"{unit} VALUES ('j', 8, 0, 'waiting', 0, 1.0, 1.0)"))
+            connection.execute(text("INSERT INTO answers VALUES ('k', 'x', 201, '{}', 1.0)"))
         database.upgrade()
+        assert "answers" not in inspect(database.engine).get_table_names()
         with database.session() as session:
             assert tokens.bind(session, "t", "nano-a", 2.0) == "nano-a"
             assert tokens.bind(session, "t", "nano-b", 2.0) == "nano-a"

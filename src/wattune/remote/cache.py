@@ -136,8 +136,8 @@ BACKOFF_S = 60.0
 class Outbox:
     """A folder of pending uploads.
 
-    The idempotency key of an upload is a hash of its content, so the server stores a repeated upload once. If the
-    server rejects an upload permanently, it is moved to the folder ``refused`` and reported through ``notify``.
+    The server names a record by its content, so it stores a repeated upload once. If it rejects an upload permanently,
+    the upload is moved to the folder ``refused`` and reported through ``notify``.
     """
 
     def __init__(self, folder: Path, notify: Callable[[str], None]):
@@ -209,7 +209,7 @@ class Outbox:
 
 
 def upload(method: str, path: str, params: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
-    """Build an upload with its idempotency key."""
+    """Build an upload. Its ``key`` is a hash of its content."""
     key = digest([method, path, params, body])
     return {"method": method, "path": path, "params": params, "body": body, "key": key}
 

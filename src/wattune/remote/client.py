@@ -301,7 +301,7 @@ class Client:
     def _upload(self, path: str, params: dict[str, str], record: Record) -> str | None:
         content = upload("POST", path, params, record.dump())
         try:
-            # Stored first, so that it is delivered even after a crash; the idempotency key prevents duplicates.
+            # Stored first, so that it is delivered even after a crash; the server stores a repeated upload once.
             self._outbox.put(content)
         except (WattuneError, OSError) as error:
             return self._send_without_outbox(content, record, error)
@@ -332,7 +332,6 @@ class Client:
             upload["path"],
             params=upload["params"],
             body=upload["body"],
-            headers={"Idempotency-Key": upload["key"]},
         )
 
     def _get(self, path: str, **options: Any) -> Any:

@@ -25,7 +25,6 @@ from wattune.server.limits import Buckets, Limiter
 from wattune.server.prometheus import Metrics
 from wattune.server.routes import ROUTERS
 from wattune.server.routes.endpoint import ProblemDetails
-from wattune.server.routes.plans import PlanRequest
 from wattune.server.security import Sessions, TokenCache
 from wattune.server.settings import Settings
 from wattune.server.store import Database, FileStore, StoreUnavailable, tokens
@@ -116,7 +115,7 @@ RECORDS: tuple[type[Record], ...] = (
     ServedModel,
     TrainingRecord,
 )
-BODIES: tuple[type[BaseModel], ...] = (*RECORDS, DeviceStatus, PlanRequest, ProblemDetails, SweepRequest)
+BODIES: tuple[type[BaseModel], ...] = (*RECORDS, DeviceStatus, ProblemDetails, SweepRequest)
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -14,7 +14,7 @@ from wattune.records.served import DEVICE_NAME
 from wattune.server.bodies import body
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import Created, DeviceQuery, IdPath, IdQuery, Limit, ModelQuery, answer, route
-from wattune.server.security import Identity, check_device
+from wattune.server.security import check_device
 from wattune.server.store import retention, training_records
 from wattune.server.store.schema import TrainingRow
 
@@ -36,33 +36,13 @@ def post_training(
     device: Annotated[str, Query(pattern=DEVICE_NAME)],
     record: Annotated[TrainingRecord, Depends(body(TrainingRecord))],
     model: ModelQuery = None,
-    idempotency_key: Annotated[str | None, Header(pattern=r"^[!-~]{1,200}$")] = None,
 ) -> Response:
-    """Upload the record of a finished training run.
-
-    A duplicate is stored once, as first received; with the same Idempotency-Key the response is replayed as well.
-    """
+    """Upload the record of a finished training run. A duplicate is stored once, as first received."""
     check_device(request, device)
-    now_s = time.time()
     with request.app.state.database.session() as session:
-
-        def store() -> tuple[int, dict[str, str]]:
-            training_id, is_new = training_records.add(session, record, device, model, now_s)
-            return 201 if is_new else 200, {"id": training_id}
-
-        if idempotency_key is None:
-            status, content, is_replayed = (*store(), False)
-        else:
-            identity: Identity = request.state.identity
-            # Keys are scoped to the token, so that a client learns nothing about the keys of another one.
-            key = [identity.token or "", "POST /v1/trainings", idempotency_key]
-            fingerprint = f"{device} {model} {record.model_dump_json()}"
-            response = training_records.once(session, key, fingerprint, store, now_s)
-            if response is None:
-                raise Problem(422, "the Idempotency-Key was used for another request", value=idempotency_key)
-            status, content, is_replayed = response
-    headers = {"Idempotency_Replayed": "true"} if is_replayed else {}
-    return answer(content, status, Location=f"/v1/trainings/{content['id']}", **headers)
+        training_id, is_new = training_records.add(session, record, device, model, time.time())
+    location = f"/v1/trainings/{training_id}"
+    return answer({"id": training_id}, 201 if is_new else 200, Location=location)
 
 
 @router.get("", **route("read", list[TrainingSummary]))

@@ -160,18 +160,6 @@ class DeviceRow(Base):
     seen_s: Mapped[float]
 
 
-class AnswerRow(Base):
-    """The response to a request with an idempotency key, replayed if the same request is repeated."""
-
-    __tablename__ = "answers"
-
-    key: Mapped[str] = mapped_column(primary_key=True)
-    request_sha256: Mapped[str]
-    status: Mapped[int]
-    body: Mapped[dict[str, Any]]
-    created_s: Mapped[float] = mapped_column(index=True)
-
-
 Selection = TypeVar("Selection", bound="Select[Unpack[tuple[Any, ...]]]")
 
 
