@@ -20,11 +20,15 @@ def serve(
         typer.Option(
             "--host",
             metavar="ADDRESS",
+            envvar="WATTUNE_SERVE_HOST",
             help="Address to listen on. Any address but loopback requires a token.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port; 0 picks a free one.")
+        int,
+        typer.Option(
+            "--port", metavar="N", min=0, max=65535, envvar="WATTUNE_SERVE_PORT", help="Port; 0 picks a free one."
+        ),
     ] = 8484,
     store: Store = None,
     database: DatabaseUrl = None,

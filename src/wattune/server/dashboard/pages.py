@@ -37,7 +37,7 @@ from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import NO_NUL
 from wattune.server.routes.jobs import cancel_as
 from wattune.server.store import FileStore
-from wattune.server.store.schema import JobRow, ModelRow, TrainingRow
+from wattune.server.store.schema import OPEN, JobRow, ModelRow, TrainingRow
 from wattune.server.store.statuses import READER_S
 
 router = APIRouter(include_in_schema=False)
@@ -57,7 +57,7 @@ def devices(request: Request, identity: Reader, find: Key = "") -> Response:
         now_s = time.time()
         device_views, total = views.devices(session, now_s, find)
         fleet = views.fleet(session, now_s)
-        open_jobs = session.scalar(select(func.count()).select_from(JobRow).where(JobRow.state.in_(queue.OPEN)))
+        open_jobs = session.scalar(select(func.count()).select_from(JobRow).where(JobRow.state.in_(OPEN)))
         runs_total = views.count(session, TrainingRow)
         model = session.scalar(select(ModelRow.name).order_by(ModelRow.name).limit(1))
     return respond(

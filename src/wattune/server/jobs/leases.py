@@ -17,8 +17,8 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from wattune.errors import RecordError
 from wattune.records.served import ServedModel, SweepRequest
-from wattune.server.jobs.queue import CHOOSE, OPEN, add_runs, advance, end, locked
-from wattune.server.store.schema import FileRow, JobRow, UnitRow, insert_new
+from wattune.server.jobs.queue import CHOOSE, add_runs, advance, end, locked
+from wattune.server.store.schema import OPEN, FileRow, JobRow, UnitRow, insert_new
 
 LEASE_S = 30.0
 """Duration of a lease in seconds after it was last renewed."""

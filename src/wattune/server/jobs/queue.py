@@ -16,10 +16,7 @@ from sqlalchemy.orm import Session
 from wattune.errors import InputError, WattuneError
 from wattune.records.served import ServedModel, SweepRequest, SweepRun, SweepState, SweepStatus
 from wattune.sample_efficiency.scheduler import MAX_RUNS, SEEDS
-from wattune.server.store.schema import JobRow, UnitRow, insert_new, newest
-
-OPEN = ("waiting", "running")
-"""States of a job or a unit that is not finished."""
+from wattune.server.store.schema import OPEN, JobRow, UnitRow, insert_new, newest
 
 CHOOSE = 0
 """Batch size of a unit that chooses the next runs instead of training."""

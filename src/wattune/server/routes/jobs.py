@@ -22,7 +22,7 @@ from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import IdPath, IdQuery, Limit, ModelQuery, answer, is_cached, route
 from wattune.server.security import Identity, check_owner
 from wattune.server.store import model_catalog, retention
-from wattune.server.store.schema import JobRow
+from wattune.server.store.schema import OPEN, JobRow
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -110,7 +110,7 @@ def delete_job(request: Request, job: IdPath) -> Response:
         row = queue.locked(session, job)
         if row is None:
             raise _unknown(job)
-        if row.state in queue.OPEN:
+        if row.state in OPEN:
             raise Problem(409, f"job {job} has not ended", value=row.state, hint="cancel it first")
         retention.remove(session, JobRow, job)
     request.app.state.job_watch.forget(job)

@@ -9,10 +9,7 @@ from sqlalchemy.orm import Session
 
 from wattune.records.served import ServedModel
 from wattune.server.store.file_store import FileStore
-from wattune.server.store.schema import DeviceRow, FileRow, JobRow, ModelRow, ProfileRow, TrainingRow, UnitRow
-
-OPEN = ("waiting", "running")
-"""States of a job that is still worked on, and therefore kept."""
+from wattune.server.store.schema import OPEN, DeviceRow, FileRow, JobRow, ModelRow, ProfileRow, TrainingRow, UnitRow
 
 Removable = type[DeviceRow] | type[ProfileRow] | type[TrainingRow] | type[JobRow]
 

@@ -14,6 +14,9 @@ from typing_extensions import Unpack
 
 from wattune.errors import InputError
 
+OPEN = ("waiting", "running")
+"""States of a job or a unit that is not finished."""
+
 
 class Base(DeclarativeBase):
     """Declarative base class of the tables."""
