@@ -30,6 +30,7 @@ PAGES = (
     "/profiles",
     "/profiles/{profile}?cap=5.2",
     "/runs",
+    "/runs/{runs[0]}",
     "/runs/compare?id={runs[0]}&id={runs[1]}&id={runs[2]}",
     "/models",
     "/login",

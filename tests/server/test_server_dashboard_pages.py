@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 from tests.server.conftest import opened
@@ -19,7 +20,17 @@ from wattune.server.store import tokens
 from wattune.server.store.schema import JobRow
 from wattune.workloads.metrics import METRICS
 
-PAGES = ("/", "/jobs", "/jobs/{done}", "/jobs/{open}", "/profiles", "/profiles/{profile}", "/runs", "/models")
+PAGES = (
+    "/",
+    "/jobs",
+    "/jobs/{done}",
+    "/jobs/{open}",
+    "/profiles",
+    "/profiles/{profile}",
+    "/runs",
+    "/runs/{runs[0]}",
+    "/models",
+)
 
 
 class Markup(HTMLParser):
@@ -260,8 +271,46 @@ def test_huge_integers_do_not_break_a_page(client, store, number):
     record["plan"].update(batch_size=number)
     answer = client.post("/v1/trainings?device=evil", json=record)
     assert answer.status_code == 201, answer.text
-    for path in ("/runs", "/runs?sort=samples", f"/runs/compare?id={answer.json()['id']}&id={ids['runs'][0]}"):
+    compared = f"/runs/compare?id={answer.json()['id']}&id={ids['runs'][0]}"
+    for path in ("/runs", "/runs?sort=samples", compared, f"/runs/{answer.json()['id']}"):
         shown(client, path)
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/runs/compare?id={runs[0]}&id={runs[1]}"])
+def test_page_can_be_used_by_keyboard_and_screen_reader(client, store, path):
+    """What axe-core found: headings that skip a level, heads without a text, areas that only a mouse scrolls."""
+    answer = client.get(path.format(**made.fill(store)))
+    page = Markup(answer.text)
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert not re.search(r"<th[^>]*>\s*</th>", answer.text)
+    areas = [attrs for _, attrs in page.elements if "scroll" in attrs.get("class", "").split()]
+    assert all(area["tabindex"] == "0" and {"aria-label", "aria-labelledby"} & set(area) for area in areas)
+
+
+def test_run_page_shows_its_record(client, store):
+    record = samples.run().training
+    hot = record.guard[0].model_copy(update={"temperature_c": 71.0})
+    changes = {"guard": (hot, *record.guard[1:]), "max_temp_c": 80.0, "temperature_max_c": 73.4}
+    record = record.model_copy(update=changes)
+    answer = client.post("/v1/trainings?device=nano-1&model=resnet8-digits", json=record.dump())
+    run = answer.json()["id"]
+    page = shown(client, f"/runs/{run}")
+    assert "resnet8-digits on nano-1" in page.text
+    assert f"{record.plan.point}" in page.text
+    assert "highest temperature 73 °C limit: 80 °C" in page.text
+    titles = [attrs["aria-label"] for attrs in page.all("svg") if "chart" in attrs.get("class", "")]
+    assert [title.split(":")[0] for title in titles[::2]] == ["Power", "Setting", "Metric", "Temperature"]
+    assert re.search(r"10.1 s down 6.12 W 844.8 MHz 22 s up 4.84 W 921.6 MHz", page.text), page.text
+    assert f"/v1/trainings/{run}" in [attrs["href"] for attrs in page.all("a")]
+    assert f"/runs/{run}" in [attrs["href"] for attrs in shown(client, "/runs").all("a")]
+    bare = record.model_copy(update={"guard": (), "trace": (), "evaluations": (), "samples": 1})
+    run = client.post("/v1/trainings?device=nano-1", json=bare.dump()).json()["id"]
+    page = shown(client, f"/runs/{run}")
+    assert "The limiter did not have to act." in page.text
+    assert not [attrs for attrs in page.all("svg") if "chart" in attrs.get("class", "")]
+    assert client.get(f"/runs/{'0' * 32}").status_code == 404
 
 
 def test_profile_without_measurements_renders(client, store):
@@ -302,7 +351,7 @@ def handed_in(client, status, table, record):
     run_id = run.json()["id"]
     return [
         *("/", "/profiles", f"/profiles/{profile.json()['id']}", f"/profiles/{profile.json()['id']}?cap=5"),
-        *("/runs", "/runs?sort=time_s", f"/runs/compare?id={run_id}"),
+        *("/runs", "/runs?sort=time_s", f"/runs/compare?id={run_id}", f"/runs/{run_id}"),
     ]
 
 

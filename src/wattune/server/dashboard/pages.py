@@ -32,6 +32,7 @@ from wattune.server.dashboard.heatmap import (
 )
 from wattune.server.dashboard.line_chart import Chart, Line, colour
 from wattune.server.dashboard.responses import embedded, message, respond
+from wattune.server.dashboard.run_charts import run_charts
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import NO_NUL
@@ -196,6 +197,19 @@ def compare(request: Request, identity: Reader, id: Annotated[list[str] | None, 
         kinds=sorted({run.provenance.kind or phrases.UNKNOWN for _, _, run in named_runs}),
         charts=_comparison_charts(named_runs),
     )
+
+
+@router.get("/runs/{run_id}")
+def run(request: Request, identity: Reader, run_id: Name) -> Response:
+    """Show one training run: its plan, what it took, its charts, and what the guard did."""
+    with request.app.state.database.session(reads_only=True) as session:
+        row = views.training(session, run_id)
+    if row is None:
+        return _not_found(request, "run", "/runs")
+    device, model, created_s, record = row
+    charts, notes = run_charts(record)
+    values: dict[str, Any] = {"id": run_id, "device": device, "model": model, "created_s": created_s, "run": record}
+    return respond(request, "run.html", section="Runs", charts=charts, notes=notes, most=views.PAGE_ROWS, **values)
 
 
 @router.get("/models")

@@ -187,6 +187,12 @@ def runs(session: Session, sort: str, descending: bool, device: str = "", model:
     return [RunView(*row) for row in rows], total
 
 
+def training(session: Session, run_id: str) -> tuple[str, str | None, float, TrainingRecord] | None:
+    """Read device, model, time of upload and record of a training run; None if there is none."""
+    row = session.get(TrainingRow, run_id)
+    return None if row is None else (row.device, row.model_name, row.created_s, TrainingRecord.parse(row.record))
+
+
 def trainings(session: Session, ids: Sequence[str]) -> list[tuple[str, str, TrainingRecord]]:
     """Read id, device and record of the given training runs, in their order; missing ones are left out."""
     rows = {row.id: row for row in session.scalars(select(TrainingRow).where(TrainingRow.id.in_(ids)))}
