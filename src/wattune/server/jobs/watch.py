@@ -135,7 +135,7 @@ def _tell(waiter: Waiter, answer: JobAnswer | None) -> None:
 
 
 def _states(session: Session, jobs: list[str]) -> dict[str, object]:
-    """What changes in the status of each job, without the work of building it."""
+    """Summary of what changes in the status of each job, without the work of building that."""
     columns = JobRow.id, JobRow.state, JobRow.reason, JobRow.finished_s, JobRow.warnings
     rows = {row.id: [str(tuple(row))] for row in session.execute(select(*columns).where(JobRow.id.in_(jobs)))}
     # The other fields of a run change with its state.
