@@ -527,7 +527,8 @@ def asyncfgd_verdict() -> str:
 
 def server_fleet() -> str:
     """A fleet of simulated clients against a real server."""
-    from benchmarks.server.fleet import NAME, markdown
+    from benchmarks.server.fleet import NAME
+    from benchmarks.server.fleet_tables import markdown
 
     return markdown(read(NAME))
 
@@ -535,7 +536,8 @@ def server_fleet() -> str:
 def server_verdict() -> str:
     """Capacity of one server, in two sentences."""
     from benchmarks.server import overlap
-    from benchmarks.server.fleet import NAME, verdict
+    from benchmarks.server.fleet import NAME
+    from benchmarks.server.fleet_tables import verdict
 
     return verdict(read(NAME)) + overlap.verdict(read(overlap.NAME))
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.server.fleet import AIM_BYTES, markdown, measure, middle
+from benchmarks.server.clients import CALLS
+from benchmarks.server.fleet import least, measure
+from benchmarks.server.fleet_tables import AIMS, KINDS, markdown, verdict
 
 
 @pytest.mark.slow
 def test_fleet_benchmark_loses_no_device(database_url, tmp_path):
     url = None if database_url.startswith("sqlite") else database_url
-    found = measure(tmp_path, url, devices=80, seconds=8.0, together=40, load="whole run")
+    found = measure(tmp_path, url, kind="mix", devices=20, together=10)
     assert found["first wrong answers"] == []
     assert set(found["lost"].values()) == {0}
-    assert found["json calls"]["n"] == 11 * 80
-    assert found["api_resident_peak_bytes"] < AIM_BYTES
+    assert found["json calls"]["n"] == (CALLS - 1) * 20
+    assert found["api_resident_peak_bytes"] < AIMS["bytes"]
     assert not found["api_has_torch"]
-    told = markdown(
-        {"loads": {"whole run": {"sqlite": middle([found])}}, "machine": {"cores": 2, "cpu": "a made-up one"}}
-    )
-    assert "| PUT status |" in told
+    parts = {**dict.fromkeys(KINDS, least([found])), "paced": [found], "fleet": found}
+    data = {"databases": {"sqlite": parts}, "before": {}, "machine": {"cores": 2, "cpu": "a made-up one"}}
+    assert "| PUT status |" in markdown(data)
+    assert "none lost anything" in verdict(data)
