@@ -85,6 +85,16 @@ def finish(search: Search, board: Board, cap_w: float = math.inf, most: int = 80
     return points
 
 
+@pytest.mark.parametrize("cap_w", [5.2, 6.0, 6.5, 8.0, 12.0])
+def test_the_second_probe_stays_under_the_cap_even_if_all_power_rises_with_the_clock(cap_w: float) -> None:
+    clocks = [Knobs(clock_mhz=mhz) for mhz in range(100, 1025, 25)]
+    search = Search([START], clocks, cap_w=cap_w, start=START, noise_w=0.03, cap_window_s=2.0)
+    search.tell(OperatingPoint(START, clocks[0]), 0.4, 5.0, 5.02, 3.0)
+    second = search.next()
+    assert second is not None
+    assert second.knobs["clock_mhz"] <= max(125, 100 * cap_w / 5.0)
+
+
 @pytest.mark.parametrize("is_windowed", [True, False], ids=["window", "peak"])
 @pytest.mark.parametrize("cap_w", [4.0, 4.8, 5.6, 6.5])
 @pytest.mark.parametrize("seed", range(4))

@@ -286,7 +286,22 @@ class Search:
         mean_w = np.exp(power.mean)
         sd_w = np.hypot(mean_w * power.sd, highest_sd * scatter_w)
         limit_w = self._cap_w * (1 + self._manner.tolerance)
-        return np.asarray(self._open & (mean_w + highest * scatter_w + sure * sd_w <= limit_w))
+        below = mean_w + highest * scatter_w + sure * sd_w <= limit_w
+        return np.asarray(self._open & below & self._within_first_climb(limit_w))
+
+    def _within_first_climb(self, limit_w: float) -> Mask:
+        """Points that stay under the limit even if all power rises with the clock, while only one setting is known.
+
+        One setting does not tell how much of its power is drawn at rest, nor how steeply the other part rises. The next
+        setting up is not bounded: on a board whose lowest setting is near the cap there would be none. A profile is
+        bounded by its policy's ``climb`` instead.
+        """
+        known = {self._grid.points[index].knobs for index in self._seen}
+        if len(known) > 1 or len(self._grid.names) > 1 or not self._is_training:
+            return np.ones_like(self._open)
+        highest_w = max(one.power_mean_w for one in self._seen.values())
+        rise = self._grid.value[:, 0] / self._grid.value[next(iter(self._seen)), 0]
+        return np.asarray((highest_w * rise <= limit_w) | (rise <= 1) | self._grid.next_up(self._seen))
 
     def _near(self, kept: Sequence[int]) -> Mask:
         near, climb = self._grid.near(kept), self._manner.climb
