@@ -178,6 +178,7 @@ def test_all_ranks_take_the_same_steps_of_the_chosen_size(workers: int) -> None:
     assert apart(first[3], second[3]) == 0.0
     assert first[4] == (12 * 640, 12, 0, "finished")
     assert second[4] is None
+    assert " on each of 2 ranks (global batch size " in first[5]
     assert "rank 0 chooses" in second[5]
 
 

@@ -408,6 +408,10 @@ class Session:
         """Number of ranks: 1 without other processes."""
         return 1 if self.ranks is None else self.ranks.size
 
+    def on_ranks(self, batch_size: int) -> str:
+        """The ranks and the global batch size, in words that follow a batch size; empty without other processes."""
+        return "" if self.size == 1 else f" on each of {self.size} ranks (global batch size {self.size * batch_size})"
+
     def explain(self) -> str:
         """Explain the choice of the point, and what further measurements would save."""
         return explanation(self)

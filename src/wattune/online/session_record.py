@@ -134,7 +134,7 @@ def explanation(session: Session) -> str:
         lines.append(f"Measuring {wanted} by training there; {points} points are measured.")
     else:
         verb = "Trained" if session.is_over else "Training"
-        lines.append(f"{verb} at {wanted}, chosen from {points} measured points.")
+        lines.append(f"{verb} at {wanted}{session.on_ranks(wanted.batch_size)}, chosen from {points} measured points.")
         cell = explorer.cells.get(explorer.wanted)
         if cell is not None and cell.step_s is not None:
             lines.append(
@@ -144,7 +144,7 @@ def explanation(session: Session) -> str:
     if said := trade_off(_front(session), wanted):
         lines.append(f"{said[:1].upper()}{said[1:]}.")
     lines.append(f"Relative samples to target: {SOURCES[sample_model.source]}.")
-    lines.append(f"Recipe: batch size {recipe.batch_size}, {recipe.rule}.")
+    lines.append(f"Recipe: batch size {recipe.batch_size}{session.on_ranks(recipe.batch_size)}, {recipe.rule}.")
     search = explorer.search
     if search.reason:
         lines.append(f"Probing ended: {search.reason}.")

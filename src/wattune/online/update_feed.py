@@ -34,7 +34,7 @@ class UpdateFeed:
     def point(self, point: OperatingPoint, reason: str) -> None:
         """Tell that training is at another point from now on."""
         verb = "Measuring" if self._session.run.explorer.probing else "Training at"
-        logger.info("%s %s: %s", verb, point, reason)
+        logger.info("%s %s%s: %s", verb, point, self._session.on_ranks(point.batch_size), reason)
         self._send("point", reason)
 
     def warn(self, text: str) -> None:
