@@ -684,7 +684,7 @@ def ranks() -> str:
         of_best = f"{kind['of_best_mean']:.0%} ({kind['of_best_lowest']:.0%} to {kind['of_best_highest']:.0%})"
         above = f"{kind['above_cap_s']:.3g} of {kind['time_s']:.0f} s"
         lines.append(f"| {words} | {kind['cases']} | {over} | {of_best} | {above} |")
-    lines += ["", ranks_pairs(data)]
+    lines += ["", ranks_pairs(data), "", ranks_losses()]
     result = killed["summary"]
     own_us = [rank["median_us"] for rank in overhead["by_rank"].values()]
     lines += [
@@ -720,6 +720,27 @@ def ranks_pairs(data: dict[str, Any]) -> str:
         "The table dates from when a search used 24 values of a clock; these boards have 49. The "
         f"{len(again['cases'])} jobs of two processes were measured again with all of them: {'; '.join(parts)}; above "
         f"the cap for {above_s:.3g} of {time_s:.0f} s."
+    )
+
+
+def ranks_losses() -> str:
+    """What the jobs miss of the best division, by cause."""
+    exact, jobs = read("ranks_losses")["summary"], read("ranks_pairs")["summary"]
+    sizes = sorted({int(name.split()[0]) for name in exact})
+    parts, searched = [], []
+    for kind, words in (("spread", "of one kind"), ("mixed", "of mixed kinds")):
+        shares = [f"{exact[f'{ranks} {kind}']['equal times']:.0%}" for ranks in sizes]
+        parts.append(f"{', '.join(shares[:-1])} and {shares[-1]} for boards {words}")
+        missed = 1 - jobs[kind]["of_best_mean"]
+        divided = 1 - exact[f"2 {kind}"]["equal times"]
+        searched.append(f"{100 * divided:.1f} of the {100 * missed:.1f} points that jobs of two boards {words} miss")
+    least = min(row["least power"] for row in exact.values())
+    *smaller, largest = sizes
+    return (
+        f"By the boards' exact figures, without a search, equal times reach {'; '.join(parts)} "
+        f"({', '.join(map(str, smaller))} and {largest} boards); each board at the setting at which it draws least at "
+        f"that pace, waiting included, {least:.0%}. So the division costs {' and '.join(searched)}, and the search "
+        "costs the rest."
     )
 
 

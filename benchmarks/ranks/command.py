@@ -1,14 +1,14 @@
-"""`python -m benchmarks ranks [division|killed|overhead ...]`: all three without a name; or `pairs`, the part of
+"""`python -m benchmarks ranks [division|killed|overhead|losses ...]`: all four without a name; or `pairs`, the part of
 `division` with two ranks; or `recorded FOLDER`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.ranks import division, killed, overhead, recorded
+from benchmarks.ranks import division, killed, losses, overhead, recorded
 from wattune.errors import InputError
 
-WHOLE = {"division": division.main, "killed": killed.main, "overhead": overhead.main}
+WHOLE = {"division": division.main, "killed": killed.main, "overhead": overhead.main, "losses": losses.main}
 PARTS = {**WHOLE, "pairs": division.pairs}
 
 
