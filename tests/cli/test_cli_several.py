@@ -1,9 +1,13 @@
 """Several clocks of a live Jetson by the command line, through its agent."""
 
+from pathlib import Path
+
 import pytest
 from tests.support import live_board
 
 from wattune.records import ProfileTable
+
+SMALL = Path(__file__).with_name("small.toml")
 
 
 @pytest.mark.slow
@@ -18,7 +22,7 @@ from wattune.records import ProfileTable
 def test_a_guided_profile_sets_the_clocks_and_restores_them(words, names, tmp_path):
     output = tmp_path / "profile.json"
     with live_board.live(tmp_path / "board") as board, live_board.agent(board, tmp_path / "agent.sock") as device:
-        command = ["profile", "--device", device, "--cap", "7W", "--steps", "3", *words]
+        command = ["profile", SMALL, "--device", device, "--cap", "7W", "--steps", "3", *words]
         with live_board.wattune(board, *command, "-o", output) as process:
             said = process.communicate(timeout=500)[0]
         assert process.returncode == 0, said
