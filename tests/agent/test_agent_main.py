@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.support.agent_socket import ENVIRONMENT, REPOSITORY, Holder, agent, live_board, serving, wait_for
+from tests.support.agent_socket import ENVIRONMENT, REPOSITORY, Holder, agent, serving, wait_for
 from tests.support.live.tree import LiveTree
 
 from wattune_agent import server
@@ -24,22 +24,6 @@ from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board
 from wattune_agent.supply import save_supply
 from wattune_agent.tree import Tree
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    with live_board(tmp_path_factory.mktemp("live") / "board") as board:
-        yield board
-
-
-@pytest.fixture
-def board(running):
-    """The board, as it was found after each test."""
-    before = running.state()
-    running.load(0.0)
-    yield running
-    assert wait_for(lambda: running.state() == before), (before, running.state())
-    assert wait_for(lambda: running.snapshots() == [])
 
 
 def run(*arguments):

@@ -13,7 +13,7 @@ import threading
 
 import pytest
 from tests.agent.test_agent_lease import Board as Made
-from tests.support.agent_socket import ENVIRONMENT, SETTINGS, Holder, live_board, served, serving, wait_for
+from tests.support.agent_socket import ENVIRONMENT, SETTINGS, Holder, served, serving, wait_for
 from tests.support.virtual_time import VirtualTime
 
 import wattune_agent.server as server_module
@@ -24,22 +24,6 @@ from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, Full, 
 from wattune_agent.lease import BoardLease
 from wattune_agent.server import MOST, MOST_REFUSED, AgentServer
 from wattune_agent.tree import Tree
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    with live_board(tmp_path_factory.mktemp("live") / "board") as board:
-        yield board
-
-
-@pytest.fixture
-def board(running):
-    """The board, as it was found after each test."""
-    before = running.state()
-    running.load(0.0)
-    yield running
-    assert wait_for(lambda: running.state() == before), (before, running.state())
-    assert wait_for(lambda: running.snapshots() == [])
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 from torch import nn
 
 from wattune.devices import Fault, SimulatedBoard, SimulatedDevice, builtin_board
-from wattune.records import Evaluation, LearningCurve, Plan
+from wattune.records import EfficiencyPoint, Evaluation, LearningCurve, Plan, SampleEfficiency, TrainingRecord
 from wattune.workloads import Data, Metric, Model, OptimizerRule, Workload
 
 
@@ -53,6 +53,17 @@ def nano(seed=0, **changes) -> SimulatedDevice:
 
 def plan(batch_size=8, clock_mhz=614.4, cap_w=None, **changes) -> Plan:
     return Plan(batch_size=batch_size, clock_mhz=clock_mhz, cap_w=cap_w, **changes)
+
+
+def efficiency() -> SampleEfficiency:
+    """The batch of 8 needs half the samples of that of 32."""
+    points = (EfficiencyPoint(batch_size=b, relative_samples=r) for b, r in ((8, 0.5), (32, 1.0)))
+    return SampleEfficiency(workload="points", reference_batch_size=32, points=tuple(points))
+
+
+def trajectory(record: TrainingRecord) -> list[tuple[int, float, float | None]]:
+    """Samples, metric and loss of each evaluation."""
+    return [(e.samples, e.metric, e.loss) for e in record.evaluations]
 
 
 def diverging_score(outputs, targets):

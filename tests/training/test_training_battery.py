@@ -10,8 +10,7 @@ from wattune.cap import PowerCap
 from wattune.cap_trace import CapTrace
 from wattune.errors import InputError, Interrupted
 from wattune.planning import plan
-from wattune.profiling import profile
-from wattune.records import EfficiencyPoint, SampleEfficiency, TrainingRecord
+from wattune.records import TrainingRecord
 from wattune.reporting import summary
 from wattune.training import train
 
@@ -19,33 +18,14 @@ WH = 3600.0
 PANEL = {"panel_w": 20.0, "at": (52.5, 13.4)}
 
 
-def efficiency():
-    points = (EfficiencyPoint(batch_size=b, relative_samples=r) for b, r in ((8, 0.5), (32, 1.0)))
-    return SampleEfficiency(workload="points", reference_batch_size=32, points=tuple(points))
-
-
-@pytest.fixture(scope="module")
-def workload():
-    return made.workload(target=None)
-
-
-@pytest.fixture(scope="module")
-def table(workload):
-    return profile(made.nano(), workload, reference=False)
-
-
 @pytest.fixture(scope="module")
 def planned(table):
-    return plan(table, efficiency(), cap=PowerCap(4.5))
+    return plan(table, made.efficiency(), cap=PowerCap(4.5))
 
 
 @pytest.fixture(scope="module")
 def constant(workload, planned):
     return train(made.nano(), workload, planned)
-
-
-def trajectory(record):
-    return [(e.samples, e.metric, e.loss) for e in record.evaluations]
 
 
 def without_wall_clock(record):
@@ -66,7 +46,7 @@ class Charge:
 
 def test_a_full_battery_changes_nothing_but_the_record(workload, planned, constant):
     record = train(made.nano(), workload, planned, battery=Battery(80 * WH, **PANEL))
-    assert trajectory(record) == trajectory(constant)
+    assert made.trajectory(record) == made.trajectory(constant)
     assert {one.setting for one in record.cap_intervals} == {planned.clock_mhz}
     assert {(one.asked_w, one.cap_w) for one in record.cap_intervals} == {(None, 4.5)}
     assert record.paused_s == 0
@@ -85,7 +65,7 @@ def test_a_full_battery_changes_nothing_but_the_record(workload, planned, consta
 def test_training_pauses_while_the_charge_is_low(workload, planned, constant):
     battery = Battery(80 * WH, charge=Charge(low_s=(0.0, 300.0)), reserve=0.2)
     record = train(made.nano(), workload, planned, battery=battery)
-    assert trajectory(record) == trajectory(constant)
+    assert made.trajectory(record) == made.trajectory(constant)
     assert record.paused_s == pytest.approx(300, abs=3)
     pause = record.cap_intervals[0].pause
     assert pause.startswith("30 % charge, of which the reserve and the time without sun need")
@@ -126,7 +106,7 @@ def test_a_simulated_battery_is_continued_as_well(tmp_path, workload, planned):
 
 
 def test_an_efficient_point_below_the_full_battery(workload, table):
-    uncapped = plan(table, efficiency(), cap=PowerCap())
+    uncapped = plan(table, made.efficiency(), cap=PowerCap())
     charge = 0.9
     battery = Battery(80 * WH, charge=lambda time_s: charge, mode="soon")
     record = train(made.nano(), workload, uncapped, battery=battery)

@@ -44,10 +44,6 @@ def requests_on(device, workload, rate_hz=10.0):
     )
 
 
-def trajectory(record):
-    return [(e.samples, e.metric, e.loss) for e in record.evaluations]
-
-
 def events(record):
     return [event.text for event in record.board_events if event.kind == "inference"]
 
@@ -61,7 +57,7 @@ def test_the_trajectory_is_that_of_training_alone(workload, alone):
     device = made.nano()
     requests = requests_on(device, workload)
     record = train(device, workload, PLAN, queue=requests)
-    assert trajectory(record) == trajectory(alone)
+    assert made.trajectory(record) == made.trajectory(alone)
     assert record.yields
     assert record.yields_cut_short == 0
     # Training itself takes as long as alone: the rest is the time of the requests.
@@ -102,7 +98,7 @@ def test_resuming_beside_requests(workload, alone, tmp_path):
         train(device, workload, PLAN, queue=requests, checkpoint=path, on_evaluation=stop)
     device = made.nano()
     record = train(device, workload, PLAN, queue=requests_on(device, workload), checkpoint=path, resume=True)
-    assert trajectory(record) == trajectory(alone)
+    assert made.trajectory(record) == made.trajectory(alone)
     assert record.yielded_s > 0
 
 
@@ -110,7 +106,7 @@ def test_a_service_that_is_never_idle_does_not_stop_training(workload, alone, mo
     monkeypatch.setattr(beside_module, "LONGEST_S", 0.05)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     record = train(made.nano(), workload, PLAN, queue=CalledQueue(lambda: 1))
-    assert trajectory(record) == trajectory(alone)
+    assert made.trajectory(record) == made.trajectory(alone)
     assert record.yields == record.yields_cut_short > 0
     assert events(record) == ["requests waited for longer than 0.05 s: one micro-batch runs after each such wait"]
 
@@ -212,13 +208,13 @@ def test_beside_a_real_service(workload, service):
     assert record.yields
     assert record.yielded_s > 0
     assert not events(record)
-    assert trajectory(record) == trajectory(train(RealTimeDevice(), workload, plan))
+    assert made.trajectory(record) == made.trajectory(train(RealTimeDevice(), workload, plan))
 
 
 @pytest.mark.slow
 def test_a_service_that_talks_nonsense(workload, alone, service):
     record = train(made.nano(), workload, PLAN, queue=queue_of(service(*["requests_waiting many\n"] * 10**4)))
-    assert trajectory(record) == trajectory(alone)
+    assert made.trajectory(record) == made.trajectory(alone)
     assert len(events(record)) == 1
     assert "training does not wait for requests" in events(record)[0]
     assert record.yields == 0
@@ -232,7 +228,7 @@ def test_a_service_that_is_gone(workload, alone):
     record = train(
         made.nano(), workload, PLAN, queue=queue_of(port), progress=lambda done, total, text: lines.append(text)
     )
-    assert trajectory(record) == trajectory(alone)
+    assert made.trajectory(record) == made.trajectory(alone)
     assert lines[0] == events(record)[0]
     assert len(events(record)) == 1
     assert f"127.0.0.1:{port}/metrics" in events(record)[0]

@@ -22,7 +22,6 @@ from wattune.errors import InputError, Interrupted
 from wattune.goal import Goal
 from wattune.planning import plan, plan_over_caps
 from wattune.power.cap_follower import lead_s
-from wattune.profiling import profile
 from wattune.records import EfficiencyPoint, ProfileCell, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.training import train
 
@@ -30,33 +29,14 @@ CAPS = CapTrace(times_s=(0.0, 4.0, 6.0, 9.0, 12.0, 13.0), caps_w=(6.0, 3.9, 0.0,
 LEAD_S = lead_s(made.nano().sensor, 1.0)
 
 
-def efficiency():
-    points = (EfficiencyPoint(batch_size=b, relative_samples=r) for b, r in ((8, 0.5), (32, 1.0)))
-    return SampleEfficiency(workload="points", reference_batch_size=32, points=tuple(points))
-
-
-@pytest.fixture(scope="module")
-def workload():
-    return made.workload(target=None)
-
-
-@pytest.fixture(scope="module")
-def table(workload):
-    return profile(made.nano(), workload, reference=False)
-
-
 @pytest.fixture(scope="module")
 def planned(table):
-    return plan_over_caps(table, efficiency(), cap=CAPS)
+    return plan_over_caps(table, made.efficiency(), cap=CAPS)
 
 
 @pytest.fixture(scope="module")
 def followed(workload, planned):
     return train(made.nano(), workload, planned, cap=CAPS)
-
-
-def trajectory(record):
-    return [(e.samples, e.metric, e.loss) for e in record.evaluations]
 
 
 def without_wall_clock(record):
@@ -68,9 +48,9 @@ def parameters(path):
 
 
 def test_the_trajectory_is_that_of_a_constant_cap(tmp_path, workload, table, planned, followed):
-    constant = plan(table, efficiency(), cap=PowerCap(6.0), batch_size=planned.batch_size)
+    constant = plan(table, made.efficiency(), cap=PowerCap(6.0), batch_size=planned.batch_size)
     other = train(made.nano(), workload, constant, weights=tmp_path / "constant")
-    assert trajectory(followed) == trajectory(other)
+    assert made.trajectory(followed) == made.trajectory(other)
     train(made.nano(), workload, planned, cap=CAPS, weights=tmp_path / "moving")
     assert (tmp_path / "moving").read_bytes() == (tmp_path / "constant").read_bytes()
     assert followed.time_s > other.time_s + followed.paused_s
@@ -165,7 +145,7 @@ def test_caps_that_end_in_a_pause_lose_nothing(tmp_path, workload, planned, foll
         train(made.nano(), workload, planned, cap=ending, checkpoint=tmp_path / "c")
     more = CapTrace(times_s=(0.0, 4.0, 5.0), caps_w=(6.0, 0.0, 6.0))
     record = train(made.nano(), workload, planned, cap=more, checkpoint=tmp_path / "c", resume=True)
-    assert trajectory(record) == trajectory(followed)
+    assert made.trajectory(record) == made.trajectory(followed)
     assert record.above_cap_s == 0
 
 
@@ -196,7 +176,7 @@ def test_a_cap_that_changes_is_given_with_its_plan(workload, table, planned):
 
 
 def test_the_plan_of_a_constant_cap_can_follow_as_well(workload, table, followed):
-    constant = plan(table, efficiency(), cap=PowerCap(4.3))
+    constant = plan(table, made.efficiency(), cap=PowerCap(4.3))
     record = train(made.nano(), workload, constant, cap=CAPS)
     assert record.above_cap_s == 0
     assert [one.setting for one in record.cap_intervals] == [one.setting for one in followed.cap_intervals]
@@ -299,7 +279,7 @@ def test_a_kill_in_a_pause_resumes_in_the_pause(tmp_path, planned, followed):
         second.kill()
         second.wait()
     record = TrainingRecord.load(tmp_path / "training.json")
-    assert trajectory(record) == trajectory(followed)
+    assert made.trajectory(record) == made.trajectory(followed)
     assert [one.pause for one in record.cap_intervals if one.pause is not None] == ["the cap is 0 W"]
     assert log.read_text().split() == [str(e.samples) for e in record.evaluations]
 

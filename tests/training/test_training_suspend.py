@@ -8,7 +8,7 @@ import signal
 import pytest
 from tests.support import training_runs as made
 from tests.support.forked import Forked
-from tests.training.test_training_battery import WH, Charge, efficiency, trajectory, without_wall_clock
+from tests.training.test_training_battery import WH, Charge, without_wall_clock
 
 from wattune.budgets.battery import Battery
 from wattune.cap import PowerCap
@@ -17,7 +17,6 @@ from wattune.devices.base import SUSPENDED
 from wattune.errors import DeviceError, InputError, Interrupted
 from wattune.planning import plan
 from wattune.power.battery_cap import suspended_w
-from wattune.profiling import profile
 from wattune.records import TrainingRecord
 from wattune.reporting import summary
 from wattune.training import train
@@ -26,13 +25,8 @@ LOW_S = (0.0, 7200.0)
 
 
 @pytest.fixture(scope="module")
-def workload():
-    return made.workload(target=None)
-
-
-@pytest.fixture(scope="module")
-def planned(workload):
-    return plan(profile(made.nano(), workload, reference=False), efficiency(), cap=PowerCap(4.5))
+def planned(table):
+    return plan(table, made.efficiency(), cap=PowerCap(4.5))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +41,7 @@ def suspending(workload, planned):
 
 
 def test_the_weights_are_the_same_and_the_pause_takes_less(resting, suspending):
-    assert trajectory(suspending) == trajectory(resting)
+    assert made.trajectory(suspending) == made.trajectory(resting)
     assert resting.asleep_s is None
     assert suspending.asleep_s == 7 * 900 + 900  # 8 times, of which the last one ends after the charge has risen
     assert suspending.paused_s == pytest.approx(8 * 910, abs=2)
@@ -129,7 +123,7 @@ def test_a_board_that_fails_to_suspend_rests_with_one_event(workload, planned, r
     battery = Battery(80 * WH, charge=Charge(low_s=LOW_S), suspend=True)
     device = Failing(made.board())
     record = train(device, workload, planned, battery=battery)
-    assert trajectory(record) == trajectory(resting)
+    assert made.trajectory(record) == made.trajectory(resting)
     assert record.asleep_s == 900
     assert device.times == 2
     assert [event.text for event in record.board_events if event.kind == "not suspended"] == [

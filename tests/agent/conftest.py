@@ -1,0 +1,20 @@
+"""A live board made of files, for the tests of the agent as a process."""
+
+import pytest
+from tests.support.agent_socket import live_board, wait_for
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with live_board(tmp_path_factory.mktemp("live") / "board") as board:
+        yield board
+
+
+@pytest.fixture
+def board(running):
+    """The board, as it was found after each test."""
+    before = running.state()
+    running.load(0.0)
+    yield running
+    assert wait_for(lambda: running.state() == before), (before, running.state())
+    assert wait_for(lambda: running.snapshots() == [])
