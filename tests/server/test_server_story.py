@@ -61,7 +61,8 @@ class Devices:
     def start(self, device, number, *more):
         command = [*COMMAND, "run", "--server", self.url, "--model", "resnet8-digits", "--device", device]
         command += ["--cap", f"{self.caps_w[device]}W", "--data", str(self.data), "--name", self.name(device)]
-        command += ["-o", str(self.run(device, number)), *more]
+        # One seed tells the boards apart: at their caps they choose 16 and 64.
+        command += ["--seeds", "1", "-o", str(self.run(device, number)), *more]
         environment = {**ENVIRONMENT, "XDG_CACHE_HOME": str(self.folder / f"cache-{self.name(device)}")}
         log = (self.folder / f"{self.name(device)}-{number}.log").open("w")
         with log:
