@@ -11,6 +11,7 @@ from tests.algorithms.contract import assert_same
 from tests.support.pipeline_examples import layers, noisy_layers, opened, trained
 from torch import nn
 
+from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.stage import SEPARABLE, ModuleUpdates
 
 
@@ -36,7 +37,7 @@ def groups(module: nn.Sequential) -> list[dict[str, object]]:
 def test_the_divided_step_equals_the_whole_bit_by_bit(kind: type[torch.optim.Optimizer]) -> None:
     whole, parted = model(), model()
     one, other = (kind(groups(module), lr=3e-3) for module in (whole, parted))  # type: ignore[call-arg]
-    updates = ModuleUpdates(other, [parted[0].parameters(), nn.ModuleList(parted[1:]).parameters()])
+    updates = ModuleUpdates(other, [parted[0].parameters(), nn.ModuleList(parted[1:]).parameters()], Alpha(parted, 1))
     assert updates.separate
     for step in range(6):
         for module in (whole, parted):
@@ -47,8 +48,8 @@ def test_the_divided_step_equals_the_whole_bit_by_bit(kind: type[torch.optim.Opt
         one.step()
         one.zero_grad()
         for index in (1, 0):
-            updates.part(index)
-        updates.finish()
+            updates.part(index, step)
+        updates.finish(step)
         assert all(p.grad is None for p in parted.parameters())
         assert_same(parted.state_dict(), whole.state_dict())
     assert_same(other.state_dict(), one.state_dict())

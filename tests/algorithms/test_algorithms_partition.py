@@ -12,7 +12,7 @@ from tests.support.pipeline_examples import Timed, Timer
 from torch import nn
 
 from wattune.algorithms.forward import partition
-from wattune.algorithms.forward.perturbation_scale import Alpha
+from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.perturbed import Perturbed
 from wattune.algorithms.model_parts import parts
 from wattune.errors import InputError, WorkloadError

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wattune.algorithms.forward import forward_ad
+from wattune.algorithms.forward.alpha import Alpha, Schedule
 from wattune.algorithms.forward.forward_gradient import Estimate
 from wattune.algorithms.forward.masks import Masks, RandomKey
-from wattune.algorithms.forward.perturbation_scale import Alpha, Schedule
 from wattune.algorithms.forward.perturbed import Perturbed, loss_along
 from wattune.algorithms.model_parts import parts
 from wattune.errors import InputError, WorkloadError
@@ -354,62 +354,6 @@ def test_nothing_perturbed_is_one_plain_forward_pass():
         assert first.dual(x, None, RandomKey(0, 5000))[1] is not None
     assert not first.perturbs(0)
     assert first.perturbs(5000)
-
-
-@pytest.mark.parametrize("given", [True, False])
-def test_alpha_scales_the_direction_or_the_estimate(given):
-    mode = "tangent" if given else "learning-rate"
-    model, x, y = made("perceptron")
-    model.eval()
-    plain, scaled = (
-        Perturbed(model, perturb="weights", alpha=Alpha(model, 1, s))
-        for s in (Schedule(), Schedule(alpha=0.25, alpha_mode=mode))
-    )
-    u, v = (direction(p, x, RandomKey(0, 0)) for p in (plain, scaled))
-    head = 4 * 20 + 4
-    assert torch.equal(u[-head:], v[-head:])
-    torch.testing.assert_close(u[:-head] * 0.25, v[:-head])
-    with forward_ad.level():
-        derivatives = [
-            loss_along(LOSS, *p.dual(x, None, RandomKey(0, 0)), y, per_example=False)[1].item() for p in (plain, scaled)
-        ]
-    assert (derivatives[0] == derivatives[1]) == (not given)
-
-
-def head_apart(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Parameters of a perceptron in one vector: those below the head, and the head's."""
-    head = 4 * 20 + 4
-    return samples[..., :-head], samples[..., -head:]
-
-
-@pytest.mark.parametrize("mode", ["tangent", "learning-rate"])
-def test_alpha_scales_what_activities_learn_from_a_derivative(mode):
-    model, x, _ = made("perceptron")
-    model.eval()
-    learnt = []
-    for schedule in (Schedule(), Schedule(alpha=0.25, alpha_mode=mode)):
-        perturbed = Perturbed(model, perturb="activities", alpha=Alpha(model, 1, schedule))
-        model.zero_grad()
-        perturbed.add_gradient(x, torch.ones(len(x), dtype=torch.float64), RandomKey(0, 0))
-        learnt.append(head_apart(flat(model)))
-    (below, head), (below_scaled, head_scaled) = learnt
-    assert torch.equal(head_scaled, head)
-    torch.testing.assert_close(below_scaled, below * 0.25)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("perturb", ["weights", "activities"])
-@pytest.mark.parametrize(("mode", "share"), [("tangent", 0.5**2), ("learning-rate", 0.5)])
-def test_below_the_head_alpha_scales_the_mean_of_the_estimates(perturb, mode, share):
-    """Its square in the one mode, as both the derivative and the direction have it; itself in the other."""
-    model, x, y = made("perceptron", samples=8)
-    model.eval()
-    schedule = Schedule(alpha=0.5, alpha_mode=mode)
-    _, g = gradient(model, x, y, RandomKey(7, 0))
-    samples = estimates(model, x, y, Estimate(perturb, schedule=schedule), 800)
-    for part, own, wanted in zip(head_apart(samples), head_apart(g), (share, 1.0), strict=True):
-        along = part @ own / own.square().sum()
-        assert abs(along.mean() - wanted) <= 4 * along.std() / math.sqrt(len(samples)) <= 0.6 * wanted
 
 
 def normalised(perturb: str) -> nn.Sequential:

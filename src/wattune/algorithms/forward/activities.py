@@ -1,7 +1,7 @@
 """Layers with perturbed outputs: one pass with a direction per example, and one for the layers' own gradients.
 
-In the first pass a layer's output z (n, ...) gets the tangent u + dz, with u (n, ...) its own random direction, scaled,
-and dz the tangent that arrives from the layers before it. The loss at the end gives s (n,), one derivative per example.
+In the first pass a layer's output z (n, ...) gets the tangent u + dz, with u (n, ...) its own random direction, and
+dz the tangent that arrives from the layers before it. The loss at the end gives s (n,), one derivative per example.
 In the second pass u is drawn again from the same generator, and the layer's own gradient takes the cotangent
 
     v_i = (share / n) s_i u_i,    dL/dW = sum_i (dz_i/dW)^T v_i
@@ -26,9 +26,9 @@ from torch.utils._pytree import tree_map
 
 from wattune.algorithms.counting.aten import device_of, samples_of, tensors
 from wattune.algorithms.forward import forward_ad
+from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.linear_tangents import after, before
 from wattune.algorithms.forward.masks import Masks, RandomKey
-from wattune.algorithms.forward.perturbation_scale import Alpha
 from wattune.errors import InputError, WorkloadError
 
 
@@ -57,13 +57,13 @@ class Activities:
         self._per_example(x)
 
         def move(layer: nn.Module, _: Any, output: Any) -> Any:
-            scale = self._scale(layer, key.step)
+            learns = self.alpha.learns(layer.parameters(), key.step)
 
             def perturb(value: Any) -> Any:
-                if not isinstance(value, Tensor) or not value.is_floating_point() or not scale:
+                if not isinstance(value, Tensor) or not value.is_floating_point() or not learns:
                     return value
                 primal, tangent = forward_ad.unpacked(value)  # z and dz, both (n, ...)
-                u = _noise(primal, generator, scale)
+                u = _noise(primal, generator)
                 return forward_ad.dual(primal, u if tangent is None else u.add_(tangent))
 
             return tree_map(perturb, output)
@@ -83,19 +83,19 @@ class Activities:
         n, per_example = samples_of(x), iter(self._per_example(x))
 
         def begin(layer: nn.Module, _: Any) -> None:
-            torch.set_grad_enabled(bool(self._scale(layer, key.step)))
+            torch.set_grad_enabled(self.alpha.learns(layer.parameters(), key.step))
 
         def end(layer: nn.Module, _: Any, output: Any) -> Any:
             torch.set_grad_enabled(False)
-            scale = self._scale(layer, key.step)
+            learns = self.alpha.learns(layer.parameters(), key.step)
             values, cotangents = [], []
             for value in tensors(output):
                 if not value.is_floating_point():
                     continue
                 has_examples = next(per_example)
-                if not scale:
+                if not learns:
                     continue
-                u = _noise(value.detach(), generator, scale)
+                u = _noise(value.detach(), generator)
                 if has_examples:  # u (n, ...) times s (n,) -> (n, 1...)
                     u.mul_((derivative * (share / n)).view(-1, *[1] * (u.dim() - 1)))
                 else:  # one u for all examples
@@ -114,17 +114,12 @@ class Activities:
             yield
 
     def _add(self, layer: nn.Module, step: int, values: list[Tensor], cotangents: list[Tensor]) -> None:
-        parameters = [p for p in layer.parameters() if self.alpha.scale(p, step)]
+        parameters = [p for p in layer.parameters() if self.alpha.rate(p, step)]
         gradients = torch.autograd.grad(values, parameters, cotangents, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is None:
                 continue
-            if (rate := self.alpha.rate(parameter, step)) != 1:
-                gradient = gradient * rate
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-
-    def _scale(self, layer: nn.Module, step: int) -> float:
-        return max(self.alpha.scale(p, step) for p in layer.parameters())
 
     def _per_example(self, x: Any) -> list[bool]:
         """True for each output whose first dimension is the examples: it grows with their number."""
@@ -164,9 +159,8 @@ def _inner(module: nn.Module) -> bool:
     return any(p.requires_grad for child in module.children() for p in child.parameters())
 
 
-def _noise(like: Tensor, generator: torch.Generator | None, scale: float) -> Tensor:
-    u = torch.empty_like(like).normal_(generator=generator)
-    return u if scale == 1 else u.mul_(scale)
+def _noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.empty_like(like).normal_(generator=generator)
 
 
 def _refuse(name: str, _: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -19,10 +19,10 @@ from torch.utils.hooks import RemovableHandle
 from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.forward import forward_ad, partition
+from wattune.algorithms.forward.alpha import Alpha, Schedule
 from wattune.algorithms.forward.forward_ad import check_forward_data_type, check_supported
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.partition import local_heads
-from wattune.algorithms.forward.perturbation_scale import Alpha, Schedule
 from wattune.algorithms.forward.perturbed import Perturb, Perturbed
 from wattune.algorithms.forward.pipeline import Pipeline
 from wattune.algorithms.forward.stage import DualValue, ModuleUpdates, Stage
@@ -131,7 +131,7 @@ class AsyncForwardGradient(TrainingAlgorithm):
             threads.close()
 
     def work(self) -> StepWork:
-        """The work of one tick of the full pipeline, with the final scale of all perturbations.
+        """The work of one tick of the full pipeline, when every layer that ever learns is learning.
 
         Raises: WorkloadError if it cannot be run.
         """
@@ -235,11 +235,12 @@ class AsyncForwardGradient(TrainingAlgorithm):
         self._optimizer = self._trainable.optimizer(self.module, self.batch_size)
         if self._local and len(ends) > 1:
             self._optimizer.add_param_group({"params": list(self._heads.parameters())})
+        alpha = Alpha(self.module, self.batch_size, self._schedule)
         perturbed, heads = perturbed_of(
             modules,
             self._heads,
             self._perturb,
-            Alpha(self.module, self.batch_size, self._schedule),
+            alpha,
             local=self._local,
             side_by_side=self._backend == "threads",
         )
@@ -251,7 +252,7 @@ class AsyncForwardGradient(TrainingAlgorithm):
         parameter_lists = [list(stage.module.parameters()) for stage in stages]
         for parameters, perturbed_head in zip(parameter_lists, heads, strict=False):
             parameters += perturbed_head.module.parameters()
-        updates = ModuleUpdates(self._optimizer, parameter_lists)
+        updates = ModuleUpdates(self._optimizer, parameter_lists, alpha)
         self._pipeline = Pipeline(stages, self._trainable, self._seed, updates, heads if self._local else None)
 
     def _follow(self, modules: Sequence[nn.Module]) -> None:

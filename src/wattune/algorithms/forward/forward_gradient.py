@@ -25,9 +25,9 @@ from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.forward import forward_ad
+from wattune.algorithms.forward.alpha import Alpha, Schedule
 from wattune.algorithms.forward.forward_ad import check_forward_data_type, check_supported
 from wattune.algorithms.forward.masks import RandomKey
-from wattune.algorithms.forward.perturbation_scale import Alpha, Schedule
 from wattune.algorithms.forward.perturbed import Perturb, Perturbed, loss_along
 from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, format_spec, number, one_of, whole
@@ -41,7 +41,7 @@ DISTANCE = 1e-3
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimator of a batch's gradient; also a pass to be counted, with the final scale of all perturbations."""
+    """The estimator of a batch's gradient; also a pass to be counted, when every layer that ever learns is learning."""
 
     perturb: Perturbation = "weights"
     directions: int = 1
@@ -112,7 +112,7 @@ class ForwardGradient(Stepwise):
     number of the step, and are drawn again when needed. A step whose loss or derivative is not finite changes no
     parameter, and its Step's loss is not finite.
 
-    The other options are those of ``perturbation_scale.Schedule``.
+    The other options are those of ``alpha.Schedule``.
 
     Raises: InputError for invalid sizes, layers or data type, or for activities of a model whose examples interact;
     WorkloadError without trainable parameters, or if an operation of the model has no forward derivative;
@@ -145,8 +145,9 @@ class ForwardGradient(Stepwise):
         self.name = format_spec("forward-gradient", {k: v for k, v in options.items() if v is not None})
         self._seed, self._step = seed, 0
         self._estimate = Estimate(perturb or "weights", directions or 1, distance or DISTANCE, Schedule.of(schedule))
-        alpha = Alpha(self.module, batch_size, self._estimate.schedule)
-        self._perturbed = self._estimate.of(self.module, alpha)
+        self._alpha = Alpha(self.module, batch_size, self._estimate.schedule)
+        self._alpha.check(self._optimizer)
+        self._perturbed = self._estimate.of(self.module, self._alpha)
         check_supported(trainable, self.module, self._optimizer, self._estimate)
         self._rehearse()
 
@@ -191,11 +192,12 @@ class ForwardGradient(Stepwise):
             for place, (few, share) in enumerate(self._parts(batch)):
                 loss, derivatives = self._estimate.add(self._perturbed, self._trainable, few, key, share, place)
                 mean, sizes = mean + loss * share, sizes + derivatives
-        self._step += 1
         mean_loss = float(mean)
         if not math.isfinite(float(sizes)):
             mean_loss = math.nan
         if math.isfinite(mean_loss):
             self._make_room()
-            self._optimizer.step()
+            with self._alpha.applied(self._optimizer, self._step):
+                self._optimizer.step()
+        self._step += 1
         return Step(samples=samples_of(batch), loss=mean_loss)

@@ -74,7 +74,7 @@ def costs(
     trainable: Trainable, parts: Sequence[Perturbed], samples: int, cost: Cost, *, step: int = 0
 ) -> list[PartCost]:
     """The cost of each part of a model in a training step over ``samples`` samples: its forward pass with tangents, and
-    its gradient from a derivative. ``step``: a step at which all perturbations have their final scale.
+    its gradient from a derivative. ``step``: a step at which every layer that ever learns is learning.
 
     The parts do not change. Raises: WorkloadError if a part does not run with tangents, InputError as ``Perturbed``
     does, OutOfDeviceMemory.

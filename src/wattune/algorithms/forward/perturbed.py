@@ -5,8 +5,6 @@ the scalar s = g . u with the gradient g = dL/dw, and s u estimates it without b
 
     E[s u] = E[u u^T] g = g,    E|s u|^2 = (P + 2) |g|^2
 
-With a scale alpha of the direction, u = alpha eps, the expectation is alpha^2 g.
-
 **Activities.** The outputs z_l (n, ...) of each layer l move along u_l (n, ...), one direction per example n. The loss
 is a mean over n examples, L = sum_i L_i / n, and the dual pass gives for each example s_i = sum_l dL_i/dz_li . u_li.
 Directions of different layers are independent, so the other terms of the sum vanish in the mean:
@@ -23,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,39 +32,28 @@ from wattune.algorithms.base import Trainable
 from wattune.algorithms.counting.aten import device_of
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.activities import Activities
+from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.linear_tangents import LinearTangents
 from wattune.algorithms.forward.masks import Masks, RandomKey
-from wattune.algorithms.forward.perturbation_scale import Alpha
 from wattune.errors import WorkloadError
 
 Perturb = Literal["weights", "activities"]
 
 
-class ScaledParameter(NamedTuple):
-    """A perturbed parameter with its name, and the scale of its direction."""
-
-    name: str
-    parameter: nn.Parameter
-    scale: float
-
-
 class Direction:
-    """A random direction of these parameters (on one device): normal numbers times each parameter's scale.
+    """A random direction of these named parameters (on one device): normal numbers.
 
     They are one vector (P,), drawn and multiplied at once: a small operation for each parameter would take longer to
     launch than to run, and concurrent threads would wait for each other at each of them.
     """
 
-    def __init__(self, parameters: Sequence[ScaledParameter], generator: torch.Generator | None):
+    def __init__(self, parameters: Sequence[tuple[str, nn.Parameter]], generator: torch.Generator | None):
         self._parameters = parameters
-        values = [p.detach() for _, p, _ in parameters]
+        values = [p.detach() for _, p in parameters]
         first = values[0]
         count = sum(p.numel() for p in values)
         self._flat = torch.empty(count, dtype=first.dtype, device=first.device).normal_(generator=generator)
         self._tangents: Sequence[Tensor] = torch._utils._unflatten_dense_tensors(self._flat, values)  # type: ignore[no-untyped-call]
-        for (_, _, scale), tangent in zip(parameters, self._tangents, strict=True):
-            if scale != 1:
-                tangent.mul_(scale)
 
     def multiply(self, factor: Tensor | float) -> None:
         """Multiply the whole direction in place."""
@@ -74,14 +61,14 @@ class Direction:
 
     def __iter__(self) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
         """Yield each parameter's name, the parameter, and its tangent of the same shape."""
-        for (name, parameter, _), tangent in zip(self._parameters, self._tangents, strict=True):
+        for (name, parameter), tangent in zip(self._parameters, self._tangents, strict=True):
             yield name, parameter, tangent if tangent.dtype == parameter.dtype else tangent.to(parameter.dtype)
 
 
 class Perturbed:
     """A module (a whole model, or one part of a pipeline) whose parameters learn from directional derivatives.
 
-    Parameters that require a gradient and whose scale ``alpha`` is not 0 are perturbed. The module's buffers are
+    Parameters that require a gradient and whose ``alpha`` is not 0 are perturbed. The module's buffers are
     updated once per batch, by ``dual`` with ``key.direction`` 0. Dropout draws from the key too: the same masks for
     every direction of a step. ``part`` numbers the micro-batches of a batch: each has its own directions and masks.
 
@@ -103,7 +90,7 @@ class Perturbed:
 
     def perturbs(self, step: int) -> bool:
         """Return whether any parameter is perturbed in this step."""
-        return any(self.alpha.scale(p, step) for p in self.module.parameters())
+        return self.alpha.learns(self.module.parameters(), step)
 
     def dual(self, x: Any, tangent: Tensor | None, key: RandomKey, part: int = 0) -> tuple[Tensor, Tensor | None]:
         """Compute the output (n, ...) and its tangent, of the same shape, along the input's tangent and ``key``.
@@ -148,8 +135,6 @@ class Perturbed:
                 return
             direction.multiply(derivative * share)  # u becomes s u
             for _, parameter, gradient in direction:
-                if (rate := self.alpha.rate(parameter, key.step)) != 1:
-                    gradient = gradient.mul_(rate)
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
             return
         with (
@@ -173,11 +158,7 @@ class Perturbed:
         return _check_tensor(output)
 
     def _direction(self, key: RandomKey, x: Any, part: int) -> Direction | None:
-        parameters = [
-            ScaledParameter(name, parameter, scale)
-            for name, parameter in self._named_parameters
-            if (scale := self.alpha.scale(parameter, key.step))
-        ]
+        parameters = [(name, p) for name, p in self._named_parameters if self.alpha.rate(p, key.step)]
         return Direction(parameters, key.on(device_of(x), 2 * part)) if parameters else None
 
     def _own(self, x: Any) -> Any:

@@ -159,7 +159,7 @@ class Pipeline:
         ]
         results = backend.run(calls, shared.cancel)
         if self.heads is not None or shared.derivative is not None:
-            self._updates.finish()
+            self._updates.finish(max(0, turns[-1]))
         for stage, batch, result in zip(self.stages, turns, results, strict=True):
             if result is not None:
                 self._pass_on(stage, batch, result)
@@ -180,7 +180,7 @@ class Pipeline:
             shared.publish(result)
         if (derivative := shared.wait()) is not None:
             stage.learn(derivative, self._key(stage, out))
-            self._updates.part(stage.index)
+            self._updates.part(stage.index, out)
         stage.forget(out)
         return result
 
@@ -209,7 +209,7 @@ class Pipeline:
         if _finite(loss, derivative):
             stage.learn(derivative, key)
         stage.forget(batch)
-        self._updates.part(stage.index)
+        self._updates.part(stage.index, batch)
         return ModuleResult((output[0], None), loss, derivative)
 
     def _loss(self, output: DualValue, batch: int, stage: Stage) -> tuple[Tensor, Tensor]:
@@ -230,7 +230,7 @@ class Pipeline:
                     result = ModuleResult(stage.forward_late(self._key(stage, batch)))
                 else:
                     result = self._work(stage, batch)
-                    self._updates.finish()
+                    self._updates.finish(batch)
                 self._pass_on(stage, batch, result)
 
     def _key(self, stage: Stage, batch: int) -> RandomKey:

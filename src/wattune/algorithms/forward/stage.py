@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import Perturbed
 
@@ -187,15 +188,16 @@ Source: the parameter loops of pytorch torch/optim/*.py.
 
 
 class ModuleUpdates:
-    """The step of ``optimizer``, divided into one part for each of these lists of parameters.
+    """The step of ``optimizer`` with the rates of ``alpha``, divided into one part for each list of parameters.
 
     The optimizer keeps the state and the settings of all; states loaded into it and changes of its groups apply from
     the next step on. An optimizer that is not ``SEPARABLE``, or whose step is observed (by hooks or a learning rate
     scheduler), takes its step as a whole, in ``finish``.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Iterable[nn.Parameter]]):
-        self._optimizer = optimizer
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Iterable[nn.Parameter]], alpha: Alpha):
+        alpha.check(optimizer)
+        self._optimizer, self._alpha = optimizer, alpha
         self._parameters = [{id(p): p for p in own} for own in parameters]
         self._parts = [copy.copy(optimizer) for _ in parameters] if type(optimizer) in SEPARABLE else []
 
@@ -206,7 +208,7 @@ class ModuleUpdates:
         has_hooks = whole._optimizer_step_pre_hooks or whole._optimizer_step_post_hooks or "step" in vars(whole)
         return bool(self._parts) and not has_hooks
 
-    def part(self, index: int) -> None:
+    def part(self, index: int, step: int) -> None:
         """Update the parameters of a module by their gradients, and drop the gradients, if the step is separate."""
         if not self.separate:
             return
@@ -215,12 +217,14 @@ class ModuleUpdates:
         part.param_groups = [
             {**group, "params": [p for p in group["params"] if id(p) in own]} for group in self._optimizer.param_groups
         ]
-        part.step()
+        with self._alpha.applied(part, step):
+            part.step()
         for parameter in own.values():
             parameter.grad = None
 
-    def finish(self) -> None:
+    def finish(self, step: int) -> None:
         """Take the step of an optimizer that is not divided; call it once every module has called ``part``."""
         if not self.separate:
-            self._optimizer.step()
+            with self._alpha.applied(self._optimizer, step):
+                self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)

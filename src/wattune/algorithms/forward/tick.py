@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_map
 from wattune.algorithms.base import Batch, Trainable
 from wattune.algorithms.counting import aten
 from wattune.algorithms.forward import forward_ad
+from wattune.algorithms.forward.alpha import Alpha, Schedule
 from wattune.algorithms.forward.masks import RandomKey
-from wattune.algorithms.forward.perturbation_scale import Alpha, Schedule
 from wattune.algorithms.forward.perturbed import Perturb, Perturbed, loss_along
 from wattune.algorithms.model_parts import parts
 
@@ -132,7 +132,7 @@ def perturbed_of(
     local: bool,
     side_by_side: bool = False,
 ) -> tuple[list[Perturbed], list[Perturbed]]:
-    """Make the perturbed modules and heads; the scale of a head is 1, like a classifier's.
+    """Make the perturbed modules and heads; a head learns at its full rate, like a classifier.
 
     A module that learns in the tick of its forward pass stores its direction. The others draw it again to save memory,
     unless they run in threads, for speed.

@@ -1,29 +1,26 @@
-"""The scale of each layer's perturbation, and its schedule over a training run.
+"""Alpha: the share of the learning rate that layers below the head get, and its schedule over a training run.
 
-AsyncFGD starts with a scale of 1 at the classifier and 0 everywhere else for 10 epochs, and "subsequently, alpha is
-gradually increased to 0.15 for specific layers". The paper leaves open what exactly alpha multiplies, and how it grows;
-this reconstruction offers both plausible readings, and a linear rise over a given number of epochs.
+AsyncFGD starts with an alpha of 1 at the classifier and 0 everywhere else for 10 epochs, and "subsequently, alpha is
+gradually increased to 0.15 for specific layers". The paper leaves open what alpha multiplies, and how it grows. This is
+a reconstruction: it multiplies the learning rate, so that it acts alike under every optimizer (Adam divides a scale of
+the gradient out again), and rises linearly over a given number of epochs.
 
 Source: Zhao, Zhang, Huo, Gu, AsyncFGD, NeurIPS 2023 (experimental settings).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from itertools import groupby
+from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
-from wattune.algorithms.spec import SpecOption, number, one_of, whole
+from wattune.algorithms.spec import SpecOption, number, whole
 from wattune.errors import InputError
-
-Mode = Literal["tangent", "learning-rate"]
-"""The factor that alpha multiplies. "tangent": the direction, u = alpha eps, so that the expected gradient is alpha^2
-times the true one and the layer's contribution to the noise of all others shrinks too. "learning-rate": only the
-estimate, whose expectation is then alpha times the true gradient. In both modes a layer with alpha 0 is not perturbed
-and does not change.
-"""
 
 
 def _names(text: str) -> str:
@@ -42,7 +39,7 @@ def _share(text: str) -> float:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule of scales: 1 for the head, finally ``alpha`` for ``layers``, and 0 for everything else.
+    """A schedule of rates: 1 for the head, finally ``alpha`` for ``layers``, and 0 for everything else.
 
     ``head`` and ``layers``: names of modules or parameters, joined by "+"; by default the head is the last layer with
     trained parameters, and ``layers`` are all others. With ``epoch_samples`` (the training samples of one epoch) alpha
@@ -50,7 +47,6 @@ class Schedule:
     """
 
     alpha: float = 1.0
-    alpha_mode: Mode = "tangent"
     head: str = ""
     layers: str = ""
     epoch_samples: int | None = None
@@ -59,7 +55,6 @@ class Schedule:
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "alpha": SpecOption(_share, "0 to 1"),
-        "alpha_mode": one_of("tangent", "learning-rate"),
         "head": SpecOption(_names, "names of modules, joined by +"),
         "layers": SpecOption(_names, "names of modules, joined by +"),
         "epoch_samples": whole(1),
@@ -91,7 +86,8 @@ class Schedule:
 class Alpha:
     """A schedule applied to the parameters of one model, in steps of ``batch_size`` samples; ``step`` counts from 0.
 
-    Raises: InputError if no trained parameter has one of the names.
+    A layer whose alpha is 0 is not perturbed and does not change. Raises: InputError if no trained parameter has one of
+    the names.
     """
 
     def __init__(self, model: nn.Module, batch_size: int, schedule: Schedule | None = None):
@@ -100,23 +96,50 @@ class Alpha:
         parameters = {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
         self._head = _named(parameters, self.schedule.head or _last_layer(parameters), "head")
         layers = _named(parameters, self.schedule.layers, "layers")
-        self._below = (layers or {id(p) for p in parameters.values()}) - self._head
-
-    def scale(self, parameter: nn.Parameter, step: int) -> float:
-        """Factor of a parameter's random direction; 0 if it is not perturbed."""
-        alpha = self._alpha(parameter, step)
-        return float(alpha > 0) if self.schedule.alpha_mode == "learning-rate" else alpha
+        self._own = {id(p) for p in parameters.values()}
+        self._below = (layers or self._own) - self._head
 
     def rate(self, parameter: nn.Parameter, step: int) -> float:
-        """Additional factor of a parameter's estimated gradient."""
-        return self._alpha(parameter, step) if self.schedule.alpha_mode == "learning-rate" else 1.0
-
-    def _alpha(self, parameter: nn.Parameter, step: int) -> float:
+        """Factor of a parameter's learning rate."""
         if not parameter.requires_grad:
             return 0.0
-        if id(parameter) in self._head:
-            return 1.0
+        if id(parameter) in self._head or id(parameter) not in self._own:
+            return 1.0  # not the model's own: that of a local head
         return self.schedule.at(step * self.batch_size) if id(parameter) in self._below else 0.0
+
+    def learns(self, parameters: Iterable[nn.Parameter], step: int) -> bool:
+        """Return whether any of these parameters is perturbed and changes in this step."""
+        return any(self.rate(p, step) for p in parameters)
+
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
+        """Check that the optimizer has learning rates to multiply, if any is multiplied. Raises: InputError."""
+        if 0 < self.schedule.alpha < 1 and not all("lr" in group for group in optimizer.param_groups):
+            raise InputError(
+                "alpha of the algorithm with this optimizer",
+                value=type(optimizer).__name__,
+                allowed="an optimizer with a learning rate",
+                hint="leave out alpha",
+            )
+
+    @contextmanager
+    def applied(self, optimizer: torch.optim.Optimizer, step: int) -> Iterator[None]:
+        """Divide the optimizer's groups by their rates for the duration of the context."""
+        groups = optimizer.param_groups
+        optimizer.param_groups = [part for group in groups for part in self._divided(group, step)]
+        try:
+            yield
+        finally:
+            optimizer.param_groups = groups
+
+    def _divided(self, group: dict[str, Any], step: int) -> Iterator[dict[str, Any]]:
+        def rate(parameter: nn.Parameter) -> float:
+            return self.rate(parameter, step)
+
+        for own, parameters in groupby(sorted(group["params"], key=rate), key=rate):
+            part = {**group, "params": list(parameters)}
+            if own != 1:
+                part["lr"] = group["lr"] * own
+            yield part
 
 
 def _last_layer(parameters: Mapping[str, nn.Parameter]) -> str:
