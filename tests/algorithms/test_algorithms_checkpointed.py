@@ -160,8 +160,33 @@ def test_memory_grows_with_the_root_of_the_depth():
 def test_segments_are_as_even_as_can_be():
     model = nn.Sequential(*(nn.Identity() for _ in range(11)))
     assert [len(s) for s in cut(model, 4)] == [3, 3, 3, 2]
-    assert [len(s) for s in cut(model, "auto")] == [3, 3, 3, 2]
     assert [m for s in cut(model, 3) for m in s] == list(model)
+
+
+def peak_bytes(spec: str, trainable: Example, batch_size: int) -> float:
+    return open_algorithm(spec, trainable, batch_size).work().peak_memory_bytes
+
+
+def test_auto_takes_no_more_memory_than_any_number_of_segments():
+    trainable = deep(4)
+    numbers = range(2, len(trainable.model(0)) + 1)
+    least = min(peak_bytes(f"backprop:checkpoint={segments}", trainable, 8) for segments in numbers)
+    assert peak_bytes("backprop:checkpoint=auto", trainable, 8) == least
+
+
+def test_auto_of_a_transformer_counts_what_is_inside_a_part():
+    """A part's inside is much larger than its input, so the square root of the number of parts is far from the best."""
+    trainable = Example(lambda: CharacterTransformer(width=64), texts(64, 96))
+    assert peak_bytes("backprop:checkpoint=auto", trainable, 32) <= 23e6
+
+
+def test_a_model_that_depends_on_its_values_is_cut_by_counting_too():
+    class Looking(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if float(x.sum()) == float(x.sum()) else -x
+
+    trainable = Example(lambda: nn.Sequential(Looking(), *perceptron()), vectors())
+    assert len(open_algorithm("backprop:checkpoint=auto", trainable, 8)._segments) >= 2
 
 
 def test_a_copied_model_is_trained_alone():

@@ -49,6 +49,8 @@ class Backprop(Stepwise):
         check_data_type(trainable.data_type)
         super().__init__(trainable, batch_size, micro_batch_size, seed, on)
         self.name = format_spec("backprop", {} if checkpoint is None else {"checkpoint": checkpoint})
+        if checkpoint == "auto":
+            checkpoint = recomputation.least_memory(trainable, self.module, self._optimizer, self.micro_batch_size)
         self._checkpoint = checkpoint
         self._segments = None if checkpoint is None else recomputation.cut(self.module, checkpoint)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=trainable.data_type == "fp16")

@@ -17,13 +17,14 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from wattune.algorithms.base import Batch, Trainable
+from wattune.algorithms.counting import step_counting
 from wattune.algorithms.model_parts import parts
 from wattune.algorithms.placement import autocast
 from wattune.algorithms.spec import SpecOption, whole
 from wattune.errors import InputError
 
 Segments = int | Literal["auto"]
-"""Number of segments; "auto" is the square root of the number of parts, rounded up, which takes the least memory."""
+"""Number of segments; "auto" is the one that takes the least memory, see ``least_memory``."""
 
 
 def _parse(text: str) -> Segments:
@@ -34,21 +35,39 @@ SEGMENTS = SpecOption(_parse, "2 or more, or auto")
 """The option of an algorithm's spec."""
 
 
-def cut(model: nn.Module, segments: Segments) -> list[nn.Sequential]:
+ALL_COUNTED = 16
+"""Numbers of segments up to here are all counted."""
+
+
+def least_memory(trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer, samples: int) -> int:
+    """The number of segments whose pass over ``samples`` samples takes the least memory, by counting; the fewest of
+    equal ones.
+
+    All numbers up to ``ALL_COUNTED`` are compared. Of larger ones, those with equally long segments hardly differ, and
+    only the least of them is counted. Raises: WorkloadError if the model has no parts, or its step fails.
+    """
+    count = len(parts(module))
+    few = range(2, min(count, ALL_COUNTED) + 1)
+    candidates: list[int] = sorted({*few, *(max(2, math.ceil(count / longest)) for longest in range(1, count + 1))})
+    passes = [CheckpointedPass(segments) for segments in candidates]
+    peaks: list[float] = step_counting.peak_bytes(trainable, module, optimizer, samples, passes)
+    return candidates[peaks.index(min(peaks))]
+
+
+def cut(model: nn.Module, segments: int) -> list[nn.Sequential]:
     """Divide the model's parts into segments of equal numbers of parts; the first ones may have one more.
 
     Raises: WorkloadError if the model has no parts, InputError if there are fewer parts than segments.
     """
     layers = parts(model)
-    count = max(2, math.ceil(math.sqrt(len(layers)))) if segments == "auto" else segments
-    if count > len(layers):
+    if segments > len(layers):
         raise InputError(
             "checkpoint of the algorithm backprop",
-            value=count,
+            value=segments,
             allowed=f"2 to {len(layers)}, the number of the model's parts",
         )
-    each, more = divmod(len(layers), count)
-    ends = [each * (i + 1) + min(more, i + 1) for i in range(count)]
+    each, more = divmod(len(layers), segments)
+    ends = [each * (i + 1) + min(more, i + 1) for i in range(segments)]
     return [nn.Sequential(*layers[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -70,7 +89,7 @@ def forward(segments: Sequence[nn.Module], x: Any, *, keep_random: bool = True) 
 class CheckpointedPass:
     """The pass of backpropagation with checkpointed segments, as a ``TrainingPass`` to be counted."""
 
-    segments: Segments
+    segments: int
 
     def __call__(self, module: nn.Module, trainable: Trainable, batch: Batch, phase: Callable[[str], None]) -> None:
         """Run the pass; recomputations are part of the backward pass."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter as Multiset
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -100,6 +100,29 @@ def evaluation_work(
         phases=phases(forward.tally, host_s=trainable.host_s_per_sample * samples),
         peak_memory_bytes=forward.peak_bytes,
     )
+
+
+def peak_bytes(
+    trainable: Trainable,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    samples: int,
+    passes: Sequence[TrainingPass],
+) -> list[float]:
+    """Peak memory of each of these passes, to compare them: much faster than the work of a step of each.
+
+    A model that depends on its values is counted with a small batch. Raises: WorkloadError if model or loss fail.
+    """
+    place: Place = "fake" if trainable.data_type in LOW_PRECISION else "meta"
+    for stage_place, size in ((place, samples), ("cpu", SMALL_BATCHES[1])):
+        try:
+            with _model_errors():
+                stage = StagedCopy(stage_place, trainable, module, optimizer)
+                return [count(stage, "first", size, trainable, one).peak_bytes for one in passes]
+        except WorkloadError:
+            if stage_place == "cpu":
+                raise
+    raise AssertionError
 
 
 def split(batch_size: int, micro_batch_size: int) -> list[int]:
