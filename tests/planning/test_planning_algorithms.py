@@ -244,6 +244,7 @@ def test_checkpointing_goes_by_the_curve_of_backprop_and_the_other_way_round():
 
 def test_what_matters_to_the_samples():
     assert learns_as("backprop:checkpoint=4") == "backprop"
+    assert learns_as("backprop:last=1") == "backprop:last=1"
     assert learns_as("async-fgd:backend=threads,modules=4") == learns_as(ASYNC) == ASYNC
     assert learns_as("forward-gradient:directions=2") == "forward-gradient:directions=2"
 

@@ -13,9 +13,11 @@ from wattune.algorithms import recomputation, stepwise
 from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
+from wattune.algorithms.last_parts import LastPartsPass, divided, last_forward
 from wattune.algorithms.placement import autocast, check_data_type, matrix_precision
-from wattune.algorithms.spec import SpecOption, format_spec
+from wattune.algorithms.spec import SpecOption, format_spec, whole
 from wattune.algorithms.stepwise import Stepwise
+from wattune.errors import InputError
 
 
 class Backprop(Stepwise):
@@ -28,13 +30,16 @@ class Backprop(Stepwise):
 
     ``checkpoint``: divide the model's parts into this many segments, store only the input of each but the last, and
     recompute the rest in the backward pass: the same gradients and running statistics for less memory and about a
-    third more work. See ``recomputation``.
+    third more work. See ``recomputation``. "auto": the number that takes the least memory, by counting.
 
-    Raises: InputError for invalid batch sizes, segments or data type; WorkloadError without trainable parameters, or if
-    a model to checkpoint has no parts; OutOfDeviceMemory if model or step do not fit.
+    ``last``: train only the last parts of the model, this many that have trained parameters. The parts before them are
+    frozen and run without storing activations; their dropout and running statistics stay those of training.
+
+    Raises: InputError for invalid batch sizes, segments, last parts or data type; WorkloadError without trainable
+    parameters, or if a model to cut has no parts; OutOfDeviceMemory if model or step do not fit.
     """
 
-    OPTIONS: ClassVar[Mapping[str, SpecOption]] = {"checkpoint": recomputation.SEGMENTS}
+    OPTIONS: ClassVar[Mapping[str, SpecOption]] = {"checkpoint": recomputation.SEGMENTS, "last": whole(1)}
 
     def __init__(
         self,
@@ -45,10 +50,20 @@ class Backprop(Stepwise):
         seed: int = 0,
         on: torch.device | None = None,
         checkpoint: recomputation.Segments | None = None,
+        last: int | None = None,
     ) -> None:
         check_data_type(trainable.data_type)
+        options = {"checkpoint": checkpoint, "last": last}
+        self.name = format_spec("backprop", {k: v for k, v in options.items() if v is not None})
+        if checkpoint is not None and last is not None:
+            raise InputError(
+                "options of the algorithm backprop",
+                value=self.name,
+                allowed="checkpoint or last",
+                hint="the frozen parts store no activations",
+            )
+        self._last = last
         super().__init__(trainable, batch_size, micro_batch_size, seed, on)
-        self.name = format_spec("backprop", {} if checkpoint is None else {"checkpoint": checkpoint})
         if checkpoint == "auto":
             checkpoint = recomputation.least_memory(trainable, self.module, self._optimizer, self.micro_batch_size)
         self._checkpoint = checkpoint
@@ -77,12 +92,17 @@ class Backprop(Stepwise):
                 raise ValueError("it comes from another processor, with another random number generator")
             self._random = stepwise.cpu_copy(state["random"])
 
+    def _freeze(self) -> None:
+        if self._last is not None:
+            self._frozen, self._trained = divided(self.module, self._last)
+            self._frozen.requires_grad_(False)
+
     def _pass(self) -> step_counting.TrainingPass:
-        return (
-            step_counting.backward_pass
-            if self._checkpoint is None
-            else recomputation.CheckpointedPass(self._checkpoint)
-        )
+        if self._last is not None:
+            return LastPartsPass(self._last)
+        if self._checkpoint is not None:
+            return recomputation.CheckpointedPass(self._checkpoint)
+        return step_counting.backward_pass
 
     def _train(self, batch: Batch) -> Step:
         mean_loss = torch.zeros((), device=self._device)
@@ -100,6 +120,8 @@ class Backprop(Stepwise):
         return Step(samples=samples_of(batch), loss=float(mean_loss))
 
     def _output(self, x: Any) -> Any:
+        if self._last is not None:
+            return last_forward(self._frozen, self._trained, x)
         return self.module(x) if self._segments is None else recomputation.forward(self._segments, x)
 
     @contextmanager

@@ -89,7 +89,8 @@ def preserved(modules: Sequence[nn.Module]) -> Iterator[None]:
 class Stepwise(TrainingAlgorithm):
     """An algorithm that yields a Step before it takes the next batch.
 
-    A subclass implements training on a batch (``_train``) and the pass to count (``_pass``).
+    A subclass implements training on a batch (``_train``) and the pass to count (``_pass``), and may freeze parameters
+    before the optimizer is made (``_freeze``).
 
     Raises: InputError for invalid batch sizes, WorkloadError without trainable parameters, OutOfDeviceMemory if the
     model does not fit.
@@ -103,6 +104,7 @@ class Stepwise(TrainingAlgorithm):
         self.micro_batch_size = micro_batch_size or batch_size
         self._trainable = trainable
         self.module, self._device = build_model(trainable, seed, on)
+        self._freeze()
         self._optimizer = trainable.optimizer(self.module, batch_size)
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
@@ -128,6 +130,10 @@ class Stepwise(TrainingAlgorithm):
     def evaluation_work(self, samples: int) -> StepWork:
         """The work of a forward pass over ``samples`` samples. Raises: WorkloadError."""
         return step_counting.evaluation_work(self._trainable, self.module, self._optimizer, samples)
+
+    def _freeze(self) -> None:
+        """Freeze parameters of the model that this algorithm does not train."""
+        return
 
     @abstractmethod
     def _train(self, batch: Batch) -> Step:

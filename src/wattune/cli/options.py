@@ -144,8 +144,8 @@ Algorithm = Annotated[
     typer.Option(
         "--algorithm",
         metavar="NAME",
-        help="Training algorithm, with its options: backprop:checkpoint=auto, forward-gradient, async-fgd:modules=4 "
-        "(default: backprop); see docs/algorithms.md.",
+        help="Training algorithm, with its options: backprop:checkpoint=auto, backprop:last=1, "
+        "async-fgd:modules=4 (default: backprop); see docs/algorithms.md.",
     ),
 ]
 Memory = Annotated[
