@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from benchmarks.asyncfgd.tasks import BATCH, FINE_TUNING_SAMPLES, WORK, Task, perceptron, tasks
+from benchmarks.asyncfgd.tasks import BATCH, FINE_TUNING_SAMPLES, WORK, Task, tasks
 from benchmarks.timing import RESULTS, machine
 from wattune.algorithms import TrainingAlgorithm, open_algorithm
 from wattune.files import write_json
@@ -58,7 +58,6 @@ def algorithms(task: Task) -> dict[str, str]:
     if task.cut > 1:
         cut = f"async-fgd:modules={task.cut}"
         specs |= {
-            "forward gradient, local losses": f"{cut},loss=local",
             "AsyncFGD": cut,
             "AsyncFGD, activities": f"{cut},perturb=activities",
         }
@@ -70,8 +69,6 @@ def algorithms(task: Task) -> dict[str, str]:
         constant, rising = ABLATIONS
         specs[constant] = f"async-fgd:modules={task.cut},alpha=0.15"
         specs[rising] = f"async-fgd:modules={task.cut},alpha=0.15,epoch_samples={FINE_TUNING_SAMPLES}"
-    if task.model is perceptron:  # the one that is quick enough for every combination
-        specs["AsyncFGD, activities, local losses"] = f"async-fgd:modules={task.cut},loss=local,perturb=activities"
     return specs
 
 

@@ -50,7 +50,6 @@ ROWS = (
     Row("forward gradient of activities, 1 thread", "forward-gradient:perturb=activities", 1),
     Row("forward gradient of activities, 2 threads", "forward-gradient:perturb=activities", 2),
     Row("AsyncFGD of activities K=2, 2 threads", "async-fgd:modules=2,perturb=activities,backend=threads", 1),
-    Row("AsyncFGD of local losses K=2, 2 threads", "async-fgd:modules=2,loss=local,backend=threads", 1),
 )
 
 

@@ -80,28 +80,10 @@ class TestActivitiesInThreads(AsyncContract):
     spec = "async-fgd:modules=4,perturb=activities,backend=threads"
 
 
-@pytest.mark.slow
-class TestLocalLosses(AsyncContract):
-    spec = "async-fgd:modules=3,loss=local"
-
-
-@pytest.mark.slow
-class TestLocalLossesInThreads(AsyncContract):
-    spec = "async-fgd:modules=3,loss=local,backend=threads"
-
-
-@pytest.mark.slow
-class TestLocalLossesOfActivities(AsyncContract):
-    spec = "async-fgd:modules=3,loss=local,perturb=activities"
-
-
 del AsyncContract, TrainingAlgorithmContract  # without a spec of their own
 
 FEWER_MODULES = [pytest.param(modules, marks=pytest.mark.slow) for modules in (2, 3)]
 """Pipelines shorter than the longest one, in which everything waits that can wait."""
-
-ONE_OPTION = [pytest.param(option, marks=pytest.mark.slow) for option in ("perturb=activities", "loss=local")]
-
 
 # --------------------------------------------------------------------------------------------- what is computed
 
@@ -243,45 +225,18 @@ def test_threads_equal_one_thread(example: Any, optimizer: str, modules: int) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("modules", [*FEWER_MODULES, 4])
-@pytest.mark.parametrize("options", [*ONE_OPTION, "loss=local,perturb=activities"])
-def test_threads_equal_one_thread_with_every_option(options: str, modules: int) -> None:
-    one, steps = trained(separate_layers(), f"modules={modules},{options}")
-    many, others = trained(separate_layers(), f"modules={modules},{options},backend=threads")
+def test_threads_equal_one_thread_with_activities(modules: int) -> None:
+    one, steps = trained(separate_layers(), f"modules={modules},perturb=activities")
+    many, others = trained(separate_layers(), f"modules={modules},perturb=activities,backend=threads")
     assert steps == others
     assert_same(many.state_dict(), one.state_dict())
 
 
-@pytest.mark.parametrize("perturb", ["weights", "activities"])
-def test_a_local_loss_changes_only_its_module(perturb: str) -> None:
-    def first(seed: int, options: str) -> dict[str, Tensor]:
-        trainable = layers()
-        algorithm = opened(trainable, f"modules=2,cuts=4-7,perturb={perturb},{options}")
-        last = algorithm.module[6]  # type: ignore[index]
-        with torch.no_grad():
-            last.weight.mul_(seed)
-        list(algorithm.run(islice(trainable.batches(8), 5)))
-        return {k: v for k, v in algorithm.module.state_dict().items() if k.startswith(("0.", "2."))}
-
-    assert_same(first(1, "loss=local"), first(7, "loss=local"))
-    assert not torch.equal(first(1, "loss=global")["0.weight"], first(7, "loss=global")["0.weight"])
-
-
-def test_heads_learn_and_are_saved() -> None:
-    algorithm = opened(layers(), "modules=3,loss=local")
-    before = algorithm.state_dict()["heads"]
-    list(algorithm.run(islice(layers().batches(8), 5)))
-    after = algorithm.state_dict()["heads"]
-    assert len(after) == 4
-    assert all(not torch.equal(before[name], after[name]) for name in after)
-    assert not any(name.startswith("heads") for name in algorithm.module.state_dict())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
-@pytest.mark.parametrize("options", ["backend=threads", "loss=local"])
-def test_built_in_models_train_in_four_modules(name: str, options: str) -> None:
+def test_built_in_models_train_in_four_modules(name: str) -> None:
     trainable = BUILT_IN[name]
-    algorithm, steps = trained(trainable, f"modules=4,{options}", 6, batch_size=4)
+    algorithm, steps = trained(trainable, "modules=4,backend=threads", 6, batch_size=4)
     start = trainable.model(0).state_dict()
     assert len(algorithm.cuts) == 4
     assert all(0 < s.loss < 20 for s in steps)
@@ -291,7 +246,7 @@ def test_built_in_models_train_in_four_modules(name: str, options: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sequential", "threads"])
-@pytest.mark.parametrize("options", ["perturb=weights", "perturb=activities", "loss=local"])
+@pytest.mark.parametrize("options", ["perturb=weights", "perturb=activities"])
 def test_a_batch_without_a_finite_loss_changes_nothing(options: str, backend: str) -> None:
     trainable = layers()
     batches = list(islice(trainable.batches(8), 3))

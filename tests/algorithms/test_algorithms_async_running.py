@@ -37,9 +37,7 @@ from wattune.errors import InputError
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.booleans()), min_size=1, max_size=4),
-    st.sampled_from(
-        ["modules=4", "modules=3,perturb=activities", "modules=3,loss=local", "modules=2,backend=threads", "modules=1"]
-    ),
+    st.sampled_from(["modules=4", "modules=3,perturb=activities", "modules=2,backend=threads", "modules=1"]),
 )
 def test_a_run_stopped_anywhere_resumes_exactly(runs: list[tuple[int, int, bool]], options: str) -> None:
     trainable = separate_layers() if "activities" in options else noisy_layers()
@@ -64,7 +62,6 @@ def test_a_run_stopped_anywhere_resumes_exactly(runs: list[tuple[int, int, bool]
     [
         "modules=4",
         pytest.param("modules=4,perturb=activities", marks=pytest.mark.slow),
-        pytest.param("modules=4,loss=local", marks=pytest.mark.slow),
     ],
 )
 def test_batches_in_flight_survive_a_checkpoint(tmp_path: Path, options: str) -> None:
@@ -212,3 +209,12 @@ def test_modules_on_cpu_and_gpu(backend: str) -> None:
     assert len(resumed) == len(steps)
     assert resumed[0].loss == pytest.approx(steps[0].loss, rel=1e-4)
     assert placed.module(next(trainable.batches(8))[0]).device.type == "cuda"
+
+
+def test_a_state_with_local_losses_is_refused_in_one_line() -> None:
+    """Of a run by an earlier version."""
+    algorithm = opened(layers(), "modules=2")
+    state = {**algorithm.state_dict(), "heads": {"0.weight": torch.zeros(1)}}
+    with pytest.raises(InputError, match="it is of a run with local losses") as refused:
+        algorithm.load_state_dict(state)
+    assert "\n" not in str(refused.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.algorithm_examples import Example, images, vectors
+from tests.support.algorithm_examples import Example, vectors
 from tests.support.pipeline_examples import (
     Timed,
     Timer,
@@ -54,26 +54,10 @@ def test_memory_includes_inputs_and_parameters_of_second_passes() -> None:
     assert between == pytest.approx(copies + inputs + 3 * (2 * 256 * 64 * 4 + 256 * 8), rel=0.1)
 
 
-def test_memory_includes_previous_parameters_with_local_losses() -> None:
-    def of_parameters(options: str) -> float:
-        return opened(wide(), options, batch_size=2).work().peak_memory_bytes  # next to no activations
-
-    stages = opened(wide(), "modules=4,loss=local", batch_size=2).pipeline.stages
-    copies = sum((3 - k) * sum(p.numel() * 4 for p in stage.module.parameters()) for k, stage in enumerate(stages))
-    assert of_parameters("modules=4,loss=local") - of_parameters("modules=4") == pytest.approx(copies, rel=0.2)
-
-
 def test_a_tick_has_the_work_of_a_plain_step() -> None:
     plain = open_algorithm("forward-gradient", wide(), 256).work()
     tick = opened(wide(), "modules=4", batch_size=256).work()
     assert tick.flops == pytest.approx(plain.flops, rel=0.01)
-
-
-def test_a_local_step_has_its_heads_and_no_tangents_between_modules() -> None:
-    here, there = (opened(wide(), f"modules=4,loss={loss}").work().phases for loss in ("local", "global"))
-    assert here[-1].phase == there[-1].phase == "optimizer"
-    assert here[-1].kernels - there[-1].kernels == 3 * 2  # weights and biases of three heads
-    assert here[0].flops < there[0].flops
 
 
 # --------------------------------------------------------------------------------------------- what is refused
@@ -121,20 +105,6 @@ def test_micro_batches_and_low_precision_are_refused() -> None:
 def test_activities_across_a_batch_are_refused() -> None:
     with pytest.raises(InputError, match="batch normalisation"):
         opened(noisy_layers(), "modules=2,perturb=activities")
-
-
-def test_a_local_loss_that_does_not_fit_is_refused() -> None:
-    class Sideways(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.flatten(2)
-
-    trainable = Example(
-        lambda: nn.Sequential(nn.Conv2d(3, 3, 1), Sideways(), nn.Flatten(), nn.Linear(192, 10), nn.Unflatten(1, (10,))),
-        images(8),
-    )
-    with pytest.raises(WorkloadError, match="a local loss for a module"):
-        opened(Example(lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU()), images(8)), "modules=2,loss=local")
-    assert opened(trainable, "modules=2,cuts=2-5,loss=local").cuts == [2, 5]
 
 
 def test_measured_cuts_follow_the_measured_times(monkeypatch: pytest.MonkeyPatch) -> None:

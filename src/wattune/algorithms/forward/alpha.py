@@ -96,15 +96,14 @@ class Alpha:
         parameters = {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
         self._head = _named(parameters, self.schedule.head or _last_layer(parameters), "head")
         layers = _named(parameters, self.schedule.layers, "layers")
-        self._own = {id(p) for p in parameters.values()}
-        self._below = (layers or self._own) - self._head
+        self._below = (layers or {id(p) for p in parameters.values()}) - self._head
 
     def rate(self, parameter: nn.Parameter, step: int) -> float:
         """Factor of a parameter's learning rate."""
         if not parameter.requires_grad:
             return 0.0
-        if id(parameter) in self._head or id(parameter) not in self._own:
-            return 1.0  # not the model's own: that of a local head
+        if id(parameter) in self._head:
+            return 1.0
         return self.schedule.at(step * self.batch_size) if id(parameter) in self._below else 0.0
 
     def learns(self, parameters: Iterable[nn.Parameter], step: int) -> bool:

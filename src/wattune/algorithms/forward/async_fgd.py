@@ -22,11 +22,10 @@ from wattune.algorithms.forward import forward_ad, partition
 from wattune.algorithms.forward.alpha import Alpha, Schedule
 from wattune.algorithms.forward.forward_ad import check_forward_data_type, check_supported
 from wattune.algorithms.forward.masks import RandomKey
-from wattune.algorithms.forward.partition import local_heads
-from wattune.algorithms.forward.perturbed import Perturb, Perturbed
+from wattune.algorithms.forward.perturbed import Perturb
 from wattune.algorithms.forward.pipeline import Pipeline
 from wattune.algorithms.forward.stage import DualValue, ModuleUpdates, Stage
-from wattune.algorithms.forward.tick import BACKENDS, ModelWithHeads, Tick, backend, modules_of, perturbed_of
+from wattune.algorithms.forward.tick import BACKENDS, Tick, backend, modules_of, perturbed_of
 from wattune.algorithms.model_parts import parts
 from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, format_spec, one_of, whole
@@ -50,8 +49,8 @@ class AsyncForwardGradient(TrainingAlgorithm):
     """Forward gradients with the model cut into ``modules``, each learning with its own delay.
 
     Module k of K works on a batch with parameters that are K-1-k updates old, since its derivative comes from the end
-    of the pipeline; with ``loss`` "local" each module learns at once from its own head. K = 1 is the plain forward
-    gradient. ``run`` takes K-1 batches more than it has yielded Steps, and yields the rest at the end of its batches.
+    of the pipeline. K = 1 is the plain forward gradient. ``run`` takes K-1 batches more than it has yielded Steps, and
+    yields the rest at the end of its batches.
     Stopped early, it keeps the batches in flight, and the next ``run`` expects the batches from the first one without a
     Step on; it skips those that are already in the pipeline.
 
@@ -63,9 +62,8 @@ class AsyncForwardGradient(TrainingAlgorithm):
     The work of a step is that of one tick of the full pipeline: K modules, which run one after another on a single
     accelerator (such as a simulated board), and the memory of everything that waits between them. For each of the K-1
     batches in flight this is one pair of activations and tangent; perturbed activities add the input of every module
-    that the batch has passed and a copy of that module's parameters, and local losses a copy of the module's previous
-    parameters. (Threads have K working sets instead of one, and store each direction of weights until its derivative
-    arrives, instead of drawing it again.)
+    that the batch has passed and a copy of that module's parameters. (Threads have K working sets instead of one, and
+    store each direction of weights until its derivative arrives, instead of drawing it again.)
 
     Raises: InputError for invalid batch size, micro-batches, data type or cuts; WorkloadError without trainable
     parameters, or if the model is not a sequence or does not run with tangents; OutOfDeviceMemory if it does not fit.
@@ -74,7 +72,6 @@ class AsyncForwardGradient(TrainingAlgorithm):
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "modules": whole(1, 64),
         "perturb": one_of("weights", "activities"),
-        "loss": one_of("global", "local"),
         "backend": one_of(*BACKENDS),
         "cuts": SpecOption(_cuts, "counted, measured, or the ends of the modules in parts of the model, as in 2-5-7"),
         **Schedule.OPTIONS,
@@ -109,12 +106,11 @@ class AsyncForwardGradient(TrainingAlgorithm):
         self._schedule = Schedule.of({k: v for k, v in options.items() if k in Schedule.OPTIONS})
         self._handles: list[RemovableHandle] = []
         self._build(self._measure())
-        check_supported(trainable, self._with_heads, self._optimizer, self._tick())
+        check_supported(trainable, self.module, self._optimizer, self._tick())
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Train on each batch, see the class; after an error the instance cannot continue."""
         self.module.train()
-        self._heads.train()
         threads = backend(self._backend, len(self.cuts))
         try:
             steps = self._pipeline.run(batches, threads)
@@ -136,12 +132,12 @@ class AsyncForwardGradient(TrainingAlgorithm):
         Raises: WorkloadError if it cannot be run.
         """
         return step_counting.step_work(
-            self._trainable, self._with_heads, self._optimizer, self.batch_size, self.batch_size, self._tick()
+            self._trainable, self.module, self._optimizer, self.batch_size, self.batch_size, self._tick()
         )
 
     def evaluation_work(self, samples: int) -> StepWork:
         """The work of a forward pass over ``samples`` samples. Raises: WorkloadError."""
-        return step_counting.evaluation_work(self._trainable, self._with_heads, self._optimizer, samples)
+        return step_counting.evaluation_work(self._trainable, self.module, self._optimizer, samples)
 
     @property
     def done(self) -> int:
@@ -157,7 +153,6 @@ class AsyncForwardGradient(TrainingAlgorithm):
         """Copy on the CPU of the model after its last Step, the optimizer, and the batches in flight."""
         state: dict[str, Any] = {
             "module": self.module.state_dict(),
-            "heads": self._heads.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "seed": self._seed,
             "cuts": self.cuts,
@@ -169,10 +164,11 @@ class AsyncForwardGradient(TrainingAlgorithm):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``, with its cuts. Raises: InputError if it belongs to another model."""
         with state_errors():
+            if state.get("heads"):
+                raise ValueError("it is of a run with local losses, which are no longer supported")
             self._seed = int(state["seed"])
             self._build([int(end) for end in state["cuts"]])
             self.module.load_state_dict(state["module"])
-            self._heads.load_state_dict(state["heads"])
             self._optimizer.load_state_dict(cpu_copy(state["optimizer"]))
             self._pipeline.load_state_dict(state["pipeline"])
 
@@ -187,16 +183,8 @@ class AsyncForwardGradient(TrainingAlgorithm):
     def _backend(self) -> str:
         return str(self._options.get("backend", "sequential"))
 
-    @property
-    def _local(self) -> bool:
-        return bool(self._options.get("loss", "global") == "local")
-
-    @property
-    def _with_heads(self) -> ModelWithHeads:
-        return ModelWithHeads(self.module, self._heads)
-
     def _tick(self) -> Tick:
-        return Tick(tuple(self.cuts), self._perturb, self._local, self._schedule, self._shapes)
+        return Tick(tuple(self.cuts), self._perturb, self._schedule, self._shapes)
 
     def _measure(self) -> list[int]:
         """Run every part with tangents and return the ends of the modules."""
@@ -210,7 +198,7 @@ class AsyncForwardGradient(TrainingAlgorithm):
         cost: partition.Cost = partition.measured if how == "measured" else partition.counted
         samples = self.batch_size if how == "measured" else min(self.batch_size, COUNTED_SAMPLES)
         alpha = Alpha(self.module, self.batch_size, self._schedule)
-        perturbed, _ = perturbed_of(layers, nn.ModuleList(), self._perturb, alpha, local=self._local)
+        perturbed = perturbed_of(layers, self._perturb, alpha)
         final_step = math.ceil(self._schedule.ramp_samples / self.batch_size)
         costs = partition.costs(self._trainable, perturbed, samples, cost, step=final_step)
         self._shapes = tuple(c.shape for c in costs)
@@ -221,39 +209,21 @@ class AsyncForwardGradient(TrainingAlgorithm):
         devices = list(self._devices or [self._device] * len(ends))
         if len(devices) != len(ends):
             raise InputError("devices of async-fgd", value=len(devices), allowed=f"{len(ends)}, one for each module")
-        self._heads = nn.ModuleList()
-        if self._local and len(ends) > 1:
-            shapes = [self._shapes[end - 1] for end in ends[:-1]]
-            self._heads = local_heads(shapes, self._shapes[-1], self._seed)
-            for head, device in zip(self._heads, devices, strict=False):
-                head.to(device)
         modules = modules_of(self.module, ends)
         for module, device in zip(modules, devices, strict=True):
             module.to(device)
         if len(set(devices)) > 1:
             self._follow(modules)
         self._optimizer = self._trainable.optimizer(self.module, self.batch_size)
-        if self._local and len(ends) > 1:
-            self._optimizer.add_param_group({"params": list(self._heads.parameters())})
         alpha = Alpha(self.module, self.batch_size, self._schedule)
-        perturbed, heads = perturbed_of(
-            modules,
-            self._heads,
-            self._perturb,
-            alpha,
-            local=self._local,
-            side_by_side=self._backend == "threads",
-        )
+        perturbed = perturbed_of(modules, self._perturb, alpha, side_by_side=self._backend == "threads")
         stages = [
-            Stage(k, p, len(ends) - 1 - k, changing=self._changing(p.module), device=device)
+            Stage(k, p, len(ends) - 1 - k, device=device)
             for k, (p, device) in enumerate(zip(perturbed, devices, strict=True))
         ]
-        self._rehearse(stages, heads)
-        parameter_lists = [list(stage.module.parameters()) for stage in stages]
-        for parameters, perturbed_head in zip(parameter_lists, heads, strict=False):
-            parameters += perturbed_head.module.parameters()
-        updates = ModuleUpdates(self._optimizer, parameter_lists, alpha)
-        self._pipeline = Pipeline(stages, self._trainable, self._seed, updates, heads if self._local else None)
+        self._rehearse(stages)
+        updates = ModuleUpdates(self._optimizer, [list(stage.module.parameters()) for stage in stages], alpha)
+        self._pipeline = Pipeline(stages, self._trainable, self._seed, updates)
 
     def _follow(self, modules: Sequence[nn.Module]) -> None:
         """Let the whole model be evaluated across devices: move each module's input to its device."""
@@ -265,20 +235,14 @@ class AsyncForwardGradient(TrainingAlgorithm):
                 first = next(iter(module.children()))
                 self._handles.append(first.register_forward_pre_hook(partial(_to, here)))
 
-    def _rehearse(self, stages: Sequence[Stage], heads: Sequence[Perturbed]) -> None:
+    def _rehearse(self, stages: Sequence[Stage]) -> None:
         """Run a forward pass without learning, so that one-time detection in the modules precedes the first batch, in a
         resumed run as in a new one."""
         dual_input: DualValue = self._trainable.example(min(2, self.batch_size))[0], None
-        modules = [*(stage.module for stage in stages), *(head.module for head in heads)]
+        modules = [stage.module for stage in stages]
         with preserved(modules), forward_ad.level(), memory_errors("a forward pass with tangents"):
             for stage in stages:
                 dual_input = stage.perturbed.dual(*stage.here(dual_input), RandomKey(self._seed, 0, stage.index))
-                if stage.index < len(heads):
-                    heads[stage.index].dual(*dual_input, RandomKey(self._seed, 0, stage.index))
-
-    def _changing(self, module: nn.Module) -> list[Tensor]:
-        parameters = [p for p in module.parameters() if p.requires_grad] if self._local else []
-        return [*module.buffers(), *parameters]
 
 
 def _to(device: torch.device, _: nn.Module, inputs: Any) -> Any:

@@ -3,7 +3,7 @@
 In tick t module k (of K, counted from 0) works on batch t-k: each batch advances by one module per tick. The last
 module gets the loss of batch t-K+1 and its derivative along all of the batch's directions, a scalar (weights) or one
 per example (activities), by which every module then updates its present parameters. So module k works on batch b with
-the parameters after ``max(0, b - (K-1-k))`` updates. With local losses modules update at once.
+the parameters after ``max(0, b - (K-1-k))`` updates.
 
 Source: Zhao, Zhang, Huo, Gu, AsyncFGD, NeurIPS 2023; Huo et al., Decoupled Parallel Backprop, ICML 2018 (delays).
 """
@@ -24,7 +24,7 @@ from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting import aten
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.masks import RandomKey
-from wattune.algorithms.forward.perturbed import Perturbed, loss_along
+from wattune.algorithms.forward.perturbed import loss_along
 from wattune.algorithms.forward.stage import DualValue, ModuleUpdates, Stage
 from wattune.algorithms.forward.tick import Backend
 
@@ -63,8 +63,8 @@ class SharedDerivative:
 class Pipeline:
     """Stages with the batches in flight.
 
-    ``heads``: heads that give every module but the last a local loss; None: only the loss at the end. ``updates``
-    changes the parameters by their gradients. ``on_forward`` is called with module and batch at each forward pass.
+    ``updates`` changes the parameters by their gradients. ``on_forward`` is called with module and batch at each
+    forward pass.
     """
 
     def __init__(
@@ -73,9 +73,8 @@ class Pipeline:
         trainable: Trainable,
         seed: int,
         updates: ModuleUpdates,
-        heads: Sequence[Perturbed] | None = None,
     ):
-        self.stages, self.heads, self.seed = list(stages), heads, seed
+        self.stages, self.seed = list(stages), seed
         self.on_forward: Callable[[int, int], None] = lambda module, batch: None
         self._trainable, self._updates = trainable, updates
         self._per_example = stages[0].perturbed.perturb == "activities"
@@ -153,13 +152,13 @@ class Pipeline:
     def _run_tick(self, backend: Backend) -> Step | None:
         turns = [self._tick - k for k in range(len(self.stages))]  # the batch of each module; below 0, none yet
         shared = SharedDerivative()
-        turn = self._turn if self.heads is None else self._local_turn
         calls = [
-            partial(turn, stage, batch, turns[-1], shared) for stage, batch in zip(self.stages, turns, strict=True)
+            partial(self._turn, stage, batch, turns[-1], shared)
+            for stage, batch in zip(self.stages, turns, strict=True)
         ]
         results = backend.run(calls, shared.cancel)
-        if self.heads is not None or shared.derivative is not None:
-            self._updates.finish(max(0, turns[-1]))
+        if shared.derivative is not None:
+            self._updates.finish(turns[-1])
         for stage, batch, result in zip(self.stages, turns, results, strict=True):
             if result is not None:
                 self._pass_on(stage, batch, result)
@@ -184,33 +183,12 @@ class Pipeline:
         stage.forget(out)
         return result
 
-    def _local_turn(self, stage: Stage, batch: int, _: int, __: SharedDerivative) -> ModuleResult | None:
-        return self._work(stage, batch) if 0 <= batch < self._fed_batches else None
-
     def _work(self, stage: Stage, batch: int) -> ModuleResult:
         self.on_forward(stage.index, batch)
         output = stage.forward(self._key(stage, batch))
-        if self.heads is not None:
-            return self._learn_locally(stage, output, batch)
         if stage is self.stages[-1]:
             return ModuleResult(output, *self._loss(output, batch, stage))
         return ModuleResult(output)
-
-    def _learn_locally(self, stage: Stage, output: DualValue, batch: int) -> ModuleResult:
-        assert self.heads is not None
-        key = self._key(stage, batch)
-        if stage is self.stages[-1]:
-            loss, derivative = self._loss(output, batch, stage)
-        else:
-            head, own = self.heads[stage.index], key._replace(module=len(self.stages) + stage.index)
-            loss, derivative = self._loss(head.dual(*output, own), batch, stage)
-            if _finite(loss, derivative):
-                head.add_gradient(output[0], derivative, own)
-        if _finite(loss, derivative):
-            stage.learn(derivative, key)
-        stage.forget(batch)
-        self._updates.part(stage.index, batch)
-        return ModuleResult((output[0], None), loss, derivative)
 
     def _loss(self, output: DualValue, batch: int, stage: Stage) -> tuple[Tensor, Tensor]:
         target = tree_map(lambda v: v.to(stage.device) if isinstance(v, Tensor) else v, self._targets[batch])
@@ -226,12 +204,7 @@ class Pipeline:
         with forward_ad.level():
             for stage in self.stages[: self._tick - batch]:
                 self.on_forward(stage.index, batch)
-                if self.heads is None:
-                    result = ModuleResult(stage.forward_late(self._key(stage, batch)))
-                else:
-                    result = self._work(stage, batch)
-                    self._updates.finish(batch)
-                self._pass_on(stage, batch, result)
+                self._pass_on(stage, batch, ModuleResult(stage.forward_late(self._key(stage, batch))))
 
     def _key(self, stage: Stage, batch: int) -> RandomKey:
         return RandomKey(self.seed, batch, stage.index)

@@ -26,14 +26,11 @@ class Stage:
     batch's key. Perturbed activities need a second forward pass with the input and parameters of the first: both are
     stored for each batch in flight, ``lag`` copies of the parameters in all.
 
-    ``changing``: tensors that a batch changes before its Step is yielded: buffers, and with local losses the
-    parameters. Between two Steps they have their values after the batch of the last Step (``show``); ``proceed``
-    restores those that the next batch needs.
+    The module's buffers change before the Step of their batch is yielded. Between two Steps they have their values
+    after the batch of the last Step (``show``); ``proceed`` restores those that the next batch needs.
     """
 
-    def __init__(
-        self, index: int, perturbed: Perturbed, lag: int, *, changing: Sequence[Tensor] = (), device: torch.device
-    ):
+    def __init__(self, index: int, perturbed: Perturbed, lag: int, *, device: torch.device):
         self.index, self.perturbed, self.lag, self.device = index, perturbed, lag, device
         self.next_batch = 0
         self.inbox: dict[int, DualValue] = {}
@@ -41,7 +38,7 @@ class Stage:
         self._keeps = perturbed.perturb == "activities"
         self._snapshots: dict[int, tuple[Any, list[Tensor] | None]] = {}
         self._missed_updates: dict[int, list[Tensor]] = {}
-        self._changing = list(changing) if lag else []
+        self._changing = list(perturbed.module.buffers()) if lag else []
         self._after: dict[int, list[Tensor]] = {}
         self._ahead: list[Tensor] | None = None
 

@@ -31,31 +31,28 @@ class Tick:
 
     ends: tuple[int, ...]
     perturb: Perturb
-    local: bool
     schedule: Schedule
     shapes: tuple[tuple[int, ...], ...]
 
     def __call__(self, module: nn.Module, trainable: Trainable, batch: Batch, phase: Callable[[str], None]) -> None:
-        """Run the tick on a copy of the model with its heads."""
-        assert isinstance(module, ModelWithHeads)
-        modules = modules_of(module.model, self.ends)
+        """Run the tick on a copy of the model."""
+        modules = modules_of(module, self.ends)
         samples, gaps = aten.samples_of(batch), len(self.ends) - 1
-        alpha = Alpha(module.model, samples, self.schedule)
-        perturbed, heads = perturbed_of(modules, module.heads, self.perturb, alpha, local=self.local)
+        perturbed = perturbed_of(modules, self.perturb, Alpha(module, samples, self.schedule))
         step = math.ceil(self.schedule.ramp_samples / samples)
         x, target = batch
 
         def pair(gap: int) -> list[Tensor]:
             shape = samples, *self.shapes[self.ends[gap] - 1]
             values = torch.empty(shape, device=aten.device_of(batch))
-            return [values] if self.local else [values, torch.empty_like(values)]
+            return [values, torch.empty_like(values)]
 
         with forward_ad.level():
             # Memory of the batches in flight: their targets, the pairs in the gaps, the inputs and parameters for
             # second forward passes, and the tensors that a batch changes before its Step is yielded.
             targets = [_like(target) for _ in range(gaps)]
             waiting = [pair(gap) for gap in range(gaps)]
-            buffers = self._stored(perturbed, x, pair) if self.perturb == "activities" and not self.local else []
+            buffers = self._stored(perturbed, x, pair) if self.perturb == "activities" else []
             extra = self._changed(perturbed)
             output: tuple[Any, Tensor | None] = (x, None)
             inputs = []
@@ -63,21 +60,12 @@ class Tick:
                 if k < gaps:
                     waiting[k] = []  # the next module has taken it
                 inputs.append(output[0] if self.perturb == "activities" else None)
-                before, output = output[0], stage.dual(*output, RandomKey(0, step, k))
-                if k < gaps and not self.local:
+                output = stage.dual(*output, RandomKey(0, step, k))
+                if k < gaps:
                     waiting[k] = [t for t in output if t is not None]
                     continue
-                if k < gaps:
-                    z = heads[k].dual(*output, RandomKey(0, step, k))
-                    _, derivative = loss_along(trainable, *z, target, per_example=self.perturb == "activities")
-                    heads[k].add_gradient(output[0], derivative, RandomKey(0, step, k))
-                    stage.add_gradient(before, derivative, RandomKey(0, step, k))
-                    output = output[0], None
-                    waiting[k] = [output[0]]
-                    continue
                 _, derivative = loss_along(trainable, *output, target, per_example=self.perturb == "activities")
-                learning = [k] if self.local else range(gaps + 1)
-                for j in learning:
+                for j in range(gaps + 1):
                     source = derivative if inputs[j] is None else inputs[j]
                     perturbed[j].add_gradient(source, derivative, RandomKey(0, step, j))
             del targets, waiting, buffers, extra
@@ -85,9 +73,7 @@ class Tick:
     def _changed(self, perturbed: Sequence[Perturbed]) -> list[Tensor]:
         result: list[Tensor] = []
         for k, stage in enumerate(perturbed):
-            parameters = [p for p in stage.module.parameters() if p.requires_grad] if self.local else []
-            changing = [*stage.module.buffers(), *parameters]
-            result += [torch.empty_like(t) for _ in range(len(perturbed) - 1 - k) for t in changing]
+            result += [torch.empty_like(t) for _ in range(len(perturbed) - 1 - k) for t in stage.module.buffers()]
         return result
 
     def _stored(self, perturbed: Sequence[Perturbed], x: Any, pair: Callable[[int], list[Tensor]]) -> list[list[Any]]:
@@ -103,18 +89,6 @@ def _like(values: Any) -> Any:
     return tree_map(lambda v: torch.empty_like(v) if isinstance(v, Tensor) else v, values)
 
 
-class ModelWithHeads(nn.Module):
-    """A model and the local heads of its modules; its forward pass is the model's."""
-
-    def __init__(self, model: nn.Module, heads: nn.ModuleList):
-        super().__init__()
-        self.model, self.heads = model, heads
-
-    def forward(self, x: Any) -> Any:
-        """Run the model."""
-        return self.model(x)
-
-
 def modules_of(model: nn.Module, ends: Sequence[int]) -> list[nn.Module]:
     """Cut the model at these ends into modules that share its layers. Raises: WorkloadError."""
     if len(ends) == 1:
@@ -124,25 +98,16 @@ def modules_of(model: nn.Module, ends: Sequence[int]) -> list[nn.Module]:
 
 
 def perturbed_of(
-    modules: Sequence[nn.Module],
-    heads: nn.ModuleList,
-    perturb: Perturb,
-    alpha: Alpha,
-    *,
-    local: bool,
-    side_by_side: bool = False,
-) -> tuple[list[Perturbed], list[Perturbed]]:
-    """Make the perturbed modules and heads; a head learns at its full rate, like a classifier.
+    modules: Sequence[nn.Module], perturb: Perturb, alpha: Alpha, *, side_by_side: bool = False
+) -> list[Perturbed]:
+    """Make the perturbed modules.
 
-    A module that learns in the tick of its forward pass stores its direction. The others draw it again to save memory,
-    unless they run in threads, for speed.
+    The last module learns in the tick of its forward pass, and stores its direction. The others draw it again to save
+    memory, unless they run in threads, for speed.
     """
     last = len(modules) - 1
-    keeps = [1 if local or k == last else (last - k + 1) * side_by_side for k in range(len(modules))]
-    return (
-        [Perturbed(m, perturb=perturb, alpha=alpha, keep=keep) for m, keep in zip(modules, keeps, strict=True)],
-        [Perturbed(head, perturb=perturb, alpha=Alpha(head, alpha.batch_size), keep=1) for head in heads],
-    )
+    keeps = [1 if k == last else (last - k + 1) * side_by_side for k in range(len(modules))]
+    return [Perturbed(m, perturb=perturb, alpha=alpha, keep=keep) for m, keep in zip(modules, keeps, strict=True)]
 
 
 Result = TypeVar("Result")
