@@ -37,7 +37,9 @@ from wattune.errors import InputError
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.booleans()), min_size=1, max_size=4),
-    st.sampled_from(["modules=4", "modules=3,perturb=activities", "modules=2,backend=threads", "modules=1"]),
+    st.sampled_from(
+        ["modules=4", "modules=3,perturb=activities,directions=2", "modules=2,backend=threads", "modules=1"]
+    ),
 )
 def test_a_run_stopped_anywhere_resumes_exactly(runs: list[tuple[int, int, bool]], options: str) -> None:
     trainable = separate_layers() if "activities" in options else noisy_layers()
@@ -209,6 +211,17 @@ def test_modules_on_cpu_and_gpu(backend: str) -> None:
     assert len(resumed) == len(steps)
     assert resumed[0].loss == pytest.approx(steps[0].loss, rel=1e-4)
     assert placed.module(next(trainable.batches(8))[0]).device.type == "cuda"
+
+
+def test_a_state_with_other_activities_is_refused_in_one_line() -> None:
+    """Of a run by an earlier version, which did not note the directions, or with another number of them."""
+    algorithm = opened(separate_layers(), "modules=2,perturb=activities")
+    former = {key: value for key, value in algorithm.state_dict().items() if key != "directions"}
+    other = opened(separate_layers(), "modules=2,perturb=activities,directions=2").state_dict()
+    for state in (former, other):
+        with pytest.raises(InputError, match="batches in flight have other perturbed activities") as refused:
+            algorithm.load_state_dict(state)
+        assert "\n" not in str(refused.value)
 
 
 def test_a_state_with_local_losses_is_refused_in_one_line() -> None:

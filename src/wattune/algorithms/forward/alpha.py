@@ -86,15 +86,24 @@ class Schedule:
 class Alpha:
     """A schedule applied to the parameters of one model, in steps of ``batch_size`` samples; ``step`` counts from 0.
 
-    A layer whose alpha is 0 is not perturbed and does not change. Raises: InputError if no trained parameter has one of
-    the names.
+    ``head``: the parameters of the head if the schedule does not name it; None: those of the last layer. A layer whose
+    alpha is 0 is not perturbed and does not change. Raises: InputError if no trained parameter has one of the names.
     """
 
-    def __init__(self, model: nn.Module, batch_size: int, schedule: Schedule | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        batch_size: int,
+        schedule: Schedule | None = None,
+        head: Iterable[nn.Parameter] | None = None,
+    ):
         self.schedule = schedule or Schedule()
         self.batch_size = batch_size
         parameters = {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-        self._head = _named(parameters, self.schedule.head or _last_layer(parameters), "head")
+        if head is not None and not self.schedule.head:
+            self._head = {id(p) for p in head if p.requires_grad}
+        else:
+            self._head = _named(parameters, self.schedule.head or _last_layer(parameters), "head")
         layers = _named(parameters, self.schedule.layers, "layers")
         self._below = (layers or {id(p) for p in parameters.values()}) - self._head
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -20,12 +20,13 @@ from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.forward import forward_ad, partition
 from wattune.algorithms.forward.alpha import Alpha, Schedule
+from wattune.algorithms.forward.blocks import PerturbedBlocks, blocks_of
 from wattune.algorithms.forward.forward_ad import check_forward_data_type, check_supported
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import Perturb
 from wattune.algorithms.forward.pipeline import Pipeline
-from wattune.algorithms.forward.stage import DualValue, ModuleUpdates, Stage
-from wattune.algorithms.forward.tick import BACKENDS, Tick, backend, modules_of, perturbed_of
+from wattune.algorithms.forward.stage import DualValue, ModuleUpdates, PerturbedModule, Stage
+from wattune.algorithms.forward.tick import BACKENDS, Tick, backend, exact_parameters, modules_of, perturbed_of
 from wattune.algorithms.model_parts import parts
 from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, format_spec, one_of, whole
@@ -72,6 +73,7 @@ class AsyncForwardGradient(TrainingAlgorithm):
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "modules": whole(1, 64),
         "perturb": one_of("weights", "activities"),
+        "directions": whole(1, 64),
         "backend": one_of(*BACKENDS),
         "cuts": SpecOption(_cuts, "counted, measured, or the ends of the modules in parts of the model, as in 2-5-7"),
         **Schedule.OPTIONS,
@@ -99,6 +101,8 @@ class AsyncForwardGradient(TrainingAlgorithm):
                 hint="in a pipeline each micro-batch would have another delay",
             )
         check_forward_data_type(trainable.data_type)
+        if options.get("perturb") != "activities" and "directions" in options:
+            raise InputError("directions of async-fgd", value=options["directions"], allowed="with perturb=activities")
         self.name = format_spec("async-fgd", options)
         self.batch_size = batch_size
         self._trainable, self._options, self._seed, self._devices = trainable, options, seed, devices
@@ -156,6 +160,7 @@ class AsyncForwardGradient(TrainingAlgorithm):
             "optimizer": self._optimizer.state_dict(),
             "seed": self._seed,
             "cuts": self.cuts,
+            "directions": self._directions,
             "pipeline": self._pipeline.state_dict(),
         }
         copy: dict[str, Any] = cpu_copy(state)
@@ -166,6 +171,8 @@ class AsyncForwardGradient(TrainingAlgorithm):
         with state_errors():
             if state.get("heads"):
                 raise ValueError("it is of a run with local losses, which are no longer supported")
+            if self._perturb == "activities" and state.get("directions") != self._directions:
+                raise ValueError("its batches in flight have other perturbed activities; train from the beginning")
             self._seed = int(state["seed"])
             self._build([int(end) for end in state["cuts"]])
             self.module.load_state_dict(state["module"])
@@ -180,11 +187,15 @@ class AsyncForwardGradient(TrainingAlgorithm):
         return perturb
 
     @property
+    def _directions(self) -> int:
+        return int(self._options.get("directions", 1))
+
+    @property
     def _backend(self) -> str:
         return str(self._options.get("backend", "sequential"))
 
     def _tick(self) -> Tick:
-        return Tick(tuple(self.cuts), self._perturb, self._schedule, self._shapes)
+        return Tick(tuple(self.cuts), self._perturb, self._directions, self._schedule, self._shapes)
 
     def _measure(self) -> list[int]:
         """Run every part with tangents and return the ends of the modules."""
@@ -198,11 +209,21 @@ class AsyncForwardGradient(TrainingAlgorithm):
         cost: partition.Cost = partition.measured if how == "measured" else partition.counted
         samples = self.batch_size if how == "measured" else min(self.batch_size, COUNTED_SAMPLES)
         alpha = Alpha(self.module, self.batch_size, self._schedule)
-        perturbed = perturbed_of(layers, self._perturb, alpha)
+        groups = [[layer] for layer in layers]
+        if self._perturb == "activities":  # and no perturbation between a layer and its activation
+            groups = blocks_of(layers)
+            units: Sequence[PerturbedModule] = [
+                PerturbedBlocks(nn.Sequential(*group), alpha, self._directions) for group in groups
+            ]
+        else:
+            units = perturbed_of(layers, self._perturb, alpha, 1)
         final_step = math.ceil(self._schedule.ramp_samples / self.batch_size)
-        costs = partition.costs(self._trainable, perturbed, samples, cost, step=final_step)
-        self._shapes = tuple(c.shape for c in costs)
-        return ends or partition.cut([c.seconds for c in costs], modules)
+        costs = partition.costs(self._trainable, units, samples, cost, step=final_step)
+        self._shapes = tuple(c.shape for c, group in zip(costs, groups, strict=True) for _ in group)
+        if ends is not None:
+            return ends
+        sizes = [0, *accumulate(len(group) for group in groups)]
+        return [sizes[end] for end in partition.cut([c.seconds for c in costs], modules)]
 
     def _build(self, ends: list[int]) -> None:
         self.cuts = ends
@@ -215,8 +236,10 @@ class AsyncForwardGradient(TrainingAlgorithm):
         if len(set(devices)) > 1:
             self._follow(modules)
         self._optimizer = self._trainable.optimizer(self.module, self.batch_size)
-        alpha = Alpha(self.module, self.batch_size, self._schedule)
-        perturbed = perturbed_of(modules, self._perturb, alpha, side_by_side=self._backend == "threads")
+        alpha = Alpha(self.module, self.batch_size, self._schedule, exact_parameters(modules, self._perturb))
+        perturbed = perturbed_of(
+            modules, self._perturb, alpha, self._directions, side_by_side=self._backend == "threads"
+        )
         stages = [
             Stage(k, p, len(ends) - 1 - k, device=device)
             for k, (p, device) in enumerate(zip(perturbed, devices, strict=True))

@@ -17,12 +17,15 @@ import functools
 import re
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import _jvp_decrement_nesting, _jvp_increment_nesting
+from torch._functorch.eager_transforms import _undo_create_differentiable
 from torch.autograd import forward_ad
+from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wattune.algorithms.base import Trainable
@@ -85,6 +88,27 @@ def unpacked(value: Tensor) -> tuple[Tensor, Tensor | None]:
     """The tensor and its tangent (None without one), as plain tensors that outlive the level."""
     primal, tangent = forward_ad.unpack_dual(value)  # type: ignore[no-untyped-call]
     return primal, tangent
+
+
+def along(function: Callable[[Tensor], Tensor], x: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The function's value at ``x``, computed once, and its derivatives (m, ...) along ``tangents`` (m, ...).
+
+    Like ``vmap`` of ``torch.func.jvp``, but in the open level, since each call of the latter would open its own.
+    Source: pytorch torch/_functorch/eager_transforms.py (``_jvp_with_argnums``).
+    """
+
+    def one(tangent: Tensor) -> tuple[Tensor, Tensor]:
+        own = _jvp_increment_nesting()
+        try:
+            with forward_ad._set_fwd_grad_enabled(True):
+                output, moved = unpacked(function(dual(x, tangent)))
+                moved = torch.zeros_like(output) if moved is None else moved
+                return _undo_create_differentiable(output, own), _undo_create_differentiable(moved, own)
+        finally:
+            _jvp_decrement_nesting()
+
+    outputs: tuple[Tensor, Tensor] = vmap(one, out_dims=(None, 0), randomness="same")(tangents)  # type: ignore[arg-type]
+    return outputs
 
 
 @functools.cache

@@ -21,8 +21,9 @@ from torch.utils._pytree import tree_map
 from wattune.algorithms.base import Trainable
 from wattune.algorithms.counting.counter import Counter
 from wattune.algorithms.forward import forward_ad
+from wattune.algorithms.forward.blocks import PerturbedBlocks
 from wattune.algorithms.forward.masks import RandomKey
-from wattune.algorithms.forward.perturbed import Perturbed
+from wattune.algorithms.forward.stage import PerturbedModule
 from wattune.algorithms.placement import memory_errors
 from wattune.algorithms.stepwise import preserved
 from wattune.errors import InputError, WorkloadError
@@ -68,7 +69,7 @@ class PartCost(NamedTuple):
 
 
 def costs(
-    trainable: Trainable, parts: Sequence[Perturbed], samples: int, cost: Cost, *, step: int = 0
+    trainable: Trainable, parts: Sequence[PerturbedModule], samples: int, cost: Cost, *, step: int = 0
 ) -> list[PartCost]:
     """The cost of each part of a model in a training step over ``samples`` samples: its forward pass with tangents, and
     its gradient from a derivative. ``step``: a step at which every layer that ever learns is learning.
@@ -119,10 +120,13 @@ def measured(call: Callable[[], object]) -> float:
     return fastest
 
 
-def _training_step(part: Perturbed, x: Any, tangent: Tensor | None, key: RandomKey) -> tuple[Tensor, Tensor | None]:
+def _training_step(
+    part: PerturbedModule, x: Any, tangent: Tensor | None, key: RandomKey
+) -> tuple[Tensor, Tensor | None]:
     output = part.dual(x, tangent, key)
-    derivative = torch.zeros(output[0].shape[:1] if part.perturb == "activities" else (), device=output[0].device)
-    part.add_gradient(x, derivative, key)
+    samples = output[0].shape[:1]
+    shape = (part.directions, *samples) if isinstance(part, PerturbedBlocks) else samples if part.keeps_input else ()
+    part.add_gradient(x, torch.zeros(shape, device=output[0].device), key)
     for parameter in part.module.parameters():
         parameter.grad = None
     return output

@@ -80,6 +80,7 @@ class Perturbed:
 
     def __init__(self, module: nn.Module, *, perturb: Perturb, alpha: Alpha, keep: int = 0):
         self.module, self.perturb, self.alpha = module, perturb, alpha
+        self.keeps_input = perturb == "activities"
         self._linear = LinearTangents(module)
         self._activities = Activities(module, alpha) if perturb == "activities" else None
         self._draws: bool | None = None

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map
 from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting import aten
 from wattune.algorithms.forward import forward_ad
+from wattune.algorithms.forward.blocks import ExactEnd
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import loss_along
 from wattune.algorithms.forward.stage import DualValue, ModuleUpdates, Stage
@@ -30,9 +31,10 @@ from wattune.algorithms.forward.tick import Backend
 
 
 class ModuleResult(NamedTuple):
-    """Result of a module for a batch in one tick: its output, and the loss and derivative if it has any."""
+    """Result of a module for a batch in one tick: the output for the next module, or the last one's loss and
+    derivative."""
 
-    output: DualValue
+    output: DualValue | None
     loss: Tensor | None = None
     derivative: Tensor | None = None
 
@@ -77,7 +79,6 @@ class Pipeline:
         self.stages, self.seed = list(stages), seed
         self.on_forward: Callable[[int, int], None] = lambda module, batch: None
         self._trainable, self._updates = trainable, updates
-        self._per_example = stages[0].perturbed.perturb == "activities"
         self._tick = 0
         self._fed_batches = 0
         self._targets: dict[int, Any] = {}
@@ -185,18 +186,18 @@ class Pipeline:
 
     def _work(self, stage: Stage, batch: int) -> ModuleResult:
         self.on_forward(stage.index, batch)
-        output = stage.forward(self._key(stage, batch))
-        if stage is self.stages[-1]:
-            return ModuleResult(output, *self._loss(output, batch, stage))
-        return ModuleResult(output)
-
-    def _loss(self, output: DualValue, batch: int, stage: Stage) -> tuple[Tensor, Tensor]:
+        key = self._key(stage, batch)
+        if stage is not self.stages[-1]:
+            return ModuleResult(stage.forward(key))
         target = tree_map(lambda v: v.to(stage.device) if isinstance(v, Tensor) else v, self._targets[batch])
-        return loss_along(self._trainable, *output, target, per_example=self._per_example)
+        if isinstance(stage.perturbed, ExactEnd):
+            return ModuleResult(None, *stage.loss_along(key, lambda output: self._trainable.loss(output, target)))
+        output = stage.forward(key)
+        return ModuleResult(None, *loss_along(self._trainable, *output, target, per_example=False))
 
     def _pass_on(self, stage: Stage, batch: int, result: ModuleResult) -> None:
         stage.keep(batch)
-        if stage is not self.stages[-1]:
+        if result.output is not None:
             self.stages[stage.index + 1].receive(batch, result.output)
 
     def _catch_up(self, batch: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,11 +12,16 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from wattune.algorithms.forward.alpha import Alpha
+from wattune.algorithms.forward.blocks import ExactEnd, PerturbedBlocks
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import Perturbed
 
 DualValue = tuple[Any, Tensor | None]
-"""The value passed from module to module: activations (a batch's inputs before the first), and their tangent if any."""
+"""The value passed from module to module: activations (a batch's inputs before the first), and their tangent if any.
+Perturbed activities have a tangent for each direction, along a new first dimension."""
+
+PerturbedModule = Perturbed | PerturbedBlocks | ExactEnd
+"""A module of a pipeline: with perturbed weights, or with perturbed activities and an exact end."""
 
 
 class Stage:
@@ -30,12 +35,12 @@ class Stage:
     after the batch of the last Step (``show``); ``proceed`` restores those that the next batch needs.
     """
 
-    def __init__(self, index: int, perturbed: Perturbed, lag: int, *, device: torch.device):
+    def __init__(self, index: int, perturbed: PerturbedModule, lag: int, *, device: torch.device):
         self.index, self.perturbed, self.lag, self.device = index, perturbed, lag, device
         self.next_batch = 0
         self.inbox: dict[int, DualValue] = {}
         self._trainable = [p for p in perturbed.module.parameters() if p.requires_grad]
-        self._keeps = perturbed.perturb == "activities"
+        self._keeps = perturbed.keeps_input
         self._snapshots: dict[int, tuple[Any, list[Tensor] | None]] = {}
         self._missed_updates: dict[int, list[Tensor]] = {}
         self._changing = list(perturbed.module.buffers()) if lag else []
@@ -63,6 +68,13 @@ class Stage:
         if self._keeps:
             self._snapshots[key.step] = x, self._parameters() if self.lag else None
         return self.perturbed.dual(x, tangent, key)
+
+    def loss_along(self, key: RandomKey, loss_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Run the last module on batch ``key.step`` with its exact gradient: the loss, and the derivatives."""
+        assert isinstance(self.perturbed, ExactEnd)
+        x, tangents = self.inbox.pop(key.step)
+        self.next_batch = key.step + 1
+        return self.perturbed.loss_along(x, tangents, loss_of, key)
 
     def forward_late(self, key: RandomKey) -> DualValue:
         """Run the forward pass of a batch that was missing at its turn, with the parameters of that time."""

@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -19,8 +20,10 @@ from wattune.algorithms.base import Batch, Trainable
 from wattune.algorithms.counting import aten
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha, Schedule
+from wattune.algorithms.forward.blocks import ExactEnd, PerturbedBlocks
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import Perturb, Perturbed, loss_along
+from wattune.algorithms.forward.stage import PerturbedModule
 from wattune.algorithms.model_parts import parts
 
 
@@ -31,6 +34,7 @@ class Tick:
 
     ends: tuple[int, ...]
     perturb: Perturb
+    directions: int
     schedule: Schedule
     shapes: tuple[tuple[int, ...], ...]
 
@@ -38,14 +42,15 @@ class Tick:
         """Run the tick on a copy of the model."""
         modules = modules_of(module, self.ends)
         samples, gaps = aten.samples_of(batch), len(self.ends) - 1
-        perturbed = perturbed_of(modules, self.perturb, Alpha(module, samples, self.schedule))
+        alpha = Alpha(module, samples, self.schedule, exact_parameters(modules, self.perturb))
+        perturbed = perturbed_of(modules, self.perturb, alpha, self.directions)
         step = math.ceil(self.schedule.ramp_samples / samples)
         x, target = batch
 
         def pair(gap: int) -> list[Tensor]:
             shape = samples, *self.shapes[self.ends[gap] - 1]
             values = torch.empty(shape, device=aten.device_of(batch))
-            return [values, torch.empty_like(values)]
+            return [values, *(torch.empty_like(values) for _ in range(self.directions))]
 
         with forward_ad.level():
             # Memory of the batches in flight: their targets, the pairs in the gaps, the inputs and parameters for
@@ -60,29 +65,40 @@ class Tick:
                 if k < gaps:
                     waiting[k] = []  # the next module has taken it
                 inputs.append(output[0] if self.perturb == "activities" else None)
-                output = stage.dual(*output, RandomKey(0, step, k))
                 if k < gaps:
+                    output = stage.dual(*output, RandomKey(0, step, k))
                     waiting[k] = [t for t in output if t is not None]
                     continue
-                _, derivative = loss_along(trainable, *output, target, per_example=self.perturb == "activities")
+                if isinstance(stage, ExactEnd):
+                    loss_of = partial(_loss, trainable, target)
+                    _, derivative = stage.loss_along(*output, loss_of, RandomKey(0, step, k))
+                else:
+                    output = stage.dual(*output, RandomKey(0, step, k))
+                    _, derivative = loss_along(trainable, *output, target, per_example=False)
                 for j in range(gaps + 1):
                     source = derivative if inputs[j] is None else inputs[j]
                     perturbed[j].add_gradient(source, derivative, RandomKey(0, step, j))
             del targets, waiting, buffers, extra
 
-    def _changed(self, perturbed: Sequence[Perturbed]) -> list[Tensor]:
+    def _changed(self, perturbed: Sequence[PerturbedModule]) -> list[Tensor]:
         result: list[Tensor] = []
         for k, stage in enumerate(perturbed):
             result += [torch.empty_like(t) for _ in range(len(perturbed) - 1 - k) for t in stage.module.buffers()]
         return result
 
-    def _stored(self, perturbed: Sequence[Perturbed], x: Any, pair: Callable[[int], list[Tensor]]) -> list[list[Any]]:
+    def _stored(
+        self, perturbed: Sequence[PerturbedModule], x: Any, pair: Callable[[int], list[Tensor]]
+    ) -> list[list[Any]]:
         buffers = []
         for k, stage in enumerate(perturbed):
             for _ in range(len(perturbed) - 1 - k):
                 inputs = _like(x) if k == 0 else pair(k - 1)[0]
                 buffers.append([inputs, *(torch.empty_like(p) for p in stage.module.parameters() if p.requires_grad)])
         return buffers
+
+
+def _loss(trainable: Trainable, target: Any, output: Tensor) -> Tensor:
+    return trainable.loss(output, target)
 
 
 def _like(values: Any) -> Any:
@@ -97,15 +113,25 @@ def modules_of(model: nn.Module, ends: Sequence[int]) -> list[nn.Module]:
     return [nn.Sequential(*layers[a:b]) for a, b in pairwise([0, *ends])]
 
 
-def perturbed_of(
-    modules: Sequence[nn.Module], perturb: Perturb, alpha: Alpha, *, side_by_side: bool = False
-) -> list[Perturbed]:
-    """Make the perturbed modules.
+def exact_parameters(modules: Sequence[nn.Module], perturb: Perturb) -> list[nn.Parameter] | None:
+    """The parameters that learn from their exact gradient, which are the head of alpha's schedule; None without any."""
+    return list(modules[-1].parameters()) if perturb == "activities" else None
 
-    The last module learns in the tick of its forward pass, and stores its direction. The others draw it again to save
-    memory, unless they run in threads, for speed.
+
+def perturbed_of(
+    modules: Sequence[nn.Module], perturb: Perturb, alpha: Alpha, directions: int, *, side_by_side: bool = False
+) -> list[PerturbedModule]:
+    """Make the perturbed modules; with perturbed activities the last one has its exact gradient.
+
+    With perturbed weights the last module learns in the tick of its forward pass, and stores its direction. The others
+    draw it again to save memory, unless they run in threads, for speed.
     """
     last = len(modules) - 1
+    if perturb == "activities":
+        return [
+            *(PerturbedBlocks(module, alpha, directions) for module in modules[:last]),
+            ExactEnd(modules[last], alpha, directions),
+        ]
     keeps = [1 if k == last else (last - k + 1) * side_by_side for k in range(len(modules))]
     return [Perturbed(m, perturb=perturb, alpha=alpha, keep=keep) for m, keep in zip(modules, keeps, strict=True)]
 

@@ -1,0 +1,265 @@
+"""Perturbed activities of a pipeline with an exact end, against autograd."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import islice
+
+import pytest
+import torch
+from tests.algorithms.contract import assert_same
+from tests.support.algorithm_examples import points, vectors
+from tests.support.pipeline_examples import layers, opened, separate_layers, trained
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from wattune.algorithms import open_algorithm
+from wattune.algorithms.forward import forward_ad
+from wattune.algorithms.forward.alpha import Alpha
+from wattune.algorithms.forward.blocks import ExactEnd, PerturbedBlocks, blocks_of
+from wattune.algorithms.forward.masks import RandomKey
+from wattune.algorithms.forward.tick import modules_of, perturbed_of
+from wattune.errors import InputError
+
+LOSS = points()
+
+
+def model(*, dropout: float = 0.0) -> nn.Sequential:
+    """Two equal blocks of a perceptron, and a third with the head as the last module."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        blocks = [
+            part
+            for _ in range(3)
+            for part in (nn.Linear(12, 12), nn.LayerNorm(12), nn.ReLU(inplace=True), nn.Dropout(dropout))
+        ]
+        return nn.Sequential(*blocks, nn.Linear(12, 4)).double()
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    x, y = vectors()(8, torch.Generator().manual_seed(2))
+    return x.double(), y
+
+
+def flat(module: nn.Module) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
+
+
+def estimates(net: nn.Sequential, directions: int, count: int) -> tuple[Tensor, Tensor]:
+    """As many estimates of the gradient (count, P), and autograd's with the same dropout masks (P,)."""
+    x, y = batch()
+    own = perturbed_of(modules_of(net, [4, 8, 13]), "activities", Alpha(net, 8), directions)
+    samples = []
+    for i in range(count):
+        net.zero_grad()
+        with forward_ad.level():
+            inputs, value = [], (x, None)
+            for k, part in enumerate(own[:-1]):
+                inputs.append(value[0])
+                value = part.dual(*value, RandomKey(i, 0, k))
+            end = own[-1]
+            assert isinstance(end, ExactEnd)
+            _, derivatives = end.loss_along(*value, lambda output: LOSS.loss(output, y), RandomKey(i, 0, 2))
+            for k, (part, at) in enumerate(zip(own, [*inputs, None], strict=True)):
+                part.add_gradient(at, derivatives, RandomKey(i, 0, k))
+        samples.append(flat(net))
+    net.zero_grad()
+    LOSS.loss(net(x), y).backward()
+    return torch.stack(samples), flat(net)
+
+
+@pytest.mark.parametrize("directions", [pytest.param(1, marks=pytest.mark.slow), 4])
+def test_estimates_are_unbiased_and_the_end_is_exact(directions: int) -> None:
+    net = model()
+    samples, g = estimates(net, directions, 500 // directions)
+    last = sum(p.numel() for p in net[8:].parameters())
+    torch.testing.assert_close(samples[:, -last:], g[-last:].expand(len(samples), -1))
+    for first, size in ((0, 180), (180, 180)):  # each of the two equal blocks
+        own = g[first : first + size]
+        along = samples[:, first : first + size] @ own / own.square().sum()
+        assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(len(along)) <= 0.5
+        assert along.std() > 0
+
+
+@pytest.mark.slow
+def test_more_directions_have_less_variance() -> None:
+    net = model()
+    below = 360
+    one, four = (
+        (samples - g)[:, :below].square().sum(1).mean()
+        for samples, g in (estimates(net, directions, 150) for directions in (1, 4))
+    )
+    assert 0.17 <= four / one <= 0.36
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_directions_at_once_are_those_one_by_one(dropout: float) -> None:
+    """The tangents of one pass along four directions, of which each is drawn from its own number."""
+    net, (x, _) = model(dropout=dropout), batch()
+    module = net[:8]
+    together = PerturbedBlocks(module, Alpha(net, 8), 4)
+    key = RandomKey(3, 5, 1)
+    with forward_ad.level():
+        output, tangents = together.dual(x, None, key)
+        assert tangents is not None
+        blocks = [_through(module, x, key, direction) for direction in range(4)]
+    for direction, (primal, tangent) in enumerate(blocks):
+        torch.testing.assert_close(output, primal)
+        torch.testing.assert_close(tangents[direction], tangent)
+
+
+class _Alone(PerturbedBlocks):
+    """One direction of several."""
+
+    number = 0
+
+    def _generators(self, key: RandomKey, x: Tensor) -> list[torch.Generator | None]:
+        return [key._replace(direction=self.number).on(x.device)]
+
+
+def _through(module: nn.Module, x: Tensor, key: RandomKey, direction: int) -> tuple[Tensor, Tensor]:
+    alone = _Alone(module, Alpha(module, 8), 1)
+    alone.number = direction
+    output, tangents = alone.dual(x, None, key)
+    assert tangents is not None
+    return output, tangents[0]
+
+
+def test_closed_units_are_not_perturbed() -> None:
+    net, (x, _) = model(), batch()
+    with forward_ad.level():
+        output, tangents = PerturbedBlocks(net[:4], Alpha(net, 8), 2).dual(x, None, RandomKey(0, 0))
+    assert tangents is not None
+    closed = output == 0
+    assert 0.2 < closed.float().mean() < 0.8
+    assert not tangents[:, closed].any()
+    assert bool((tangents[:, ~closed] != 0).all())
+
+
+def test_an_output_of_zeros_without_a_rectifier_is_perturbed() -> None:
+    """A layer that begins at zero has a gradient."""
+    layer = nn.Linear(12, 3)
+    nn.init.zeros_(layer.weight), nn.init.zeros_(layer.bias)
+    with forward_ad.level():
+        output, tangents = PerturbedBlocks(layer, Alpha(layer, 8)).dual(torch.ones(2, 12), None, RandomKey(0, 0))
+    assert not output.any()
+    assert tangents is not None
+    assert bool((tangents != 0).all())
+
+
+def test_a_block_ends_after_its_activation() -> None:
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(12, 8), nn.LayerNorm(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 8), nn.Linear(8, 4)
+    )
+    assert [len(group) for group in blocks_of(list(net))] == [5, 1, 1]
+    assert opened(separate_layers(), "modules=4,perturb=activities").cuts[-1] == 17
+    assert all(end % 4 == 0 for end in opened(separate_layers(), "modules=4,perturb=activities").cuts[:-1])
+
+
+def test_one_module_is_backprop() -> None:
+    ours, steps = trained(layers(), "modules=1,perturb=activities", 5)
+    plain = open_algorithm("backprop", layers(), 8)
+    others = list(plain.run(islice(layers().batches(8), 5)))
+    assert [step.loss for step in steps] == pytest.approx([step.loss for step in others])
+    assert_same(ours.module.state_dict(), plain.module.state_dict())
+
+
+def test_the_last_module_is_the_head_of_the_schedule() -> None:
+    """Alpha 0 freezes what is below it, and it learns as by backprop of the last parts."""
+    ours, _ = trained(layers(), "modules=2,cuts=4-7,perturb=activities,alpha=0", 5)
+    plain = open_algorithm("backprop:last=2", layers(), 8)
+    list(plain.run(islice(layers().batches(8), 5)))
+    found, wanted = ours.module.state_dict(), plain.module.state_dict()
+    for name in wanted:
+        torch.testing.assert_close(found[name], wanted[name])
+
+
+@pytest.mark.parametrize("modules", [2, 4])
+def test_threads_equal_one_thread_with_several_directions(modules: int) -> None:
+    options = f"modules={modules},perturb=activities,directions=3"
+    one, steps = trained(separate_layers(), options, 6)
+    many, others = trained(separate_layers(), f"{options},backend=threads", 6)
+    assert steps == others
+    assert_same(many.state_dict(), one.state_dict())
+
+
+@pytest.mark.parametrize("backend", ["sequential", "threads"])
+def test_the_pipeline_is_its_plain_description(backend: str) -> None:
+    """All versions of all parameters kept, each module at its own, and ``torch.func.jvp`` for each direction alone."""
+    trainable, rate, directions = layers(optimizer=lambda p: torch.optim.SGD(p, lr=0.05)), 0.05, 2
+    with forward_ad.level():
+        pass  # the first one of a process makes PyTorch warn
+    net = trainable.model(0)
+    modules = [net[:2], net[2:4], net[4:]]  # type: ignore[index]
+    versions = [[{n: p.detach() for n, p in module.named_parameters()} for module in modules]]
+    losses = []
+    for b, (x, y) in enumerate(islice(trainable.batches(8), 7)):
+        past = [{n: p.clone().requires_grad_() for n, p in versions[max(0, b - 2 + k)][k].items()} for k in range(3)]
+        first, second, last = (partial(functional_call, m, p) for m, p in zip(modules, past, strict=True))
+
+        def noise(k: int, like: Tensor, step: int = b) -> list[Tensor]:
+            keys = [RandomKey(0, step, k, j).on(like.device) for j in range(directions)]
+            return [torch.empty_like(like).normal_(generator=key) for key in keys]
+
+        z = first(x)
+        u = noise(0, z.detach())
+        h = second(z.detach())
+        w = noise(1, h.detach())
+        leaf = h.detach().requires_grad_()
+        loss = trainable.loss(last(leaf), y)
+        *exact, slope = torch.autograd.grad(loss, [*past[2].values(), leaf])
+        v, c = torch.zeros_like(z), torch.zeros_like(h)
+        for uj, wj in zip(u, w, strict=True):
+            moved = torch.func.jvp(second, (z.detach(),), (uj,))[1] + wj
+            s = (slope * moved).sum(1, keepdim=True)  # n dL/dx . dx, and 1/n of it
+            v, c = v + s * uj / directions, c + s * wj / directions
+        gradients = [
+            torch.autograd.grad(z, [*past[0].values()], v),
+            torch.autograd.grad(h, [*past[1].values()], c),
+            exact,
+        ]
+        versions.append(
+            [
+                {n: (p - rate * g).detach() for (n, p), g in zip(now.items(), gradient, strict=True)}
+                for now, gradient in zip(versions[b], gradients, strict=True)
+            ]
+        )
+        losses.append(loss.item())
+    options = f"cuts=2-4-7,modules=3,perturb=activities,directions={directions},backend={backend}"
+    ours, steps = trained(trainable, options, 7)
+    assert [step.loss for step in steps] == pytest.approx(losses, rel=1e-4)
+    found = ours.module.state_dict()
+    for name, value in {name: value for own in versions[-1] for name, value in own.items()}.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_directions_of_weights_are_refused() -> None:
+    with pytest.raises(InputError, match="directions of async-fgd: 4; allowed: with perturb=activities"):
+        opened(layers(), "modules=2,directions=4")
+
+
+def test_the_second_pass_updates_no_statistics() -> None:
+    frozen = nn.Sequential(nn.Linear(12, 12), nn.BatchNorm1d(12)).requires_grad_(False)
+    net = nn.Sequential(*frozen, nn.Linear(12, 4))
+    x, _ = vectors()(8, torch.Generator().manual_seed(0))
+    perturbed = PerturbedBlocks(net, Alpha(net, 8), 2)
+    with forward_ad.level():
+        perturbed.dual(x, None, RandomKey(0, 0))
+        perturbed.add_gradient(x, torch.ones(2, 8), RandomKey(0, 0))
+    assert int(net[1].num_batches_tracked) == 1
+    assert net[2].weight.grad is not None
+
+
+def test_both_passes_have_the_same_masks() -> None:
+    net = nn.Sequential(nn.Linear(12, 64), nn.Dropout(0.5), nn.Linear(64, 12))
+    x, _ = vectors()(1, torch.Generator().manual_seed(0))
+    perturbed = PerturbedBlocks(net, Alpha(net, 1), 1)
+    seen: list[Tensor] = []
+    net[1].register_forward_hook(lambda _, __, output: seen.append(output.detach() == 0))
+    with forward_ad.level():
+        perturbed.dual(x, None, RandomKey(0, 0))
+        perturbed.add_gradient(x, torch.ones(1, 1), RandomKey(0, 0))
+    first, second = seen
+    assert torch.equal(first, second)
+    assert 0.2 < first.float().mean() < 0.8
