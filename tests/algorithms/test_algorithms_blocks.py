@@ -263,3 +263,14 @@ def test_both_passes_have_the_same_masks() -> None:
     first, second = seen
     assert torch.equal(first, second)
     assert 0.2 < first.float().mean() < 0.8
+
+
+def test_masks_are_drawn_from_other_numbers_than_directions() -> None:
+    """From the same ones, what is dropped would follow from where the outputs move."""
+    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 4))
+    x, masks = torch.ones(8, 64), []
+    with net[0].register_forward_hook(lambda _, __, output: masks.append(output > 0)), forward_ad.level():
+        PerturbedBlocks(net, Alpha(net, 1), 2).dual(x, None, RandomKey(0, 0))
+    for direction in range(2):
+        generator = RandomKey(0, 0, 0, direction).on(x.device)
+        assert not torch.equal(masks[0], torch.empty_like(x).bernoulli_(0.5, generator=generator) > 0)

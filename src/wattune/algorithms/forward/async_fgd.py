@@ -55,6 +55,9 @@ class AsyncForwardGradient(TrainingAlgorithm):
     Stopped early, it keeps the batches in flight, and the next ``run`` expects the batches from the first one without a
     Step on; it skips those that are already in the pipeline.
 
+    With perturbed activities the last module learns from its exact gradient, and the blocks below it from
+    ``directions`` random directions, see ``blocks``; K = 1 is then backpropagation.
+
     ``backend`` "threads" runs each module in a thread; its results equal those of "sequential" bit by bit if operations
     use the same number of threads (they get a K-th of PyTorch's, so ``torch.set_num_threads(1)`` for both).
     ``devices``: device of each module; None: ``on`` for all. ``cuts``: where to cut the model: by the costs of its
