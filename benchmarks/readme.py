@@ -967,7 +967,10 @@ def stacked_runs() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    **{f"asyncfgd_{part}": asyncfgd(part) for part in ("accuracy", "feasibility", "memory", "speed", "staleness")},
+    **{
+        f"asyncfgd_{part}": asyncfgd(part)
+        for part in ("accuracy", "exact_end", "feasibility", "memory", "speed", "staleness")
+    },
     "asyncfgd_verdict": asyncfgd_verdict,
     "beginning": beginning,
     "beside": beside,

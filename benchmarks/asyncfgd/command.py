@@ -7,6 +7,7 @@ import sys
 
 PARTS = {
     "accuracy": "benchmarks.asyncfgd.accuracy",
+    "exact_end": "benchmarks.asyncfgd.exact_end",
     "feasibility": "benchmarks.asyncfgd.feasibility",
     "memory": "benchmarks.asyncfgd.memory",
     "speed": "benchmarks.asyncfgd.speed",
