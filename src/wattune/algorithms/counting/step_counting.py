@@ -113,16 +113,21 @@ def peak_bytes(
 
     A model that depends on its values is counted with a small batch. Raises: WorkloadError if model or loss fail.
     """
-    place: Place = "fake" if trainable.data_type in LOW_PRECISION else "meta"
-    for stage_place, size in ((place, samples), ("cpu", SMALL_BATCHES[1])):
-        try:
-            with _model_errors():
-                stage = StagedCopy(stage_place, trainable, module, optimizer)
-                return [count(stage, "first", size, trainable, one).peak_bytes for one in passes]
-        except WorkloadError:
-            if stage_place == "cpu":
-                raise
-    raise AssertionError
+
+    def peaks(place: Place, size: int) -> list[float]:
+        with _model_errors():
+            stage = StagedCopy(place, trainable, module, optimizer)
+            return [count(stage, "first", size, trainable, one).peak_bytes for one in passes]
+
+    try:
+        return peaks(_without_values(trainable), samples)
+    except WorkloadError:  # a model that fails without values may still run with them
+        return peaks("cpu", SMALL_BATCHES[1])
+
+
+def _without_values(trainable: Trainable) -> Place:
+    """The place of a copy that is counted without values."""
+    return "fake" if trainable.data_type in LOW_PRECISION else "meta"
 
 
 def split(batch_size: int, micro_batch_size: int) -> list[int]:
@@ -177,12 +182,11 @@ class Counts:
         optimizer: torch.optim.Optimizer,
         training_pass: TrainingPass = backward_pass,
     ):
-        place: Place = "fake" if trainable.data_type in LOW_PRECISION else "meta"
         self._passes: dict[tuple[Kind, int], Pass] = {}
         self._training_pass = training_pass
         self._stage: StagedCopy | None = None
         try:
-            self._stage = StagedCopy(place, trainable, module, optimizer)
+            self._stage = StagedCopy(_without_values(trainable), trainable, module, optimizer)
             self.of("first", SMALL_BATCHES[0], trainable)
             self.of("forward", SMALL_BATCHES[0], trainable)
         except Exception:  # noqa: BLE001 - a model that fails without values may still run with them

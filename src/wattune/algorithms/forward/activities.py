@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_map
 from wattune.algorithms.counting.aten import device_of, samples_of, tensors
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
+from wattune.algorithms.forward.gradients import add_gradients
 from wattune.algorithms.forward.linear_tangents import after, before
 from wattune.algorithms.forward.masks import Masks, RandomKey
 from wattune.errors import InputError, WorkloadError
@@ -115,11 +116,7 @@ class Activities:
 
     def _add(self, layer: nn.Module, step: int, values: list[Tensor], cotangents: list[Tensor]) -> None:
         parameters = [p for p in layer.parameters() if self.alpha.rate(p, step)]
-        gradients = torch.autograd.grad(values, parameters, cotangents, allow_unused=True)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if gradient is None:
-                continue
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        add_gradients(parameters, torch.autograd.grad(values, parameters, cotangents, allow_unused=True))
 
     def _per_example(self, x: Any) -> list[bool]:
         """True for each output whose first dimension is the examples: it grows with their number."""

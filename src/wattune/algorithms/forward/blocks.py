@@ -33,6 +33,7 @@ from torch.utils._pytree import tree_map
 from wattune.algorithms.counting.aten import device_of, samples_of
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
+from wattune.algorithms.forward.gradients import add_gradients
 from wattune.algorithms.forward.linear_tangents import LinearTangents
 from wattune.algorithms.forward.masks import Masks, RandomKey
 from wattune.errors import InputError, WorkloadError
@@ -135,7 +136,7 @@ class PerturbedBlocks:
             for s, generator in zip(derivatives * share, generators, strict=True):
                 v += block.noise(x, generator).mul_(s.view(-1, *[1] * (x.dim() - 1)))  # s (n,)
             if output.requires_grad:
-                add(parameters, torch.autograd.grad(output, parameters, v, allow_unused=True))
+                add_gradients(parameters, torch.autograd.grad(output, parameters, v, allow_unused=True))
 
     def _through(
         self, block: _Block, x: Any, tangents: Tensor | None, key: RandomKey, index: int
@@ -203,15 +204,8 @@ class ExactEnd:
 
     def add_gradient(self, x: Any, derivatives: Tensor, key: RandomKey) -> None:
         """Add the gradient of the last pass."""
-        add(self._learning(key), self._gradients)
+        add_gradients(self._learning(key), self._gradients)
         self._gradients = ()
 
     def _learning(self, key: RandomKey) -> list[nn.Parameter]:
         return [p for p in self.module.parameters() if self.alpha.rate(p, key.step)]
-
-
-def add(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
-    """Add gradients to those of the parameters."""
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None:
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

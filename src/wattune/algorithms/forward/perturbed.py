@@ -33,6 +33,7 @@ from wattune.algorithms.counting.aten import device_of
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.activities import Activities
 from wattune.algorithms.forward.alpha import Alpha
+from wattune.algorithms.forward.gradients import add_gradients
 from wattune.algorithms.forward.linear_tangents import LinearTangents
 from wattune.algorithms.forward.masks import Masks, RandomKey
 from wattune.errors import WorkloadError
@@ -136,7 +137,7 @@ class Perturbed:
                 return
             direction.multiply(derivative * share)  # u becomes s u
             for _, parameter, gradient in direction:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+                add_gradients([parameter], [gradient])
             return
         with (
             torch.no_grad(),
