@@ -255,9 +255,15 @@ class TrainingLoop:
             beside={} if self.beside is None else self.beside.fields(),
             battery=None if self.course is None else self.course.figures(),
             suspends=self.course is not None and self.course.battery.suspend,
-            evaluation_s=self.evaluation_s if self._costs_known else None,
-            checkpoint_s=self.checkpoint_s if self._costs_known else None,
+            **self._costs_s,
         )
+
+    @property
+    def _costs_s(self) -> dict[str, float | None]:
+        """Seconds of all evaluations and checkpoints; None for both if those before a resumption are unknown."""
+        if not self._costs_known:
+            return {"evaluation_s": None, "checkpoint_s": None}
+        return {"evaluation_s": self.evaluation_s, "checkpoint_s": self.checkpoint_s}
 
     def _train(self) -> None:
         task = self.task
@@ -442,8 +448,7 @@ class TrainingLoop:
                 "moves": self._moves,
                 "tally": asdict(self.tally),
                 "evaluated_parts": self._evaluated_parts,
-                "evaluation_s": self.evaluation_s if self._costs_known else None,
-                "checkpoint_s": self.checkpoint_s if self._costs_known else None,
+                **self._costs_s,
                 "cap": None if self.follower is None else self.follower.state_dict(),
                 "beside": None if self.beside is None else self.beside.state_dict(),
                 "battery": None if self.course is None else self.course.state_dict(),
@@ -459,7 +464,7 @@ class TrainingLoop:
         # Neither is in states of before caps could change.
         self.tally = LossTally(**state.get("tally", {}))
         self._evaluated_parts = state.get("evaluated_parts", 0)
-        # States of before these were counted do not tell what the evaluations up to them took.
+        # Checkpoints from before these were counted do not have them.
         self._costs_known = state.get("evaluation_s") is not None
         self.evaluation_s, self.checkpoint_s = state.get("evaluation_s") or 0.0, state.get("checkpoint_s") or 0.0
         if self.beside is not None and (beside := state.get("beside")) is not None:
