@@ -25,7 +25,7 @@ from wattune.devices.group.balance import SLACK
 from wattune.point import Knobs
 
 Choice = Callable[[Member, float], float]
-"""Mean power of a member at the setting that is chosen for it in a step of so many seconds."""
+"""Mean power of a member at the setting that is chosen for it in a step of this many seconds."""
 
 
 def main() -> None:

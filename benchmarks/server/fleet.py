@@ -7,7 +7,7 @@ which takes its share of the cores, so the figure to trust is the CPU time of th
 Per database: `mix` is these calls as fast as they go, which is also the highest rate; `status` and `look` are
 one kind of call alone; `paced` is the mix at 60 % of that rate, in several rounds, for the latency; `fleet` is 1,000
 clients. A look is at a job that is running, a run of which ends every few seconds, by a client that polls: a current
-one is told
+one is notified
 of the changes by a long poll.
 """
 

@@ -126,7 +126,7 @@ class TrainingRecord(Record):
     Time and energy are of the whole run on the device: first steps, evaluations and checkpoints count. ``reason``: why
     it was stopped for safety; ``max_temp_c``: the temperature limit; ``temperature_max_c``: the highest temperature;
     ``evaluation_s``, ``checkpoint_s``: the seconds of ``time_s`` that evaluations and checkpoints took,
-    None if the run was resumed from a checkpoint that does not tell.
+    None if the run was resumed from a checkpoint that does not record them.
     ``board_events``: events on the board, in the run's time. ``replanned``: the points that the plan was changed to
     because time or power of the steps deviated from it. ``power_window_w``: the highest mean power over the window of
     the plan's cap, None if it has none.

@@ -215,8 +215,8 @@ class Client:
             return status
 
         try:
-            is_done = retry_if_result(lambda status: status is None or status.state != "done")
-            status = Retrying(retry=is_done, wait=look.wait_s)(poll)
+            until_done = retry_if_result(lambda status: status is None or status.state != "done")
+            status = Retrying(retry=until_done, wait=look.wait_s)(poll)
             curve = self._retrying(job)(self.curve, job)
         except ServerUnavailable as error:
             return self._cached_curve_or(error, job)

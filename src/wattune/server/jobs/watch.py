@@ -1,4 +1,4 @@
-"""Looks at jobs: the answer is kept as bytes until the job changes, and a device that waits for a change is told.
+"""Looks at jobs: the answer is kept as bytes until the job changes, and a device that waits for a change is notified.
 
 Workers are processes of their own, so a change is found by a look at the database; one look serves all waiting devices.
 """
