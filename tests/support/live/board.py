@@ -34,7 +34,7 @@ def load_record(name: str) -> dict[str, Any]:
 class LiveBoard:
     """The physics of one family of ``MODELS`` ("orin-nano": newer kernel, "nano": older, "cpu-laptop") or ``STATES``.
 
-    ``load``: 0 to 1, set it at any time; ``ambient_c`` as well.
+    ``load``: 0 to 1, or more where others draw from the same rail; set it at any time, ``ambient_c`` as well.
     """
 
     def __init__(self, family: str = "orin-nano", *, now_s: float = 0.0, settle_s: float = 0.05) -> None:
@@ -77,12 +77,12 @@ class LiveBoard:
 
     @property
     def load(self) -> float:
-        """How busy the part is whose clock is set: 0 to 1."""
+        """How busy the part is whose clock is set: 0 to 1, or more where others draw from its rail."""
         return self._load
 
     @load.setter
     def load(self, value: float) -> None:
-        self._load = min(max(value, 0.0), 1.0)
+        self._load = max(value, 0.0)
         self._decide()
 
     @property
