@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE=
 # What a training step frees is kept for the next one. Given back, the kernel clears its pages again: a fifth of the time.
 TRAINS := OMP_NUM_THREADS=1 MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=33554432
 
-.PHONY: demo paper paper-measured test test-without-torch test-flower docs check audit format benchmarks clean
+.PHONY: demo paper paper-measured test test-slow test-exhaustive test-without-torch test-flower docs check audit format benchmarks clean
 
 # The stamp, not the folder, says that the installation went through.
 .venv/installed: pyproject.toml constraints.txt
@@ -34,27 +34,33 @@ test: .venv/installed
 	$(TRAINS) $(BIN)/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow'
 
 # Three at a time on two cores: many of them wait for a live board, a lease or another process.
-## The slow tests, and every property on all its examples instead of the few of test.
+## The slow tests.
 test-slow: .venv/installed
-	$(TRAINS) $(BIN)/pytest -n 3 --dist loadgroup --timeout 1800 -m 'slow or hypothesis' --hypothesis-profile full
+	$(TRAINS) $(BIN)/pytest -n 3 --dist loadgroup --timeout 1800 -m slow
+
+## Before a release: the slow tests with all their kills, seeds and kinds, and properties on many other examples.
+test-exhaustive: .venv/installed
+	$(TRAINS) $(BIN)/pytest -n 3 --dist loadgroup --timeout 1800 -m 'slow or hypothesis' --exhaustive
 
 ## The parts that need no torch, on another Python: make test-without-torch PYTHON=python3.13
 test-without-torch:
 	$(PYTHON) -m venv --clear $(TORCHLESS)
 	$(TORCHLESS)/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps -e .
-	$(TORCHLESS)/bin/pip install --quiet --no-compile --disable-pip-version-check numpy pydantic rich typer \
+	$(TORCHLESS)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt numpy pydantic rich typer \
 		httpx nvidia-ml-py packaging scipy 'tomli; python_version < "3.11"' hypothesis jsonschema \
 		pytest pytest-timeout pytest-xdist
 	$(TORCHLESS)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' tests/test_records.py tests/planning tests/reporting tests/devices tests/agent \
 		--ignore tests/devices/test_devices_believable.py
 	rm -rf $(TORCHLESS)
 
-# Flower asks for older releases of typer, rich, protobuf, fastapi and uvicorn than the rest is developed with.
+# Flower asks for older releases of typer, rich, protobuf, fastapi and uvicorn than the rest is developed with. Torch and
+# whatever else is in .venv comes from there, which saves minutes.
 ## The integration with Flower, in an environment of its own.
 test-flower: .venv/installed
-	$(PYTHON) -m venv $(FLOWER)
-	$(FLOWER)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[flower]' hypothesis pytest pytest-timeout pytest-xdist
-	WATTUNE_REQUIRE_FLOWER=1 WATTUNE_SERVER_PYTHON=$(CURDIR)/$(BIN)/python $(TRAINS) $(FLOWER)/bin/pytest -n 2 --dist loadfile --timeout 300 tests/integrations/test_integrations_flower*.py
+	$(PYTHON) -m venv --clear $(FLOWER)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(FLOWER)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/overlay.pth"
+	$(FLOWER)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[flower]'
+	WATTUNE_REQUIRE_FLOWER=1 WATTUNE_SERVER_PYTHON=$(CURDIR)/$(BIN)/python $(TRAINS) $(FLOWER)/bin/python -m pytest -n 2 --dist loadfile --timeout 300 tests/integrations/test_integrations_flower*.py
 
 # The hook reads this checkout; NO_MKDOCS_2_WARNING silences an advertisement of the theme.
 ## The pages as a site with search and an API reference, in build/site. A broken link or any other warning is an error.
@@ -70,13 +76,14 @@ check: .venv/installed
 	$(BIN)/codespell src tests benchmarks examples docs deploy *.md
 	$(BIN)/vermin --quiet --no-tips --violations -t=3.6- src/wattune_agent
 
-# pip-audit resolves the lower bounds and looks them up in the advisory database of PyPI, over the network.
+# pip-audit looks releases up in the advisory database of PyPI, over the network. What it does not find there is an error
+# (--strict) for the lower bounds; of what is installed, torch without CUDA is never found.
 ## Known vulnerabilities in the oldest releases that the server's lower bounds allow, and in what is installed.
 audit: .venv/installed
 	$(PYTHON) -m venv $(AUDIT)
 	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check pip-audit
 	$(BIN)/python -m tests.support.lower_bounds server > $(AUDIT)/lower-bounds.txt
-	$(AUDIT)/bin/pip-audit --no-deps --disable-pip --requirement $(AUDIT)/lower-bounds.txt
+	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement $(AUDIT)/lower-bounds.txt
 	$(BIN)/pip freeze --exclude-editable --disable-pip-version-check > $(AUDIT)/installed.txt
 	$(AUDIT)/bin/pip-audit --no-deps --disable-pip --requirement $(AUDIT)/installed.txt
 

@@ -13,6 +13,7 @@ import pytest
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 UNIT = DEPLOY / "wattune-server.service"
+WORKER = DEPLOY / "wattune-worker.service"
 CONTAINER = DEPLOY / "Containerfile"
 CONTAINERS = sorted(DEPLOY.glob("Containerfile*"))
 
@@ -35,15 +36,16 @@ def instructions(text):
     return [tuple(line.split(None, 1)) for line in lines if line.strip()]
 
 
-def options_of_serve():
+def options_of(command):
     done = subprocess.run(
-        [sys.executable, "-m", "wattune", "serve", "--help"], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-m", "wattune", command, "--help"], capture_output=True, text=True, timeout=120, check=True
     )
     return set(re.findall(r"--[a-z-]+", done.stdout))
 
 
-def test_the_unit_gives_the_service_no_more_than_it_needs():
-    found = settings(UNIT)
+@pytest.mark.parametrize("unit", [UNIT, WORKER], ids=lambda unit: unit.name)
+def test_the_unit_gives_the_service_no_more_than_it_needs(unit):
+    found = settings(unit)
     for key, value in {
         "DynamicUser": "yes",
         "NoNewPrivileges": "yes",
@@ -54,12 +56,16 @@ def test_the_unit_gives_the_service_no_more_than_it_needs():
         "UMask": "0077",
     }.items():
         assert found["Service", key] == [value], key
+
+
+def test_the_server_listens_on_this_machine_alone_and_keeps_its_store():
+    found = settings(UNIT)
     assert found["Service", "StateDirectory"] == ["wattune-server"]
     assert "--host" not in found["Service", "ExecStart"][0]  # this machine alone, unless somebody says otherwise
 
 
 def test_units_and_container_call_options_that_there_are():
-    known = options_of_serve()
+    known = options_of("serve")
     container = dict(instructions(CONTAINER.read_text()))
     used = set(re.findall(r"--[a-z-]+", settings(UNIT)["Service", "ExecStart"][0] + container["ENTRYPOINT"]))
     assert used
@@ -68,7 +74,14 @@ def test_units_and_container_call_options_that_there_are():
     assert set(re.findall(r"--[a-z-]+", told)) <= known
 
 
-@pytest.mark.parametrize("name", ["wattune-server.service", "wattune-agent.service"])
+def test_the_unit_of_a_worker_calls_options_that_there_are():
+    text = WORKER.read_text() + re.search(r"^ *echo 'WATTUNE_WORKER=.*", (DEPLOY / "README.md").read_text(), re.M)[0]
+    used = set(re.findall(r"--[a-z-]+", text))
+    assert used >= {"--server", "--token-file"}
+    assert used <= options_of("worker")
+
+
+@pytest.mark.parametrize("name", ["wattune-server.service", "wattune-agent.service", "wattune-worker.service"])
 def test_systemd_takes_the_units(name, tmp_path):
     analyze = shutil.which("systemd-analyze")
     if analyze is None:

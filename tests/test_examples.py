@@ -61,6 +61,21 @@ def test_a_detector_learns_to_find_objects(tmp_path):
     assert session(tmp_path)["samples"] == 8 * 500
 
 
+def test_a_loss_without_a_gradient_is_learned(tmp_path):
+    printed = run(sys.executable, EXAMPLES / "black-box-loss/throw.py", "--steps", "60", cwd=tmp_path)
+    misses = [float(line.split()[-4]) for line in printed.splitlines()]
+    assert misses[-1] < 0.5 * misses[0]
+
+
+@pytest.mark.parametrize("option", ["--directions", "--steps"])
+def test_an_example_refuses_a_count_of_zero_in_one_line(option):
+    script = EXAMPLES / "black-box-loss/throw.py"
+    done = subprocess.run([sys.executable, script, option, "0"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"error: argument {option}: 0; allowed: 1 or more\n" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_notebook_runs_and_is_stored_without_outputs(tmp_path):
     import nbformat
     from nbclient import NotebookClient

@@ -181,6 +181,17 @@ def test_a_record_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
 
 
+def test_an_interrupt_while_a_record_is_written_is_one(monkeypatch, tmp_path):
+    class Interrupting:
+        def __contains__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ProfileCell, "unwritten", Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        ProfileTable.parse(PROFILE).save(tmp_path / "profile.json")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_frozen():
     with pytest.raises(ValueError, match="frozen"):
         ProfileCell.model_validate(CELL).step_s = 1.0

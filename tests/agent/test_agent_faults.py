@@ -22,7 +22,16 @@ AT_ONCE = [
 ]
 DIFFERENT = {("the clock never settles", "idle"): "nothing said; as found"}
 """Cells of boards in other states than those of the table: fault and state -> cell."""
-IN_SECONDS = [pytest.param(fault, id=fault.name) for fault in FAULTS if fault.slow]
+IN_SECONDS = [
+    pytest.param(fault, families, id=f"{fault.name}-{name}", marks=marks)
+    for fault in FAULTS
+    if fault.slow
+    for name, families, marks in (
+        ("busy", FAMILIES, []),
+        # The same steps again, from other clocks: the faults that come at once have these states in every run.
+        ("states", tuple(STATES), [pytest.mark.exhaustive] * ("at each step" in fault.name)),
+    )
+]
 
 
 @pytest.mark.slow
@@ -37,8 +46,7 @@ def test_a_fault_ends_as_the_page_says(fault, family, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("families", [FAMILIES, tuple(STATES)], ids=["busy", "states"])
-@pytest.mark.parametrize("fault", IN_SECONDS)
+@pytest.mark.parametrize(("fault", "families"), IN_SECONDS)
 def test_a_fault_that_takes_seconds_ends_as_the_page_says(fault, families, tmp_path):
     """All families at once, each in a process of its own: most of it is waiting."""
     pytest.importorskip("tests.support.training_runs")  # torch, once

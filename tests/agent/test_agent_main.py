@@ -208,7 +208,7 @@ def test_guard_interrupted_leaves_the_board_as_it_was(board, tmp_path):
         assert wait_for(marker.exists)
         assert board.is_at(408.0)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in said
     assert not board.is_at(408.0)
@@ -223,7 +223,7 @@ def test_restore_after_a_kill(board, tmp_path):
         # Its threads begin once the program's group is known to who watches over it.
         assert wait_for(lambda: len(os.listdir("/proc/{}/task".format(process.pid))) > 2)
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
         assert wait_for(lambda: not os.path.exists("/proc/{}".format(marker.read_text().strip())))
     assert board.is_at(408.0)
     code, out, _ = run("restore", "--sysfs-root", board.root)
@@ -325,7 +325,7 @@ def test_a_copied_folder_serves_and_guards_with_the_python_of_jetpack_4(board, t
             assert (done.returncode, done.stdout.strip()) == (0, "408000000"), done.stderr
         finally:
             process.terminate()
-            _, said = process.communicate(timeout=10)
+            _, said = process.communicate(timeout=60)
         assert process.returncode == 0, said
 
 

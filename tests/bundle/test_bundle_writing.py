@@ -17,8 +17,6 @@ from packaging.requirements import Requirement
 from wattune.bundle import bundle
 from wattune.errors import InputError, OutputError
 
-pytestmark = pytest.mark.xdist_group("bundle")  # one bundle for most of them
-
 
 def make_wheel(
     folder: Path, name: str, requires: tuple[str, ...] = (), tag: str = "py3-none-any", version="999.0"

@@ -197,7 +197,7 @@ def test_after_a_kill_restore_brings_the_board_back(wattune, tmp_path):
         program = int(process.stdout.readline())
         process.kill()
         process.wait()
-        until_s = time.monotonic() + 15
+        until_s = time.monotonic() + 60
         while os.path.exists(f"/proc/{program}"):  # it does not run on without its guard
             assert time.monotonic() < until_s
             time.sleep(0.01)
@@ -210,7 +210,7 @@ def test_after_a_kill_restore_brings_the_board_back(wattune, tmp_path):
         code, out, err = wattune("restore", "--sysfs-root", root)
         assert (code, err) == (0, [])
         assert "612" in out or "as it was" in out
-        until_s = time.monotonic() + 2
+        until_s = time.monotonic() + 30
         while limits(root) != before and time.monotonic() < until_s:
             time.sleep(0.01)
         assert limits(root) == before

@@ -29,7 +29,6 @@ RECORDS = ("profile", "efficiency", "plan", "training", "comparison")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("command"),  # one whole run for all of them
     pytest.mark.skipif(os.name != "posix", reason="needs signals"),
 ]
 
@@ -121,9 +120,9 @@ def first_count(stderr, step):
     return int(counts[0]) if counts else None
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 3, *(pytest.param(more, marks=pytest.mark.exhaustive) for more in (1, 2, 4))])
 def test_a_run_killed_at_any_moment_resumes(whole, tmp_path, seed):
-    """Five runs, each killed twice: one moment in every tenth of a run, the beginning as likely as the end."""
+    """Five seeds, each killed twice: one moment in every tenth of a run, the beginning as likely as the end."""
     expected, writes, _ = whole
     folder, chance, seen, finished = tmp_path / "run", random.Random(seed), set(), {}
     for tenth in (seed, seed + 5):

@@ -13,6 +13,7 @@ import pytest
 from wattune.goal import Goal
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.search.acquisition import scenarios
+from wattune.search.observation import Stretch
 from wattune.search.policy import SESSION_BY_CURVE
 from wattune.search.search import Search, SearchPolicy
 
@@ -81,7 +82,7 @@ def finish(search: Search, board: Board, cap_w: float = math.inf, most: int = 80
         if found[2] > cap_w:
             search.above(point, found[2])
         else:
-            search.tell(point, *found)
+            search.tell(point, Stretch(*found))
     return points
 
 
@@ -89,10 +90,33 @@ def finish(search: Search, board: Board, cap_w: float = math.inf, most: int = 80
 def test_the_second_probe_stays_under_the_cap_even_if_all_power_rises_with_the_clock(cap_w: float) -> None:
     clocks = [Knobs(clock_mhz=mhz) for mhz in range(100, 1025, 25)]
     search = Search([START], clocks, cap_w=cap_w, start=START, noise_w=0.03, cap_window_s=2.0)
-    search.tell(OperatingPoint(START, clocks[0]), 0.4, 5.0, 5.02, 3.0)
+    search.tell(OperatingPoint(START, clocks[0]), Stretch(0.4, 5.0, 5.02, 3.0))
     second = search.next()
     assert second is not None
     assert second.knobs["clock_mhz"] <= max(125, 100 * cap_w / 5.0)
+
+
+def test_settings_near_each_other_bound_a_probe_as_one_does() -> None:
+    """Figures of a simulated board whose probe at 242.25 MHz, forecast below the cap, drew 6.36 W."""
+    clocks = [Knobs(clock_mhz=114.75 + 25.5 * step) for step in range(20)]
+    sensor = {"noise_w": 0.03, "resolution_w": 0.0405, "window_s": 0.422, "period_s": 0.422, "settle_s": 0.849}
+    search = Search([START], clocks, cap_w=6.3016, start=START, cap_window_s=1.0, **sensor)
+    for clock, step_s, mean_w, peak_w, seconds in [(0, 0.3876, 5.0544, 5.0706, 1.55), (1, 0.318, 5.292, 5.2893, 1.27)]:
+        search.tell(OperatingPoint(START, clocks[clock]), Stretch(step_s, mean_w, peak_w, seconds))
+    third = search.next()
+    assert third is not None
+    assert third.knobs["clock_mhz"] <= 140.25 * 6.3016 / 5.292
+
+
+@pytest.mark.parametrize(("ripple_w", "clock_mhz"), [(0.0, 200), (0.15, 100)])
+def test_a_point_is_chosen_only_if_its_ripple_stays_under_the_cap_too(ripple_w: float, clock_mhz: int) -> None:
+    search = Search([START], CLOCKS, cap_w=6.0, start=START, noise_w=0.03, cap_window_s=1.0)
+    for mhz, mean_w in ((100, 5.0), (200, 5.88)):
+        stretch = Stretch(40 / mhz, mean_w, mean_w + 0.01, 3.0, ripple_w)
+        search.tell(OperatingPoint(START, Knobs(clock_mhz=mhz)), stretch)
+    best = search.best()
+    assert best is not None
+    assert best.knobs["clock_mhz"] == clock_mhz
 
 
 @pytest.mark.parametrize("is_windowed", [True, False], ids=["window", "peak"])
@@ -204,7 +228,7 @@ def test_what_was_above_the_cap_is_not_used_again() -> None:
     board = Board()
     search = board.search(5.0)
     for clock in CLOCKS[:5]:
-        search.tell(OperatingPoint(START, clock), *board.probe(OperatingPoint(START, clock)))
+        search.tell(OperatingPoint(START, clock), Stretch(*board.probe(OperatingPoint(START, clock))))
     search.above(OperatingPoint(START, CLOCKS[3]), 5.1)
     best = search.best()
     assert best is not None
@@ -214,7 +238,7 @@ def test_what_was_above_the_cap_is_not_used_again() -> None:
         if point is None:
             break
         assert point.shape != START or point.knobs < CLOCKS[3]
-        search.tell(point, *board.probe(point))
+        search.tell(point, Stretch(*board.probe(point)))
 
 
 def test_a_cap_that_the_lowest_setting_does_not_keep_leaves_no_point() -> None:
@@ -292,7 +316,7 @@ def test_only_probes_that_lead_on_are_brief() -> None:
     first = search.next()
     assert first is not None
     assert search.is_brief(first)
-    search.tell(first, *board.probe(first))
+    search.tell(first, Stretch(*board.probe(first)))
     finish(search, board, 5.5)
     best = search.best()
     assert best is not None
@@ -321,7 +345,7 @@ def test_of_many_settings_some_are_taken() -> None:
     search = Search(ROWS, clocks, cap_w=None, start=START)
     assert search.next() == OperatingPoint(START, clocks[-1])
     with pytest.raises(KeyError):
-        search.tell(OperatingPoint(START, clocks[1]), 0.1, 5.0, 5.0, 1.0)
+        search.tell(OperatingPoint(START, clocks[1]), Stretch(0.1, 5.0, 5.0, 1.0))
 
 
 def test_resumes_from_its_state_as_if_uninterrupted() -> None:
@@ -330,7 +354,7 @@ def test_resumes_from_its_state_as_if_uninterrupted() -> None:
     for _ in range(6):
         point = search.next()
         assert point is not None
-        search.tell(point, *board.probe(point))
+        search.tell(point, Stretch(*board.probe(point)))
     search.above(OperatingPoint(BatchShape(128, 128), CLOCKS[8]), 5.6)
     search.unfit(BatchShape(128, 64))
     other = board.search(5.5)
@@ -342,8 +366,8 @@ def test_resumes_from_its_state_as_if_uninterrupted() -> None:
         if point is None:
             break
         found = board.probe(point)
-        search.tell(point, *found)
-        other.tell(point, *found)
+        search.tell(point, Stretch(*found))
+        other.tell(point, Stretch(*found))
     assert other.state_dict() == search.state_dict()
 
 
@@ -405,7 +429,7 @@ def test_what_voltages_say_is_not_left_open() -> None:
         search = board.search(9.0, SQUARES, manner=PROFILE, volts=known)
         for clock in CLOCKS[:3]:
             point = OperatingPoint(BatchShape(64, 64), clock)
-            search.tell(point, *board.probe(point))
+            search.tell(point, Stretch(*board.probe(point)))
         found = {cap_w: search.risk(OperatingPoint(BatchShape(64, 64), CLOCKS[-1])) for cap_w in (9.0,)}
         assert found[9.0] < 0.5
         sds.append(search._forecasts().power.sd[search._grid.index(OperatingPoint(BatchShape(64, 64), CLOCKS[-1]))])

@@ -12,6 +12,7 @@ import pytest
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.guided import FREE, MOST
 from wattune.search.grid import VALUES_OF_EACH, Grid
+from wattune.search.observation import Stretch
 from wattune.search.search import Search
 
 CLOCKS = [round(100 + 1200 * i / 11) for i in range(12)]
@@ -73,9 +74,8 @@ class Board:
             if power_w > 1.02 * cap_w:
                 search.above(point, power_w)
             else:
-                search.tell(
-                    point, self.step_s(point.knobs) * (1 + 0.005 * self.draw.gauss(0, 1)), power_w, power_w, 8.0
-                )
+                step_s = self.step_s(point.knobs) * (1 + 0.005 * self.draw.gauss(0, 1))
+                search.tell(point, Stretch(step_s, power_w, power_w, 8.0))
         return search, probes
 
 
@@ -176,7 +176,7 @@ def test_a_host_that_hides_behind_the_device_is_found_where_it_shows() -> None:
         (536, 1866, 350),
     ):
         point = OperatingPoint(ROW, Knobs(clock_mhz=clock, memory_clock_mhz=memory, cpu_clock_mhz=cpu))
-        search.tell(point, step_s(clock, memory, cpu), 5.0, 5.0, 8.0)
+        search.tell(point, Stretch(step_s(clock, memory, cpu), 5.0, 5.0, 8.0))
         time = search._forecasts().time
         errors.append(abs(time.mean[slow_host] - np.log(step_s(1300, 1866, 350))))
         deviations.append(time.sd[slow_host])

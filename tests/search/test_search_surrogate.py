@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattune.search.observation import PointStats, SensorModel
+from wattune.search.observation import PointStats, SensorModel, Stretch
 from wattune.search.surrogate import Mixture, PNorm, Residual, RowAndStepResidual, SmoothResidual, Surrogate
 
 X = np.linspace(0.1, 1.0, 10)
@@ -143,7 +143,7 @@ def test_the_highest_power_is_the_mean_where_steps_are_even() -> None:
     seen = None
     for _ in range(30):
         values = 5.0 + 0.03 * draw.normal(size=5)
-        one = PointStats.of(readings, 0.1, float(values.mean()), float(values.max()), 2.0)
+        one = PointStats.of(readings, Stretch(0.1, float(values.mean()), float(values.max()), 2.0))
         if seen is None:
             seen = one
         else:
@@ -158,6 +158,6 @@ def test_the_highest_power_is_the_mean_where_steps_are_even() -> None:
 
 def test_the_highest_power_is_that_of_the_busiest_stretch() -> None:
     readings = SensorModel(noise_w=0.01, window_s=0.4, period_s=0.4)
-    seen = PointStats.of(readings, 2.0, 5.0, 5.52, 10.0)
+    seen = PointStats.of(readings, Stretch(2.0, 5.0, 5.52, 10.0))
     highest_w, _ = seen.highest_w(readings, 0.01)
     assert highest_w == pytest.approx(5.5, abs=0.02)
