@@ -45,6 +45,9 @@ AVERAGED, AVERAGED_EVERY = 0.25, 5
 SHARE_OF_BACKPROP = 0.95
 """Target of "samples to target", as a share of backprop's final accuracy."""
 
+LAST_BLOCK = {"digits, perceptron": 2, "digits, convolutions": 3, "characters, transformer": 3}
+"""Task -> trained layers of the last block and the head: the control of what the lower layers learn."""
+
 RESULT = RESULTS / "asyncfgd_accuracy.json"
 
 
@@ -60,7 +63,10 @@ def algorithms(task: Task) -> dict[str, str]:
         specs |= {
             "AsyncFGD": cut,
             "AsyncFGD, activities": f"{cut},perturb=activities",
+            "last layer by backprop, rest frozen": "backprop:last=1",
         }
+    if task.name in LAST_BLOCK:
+        specs["last block and layer by backprop, rest frozen"] = f"backprop:last={LAST_BLOCK[task.name]}"
     if task.fine_tuning:
         specs["forward gradient, 8 directions"] = "forward-gradient:directions=8"
     if task.fine_tuning and task.cut == 1:

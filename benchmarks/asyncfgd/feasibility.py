@@ -1,6 +1,7 @@
 """Memory limits under which each training algorithm fits, and its cost: `python -m benchmarks asyncfgd feasibility`.
 
-Cases are generated: a model, the batch sizes that may be chosen, and a memory limit, on a simulated board under a cap.
+Cases are generated: a model and a memory limit, on a simulated board under a cap, with batches that may be trained in
+parts.
 Memory is counted from the operations of a step (modelled), step times and powers come from the board's formulas
 (simulated), and samples relative to backprop from the runs of `asyncfgd accuracy` (measured, on other and smaller
 models); the point is then chosen as `wattune plan --also` does.
@@ -48,6 +49,8 @@ ALGORITHMS = {
     "forward gradient, activities": "forward-gradient:perturb=activities",
     "AsyncFGD": "async-fgd:modules=4",
     "AsyncFGD, activities": "async-fgd:modules=4,perturb=activities",
+    "last layer by backprop, rest frozen": "backprop:last=1",
+    "last block and layer by backprop, rest frozen": "backprop:last=3",
 }
 """Name in the tables, as in the accuracy benchmark -> spec."""
 
@@ -91,7 +94,12 @@ def ratios(accuracy: dict[str, Any] | None) -> dict[str, Ratio]:
     """Sample ratios by algorithm. ``accuracy``: the results of the accuracy benchmark, None if there are no results."""
     if accuracy is None:
         prototype = Ratio(*ASSUMED, "assumed: a prototype's range in fine-tuning")
-        return {name: prototype for name in ALGORITHMS if not name.startswith("backprop")}
+        unknown = Ratio(None, None, "not measured")
+        return {
+            name: unknown if spec.startswith("backprop") else prototype
+            for name, spec in ALGORITHMS.items()
+            if not name.startswith("backprop")
+        }
     by_algorithm: dict[str, Ratio] = {}
     for name in ALGORITHMS:
         if name.startswith("backprop"):
@@ -128,22 +136,12 @@ def curve(spec: str, times: float | None, sizes: Sequence[int]) -> SampleEfficie
 
 Rows = tuple[tuple[int, int], ...]
 
-WHOLE: Rows = ((BATCH, BATCH),)
-PARTS: Rows = ((1, 1), (8, 1), (8, 8), (BATCH, 1), (BATCH, 8), *WHOLE)
+ROWS: Rows = ((1, 1), (8, 1), (8, 8), (BATCH, 1), (BATCH, 8), (BATCH, BATCH))
+"""Batch sizes and micro-batch sizes that may be chosen."""
 
-
-class Choice(NamedTuple):
-    """Batch sizes and micro-batch sizes that may be chosen, and memory limits as shares of backprop's memory with one
-    whole batch of ``BATCH``, from nearly enough to too little for any algorithm."""
-
-    rows: Rows
-    shares: tuple[float, ...]
-
-
-CHOICES = {
-    f"{BATCH}, whole": Choice(WHOLE, (0.8, 0.5, 0.3, 0.15, 0.08)),
-    f"1, 8 or {BATCH}, also in parts": Choice(PARTS, (0.3, 0.1, 0.06, 0.03, 0.015, 0.006)),
-}
+SHARES = (0.8, 0.5, 0.3, 0.15, 0.1, 0.06, 0.03, 0.015, 0.006)
+"""Memory limits as shares of backprop's memory with one whole batch of ``BATCH``, from nearly enough to too little for
+any algorithm."""
 
 
 def table(model: SyntheticModel, spec: str, rows: Rows) -> ProfileTable:
@@ -162,26 +160,18 @@ def cases(samples: dict[str, Ratio]) -> Iterator[dict[str, Any]]:
         tables, refused = _tables(model)
         print(f"{model.name} counted", flush=True)
         whole_bytes = max(cell.memory_bytes or 0.0 for cell in tables["backprop"].cells)
-        for sizes, choice in CHOICES.items():
-            some = {name: _part(profile, choice.rows) for name, profile in tables.items()}
-            for share in choice.shares:
-                case = _case(some, refused, samples, share * whole_bytes)
-                yield {"model": model.name, "batch_sizes": sizes, "share": share, **case}
+        for share in SHARES:
+            yield {"model": model.name, "share": share, **_case(tables, refused, samples, share * whole_bytes)}
 
 
 def _tables(model: SyntheticModel) -> tuple[dict[str, ProfileTable], dict[str, str]]:
     tables, refused = {}, {}
     for name, spec in ALGORITHMS.items():
         try:
-            tables[name] = table(model, spec, PARTS)
+            tables[name] = table(model, spec, ROWS)
         except InputError as error:
             refused[name] = str(error)
     return tables, refused
-
-
-def _part(profile: ProfileTable, rows: Rows) -> ProfileTable:
-    cells = tuple(c for c in profile.cells if (c.batch_size, c.micro_batch_size or c.batch_size) in rows)
-    return profile.model_copy(update={"cells": cells})
 
 
 def _case(
@@ -254,10 +244,11 @@ def markdown(results: dict[str, Any]) -> str:
     """The results as sentences and a table."""
     lines = [
         f"{len(results['cases'])} cases on `sim:{results['board']}` under a cap of {results['cap_w']:g} W. Each memory "
-        f"limit is a share of what backprop needs for a whole batch of {results['batch_size']}. Each cost is the time "
-        "to the target relative to backprop without a limit, with the lowest sample ratio below, which favours forward "
-        "gradients. `needs` is the least memory of any point. Memory is modelled; time and power are simulated. Cases "
-        "in which nothing fits are left out.",
+        f"limit is a share of what backprop needs for a whole batch of {results['batch_size']}; batches of 1, 8 and "
+        f"{results['batch_size']} may be trained in micro-batches of 1 and 8. Each cost is the time to the target "
+        "relative to backprop without a limit, with the lowest sample ratio below, which favours what reached the "
+        "target of one task only. `needs` is the least memory of any point. Memory is modelled; time and power are "
+        "simulated. Cases in which nothing fits are left out.",
         "",
         "| algorithm | samples relative to backprop | source |",
         "|---|---|---|",
@@ -265,15 +256,15 @@ def markdown(results: dict[str, Any]) -> str:
         "",
         verdict(results),
         "",
-        f"| model | batch sizes | limit | {' | '.join(ALGORITHMS)} | chosen |",
-        f"|---|---|---|{'---|' * len(ALGORITHMS)}---|",
+        f"| model | limit | {' | '.join(ALGORITHMS)} | chosen |",
+        f"|---|---|{'---|' * len(ALGORITHMS)}---|",
     ]
     for case in results["cases"]:
         if case["chosen"] is None:
             continue
         shown = [_cell(case, name) for name in ALGORITHMS]
         limit = f"{size(case['limit_bytes'])} ({100 * case['share']:g}%)"
-        where = (case["model"], case["batch_sizes"], limit)
+        where = (case["model"], limit)
         lines.append(f"| {' | '.join((*where, *shown, case['chosen']))} |")
     return "\n".join(lines) + "\n"
 
@@ -284,8 +275,8 @@ def verdict(results: dict[str, Any]) -> str:
     counts = {name: picks.count(name) for name in ALGORITHMS}
     listing = "; ".join(f"{name} ({count})" for name, count in counts.items() if count)
     text = f"Nothing fits in {picks.count(None)} of {len(picks)} cases. Chosen in the others: {listing or 'nothing'}."
-    for group, names in (("Forward gradients", tuple(ALGORITHMS)[2:]), ("AsyncFGD", tuple(ALGORITHMS)[4:])):
-        wins = [case for case in results["cases"] if case["chosen"] in names]
+    for group, start in (("Forward gradients", ("forward", "async")), ("AsyncFGD", ("async",))):
+        wins = [case for case in results["cases"] if ALGORITHMS.get(case["chosen"], "").startswith(start)]
         if not wins:
             text += f" {group} win{'s' if group == 'AsyncFGD' else ''} nowhere."
             continue

@@ -24,6 +24,7 @@ ALGORITHMS = {
     "AsyncFGD, 2 modules, threads": "async-fgd:backend=threads,modules=2",
     "AsyncFGD, 4 modules, threads": "async-fgd:backend=threads,modules=4",
     "AsyncFGD, 4 modules, activities": "async-fgd:modules=4,perturb=activities",
+    "AsyncFGD, 4 modules, activities, 4 directions": "async-fgd:directions=4,modules=4,perturb=activities",
 }
 """Name in the table -> spec."""
 

@@ -39,22 +39,22 @@ def test_the_schedule_of_the_paper():
     assert rates(alpha, net, 150) == rates(alpha, net, 10_000) == pytest.approx([0.15, 0.15, 1.0])
 
 
-def test_named_layers_get_their_rates():
+def test_the_head_is_the_last_trained_layer_or_the_one_given():
     net = model()
-    assert rates(Alpha(net, 1, Schedule(alpha=0.5, layers="2")), net, 0) == [0.0, 0.5, 1.0]
-    assert rates(Alpha(net, 1, Schedule(alpha=0.0, head="0+2")), net, 0) == [1.0, 1.0, 0.0]
-    with pytest.raises(InputError, match=r"head of the algorithm: fc; allowed: trained layers: 0, 2, 3"):
-        Alpha(net, 1, Schedule(head="fc"))
+    assert rates(Alpha(net, 1, Schedule(alpha=0.5)), net, 0) == [0.5, 0.5, 1.0]
+    assert rates(Alpha(net, 1, Schedule(alpha=0.5), net[2:].parameters()), net, 0) == [0.5, 1.0, 1.0]
+    net[3].requires_grad_(False)
+    assert rates(Alpha(net, 1, Schedule(alpha=0.5)), net, 0) == [0.5, 1.0, 0.0]
 
 
 def test_the_optimizer_keeps_its_own_groups_and_rates():
     net = model()
     optimizer = torch.optim.SGD([{"params": net[:3].parameters()}, {"params": net[3].parameters(), "lr": 0.2}], lr=0.1)
     groups = optimizer.param_groups
-    with Alpha(net, 1, Schedule(alpha=0.5, layers="2")).applied(optimizer, 0):
+    with Alpha(net, 1, Schedule(alpha=0.5), net[2:].parameters()).applied(optimizer, 0):
         assert [(group["lr"], len(group["params"])) for group in optimizer.param_groups] == [
-            (0.0, 2),
             (0.05, 2),
+            (0.1, 2),
             (0.2, 2),
         ]
     assert optimizer.param_groups is groups

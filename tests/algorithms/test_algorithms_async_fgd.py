@@ -76,6 +76,11 @@ class TestActivities(AsyncContract):
 
 
 @pytest.mark.slow
+class TestDifferences(AsyncContract):
+    spec = "async-fgd:modules=2,perturb=differences"
+
+
+@pytest.mark.slow
 class TestActivitiesInThreads(AsyncContract):
     spec = "async-fgd:modules=2,perturb=activities,backend=threads"
 
@@ -108,7 +113,7 @@ def test_equal_modules_have_different_directions(perturb: str, backend: str) -> 
         optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
     )
     before = trainable.model(0)
-    ours, _ = trained(trainable, f"modules=4,cuts=1-2-3-4,perturb={perturb},backend={backend}", 1)
+    ours, _ = trained(trainable, f"modules=4,perturb={perturb},backend={backend}", 1, cuts=[1, 2, 3, 4])
     # Of the biases: for activities they are the directions themselves, before the inputs of a layer come in.
     moved = [(new.bias - old.bias).detach() for new, old in zip(ours.module, before, strict=True)]  # type: ignore[call-overload]
     for one, other in combinations(moved, 2):
@@ -180,26 +185,30 @@ def test_delays_change_the_parameters(modules: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sequential", "threads"])
+@pytest.mark.parametrize("perturb", ["weights", "activities"])
 @pytest.mark.parametrize("modules", [1, 2, 3, 4])
-def test_each_module_works_with_parameters_as_old_as_its_delay(modules: int, backend: str) -> None:
+def test_each_module_works_with_parameters_as_old_as_its_delay(modules: int, perturb: str, backend: str) -> None:
     trainable = layers()
-    algorithm = opened(trainable, f"modules={modules},backend={backend}")
-    seen: dict[tuple[int, int], list[Tensor]] = {}
+    cuts = {1: (), 2: (4, 7), 3: (2, 4, 7), 4: (2, 4, 6, 7)}[modules]
+    algorithm = opened(trainable, f"modules={modules},perturb={perturb},backend={backend}", cuts=cuts)
+    begins = [0, *algorithm.cuts[:-1]]
+    seen: list[list[Tensor]] = [[] for _ in begins]
+    for first, to in zip(begins, seen, strict=True):
+        layer = algorithm.module[first]  # type: ignore[index]
+        layer.register_forward_hook(lambda layer, *_, to=to: to.append(layer.weight.detach().clone()))
 
-    def look(module: int, batch: int) -> None:
-        seen[module, batch] = [p.detach().clone() for p in algorithm.pipeline.stages[module].module.parameters()]
+    def now() -> list[Tensor]:
+        return [algorithm.module[first].weight.detach().clone() for first in begins]  # type: ignore[index]
 
-    def now() -> list[list[Tensor]]:
-        return [[p.detach().clone() for p in stage.module.parameters()] for stage in algorithm.pipeline.stages]
-
-    algorithm.pipeline.on_forward = look
     versions = [now()]
     for _ in algorithm.run(islice(trainable.batches(8), 12)):
         versions.append(now())
-    assert len(seen) == modules * 12
-    for (module, batch), values in seen.items():
-        equal = [v for v, version in enumerate(versions) if all(map(torch.equal, version[module], values))]
-        assert equal == [max(0, batch - (modules - 1 - module))], (module, batch)
+    for module, values in enumerate(seen):
+        passes = 1 if perturb == "weights" or module == modules - 1 else 2  # to differentiate, and to learn
+        assert len(values) == 12 * passes
+        found = [next(v for v, version in enumerate(versions) if torch.equal(version[module], w)) for w in values]
+        wanted = [max(0, batch - (modules - 1 - module)) for batch in range(12)]
+        assert sorted(found) == sorted(wanted * passes), module
 
 
 @pytest.mark.slow
@@ -219,6 +228,13 @@ def test_threads_equal_one_thread(example: Any, optimizer: str, modules: int) ->
 def test_threads_equal_one_thread_with_activities(modules: int) -> None:
     one, steps = trained(separate_layers(), f"modules={modules},perturb=activities")
     many, others = trained(separate_layers(), f"modules={modules},perturb=activities,backend=threads")
+    assert steps == others
+    assert_same(many.state_dict(), one.state_dict())
+
+
+def test_threads_equal_one_thread_with_differences() -> None:
+    one, steps = trained(noisy_layers(), "modules=3,perturb=differences", 6)
+    many, others = trained(noisy_layers(), "modules=3,perturb=differences,backend=threads", 6)
     assert steps == others
     assert_same(many.state_dict(), one.state_dict())
 

@@ -221,3 +221,15 @@ def test_a_model_without_parts_is_refused_in_one_line():
         open_algorithm("backprop:checkpoint=2", Example(Whole, vectors()), 8)
     with pytest.raises(InputError, match="2 to 4, the number of the model's parts"):
         open_algorithm("backprop:checkpoint=5", points(), 8)
+
+
+def test_the_segments_of_auto_are_counted_once_for_each_batch_size() -> None:
+    """A profile opens the algorithm for each cell of a row."""
+    trainable = points()
+    open_algorithm("backprop:checkpoint=auto", trainable, 8)
+    counted = trainable.examples
+    assert counted > 0
+    open_algorithm("backprop:checkpoint=auto", trainable, 8)
+    assert trainable.examples == counted
+    open_algorithm("backprop:checkpoint=auto", trainable, 16)
+    assert trainable.examples > counted

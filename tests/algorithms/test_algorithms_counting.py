@@ -403,10 +403,10 @@ def test_counts_are_dropped_with_the_trainable() -> None:
     trainable = points()
     step(trainable, 8)
     key = id(trainable)
-    assert key in step_counting._COUNTS
+    assert key in step_counting._CACHE
     del trainable
     gc.collect()
-    assert key not in step_counting._COUNTS
+    assert key not in step_counting._CACHE
 
 
 def test_another_model_of_the_same_trainable_is_counted_again() -> None:

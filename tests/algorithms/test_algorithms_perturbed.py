@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha, Schedule
-from wattune.algorithms.forward.forward_gradient import Estimate
+from wattune.algorithms.forward.estimate import Estimate, add_gradient
 from wattune.algorithms.forward.masks import Masks, RandomKey
-from wattune.algorithms.forward.perturbed import Perturbed, loss_along
+from wattune.algorithms.forward.perturbed import Differences, Perturbed
 from wattune.algorithms.model_parts import parts
-from wattune.errors import InputError, WorkloadError
+from wattune.errors import InputError
 from wattune.workloads.models import CharacterTransformer, Embedded, resnet8, small_cnn
 
 LOSS = points()
@@ -117,13 +117,19 @@ def flat(model: nn.Module) -> Tensor:
 def gradient(model: nn.Module, x: Any, y: Tensor, key: RandomKey) -> tuple[Tensor, Tensor]:
     """The loss and what autograd says its gradient is, with the masks that the key gives."""
     model.zero_grad()
-    perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1))
-    with perturbed._masks(key, x, 0), torch.enable_grad():
-        loss = LOSS.loss(torch.func.functional_call(model, perturbed._buffers(), (x,)), y)
+    perturbed = Perturbed(model, Alpha(model, 1))
+    with perturbed.passes.masks(x, key._replace(direction=0)), torch.enable_grad():
+        loss = LOSS.loss(torch.func.functional_call(model, perturbed.passes.buffers(), (x,)), y)
     loss.backward()
     gradient = flat(model)
     model.zero_grad()
     return loss.detach(), gradient
+
+
+def loss_along(output: Tensor, tangent: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    loss, derivative = forward_ad.unpacked(LOSS.loss(forward_ad.dual(output, tangent), y))
+    assert derivative is not None
+    return loss, derivative
 
 
 def direction(perturbed: Perturbed, x: Any, key: RandomKey) -> Tensor:
@@ -139,14 +145,14 @@ def direction(perturbed: Perturbed, x: Any, key: RandomKey) -> Tensor:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_derivative_is_that_along_the_direction(name, dtype, bound):
     model, x, y = made(name, dtype)
-    perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1))
+    perturbed = Perturbed(model, Alpha(model, 1))
     for step in range(3):
         key = RandomKey(4, step)
         loss, g = gradient(model, x, y, key)
         u = direction(perturbed, x, key)
         with forward_ad.level():
             output, tangent = perturbed.dual(x, None, key)
-            primal, derivative = loss_along(LOSS, output, tangent, y, per_example=False)
+            primal, derivative = loss_along(output, tangent, y)
         assert primal.item() == pytest.approx(loss.item(), rel=bound)
         assert abs(derivative - g @ u) <= bound * max(abs(g @ u), g.norm())
         assert u.var().item() == pytest.approx(1, abs=6 * math.sqrt(2 / len(u)))
@@ -159,14 +165,14 @@ def test_a_pipeline_of_modules_has_the_derivative_of_the_whole(name):
     """One module after the other, each with its own direction and the tangent of the one before."""
     model, x, y = made(name)
     model.train(name != "perceptron")  # dropout draws from the key, which is each module's own
-    modules = [Perturbed(m, perturb="weights", alpha=Alpha(model, 1)) for m in parts(model)]
+    modules = [Perturbed(m, Alpha(model, 1)) for m in parts(model)]
     _, g = gradient(model, x, y, RandomKey(0, 0))
     h, tangent = x, None
     for k, module in enumerate(modules):
         with forward_ad.level():  # one level for each, so what it gives must outlive its own
             h, tangent = module.dual(h, tangent, RandomKey(0, 0, k))
     with forward_ad.level():
-        _, derivative = loss_along(LOSS, h, tangent, y, per_example=False)
+        _, derivative = loss_along(h, tangent, y)
     model.zero_grad()
     for k, module in enumerate(modules):
         module.add_gradient(h, torch.ones(()), RandomKey(0, 0, k))
@@ -175,19 +181,19 @@ def test_a_pipeline_of_modules_has_the_derivative_of_the_whole(name):
 
 def estimates(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: int) -> Tensor:
     """(count, P): as many estimates of the gradient, all of one function: the masks are those of one step."""
-    perturbed = how.of(model, Alpha(model, 1, how.schedule))
+    if how.perturb == "activities":
+        model.eval()  # each block has its own masks
+    stages, _ = how.applied(model, 1)
     samples = []
     with how.running():
         for i in range(count):
             model.zero_grad()
-            if how.directions == 1:
+            if how.directions == 1 and how.perturb == "weights":
                 key = RandomKey(7, 0, 0, 1 + i)
-                output, tangent = perturbed.dual(x, None, key)
-                per_example = how.perturb == "activities"
-                _, derivative = loss_along(LOSS, output, tangent, y, per_example=per_example)
-                perturbed.add_gradient(x, derivative, key)
+                _, derivative = stages[0].perturbed.loss_along(x, None, lambda output: LOSS.loss(output, y), key)
+                stages[0].perturbed.add_gradient(x, derivative, key)
             else:
-                how.add(perturbed, LOSS, (x, y), RandomKey(7 + i, 0))
+                how.add(stages, LOSS, (x, y), RandomKey(7 + i, 0))
             samples.append(flat(model))
     return torch.stack(samples)
 
@@ -207,28 +213,27 @@ def test_the_variance_is_p_plus_1_over_the_number_of_directions(directions, coun
 
 def assert_unbiased(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: int) -> None:
     """For each parameter, the mean component of the estimates along its gradient is that gradient."""
+    model.train(how.perturb == "weights" and model.training)
     _, g = gradient(model, x, y, RandomKey(7, 0))
     samples = estimates(model, x, y, how, count)
     start = 0
     for name, p in model.named_parameters():
         part = slice(start, start + p.numel())
         along = samples[:, part] @ g[part] / g[part].square().sum()
-        assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(count), name
+        assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(count) + 1e-9, name  # the last block's is exact
         start += p.numel()
     along = samples @ g / g.square().sum()
     assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(count) <= 0.7
+    assert along.std() > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("perturb", ["weights", "activities"])
 @pytest.mark.parametrize("name", ALONE)
 def test_estimates_are_unbiased(name, perturb):
+    if name == "transformer of PyTorch" and perturb == "activities":
+        pytest.skip("in evaluation mode it is fused")
     assert_unbiased(*made(name), Estimate(perturb), 150)
-
-
-@pytest.mark.slow
-def test_estimates_of_a_tied_weight_are_unbiased():
-    assert_unbiased(*made("tied"), Estimate("activities"), 300)
 
 
 @pytest.mark.slow
@@ -261,24 +266,22 @@ def test_activities_of_a_batch_as_long_as_a_text():
 @pytest.mark.parametrize("name", ["perceptron", "character transformer"])
 def test_a_central_difference_is_the_derivative(name):
     model, x, y = made(name)
-    perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1))
+    perturbed = Differences(model, Alpha(model, 1), 1e-5)
     key = RandomKey(1, 2)
     _, g = gradient(model, x, y, key)
     u = direction(perturbed, x, key)
-    h = 1e-5
-    ahead, behind = (LOSS.loss(perturbed.output_at(x, key, d), y) for d in (h, -h))
-    assert ((ahead - behind) / (2 * h)).item() == pytest.approx((g @ u).item(), rel=1e-6)
+    with torch.no_grad():
+        _, derivative = perturbed.loss_along(x, None, lambda output: LOSS.loss(output, y), key)
+    assert derivative.item() == pytest.approx((g @ u).item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("perturb", ["weights", "activities"])
 def test_no_tape_is_recorded(perturb):
     model, x, y = made("perceptron")
-    perturbed = Perturbed(model, perturb=perturb, alpha=Alpha(model, 1))
+    stages, _ = Estimate(perturb).applied(model, 1)
     with forward_ad.level():
-        output, tangent = perturbed.dual(x, None, RandomKey(0, 0))
-        loss, derivative = loss_along(LOSS, output, tangent, y, per_example=perturb == "activities")
-    perturbed.add_gradient(x, derivative, RandomKey(0, 0))
-    tensors = [output, tangent, loss, derivative, *(p.grad for p in model.parameters())]
+        loss, derivative = add_gradient(stages, x, lambda output: LOSS.loss(output, y), RandomKey(0, 0))
+    tensors = [loss, derivative, *(p.grad for p in model.parameters())]
     assert not any(t.requires_grad for t in tensors)
     assert all(p.requires_grad for p in model.parameters())
 
@@ -289,7 +292,7 @@ def test_estimates_of_equal_modules_in_a_row_are_unbiased():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3))).double()
-    modules = [Perturbed(layer, perturb="weights", alpha=Alpha(model, 1)) for layer in model]
+    modules = [Perturbed(layer, Alpha(model, 1)) for layer in model]
     x, y = (v.double() if v.is_floating_point() else v for v in vectors(4)(16, torch.Generator().manual_seed(2)))
     _, g = gradient(model, x, y, RandomKey(7, 0))
     gradients = []
@@ -299,7 +302,7 @@ def test_estimates_of_equal_modules_in_a_row_are_unbiased():
         with forward_ad.level():
             for k, module in enumerate(modules):
                 h, tangent = module.dual(h, tangent, RandomKey(7, step, k))
-            _, derivative = loss_along(LOSS, h, tangent, y, per_example=False)
+            _, derivative = loss_along(h, tangent, y)
         for k, module in enumerate(modules):
             module.add_gradient(x, derivative, RandomKey(7, step, k))
         gradients.append(flat(model))
@@ -313,23 +316,22 @@ def test_a_stored_direction_equals_the_one_drawn_again():
     model, x, y = made("perceptron")
     gradients = []
     for keep in (False, True):
-        perturbed = Perturbed(model, perturb="weights", alpha=Alpha(model, 1), keep=keep)
+        perturbed = Perturbed(model, Alpha(model, 1), keep=keep)
         model.zero_grad()
         with forward_ad.level():
             for direction in range(2):
                 key = RandomKey(0, 0, 0, direction)
                 output, tangent = perturbed.dual(x, None, key)
-                _, derivative = loss_along(LOSS, output, tangent, y, per_example=False)
+                _, derivative = loss_along(output, tangent, y)
                 perturbed.add_gradient(x, derivative, key, 0.5)
         gradients.append(flat(model))
     assert torch.equal(*gradients)
 
 
-@pytest.mark.parametrize("perturb", ["weights", "activities"])
-def test_a_frozen_beginning_makes_no_tangent(perturb):
+def test_a_frozen_beginning_makes_no_tangent():
     model = perceptron()
     model[0].requires_grad_(False)
-    perturbed = Perturbed(model, perturb=perturb, alpha=Alpha(model, 1))
+    perturbed = Perturbed(model, Alpha(model, 1))
     seen: dict[int, bool] = {}
     for index, layer in enumerate(model):
         layer.register_forward_hook(lambda _, __, out, i=index: seen.update({i: tangent_of(out) is not None}))
@@ -346,14 +348,12 @@ def tangent_of(value: Tensor) -> Tensor | None:
 def test_nothing_perturbed_is_one_plain_forward_pass():
     model = perceptron()
     x = torch.randn(3, 12)
-    frozen = Perturbed(model, perturb="weights", alpha=Alpha(model, 1, Schedule(epoch_samples=100, head="3")))
-    first = Perturbed(model[0], perturb="weights", alpha=frozen.alpha)
+    frozen = Perturbed(model, Alpha(model, 1, Schedule(epoch_samples=100)))
+    first = Perturbed(model[0], frozen.alpha)
     with forward_ad.level():
         assert first.dual(x, None, RandomKey(0, 0))[1] is None
         assert frozen.dual(x, None, RandomKey(0, 0))[1] is not None
         assert first.dual(x, None, RandomKey(0, 5000))[1] is not None
-    assert not first.perturbs(0)
-    assert first.perturbs(5000)
 
 
 def normalised(perturb: str) -> nn.Sequential:
@@ -371,16 +371,16 @@ def test_buffers_are_updated_once_a_batch(perturb):
     x, y = vectors()(16, torch.Generator().manual_seed(0))
     before = {k: v.clone() for k, v in model.state_dict().items()}
     how = Estimate(perturb, directions=3, distance=1e-6)
-    perturbed = how.of(model, Alpha(model, 16))
+    stages, _ = how.applied(model, 16)
     with how.running():
-        how.add(perturbed, LOSS, (x, y), RandomKey(0, 0))
+        how.add(stages, LOSS, (x, y), RandomKey(0, 0))
     assert int(model[1].num_batches_tracked) == 1
     mean = 0.9 * before["1.running_mean"] + 0.1 * F.linear(x, before["0.weight"], before["0.bias"]).mean(0)
     torch.testing.assert_close(model[1].running_mean, mean)
     assert forward_ad.unpacked(model[1].running_mean)[1] is None
     assert any(p.grad is not None for p in model.parameters())
     with how.running():
-        how.add(perturbed, LOSS, (x, y), RandomKey(0, 1))
+        how.add(stages, LOSS, (x, y), RandomKey(0, 1))
     assert int(model[1].num_batches_tracked) == 2
 
 
@@ -391,32 +391,8 @@ def test_a_model_that_overwrites_its_input_leaves_the_batch_as_it_is():
     for perturb in ("weights", "activities"):
         how = Estimate(perturb, directions=2)
         with how.running():
-            how.add(how.of(model, Alpha(model, 8)), LOSS, (x, y), RandomKey(0, 0))
+            how.add(how.applied(model, 8)[0], LOSS, (x, y), RandomKey(0, 0))
         assert torch.equal(x, before)
-
-
-def test_activities_before_layers_in_which_examples_interact_are_refused():
-    model, x, _ = made("convolutions with batch normalisation", torch.float32)
-    perturbed = Perturbed(model, perturb="activities", alpha=Alpha(model, 1))
-    with forward_ad.level(), pytest.raises(InputError, match=r"norm1 \(batch normalisation\).*perturb=weights"):
-        perturbed.dual(x, None, RandomKey(0, 0))
-    head = Perturbed(model, perturb="activities", alpha=Alpha(model, 1, Schedule(alpha=0)))
-    with forward_ad.level():
-        _, tangent = head.dual(x, None, RandomKey(0, 0))
-    assert tangent is not None
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-
-
-def test_activities_of_a_module_with_a_parameter_beside_its_layers_are_refused():
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(1))
-            self.layer = nn.Linear(2, 2)
-
-    model = Scaled()
-    with pytest.raises(WorkloadError, match="scale; move the parameter into a layer"):
-        Perturbed(model, perturb="activities", alpha=Alpha(model, 1))
 
 
 def test_a_second_thread_is_refused():
@@ -442,28 +418,24 @@ def test_a_second_thread_is_refused():
 def test_random_numbers_differ_in_each_field_of_their_key_and_in_their_purpose():
     key = RandomKey(1, 2, 3, 4)
     keys = [key, *(key._replace(**{field: 9}) for field in RandomKey._fields)]
-    drawn = [k.generator(torch.device("cpu"), purpose) for k in keys for purpose in range(4)]
-    assert len({generator.initial_seed() for generator in drawn}) == len(drawn) == 20
-    assert len({tuple(torch.randn(3, generator=generator).tolist()) for generator in drawn}) == 20
+    drawn = [k.generator(torch.device("cpu"), purpose) for k in keys for purpose in range(2)]
+    assert len({generator.initial_seed() for generator in drawn}) == len(drawn) == 12
+    assert len({tuple(torch.randn(3, generator=generator).tolist()) for generator in drawn}) == 12
 
 
-@pytest.mark.parametrize("perturb", ["weights", "activities"])
-def test_masks_are_drawn_from_other_numbers_than_directions(perturb):
+def test_masks_are_drawn_from_other_numbers_than_directions():
     """From the same ones, what is dropped would follow from where the parameters move."""
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 4))
-    x, key = torch.ones(8, 64), RandomKey(0, 0)
-    perturbed = Perturbed(model, perturb=perturb, alpha=Alpha(model, 1))
+    x = torch.ones(8, 64)
+    perturbed = Perturbed(model, Alpha(model, 1))
     for part in range(3):
         masks: list[Tensor] = []
         with model[0].register_forward_hook(lambda _, __, output, to=masks: to.append(output > 0)):
             with forward_ad.level():
-                perturbed.dual(x, None, key, part)
-            perturbed.add_gradient(x, torch.ones(len(x) if perturb == "activities" else ()), key, part=part)
-        for mask in (mask for mask in masks if len(mask) == len(x)):
-            assert torch.equal(mask, masks[-1])
-            for purpose in range(0, 8, 2):  # those of the directions of all parts
-                generator = key.generator(torch.device("cpu"), purpose)
-                assert not torch.equal(mask, torch.empty_like(x).bernoulli_(0.5, generator=generator) > 0)
+                perturbed.dual(x, None, RandomKey(0, 0, part=part))
+        for other in range(4):  # those of the directions of all parts
+            generator = RandomKey(0, 0, part=other).generator(torch.device("cpu"))
+            assert not torch.equal(masks[0], torch.empty_like(x).bernoulli_(0.5, generator=generator) > 0)
 
 
 def dropped(seed: int, times: int) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -86,32 +86,6 @@ BUILT_IN = {
 }
 
 
-class Timer:
-    """Stands for the module ``time``: as many seconds as layers say that they took."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def perf_counter(self) -> float:
-        """Seconds."""
-        return self.now_s
-
-
-class Timed(nn.Linear):
-    """A layer that takes so long, on the timer of all of them, which a test sets."""
-
-    timer: Timer
-
-    def __init__(self, seconds: float):
-        super().__init__(12, 12)
-        self.seconds = seconds
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, 12) -> (B, 12)."""
-        self.timer.now_s += self.seconds
-        return super().forward(x)
-
-
 class Meeting:
     """Where layers wait for each other: ``met`` is set once ``count`` of them compute at the same time."""
 
@@ -163,16 +137,20 @@ class Failing(nn.Linear):
         return super().forward(x)
 
 
-def opened(trainable: Trainable, options: str, *, batch_size: int = 8, seed: int = 0) -> AsyncForwardGradient:
-    """A new training with these options."""
+def opened(
+    trainable: Trainable, options: str, *, batch_size: int = 8, seed: int = 0, cuts: Sequence[int] = ()
+) -> AsyncForwardGradient:
+    """A new training with these options; with ``cuts``, its modules end there, as those of a state that it loads."""
     algorithm = open_algorithm(f"async-fgd:{options}", trainable, batch_size, seed=seed)
     assert isinstance(algorithm, AsyncForwardGradient)
+    if cuts:
+        algorithm.load_state_dict({**algorithm.state_dict(), "cuts": list(cuts)})
     return algorithm
 
 
 def trained(
-    trainable: Example, options: str, count: int = 9, batch_size: int = 8
+    trainable: Example, options: str, count: int = 9, batch_size: int = 8, cuts: Sequence[int] = ()
 ) -> tuple[AsyncForwardGradient, list[Step]]:
     """A training of so many batches, and its Steps."""
-    algorithm = opened(trainable, options, batch_size=batch_size)
+    algorithm = opened(trainable, options, batch_size=batch_size, cuts=cuts)
     return algorithm, list(algorithm.run(islice(trainable.batches(batch_size), count)))

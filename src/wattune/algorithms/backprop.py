@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wattune.algorithms import recomputation, stepwise
-from wattune.algorithms.base import Batch, Step, Trainable
+from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.last_parts import LastPartsPass, divided, last_forward
@@ -36,7 +36,8 @@ class Backprop(Stepwise):
     frozen and run without storing activations; their dropout and running statistics stay those of training.
 
     Raises: InputError for invalid batch sizes, segments, last parts or data type; WorkloadError without trainable
-    parameters, or if a model to cut has no parts; OutOfDeviceMemory if model or step do not fit.
+    parameters, if a model to cut has no parts, or at the first step if the loss has no gradient; OutOfDeviceMemory if
+    model or step do not fit.
     """
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {"checkpoint": recomputation.SEGMENTS, "last": whole(1)}
@@ -76,17 +77,15 @@ class Backprop(Stepwise):
     def state_dict(self) -> dict[str, Any]:
         """Copy of the model with its buffers, the optimizer, the loss scale and the random state, on the CPU."""
         return {
-            "module": stepwise.cpu_copy(self.module.state_dict()),
-            "optimizer": stepwise.cpu_copy(self._optimizer.state_dict()),
+            **super().state_dict(),
             "scaler": self._scaler.state_dict(),
             "random": stepwise.cpu_copy(self._random),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``, without changing it. Raises: InputError if it belongs to another model."""
+        super().load_state_dict(state)
         with stepwise.state_errors():
-            self.module.load_state_dict(state["module"])
-            self._optimizer.load_state_dict(stepwise.cpu_copy(state["optimizer"]))
             self._scaler.load_state_dict(state["scaler"])
             if len(state["random"]) != len(self._random):
                 raise ValueError("it comes from another processor, with another random number generator")
@@ -110,7 +109,7 @@ class Backprop(Stepwise):
         with self._own_random(self._random), matrix_precision(self._device.type, self._trainable.data_type):
             for (x, y), share in self._parts(batch):
                 with autocast(self._device.type, self._trainable.data_type):
-                    loss = self._trainable.loss(self._output(x), y) * share
+                    loss = differentiable_loss(self._trainable, self._output(x), y) * share
                 self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 mean_loss += loss.detach()
             self._make_room()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from wattune.algorithms.counting.aten import tensors
 from wattune.algorithms.spec import SpecOption
+from wattune.errors import WorkloadError
 from wattune.records import StepWork
 
 Batch = tuple[Any, Any]
@@ -38,14 +39,43 @@ class Trainable(Protocol):
         """The model with its initial weights; ``seed`` determines the reinitialised layers. Frozen parameters do not
         require gradients."""
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean loss over the batch, a scalar."""
+    def loss(self, output: Tensor, target: Tensor) -> Tensor | float:
+        """Mean loss over the batch, a scalar; a number, or a tensor without a gradient, if it is a black box."""
 
     def optimizer(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
         """Make an optimizer of the trained parameters with the learning rate of this batch size."""
 
     def example(self, batch_size: int) -> Batch:
         """Make a random batch on the CPU with the shapes and types of the data, for counting and profiling."""
+
+
+def evaluated_loss(trainable: Trainable, output: Tensor, target: Any) -> Any:
+    """The mean loss, a tensor or a number. Raises: WorkloadError if NumPy computes it where a gradient is needed."""
+    try:
+        return trainable.loss(output, target)
+    except RuntimeError as error:
+        if "Can't call numpy() on Tensor that requires grad" not in str(error):
+            raise
+        raise no_gradient("computed by NumPy") from error
+
+
+def differentiable_loss(trainable: Trainable, output: Tensor, target: Any) -> Tensor:
+    """The mean loss of an output that requires a gradient. Raises: WorkloadError if the loss has none."""
+    loss = evaluated_loss(trainable, output, target)
+    if isinstance(loss, Tensor) and loss.requires_grad:
+        return loss
+    raise no_gradient(loss)
+
+
+def no_gradient(loss: Any) -> WorkloadError:
+    """The error for a black box. ``loss``: a number, a detached tensor, or words that say how the loss is computed."""
+    named = "a detached tensor" if isinstance(loss, Tensor) else type(loss).__name__
+    return WorkloadError(
+        "the loss has no gradient",
+        value=loss if isinstance(loss, str) else named,
+        allowed="a tensor computed from the model's output by differentiable operations",
+        hint="train with forward-gradient:perturb=differences, which only evaluates the loss",
+    )
 
 
 @dataclass(frozen=True)

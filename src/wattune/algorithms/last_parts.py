@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wattune.algorithms.base import Batch, Trainable
+from wattune.algorithms.base import Batch, Trainable, differentiable_loss
 from wattune.algorithms.model_parts import parts
 from wattune.algorithms.placement import autocast
 from wattune.errors import InputError
@@ -49,6 +49,6 @@ class LastPartsPass:
     def __call__(self, module: nn.Module, trainable: Trainable, batch: Batch, phase: Callable[[str], None]) -> None:
         """Run the pass on a copy of the model, whose frozen parameters require no gradient."""
         with autocast("cpu", trainable.data_type):
-            loss = trainable.loss(last_forward(*divided(module, self.last), batch[0]), batch[1])
+            loss = differentiable_loss(trainable, last_forward(*divided(module, self.last), batch[0]), batch[1])
         phase("backward")
         loss.backward()  # type: ignore[no-untyped-call]

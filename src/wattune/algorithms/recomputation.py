@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
-from wattune.algorithms.base import Batch, Trainable
+from wattune.algorithms.base import Batch, Trainable, differentiable_loss
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.model_parts import parts
 from wattune.algorithms.placement import autocast
@@ -95,7 +95,8 @@ class CheckpointedPass:
         """Run the pass; recomputations are part of the backward pass."""
         with autocast("cpu", trainable.data_type):
             # A copy without values has no random numbers to keep, and with values any others count the same.
-            loss = trainable.loss(forward(cut(module, self.segments), batch[0], keep_random=False), batch[1])
+            cells = cut(module, self.segments)
+            loss = differentiable_loss(trainable, forward(cells, batch[0], keep_random=False), batch[1])
         phase("backward")
         loss.backward()  # type: ignore[no-untyped-call]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from wattune.algorithms.backprop import Backprop
-from wattune.algorithms.base import Batch, Step, Trainable
+from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.traced import Untraceable, traced
 
 OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
@@ -40,7 +40,7 @@ class StackPrograms:
         """
 
         def loss(trained: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return self.trainable.loss(functional_call(self._training, (trained, fixed), (x,)), y)
+            return differentiable_loss(self.trainable, functional_call(self._training, (trained, fixed), (x,)), y)
 
         def function(*inputs: Tensor) -> list[Tensor]:
             trained, fixed = names.split(inputs[:-2])

@@ -118,6 +118,16 @@ class Stepwise(TrainingAlgorithm):
                 step = self._train(batch)
             yield step
 
+    def state_dict(self) -> dict[str, Any]:
+        """Copy of the model with its buffers, and of the optimizer, on the CPU; a subclass adds its own."""
+        return {"module": cpu_copy(self.module.state_dict()), "optimizer": cpu_copy(self._optimizer.state_dict())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from ``state_dict``, without changing it. Raises: InputError if it belongs to another model."""
+        with state_errors():
+            self.module.load_state_dict(state["module"])
+            self._optimizer.load_state_dict(cpu_copy(state["optimizer"]))
+
     def work(self) -> StepWork:
         """The work of one step, once all layers that ever learn are learning.
 

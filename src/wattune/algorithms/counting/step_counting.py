@@ -20,12 +20,12 @@ from collections import Counter as Multiset
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import nn
 
-from wattune.algorithms.base import Batch, Trainable
+from wattune.algorithms.base import Batch, Trainable, differentiable_loss
 from wattune.algorithms.counting.counter import Counter, Place, StagedCopy, Tally, phases, total
 from wattune.algorithms.placement import LOW_PRECISION, autocast
 from wattune.errors import WorkloadError
@@ -52,7 +52,7 @@ class TrainingPass(Protocol):
 def backward_pass(module: nn.Module, trainable: Trainable, batch: Batch, phase: Callable[[str], None]) -> None:
     """The pass of backpropagation."""
     with autocast("cpu", trainable.data_type):
-        loss = trainable.loss(module(batch[0]), batch[1])
+        loss = differentiable_loss(trainable, module(batch[0]), batch[1])
     phase("backward")
     loss.backward()  # type: ignore[no-untyped-call]
 
@@ -111,7 +111,8 @@ def peak_bytes(
 ) -> list[float]:
     """Peak memory of each of these passes, to compare them: much faster than the work of a step of each.
 
-    A model that depends on its values is counted with a small batch. Raises: WorkloadError if model or loss fail.
+    A model that depends on its values is counted with a small batch. The result is cached for the lifetime of the
+    trainable. Raises: WorkloadError if model or loss fail.
     """
 
     def peaks(place: Place, size: int) -> list[float]:
@@ -119,10 +120,13 @@ def peak_bytes(
             stage = StagedCopy(place, trainable, module, optimizer)
             return [count(stage, "first", size, trainable, one).peak_bytes for one in passes]
 
-    try:
-        return peaks(_without_values(trainable), samples)
-    except WorkloadError:  # a model that fails without values may still run with them
-        return peaks("cpu", SMALL_BATCHES[1])
+    def counted() -> list[float]:
+        try:
+            return peaks(_without_values(trainable), samples)
+        except WorkloadError:  # a model that fails without values may still run with them
+            return peaks("cpu", SMALL_BATCHES[1])
+
+    return _cached(trainable, (samples, *passes, *_identity(trainable, module, optimizer)), counted)
 
 
 def _without_values(trainable: Trainable) -> Place:
@@ -278,21 +282,33 @@ def _scaler(stage: StagedCopy) -> Tally:
     return {("optimizer", "optimizer"): (elements, 8.0 * elements, 2)}
 
 
-_COUNTS: dict[int, dict[Any, Counts]] = {}
+_CACHE: dict[int, dict[Any, Any]] = {}
+
+Value = TypeVar("Value")
+
+
+def _cached(trainable: Trainable, key: Any, make: Callable[[], Value]) -> Value:
+    """The value of this key, made once in the lifetime of the trainable."""
+    if id(trainable) not in _CACHE:
+        try:
+            weakref.finalize(trainable, _CACHE.pop, id(trainable), None)
+        except TypeError:  # an object with __slots__ has no weak references
+            return make()
+    cache = _CACHE.setdefault(id(trainable), {})
+    if key not in cache:
+        cache[key] = make()
+    value: Value = cache[key]
+    return value
+
+
+def _identity(trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
+    shapes = tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in module.named_parameters())
+    return type(optimizer), trainable.data_type, shapes
 
 
 def _counts(
     trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer, training_pass: TrainingPass
 ) -> Counts:
     """The counts of this model, cached for the lifetime of the trainable."""
-    if id(trainable) not in _COUNTS:
-        try:
-            weakref.finalize(trainable, _COUNTS.pop, id(trainable), None)
-        except TypeError:  # an object with __slots__ has no weak references
-            return Counts(trainable, module, optimizer, training_pass)
-    cache = _COUNTS.setdefault(id(trainable), {})
-    shapes = tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in module.named_parameters())
-    key = type(optimizer), trainable.data_type, training_pass, shapes
-    if key not in cache:
-        cache[key] = Counts(trainable, module, optimizer, training_pass)
-    return cache[key]
+    key = training_pass, *_identity(trainable, module, optimizer)
+    return _cached(trainable, key, lambda: Counts(trainable, module, optimizer, training_pass))

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, ClassVar
 
 import torch
@@ -21,13 +20,6 @@ from torch import nn
 
 from wattune.algorithms.spec import SpecOption, number, whole
 from wattune.errors import InputError
-
-
-def _names(text: str) -> str:
-    names = [name.strip() for name in text.split("+")]
-    if not all(names):
-        raise ValueError(text)
-    return "+".join(names)
 
 
 def _share(text: str) -> float:
@@ -39,24 +31,19 @@ def _share(text: str) -> float:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule of rates: 1 for the head, finally ``alpha`` for ``layers``, and 0 for everything else.
+    """A schedule of rates: 1 for the head, finally ``alpha`` for the layers below it.
 
-    ``head`` and ``layers``: names of modules or parameters, joined by "+"; by default the head is the last layer with
-    trained parameters, and ``layers`` are all others. With ``epoch_samples`` (the training samples of one epoch) alpha
-    is 0 for ``frozen_epochs`` and then rises linearly over ``rise_epochs``; without, it applies from the first step.
+    With ``epoch_samples`` (the training samples of one epoch) alpha is 0 for ``frozen_epochs`` and then rises linearly
+    over ``rise_epochs``; without, it applies from the first step.
     """
 
     alpha: float = 1.0
-    head: str = ""
-    layers: str = ""
     epoch_samples: int | None = None
     frozen_epochs: float = 10.0
     rise_epochs: float = 10.0
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "alpha": SpecOption(_share, "0 to 1"),
-        "head": SpecOption(_names, "names of modules, joined by +"),
-        "layers": SpecOption(_names, "names of modules, joined by +"),
         "epoch_samples": whole(1),
         "frozen_epochs": number(-1e-9, "0 or more"),
         "rise_epochs": number(-1e-9, "0 or more"),
@@ -65,8 +52,8 @@ class Schedule:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Schedule:
-        """Make the schedule from the options of an algorithm; None is the default."""
-        return cls(**{name: value for name, value in options.items() if value is not None})
+        """Make the schedule from the options of an algorithm."""
+        return cls(**{name: value for name, value in options.items() if name in cls.OPTIONS})
 
     @property
     def ramp_samples(self) -> float:
@@ -86,8 +73,8 @@ class Schedule:
 class Alpha:
     """A schedule applied to the parameters of one model, in steps of ``batch_size`` samples; ``step`` counts from 0.
 
-    ``head``: the parameters of the head if the schedule does not name it; None: those of the last layer. A layer whose
-    alpha is 0 is not perturbed and does not change. Raises: InputError if no trained parameter has one of the names.
+    ``head``: the parameters of the head; None: those of the last layer that has trained ones. A layer whose alpha is 0
+    is not perturbed and does not change.
     """
 
     def __init__(
@@ -99,25 +86,17 @@ class Alpha:
     ):
         self.schedule = schedule or Schedule()
         self.batch_size = batch_size
-        parameters = {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-        if head is not None and not self.schedule.head:
-            self._head = {id(p) for p in head if p.requires_grad}
-        else:
-            self._head = _named(parameters, self.schedule.head or _last_layer(parameters), "head")
-        layers = _named(parameters, self.schedule.layers, "layers")
-        self._below = (layers or {id(p) for p in parameters.values()}) - self._head
+        self._head = {id(p) for p in (_last_layer(model) if head is None else head)}
 
     def rate(self, parameter: nn.Parameter, step: int) -> float:
         """Factor of a parameter's learning rate."""
         if not parameter.requires_grad:
             return 0.0
-        if id(parameter) in self._head:
-            return 1.0
-        return self.schedule.at(step * self.batch_size) if id(parameter) in self._below else 0.0
+        return 1.0 if id(parameter) in self._head else self.schedule.at(step * self.batch_size)
 
-    def learns(self, parameters: Iterable[nn.Parameter], step: int) -> bool:
-        """Return whether any of these parameters is perturbed and changes in this step."""
-        return any(self.rate(p, step) for p in parameters)
+    def learning(self, parameters: Iterable[nn.Parameter], step: int) -> list[nn.Parameter]:
+        """Those of the parameters that are perturbed and change in this step."""
+        return [p for p in parameters if self.rate(p, step)]
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Check that the optimizer has learning rates to multiply, if any is multiplied. Raises: InputError."""
@@ -140,27 +119,15 @@ class Alpha:
             optimizer.param_groups = groups
 
     def _divided(self, group: dict[str, Any], step: int) -> Iterator[dict[str, Any]]:
-        def rate(parameter: nn.Parameter) -> float:
-            return self.rate(parameter, step)
-
-        for own, parameters in groupby(sorted(group["params"], key=rate), key=rate):
-            part = {**group, "params": list(parameters)}
-            if own != 1:
-                part["lr"] = group["lr"] * own
+        for rate in sorted({self.rate(p, step) for p in group["params"]}):
+            part = {**group, "params": [p for p in group["params"] if self.rate(p, step) == rate]}
+            if rate != 1:
+                part["lr"] = group["lr"] * rate
             yield part
 
 
-def _last_layer(parameters: Mapping[str, nn.Parameter]) -> str:
-    last = list(parameters)[-1] if parameters else ""
-    return last.rpartition(".")[0] or last
-
-
-def _named(trainable: Mapping[str, nn.Parameter], names: str, option: str) -> set[int]:
-    selection: set[int] = set()
-    for layer in names.split("+") if names else ():
-        parameters = {id(p) for name, p in trainable.items() if name == layer or name.startswith(layer + ".")}
-        if not parameters:
-            layers = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in trainable))
-            raise InputError(f"{option} of the algorithm", value=layer, allowed=f"trained layers: {layers}")
-        selection |= parameters
-    return selection
+def _last_layer(model: nn.Module) -> list[nn.Parameter]:
+    trained = [
+        (name.rpartition(".")[0], p) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad
+    ]
+    return [p for layer, p in trained if layer == trained[-1][0]]

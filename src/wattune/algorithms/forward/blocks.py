@@ -1,4 +1,4 @@
-"""A pipeline's modules with perturbed activities: blocks below, and the exact gradient of the last module.
+"""Perturbed activities: blocks that learn from random directions, and the exact gradient of the last module.
 
 In the first pass the output z (n, ...) of each block gets m tangents u_j + dz_j, j = 1..m, with u_j (n, ...) a random
 direction of each example and dz_j the tangents that arrive from the blocks before it. The last module holds the loss,
@@ -20,23 +20,22 @@ Source: Ren et al. 2023, arXiv 2210.03310 (perturbed activities); Zhao et al., A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
-from torch.utils._pytree import tree_map
 
+from wattune.algorithms.base import no_gradient
 from wattune.algorithms.counting.aten import device_of, samples_of
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
-from wattune.algorithms.forward.gradients import add_gradients
-from wattune.algorithms.forward.linear_tangents import LinearTangents
-from wattune.algorithms.forward.masks import Masks, RandomKey
-from wattune.errors import InputError, WorkloadError
+from wattune.algorithms.forward.layer_tangents import along, has_rule, linear_rules
+from wattune.algorithms.forward.masks import RandomKey, RepeatablePass
+from wattune.algorithms.forward.perturbed import LossOf, add_gradients, one_tensor
+from wattune.errors import InputError
 
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 """Layers that belong to the block before them."""
@@ -66,35 +65,55 @@ class _Block(nn.Sequential):
 
     def __init__(self, layers: Sequence[nn.Module]):
         super().__init__(*layers)
-        self.draws: bool | None = None
-        self.linear = LinearTangents(self)
+        self.passes = RepeatablePass(self)
+        self._layers = [(layer, None if has_rule(layer) else RepeatablePass(layer)) for layer in layers]
         last = next((layer for layer in reversed(layers) if not isinstance(layer, PASSING)), None)
-        self.is_rectified = isinstance(last, nn.ReLU)
-        self._overwrites = any(getattr(m, "inplace", False) for m in self.modules())
+        self._is_rectified = isinstance(last, nn.ReLU)
 
-    def own(self, x: Any) -> Any:
-        """The input, or a copy if the block works in place."""
-        return tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, x) if self._overwrites else x
+    def along(self, x: Any, tangents: list[Tensor], key: RandomKey) -> Tensor:
+        """The output; ``tangents`` (each of the shape of ``x``) are replaced by those of the output.
 
-    @contextmanager
-    def masks(self, key: RandomKey, index: int, x: Any) -> Iterator[None]:
-        """Context of a pass in which dropout draws the same numbers each time."""
-        if self.draws is False:
-            yield
-            return
-        with Masks(key._replace(direction=index).on(device_of(x), 1)) as masks:
-            yield
-        if self[0].training:
-            self.draws = self.draws or masks.are_drawn
+        Layer by layer, and one direction after the other: two tangents more than their number are alive at most.
+        """
+        if not tangents:
+            with self.passes.masks(x, key):
+                return one_tensor(self(self.passes.own(x)))
+        self._check_examples_are_separate()
+        with self.passes.masks(x, key) as generator:
+            for layer, passes in self._layers:
+                x = along(layer, x, tangents) if passes is None else _dual(layer, passes, x, tangents, generator)
+        return one_tensor(x)
 
-    def buffer_copies(self) -> dict[str, Tensor]:
-        """Buffers for a pass that must not change those of the block."""
-        return {name: buffer.clone() for name, buffer in self.named_buffers()}
+    def noise(self, output: Tensor, generators: Sequence[torch.Generator | None]) -> Iterator[Tensor]:
+        """Yield a direction of the output (n, ...) for each generator."""
+        is_open = (output != 0).to(output.dtype) if self._is_rectified else None
+        for generator in generators:
+            u = torch.empty_like(output).normal_(generator=generator)
+            yield u if is_open is None else u.mul_(is_open)
 
-    def noise(self, output: Tensor, generator: torch.Generator | None) -> Tensor:
-        """A direction of the output (n, ...)."""
-        u = torch.empty_like(output).normal_(generator=generator)
-        return u.mul_(output != 0) if self.is_rectified else u
+    def _check_examples_are_separate(self) -> None:
+        if any(isinstance(m, _BatchNorm) and (m.training or m.running_mean is None) for m in self.modules()):
+            raise InputError(
+                "perturbed activities before a layer in which examples interact",
+                value="batch normalisation",
+                allowed="layers that treat each example independently",
+                hint="use perturb=weights, or freeze every layer before it",
+            )
+
+
+def _dual(
+    layer: nn.Module, passes: RepeatablePass, x: Any, tangents: list[Tensor], generator: torch.Generator | None
+) -> Any:
+    masks_from = None if generator is None else generator.get_state()
+    for j, tangent in enumerate(tangents):
+        if j and generator is not None and masks_from is not None:
+            generator.set_state(masks_from)  # the same masks for each direction
+        dual_x = forward_ad.dual(passes.own(x), tangent)
+        with linear_rules(layer):
+            output = functional_call(layer, passes.buffers(), (dual_x,)) if j else layer(dual_x)
+        output, moved = forward_ad.unpacked(one_tensor(output))
+        tangents[j] = torch.zeros_like(output) if moved is None else moved
+    return output
 
 
 class PerturbedBlocks:
@@ -104,108 +123,85 @@ class PerturbedBlocks:
     behind a perturbed block.
     """
 
-    perturb = "activities"
-    keeps_input = True
+    needs_input = True
 
     def __init__(self, module: nn.Module, alpha: Alpha, directions: int = 1):
         self.module, self.alpha, self.directions = module, alpha, directions
         layers = list(module) if isinstance(module, nn.Sequential) else [module]
         self._blocks = [_Block(group) for group in blocks_of(layers)]
 
-    def dual(self, x: Any, tangents: Tensor | None, key: RandomKey) -> tuple[Tensor, Tensor | None]:
-        """The output (n, ...) and its tangents (m, n, ...), if any; call it inside ``forward_ad.level``."""
-        generators = self._generators(key, x)
-        for index, block in enumerate(self._blocks):
-            x, tangents = self._through(block, x, tangents, key, index)
-            if self.alpha.learns(block.parameters(), key.step):
-                u = torch.stack([block.noise(x, generator) for generator in generators])
-                tangents = u if tangents is None else u.add_(tangents)
-        return x, tangents
+    def dual(self, x: Any, tangents: list[Tensor] | None, key: RandomKey) -> tuple[Tensor, list[Tensor] | None]:
+        """The output (n, ...) and its tangents, m of the same shape, if any; call it inside ``forward_ad.level``.
 
-    def add_gradient(self, x: Any, derivatives: Tensor, key: RandomKey) -> None:
-        """Add the estimate from the derivatives (m, n), by a second pass from the input and parameters of ``dual``."""
-        generators, share = self._generators(key, x), 1 / (samples_of(x) * self.directions)
+        It takes over the list of tangents at its input, so that each is freed as soon as it is not needed.
+        """
+        generators = self._generators(key, x)
+        tangents = [] if tangents is None else tangents
         for index, block in enumerate(self._blocks):
-            parameters = [p for p in block.parameters() if self.alpha.rate(p, key.step)]
-            with block.masks(key, index, x), torch.set_grad_enabled(bool(parameters)):
-                output = functional_call(block, block.buffer_copies(), (block.own(x),))
-            x = output.detach()
-            if not parameters:
+            x = block.along(x, tangents, key._replace(direction=index))
+            if not self.alpha.learning(block.parameters(), key.step):
                 continue
-            v = torch.zeros_like(x)
-            for s, generator in zip(derivatives * share, generators, strict=True):
-                v += block.noise(x, generator).mul_(s.view(-1, *[1] * (x.dim() - 1)))  # s (n,)
+            arrived = bool(tangents)
+            for j, u in enumerate(block.noise(x, generators)):
+                tangents[j : j + 1] = [u.add_(tangents[j]) if arrived else u]
+        return x, tangents or None
+
+    def add_gradient(self, x: Any, derivatives: Tensor, key: RandomKey, share: float = 1.0) -> Any:
+        """Add ``share`` times the estimate from the derivatives (m, n), by a second pass from the input and parameters
+        of ``dual``; return the output."""
+        generators = self._generators(key, x)
+        derivatives = derivatives * (share / (samples_of(x) * self.directions))
+        for index, block in enumerate(self._blocks):
+            parameters = self.alpha.learning(block.parameters(), key.step)
+            with block.passes.masks(x, key._replace(direction=index)), torch.set_grad_enabled(bool(parameters)):
+                output = functional_call(block, block.passes.buffers(), (block.passes.own(x),))
+            x = output.detach()
+            v: Tensor | None = None
+            for s, u in zip(derivatives, block.noise(x, generators), strict=True) if parameters else ():
+                u.mul_(s.view(-1, *[1] * (x.dim() - 1)))  # s (n,)
+                v = u if v is None else v.add_(u)
             if output.requires_grad:
                 add_gradients(parameters, torch.autograd.grad(output, parameters, v, allow_unused=True))
-
-    def _through(
-        self, block: _Block, x: Any, tangents: Tensor | None, key: RandomKey, index: int
-    ) -> tuple[Tensor, Tensor | None]:
-        def run(dual_x: Any) -> Tensor:
-            with block.linear.active({}):
-                output = block(dual_x)
-            if not isinstance(output, Tensor):
-                raise WorkloadError(
-                    "the output of a module in training", value=type(output).__name__, allowed="one tensor"
-                )
-            return output
-
-        if tangents is None:
-            with block.masks(key, index, x):
-                return run(block.own(x)), None
-        if any(isinstance(m, _BatchNorm) and (m.training or m.running_mean is None) for m in block.modules()):
-            raise InputError(
-                "perturbed activities before a layer in which examples interact",
-                value="batch normalisation",
-                allowed="layers that treat each example independently",
-                hint="use perturb=weights, or freeze every layer before it",
-            )
-        with block.masks(key, index, x):
-            if self.directions > 1:
-                return forward_ad.along(run, block.own(x), tangents)
-            output, tangent = forward_ad.unpacked(run(forward_ad.dual(block.own(x), tangents[0])))
-        return output, None if tangent is None else tangent[None]
+        return x
 
     def _generators(self, key: RandomKey, x: Any) -> list[torch.Generator | None]:
-        return [key._replace(direction=j).on(device_of(x)) for j in range(self.directions)]
+        return [key._replace(direction=j).generator(device_of(x)) for j in range(self.directions)]
 
 
 class ExactEnd:
     """The last module, with its exact gradient, and the derivatives of the loss along the tangents at its input."""
 
-    perturb = "activities"
-    keeps_input = False
+    needs_input = False
 
     def __init__(self, module: nn.Module, alpha: Alpha, directions: int = 1):
         self.module, self.alpha, self.directions = module, alpha, directions
-        self._block = _Block(list(module) if isinstance(module, nn.Sequential) else [module])
+        self._passes = RepeatablePass(module)
         self._gradients: Sequence[Tensor | None] = ()
 
-    def dual(self, x: Any, tangents: Tensor | None, key: RandomKey) -> tuple[Tensor, None]:
-        """The output of a plain forward pass."""
-        with self._block.masks(key, 0, x):
-            return self._block(self._block.own(x)), None
-
     def loss_along(
-        self, x: Any, tangents: Tensor | None, loss_of: Callable[[Tensor], Tensor], key: RandomKey
+        self, x: Any, tangents: list[Tensor] | None, loss_of: LossOf, key: RandomKey
     ) -> tuple[Tensor, Tensor]:
-        """The mean loss, and the derivatives (m, n) along the tangents (m, n, ...) of the input (n, ...)."""
-        parameters = self._learning(key)
-        leaf = x.detach().requires_grad_() if tangents is not None else x
-        with self._block.masks(key, 0, x), torch.enable_grad():
-            loss = loss_of(self._block(self._block.own(leaf)))
+        """The mean loss, and the derivatives (m, n) along the m tangents of the input, all (n, ...).
+
+        Raises: WorkloadError if the loss has no gradient.
+        """
+        parameters = self.alpha.learning(self.module.parameters(), key.step)
+        leaf = x if tangents is None else x.detach().requires_grad_()
+        with self._passes.masks(x, key), torch.enable_grad():
+            loss = loss_of(one_tensor(self.module(self._passes.own(leaf))))
+        if not isinstance(loss, Tensor) or (not loss.requires_grad and (parameters or tangents is not None)):
+            raise no_gradient(loss)
         inputs = parameters if tangents is None else [*parameters, leaf]
         gradients = torch.autograd.grad(loss, inputs, allow_unused=True) if loss.requires_grad else ()
         self._gradients = gradients[: len(parameters)]
-        derivatives = loss.new_zeros((self.directions, samples_of(x)))
-        if tangents is not None and gradients and gradients[-1] is not None:
-            derivatives = samples_of(x) * (gradients[-1] * tangents).flatten(2).sum(2)
-        return loss.detach(), derivatives
+        n = samples_of(x)
+        if tangents is None or not gradients or (slope := gradients[-1]) is None:
+            return loss.detach(), loss.new_zeros((self.directions, n))
+        return loss.detach(), n * torch.stack([(slope * tangent).flatten(1).sum(1) for tangent in tangents])
 
-    def add_gradient(self, x: Any, derivatives: Tensor, key: RandomKey) -> None:
-        """Add the gradient of the last pass."""
-        add_gradients(self._learning(key), self._gradients)
+    def add_gradient(self, x: Any, derivatives: Tensor, key: RandomKey, share: float = 1.0) -> Any:
+        """Add ``share`` times the gradient of the last pass."""
+        own = self._gradients if share == 1 else [None if g is None else g * share for g in self._gradients]
+        add_gradients(self.alpha.learning(self.module.parameters(), key.step), own)
         self._gradients = ()
-
-    def _learning(self, key: RandomKey) -> list[nn.Parameter]:
-        return [p for p in self.module.parameters() if self.alpha.rate(p, key.step)]
+        return x

@@ -1,4 +1,4 @@
-"""Random numbers of a forward pass that can be drawn again: dropout masks, and the keys of random directions.
+"""Passes over a batch that can be repeated: random numbers that are drawn again from a key, and no trace in the model.
 
 PyTorch has one random sequence per process: two threads with dropout would disturb each other's numbers, and the second
 of two passes over a batch would get other masks than the first.
@@ -6,12 +6,17 @@ of two passes over a batch would get other masks than the first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
+from wattune.algorithms.counting.aten import device_of
 from wattune.errors import WorkloadError
 
 
@@ -65,18 +70,48 @@ def _is_random(operation: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 class RandomKey(NamedTuple):
-    """Key of a direction: the run's seed, the step (batch), the module, and the number of the direction in the step."""
+    """Key of a direction: the run's seed, the step (batch), the module, the direction in the step, the micro-batch."""
 
     seed: int
     step: int
     module: int = 0
     direction: int = 0
+    part: int = 0
 
-    def generator(self, device: torch.device, purpose: int = 0) -> torch.Generator:
-        """Generator of this key on a device; ``purpose`` separates directions (even) from dropout masks (odd)."""
-        (state,) = np.random.SeedSequence([*self, purpose]).generate_state(1, np.uint64)
+    def generator(self, device: torch.device, purpose: int = 0) -> torch.Generator | None:
+        """Generator of this key on a device, None on the meta device, where nothing is drawn; ``purpose``: 0 for
+        directions, 1 for dropout masks."""
+        if device.type == "meta":
+            return None
+        numbers = self.seed, self.step, self.module, self.direction, 2 * self.part + purpose
+        (state,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
         return torch.Generator(device).manual_seed(int(state) >> 1)
 
-    def on(self, device: torch.device, purpose: int = 0) -> torch.Generator | None:
-        """Like ``generator``, but None on the meta device, where nothing is drawn."""
-        return None if device.type == "meta" else self.generator(device, purpose)
+
+class RepeatablePass:
+    """The passes of a module over a batch: all have the same dropout masks, and none but the first leaves a trace."""
+
+    def __init__(self, module: nn.Module):
+        self._module = module
+        self._overwrites = any(getattr(m, "inplace", False) for m in module.modules())
+        self._draws: bool | None = None
+
+    @contextmanager
+    def masks(self, x: Any, key: RandomKey) -> Iterator[torch.Generator | None]:
+        """Context of a pass over ``x``, in which dropout draws from the generator of ``key``."""
+        # Intercepting every operation takes time: skip it once a pass in training mode has drawn nothing.
+        if self._draws is False:
+            yield None
+            return
+        with Masks(key.generator(device_of(x), 1)) as masks:
+            yield masks.generator
+        if self._module.training:
+            self._draws = self._draws or masks.are_drawn
+
+    def own(self, x: Any) -> Any:
+        """The input, or a copy if the module works in place."""
+        return tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, x) if self._overwrites else x
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Copies of the buffers, for a pass that must not change those of the module."""
+        return {name: buffer.clone() for name, buffer in self._module.named_buffers()}

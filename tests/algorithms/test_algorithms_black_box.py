@@ -1,0 +1,122 @@
+"""Losses that can only be evaluated: trained by central differences, and refused where a gradient is needed."""
+
+from __future__ import annotations
+
+import copy
+from itertools import islice
+
+import pytest
+import torch
+from tests.support.algorithm_examples import Example, points, vectors
+from torch import nn
+from torch.nn import functional as F
+
+from wattune.algorithms import open_algorithm
+from wattune.errors import WorkloadError
+
+DIFFERENCES = "forward-gradient:perturb=differences"
+
+
+def number(output, target):
+    """A Python number."""
+    return float(F.cross_entropy(output.detach(), target))
+
+
+def by_numpy(output, target):
+    """A number that NumPy computes of the output."""
+    return float(((output.numpy() - F.one_hot(target, output.shape[1]).numpy()) ** 2).mean())
+
+
+def detached(output, target):
+    """A tensor that does not follow from the output."""
+    return F.cross_entropy(output.detach(), target)
+
+
+def squares(output, target):
+    """A quadratic function of the output."""
+    return ((output - F.one_hot(target, output.shape[1])) ** 2).mean()
+
+
+def with_loss(loss, trainable=None):
+    trainable = points() if trainable is None else trainable
+    trainable.loss = loss
+    return trainable
+
+
+def trained(spec, trainable, steps=20):
+    """The weights after some steps, and the losses."""
+    algorithm = open_algorithm(spec, trainable, 8, seed=3)
+    losses = [step.loss for step in algorithm.run(islice(trainable.batches(8), steps))]
+    return torch.cat([p.detach().flatten() for p in algorithm.module.parameters()]), losses
+
+
+@pytest.mark.parametrize("loss", [number, detached])
+def test_a_loss_without_a_gradient_trains_as_the_same_one_with_it(loss):
+    weights, losses = trained(DIFFERENCES, with_loss(loss))
+    same, same_losses = trained(DIFFERENCES, points())
+    assert losses == pytest.approx(same_losses, rel=1e-4)
+    assert weights == pytest.approx(same, abs=5e-3)
+
+
+def in_doubles(*layers, rate=0.01):
+    def draw(n, generator):
+        x, y = vectors()(n, generator)
+        return x.double(), y
+
+    return Example(
+        lambda: nn.Sequential(*copy.deepcopy(layers)).double(), draw, optimizer=lambda p: torch.optim.SGD(p, lr=rate)
+    )
+
+
+def test_the_difference_of_a_quadratic_loss_is_its_derivative():
+    layer = nn.Linear(12, 4)
+    black_box = with_loss(lambda output, target: float(squares(output, target)), in_doubles(layer))
+    exact, _ = trained("forward-gradient", with_loss(squares, in_doubles(layer)))
+    weights, _ = trained(DIFFERENCES, black_box)
+    assert weights == pytest.approx(exact, abs=1e-7)
+
+
+@pytest.mark.parametrize("backend", ["sequential", "threads"])
+def test_a_pipeline_learns_by_differences_as_by_derivatives(backend):
+    """Each module with parameters as old, and the values of both sides instead of tangents."""
+    layers = nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)
+    begun, _ = trained("async-fgd:modules=3", with_loss(squares, in_doubles(*layers)), steps=0)
+    exact, losses = trained("async-fgd:modules=3", with_loss(squares, in_doubles(*layers)))
+    weights, others = trained(
+        f"async-fgd:modules=3,perturb=differences,distance=1e-5,backend={backend}",
+        with_loss(lambda output, target: float(squares(output, target)), in_doubles(*layers)),
+    )
+    assert others == pytest.approx(losses, rel=1e-6)
+    assert weights == pytest.approx(exact, abs=1e-6)
+    assert (exact - begun).abs().max() > 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [number, by_numpy])
+def test_it_learns(loss):
+    _, losses = trained(f"{DIFFERENCES},directions=8", with_loss(loss), steps=300)
+    assert sum(losses[-30:]) < 0.8 * sum(losses[:30])
+
+
+def test_its_work_is_that_of_the_same_loss_with_a_gradient():
+    black_box, plain = (open_algorithm(DIFFERENCES, one, 8).work() for one in (with_loss(number), points()))
+    assert black_box.flops == pytest.approx(plain.flops, rel=0.05)
+
+
+@pytest.mark.parametrize("loss", [number, by_numpy, detached])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "backprop",
+        "backprop:last=1",
+        "backprop:checkpoint=2",
+        "forward-gradient",
+        "forward-gradient:perturb=activities",
+        "async-fgd:modules=2",
+        "async-fgd:modules=2,perturb=activities",
+    ],
+)
+def test_an_algorithm_that_needs_a_gradient_refuses_it(spec, loss):
+    with pytest.raises(WorkloadError, match=r"the loss has no gradient: .*perturb=differences") as raised:
+        trained(spec, with_loss(loss), steps=1)
+    assert "\n" not in str(raised.value)
