@@ -27,6 +27,7 @@ from wattune.errors import OutOfDeviceMemory
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.limiter import PowerLimiter
 from wattune.sample_efficiency.prior import relative_samples
+from wattune.search.observation import Stretch
 from wattune.search.policy import SESSION, SESSION_BY_CURVE
 from wattune.search.search import Search
 
@@ -245,7 +246,7 @@ def _tell(search: Search, point: OperatingPoint, figures: tuple[float, float, fl
     elif isinstance(figures, float):
         search.above(point, figures)
     else:
-        search.tell(point, *figures)
+        search.tell(point, Stretch(*figures))
 
 
 def staircase(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:

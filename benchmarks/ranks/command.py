@@ -1,14 +1,20 @@
-"""`python -m benchmarks ranks [division|killed|overhead|losses ...]`: all four without a name; or `pairs`, the part of
-`division` with two ranks; or `recorded FOLDER`."""
+"""`python -m benchmarks ranks [division|shares|killed|overhead|losses ...]`: all five without a name; or `pairs`, the
+part of `division` with two ranks; or `recorded FOLDER`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.ranks import division, killed, losses, overhead, recorded
+from benchmarks.ranks import division, killed, losses, overhead, recorded, shares
 from wattune.errors import InputError
 
-WHOLE = {"division": division.main, "killed": killed.main, "overhead": overhead.main, "losses": losses.main}
+WHOLE = {
+    "division": division.main,
+    "shares": shares.main,
+    "killed": killed.main,
+    "overhead": overhead.main,
+    "losses": losses.main,
+}
 PARTS = {**WHOLE, "pairs": division.pairs}
 
 

@@ -3,13 +3,11 @@
 For the boards and caps of ``division``, without training or searching. Compared with the fastest of all combinations of
 the boards' settings below the cap:
 
-- "equal times": each board at the lowest setting that is as fast as the slowest, as a group divides a budget;
+- "equal times": each board at the lowest setting that is as fast as the slowest;
 - "same clock": all boards at one clock;
 - "least power": each board at the setting at which it draws least at that pace, also if it then waits for longer.
 
-A simulated board that waits draws its power at rest. Of what a job's steps per second miss of the best division, the
-part that equal times miss is due to the division, and the rest to the search: its margin to the cap, and settings that
-it did not find.
+A simulated board that waits draws its power at rest.
 """
 
 from __future__ import annotations

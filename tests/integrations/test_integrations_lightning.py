@@ -23,7 +23,7 @@ from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 from lightning.pytorch.plugins import MixedPrecision
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.support.device_examples import FileDevice
-from tests.support.sessions import distance
+from tests.support.sessions import Tour, distance
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
@@ -133,17 +133,15 @@ def fit(module, *callbacks, samples=640, load=None, ckpt_path=None, **options):
 
 def fit_alone(module, *callbacks, **options):
     """Three epochs of a module that brings its own loaders."""
-    trainer = lightning.Trainer(
-        callbacks=list(callbacks),
-        max_epochs=3,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **options,
-    )
-    trainer.fit(module)
+    usual = {
+        "max_epochs": 3,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    lightning.Trainer(callbacks=list(callbacks), **{**usual, **options}).fit(module)
 
 
 def cosine(optimizer, trainer):
@@ -569,6 +567,42 @@ def test_one_line_says_what_cannot_be_honoured(module, load, callbacks, text):
         fit(module, PowerCapCallback(CAP_W, device=device), *callbacks, load=load)
     assert "\n" not in str(caught.value)
     assert device.current() == device.combinations()[-1]
+
+
+class Regression(lightning.LightningModule):
+    """Least squares at a learning rate that is stable at a batch size of 32, and not at that scaled to 256."""
+
+    def __init__(self, dataset):
+        super().__init__()
+        self.net, self.dataset = nn.Linear(8, 1), dataset
+
+    def training_step(self, batch, batch_idx):
+        return functional.mse_loss(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.35)
+
+    def train_dataloader(self):
+        return loader(self.dataset, batch_size=32)
+
+    def over_all(self):
+        with torch.no_grad():
+            return float(functional.mse_loss(self.net(self.dataset.tensors[0]), self.dataset.tensors[1]))
+
+
+def test_training_that_lightning_alone_finishes_does_not_diverge(monkeypatch):
+    monkeypatch.setattr(sys.modules["wattune.online.capped"], "Search", Tour)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2048, 8, generator=generator)
+    y = x @ torch.randn(8, 1, generator=generator) + 0.1 * torch.randn(2048, 1, generator=generator)
+    torch.manual_seed(0)
+    module = Regression(TensorDataset(x, y))
+    capped_by = PowerCapCallback(None, device=slow(), batch_sizes=[32, 256])
+    fit_alone(module, capped_by, max_epochs=40)
+    assert 256 in {change.point.batch_size for change in capped_by.record.changes}
+    assert module.over_all() < 0.05
+    assert sum("batch sizes above 32 are left out" in note for note in capped_by.record.notes) == 1
+    assert capped_by.record.changes[-1].point.batch_size == 32
 
 
 def test_nothing_is_left_in_the_trainer():

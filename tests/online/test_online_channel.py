@@ -10,9 +10,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from wattune.errors import InputError
+from wattune.errors import DeviceError, InputError
 from wattune.online.ranks import channel as channels
 from wattune.online.ranks.channel import Channel, RankLost
+from wattune.online.ranks.meeting import Ranks
 
 NAMES = ["rank 0", "rank 1", "rank 2"]
 
@@ -125,3 +126,14 @@ def test_strangers_are_not_let_in(three: list[Channel]) -> None:
             stranger.sendall(f"{said}\n".encode())
         with pytest.raises(InputError, match="rank 1 did not connect to rank 0"):
             leader.accept(server, address["token"])
+
+
+def test_an_error_of_a_device_is_not_the_cause_once_a_rank_is_lost(three: list[Channel]) -> None:
+    facts = [{"host": "here", "spec": "sim:jetson-nano"}] * 3
+    ranks = [Ranks(rank, facts, channel) for rank, channel in enumerate(three)]
+    assert ranks[2].leave(DeviceError("its own")) is None
+    assert lost_of(three[0]) == lost_of(three[1]) == "rank 2 ended with an error: its own"
+    lost = ranks[0].leave(DeviceError("the device of rank 2 does not answer"))
+    assert isinstance(lost, RankLost)
+    assert str(lost) == "rank 2 ended with an error: its own"
+    assert ranks[1].leave(InputError("its own")) is None

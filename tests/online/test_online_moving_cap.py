@@ -30,6 +30,7 @@ from wattune.planning import plan_over_caps
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.cap_follower import lead_s
 from wattune.records import EfficiencyPoint, ProfileCell, ProfileTable, SampleEfficiency, SessionRecord
+from wattune.search.observation import Stretch
 
 LEAD_S = lead_s(board().sensor, 1.0)
 
@@ -66,11 +67,6 @@ class Run:
 CAPS = CapTrace(times_s=(0.0, 6.0, 8.0, 12.0, 20.0), caps_w=(5.0, 4.0, 0.0, 6.0, 4.2))
 
 
-def on_the_followed(test):
-    """One of several that share a session of some seconds."""
-    return pytest.mark.slow(pytest.mark.xdist_group("followed")(test))
-
-
 def test_a_lower_cap_is_there_before_its_time():
     record = Run(CapTrace(times_s=(0.0, 2.5, 3.4), caps_w=(6.0, 3.7, 6.0)), passes=2).record
     assert record.exact.above_cap_s == record.above_cap_s == 0
@@ -84,7 +80,7 @@ def followed():
     return Run(CAPS, passes=28, keep_recipe=True)
 
 
-@on_the_followed
+@pytest.mark.slow
 def test_the_weights_are_those_of_a_constant_cap(followed):
     model = convolutional()
     plain(model, torch.optim.AdamW(model.parameters(), lr=1e-3), loader_of(), 28)
@@ -93,7 +89,7 @@ def test_the_weights_are_those_of_a_constant_cap(followed):
     assert followed.record.point.batch_size == 32
 
 
-@on_the_followed
+@pytest.mark.slow
 def test_announced_caps_are_never_exceeded(followed):
     record = followed.record
     assert record.above_cap_s == record.exact.above_cap_s == 0
@@ -105,7 +101,7 @@ def test_announced_caps_are_never_exceeded(followed):
     assert "a cap that changes, with pauses of" in followed.session.explain()
 
 
-@on_the_followed
+@pytest.mark.slow
 def test_settings_are_measured_from_the_lowest_up_and_come_before_a_lower_cap(followed):
     record = followed.record
     clocks = [change.point.clock_mhz for change in record.changes if change.why == "probe"]
@@ -119,7 +115,7 @@ def test_settings_are_measured_from_the_lowest_up_and_come_before_a_lower_cap(fo
     assert measured[at_lower[-1]] == min(s for mhz, s in measured.items() if mhz <= at_lower[-1])
 
 
-@on_the_followed
+@pytest.mark.slow
 def test_training_rests_in_a_pause_and_goes_on(followed):
     record = followed.record
     pauses = [one for one in record.cap_intervals if one.pause is not None]
@@ -157,7 +153,7 @@ def test_evaluations_stay_under_the_cap_as_well():
     assert record.exact.above_cap_s == 0
 
 
-@on_the_followed
+@pytest.mark.slow
 @pytest.mark.parametrize("at_s", [10.0, 6.5])
 def test_a_session_that_was_killed_continues_with_the_cap_of_its_time(tmp_path, followed, at_s):
     """At 10 s it is in a pause, which began with a checkpoint."""
@@ -387,7 +383,7 @@ def test_nothing_beyond_the_second_setting_is_tried_above_a_cap(static_w, dynami
             if power_w[point.knobs] > ladder.limit.limit_w:
                 ladder.above(point, power_w[point.knobs])
             else:
-                ladder.tell(point, 1 / point.knobs.first, 0.0, power_w[point.knobs], 1.0)
+                ladder.tell(point, Stretch(1 / point.knobs.first, 0.0, power_w[point.knobs], 1.0))
         best = ladder.best()
         known = [k for k in settings if ladder.step_s(k) is not None and power_w[k] <= ladder.limit.limit_w]
         assert (None if best is None else best.knobs) == (max(known) if known else None)

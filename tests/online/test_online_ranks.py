@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,14 +16,26 @@ import torch
 from tests.support.agent_trees import texts
 from tests.support.live_devices import unpack
 from tests.support.ranks import Job, job, values
-from tests.support.sessions import board, convolutional, loss_of, perceptron, pictures, plain
+from tests.support.sessions import (
+    Tour,
+    board,
+    convolutional,
+    loss_of,
+    loss_over,
+    perceptron,
+    pictures,
+    plain,
+    regression,
+)
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import wattune
+from wattune.cap_trace import CapTrace
 from wattune.devices import Device, open_device
 from wattune.online.ranks import meeting
+from wattune.online.ranks.channel import RAISE_WITHIN_S
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +74,67 @@ def train(rank: int, passes: int, options: dict[str, Any]) -> tuple[Any, ...]:
                     rows, step = [*rows, step], 0
     record = session.record
     return rows, samples, weights(model), None if record is None else (record.samples, record.steps, record.above_cap_s)
+
+
+def train_raised(rank: int) -> tuple[float, list[list[float]], list[str], float]:
+    """Least squares, for which the larger batch scales the learning rate to beyond what is stable."""
+    sys.modules["wattune.online.capped"].Search = Tour  # type: ignore[attr-defined]
+    data = regression()
+    model = wrapped(nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.35)
+    given = {"device": own_device(rank), "cap_w": None, "batch_sizes": [16, 128]}
+    loader = own_part(data)
+    with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
+        for number in range(40):
+            loader.sampler.set_epoch(number)  # type: ignore[attr-defined]
+            for batch in session.batches():
+                session.backward(nn.functional.mse_loss(model(batch.x), batch.y))
+    return loss_over(model, data), weights(model), list(session.run.notes), session.recipe.factor
+
+
+def test_all_ranks_go_back_before_a_raised_rate_ruins_training() -> None:
+    first, second = values(job(train_raised, 2))
+    assert first[0] < 0.05
+    assert apart(first[1], second[1]) == 0.0
+    assert any("and training went back to before that" in note for note in first[2])
+    assert first[3] == second[3] == 1.0
+
+
+def train_under(rank: int, cap: CapTrace, passes: int) -> tuple[Any, ...] | None:
+    """A session under a cap that changes, on one board for each rank."""
+    model = wrapped(convolutional())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader, given = own_part(pictures(512)), {"device": "sim:jetson-nano", "cap_w": cap, "over": "node"}
+    with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
+        for _ in range(passes):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+    record = session.record
+    if record is None:
+        return None
+    assert record.exact is not None
+    pauses = [(interval.asked_w, interval.pause) for interval in record.cap_intervals or ()]
+    return record.exact.above_cap_s, record.paused_s, pauses, {str(change.point.knobs) for change in record.changes}
+
+
+def test_all_ranks_follow_a_cap_that_changes() -> None:
+    trace = CapTrace(times_s=(0.0, 2.0, 3.0, 5.0, 7.0), caps_w=(10.0, 8.0, 0.0, 12.0, 8.4))
+    first, second = values(job(train_under, 2, trace, 20))
+    assert second is None
+    above_s, paused_s, intervals, settings = first
+    assert above_s == 0.0
+    assert paused_s >= 2.0
+    assert {watts for watts, pause in intervals if pause is None} >= {10.0, 12.0, 8.4}
+    assert (0.0, "the cap is 0 W") in intervals
+    assert len(settings) > 1
+
+
+def test_caps_that_leave_nothing_end_all_ranks_at_once() -> None:
+    ends = job(train_under, 2, CapTrace(times_s=(0.0, 3.0), caps_w=(10.0, 0.0)), 100)
+    assert [end.code for end in ends] == [2, 2]
+    assert ends[0].stderr.startswith("error: the caps leave nothing to train with any more: 0 W from now on")
+    assert ends[0].stderr.count("\n") == 1
+    assert ends[1].stderr == ""
 
 
 def train_plain(rank: int, passes: int) -> list[list[float]]:
@@ -182,12 +256,38 @@ def test_boards_of_all_computers_are_restored_whoever_is_killed(tmp_path: Path, 
         waited_for(tmp_path / f"rank{rank}")
     assert all(texts(tree) != one for tree, one in zip(trees, before, strict=True))
     running.processes[killed].kill()
-    other = running.ended(within_s=20.0)[1 - killed]
+    other = running.ended(within_s=60.0)[1 - killed]
     assert other.kind == "RankLost"
     until_s = time.monotonic() + 30
     while [texts(tree) for tree in trees] != before:
         assert time.monotonic() < until_s, "a board stays changed"
         time.sleep(0.05)
+
+
+def restore_slowly(rank: int, folder: Path) -> None:
+    model = wrapped(perceptron())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
+    device = own_device(rank)
+    with wattune.capped(device=device, cap_w=5.0, model=model, optimizer=optimizer, loader=loader) as session:
+        restore = session.run.__exit__
+
+        def restore_later(*error: Any) -> None:
+            time.sleep(RAISE_WITHIN_S + 1.0)
+            restore(*error)
+            (folder / f"rank{rank}").touch()
+
+        session.run.__exit__ = restore_later  # type: ignore[method-assign]
+        for batch in session.batches():
+            session.backward(loss_of(model, batch))
+            if rank == 1:
+                os._exit(1)
+
+
+def test_a_board_that_takes_long_to_be_restored_is_restored_before_the_loss_is_raised(tmp_path: Path) -> None:
+    running = Job(restore_slowly, 2, tmp_path)
+    assert running.ended(within_s=60.0)[0].kind == "RankLost"
+    assert (tmp_path / "rank0").exists()
 
 
 def refuse_elsewhere(rank: int) -> None:
@@ -349,6 +449,21 @@ def test_bad_input_is_one_line_of_rank_0(by_rank: dict[int, dict[str, Any]], wra
     assert {end.kind for end in ends} == {"JobRefused"}
 
 
+def refuse_requests(rank: int) -> None:
+    model = wrapped(perceptron())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    given = {"device": "sim:jetson-nano", "cap_w": 5.0, "batch_size": 8}
+    with wattune.capped(model=model, optimizer=optimizer, **given) as session:
+        session.yield_to(lambda: 0)
+
+
+def test_requests_of_a_service_are_one_line() -> None:
+    ends = job(refuse_requests, 2)
+    assert [end.code for end in ends] == [2, 2]
+    assert ends[0].stderr == "error: session.yield_to: a job of 2 ranks; allowed: one process\n"
+    assert ends[1].stderr == ""
+
+
 def refuse_another_version(rank: int) -> None:
     if rank == 1:
         meeting.__version__ = "0.0.9"  # type: ignore[attr-defined]
@@ -466,12 +581,43 @@ def test_a_rank_that_is_killed_ends_the_others_with_a_clear_error(tmp_path: Path
     time.sleep(random.Random(killed).uniform(0.0, 0.5))
     process = running.processes[killed]
     process.kill()
-    ends = running.ended(within_s=20.0)
+    ends = running.ended(within_s=60.0)
     for rank, end in enumerate(ends):
         if rank != killed:
             assert end.kind == "RankLost", end.error
             assert f"rank {killed} (process {process.pid} on " in str(end.error)
             assert "was killed or ended without a word" in str(end.error)
+
+
+def train_until_paused(rank: int, folder: Path) -> None:
+    """A board under a cap that falls to nothing for good once there is a file ``pause``."""
+
+    def cap_w(time_s: float) -> float | None:
+        if not (folder / "pause").exists():
+            return 100.0
+        (folder / "paused").touch()
+        return None
+
+    model = wrapped(perceptron())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
+    device = f"jetson?root={folder / 'board'}"
+    with wattune.capped(device=device, cap_w=cap_w, model=model, optimizer=optimizer, loader=loader) as session:
+        while True:
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                (folder / f"rank{rank}").touch()
+
+
+def test_a_rank_that_is_killed_in_a_pause_ends_the_others(tmp_path: Path) -> None:
+    unpack("orin-nano-jp6", tmp_path / "board")
+    running = Job(train_until_paused, 2, tmp_path)
+    for rank in range(2):
+        waited_for(tmp_path / f"rank{rank}")
+    (tmp_path / "pause").touch()
+    waited_for(tmp_path / "paused")
+    running.processes[1].kill()
+    assert running.ended(within_s=60.0)[0].kind == "RankLost"
 
 
 def test_a_rank_that_hangs_ends_the_others(tmp_path: Path) -> None:
@@ -486,7 +632,7 @@ def test_a_rank_that_hangs_ends_the_others(tmp_path: Path) -> None:
         assert running.processes[0].exitcode == 1  # it waited in a collective, which nothing interrupts
     finally:
         process.kill()
-    first = running.ended(within_s=20.0)[0]
+    first = running.ended(within_s=60.0)[0]
     assert first.error == "it ended without a word"
 
 

@@ -6,9 +6,9 @@ import random
 
 import pytest
 import torch
-from tests.support.sessions import board, perceptron
+from tests.support.sessions import board, loss_over, perceptron, regression
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from wattune.online import capped
 from wattune.online.rate_watch import MOST_RETURNS, LossWatch, RateWatch, TrainingCopy
@@ -89,19 +89,6 @@ def test_a_copy_restores_parameters_buffers_and_the_optimizers_state():
     assert {int(state["step"]) for state in optimizer.state.values()} == {1}
     step()
     assert {int(state["step"]) for state in optimizer.state.values()} == {2}
-
-
-def regression(samples=2048):
-    """Least squares, whose largest stable rate is known: the larger batch scales the rate to beyond it."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(samples, 8, generator=generator)
-    y = x @ torch.randn(8, 1, generator=generator) + 0.1 * torch.randn(samples, 1, generator=generator)
-    return TensorDataset(x, y)
-
-
-def loss_over(model, data):
-    with torch.no_grad():
-        return float(nn.functional.mse_loss(model(data.tensors[0]), data.tensors[1]))
 
 
 def test_a_loop_goes_back_before_it_diverges():

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 WITHIN_S = 120.0
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "wattune.online"])
+_context.set_forkserver_preload(
+    ["torch.distributed", "wattune.online", "wattune.integrations.lightning", "wattune.integrations.transformers"]
+)
 
 
 class Ended(NamedTuple):

@@ -14,6 +14,7 @@ from wattune.devices import Device, Knob, Sensor, SimulatedDevice, builtin_board
 from wattune.devices.virtual_time import Piece, VirtualDevice
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import StepWork
+from wattune.search.observation import Stretch
 
 SAMPLES = 640
 
@@ -68,6 +69,20 @@ def pictures(samples: int = 2048) -> TensorDataset:
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(samples, 3, 32, 32, generator=generator)
     return TensorDataset(x, torch.randint(0, 10, (samples,), generator=generator))
+
+
+def regression(samples: int = 2048) -> TensorDataset:
+    """Least squares, whose largest stable rate is known: the larger batch scales the rate to beyond it."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, 8, generator=generator)
+    y = x @ torch.randn(8, 1, generator=generator) + 0.1 * torch.randn(samples, 1, generator=generator)
+    return TensorDataset(x, y)
+
+
+def loss_over(model: nn.Module, data: TensorDataset) -> float:
+    """Mean squared error over all of the data."""
+    with torch.no_grad():
+        return float(functional.mse_loss(model(data.tensors[0]), data.tensors[1]))
 
 
 def loss_of(model: nn.Module, batch: Any) -> Tensor:
@@ -182,10 +197,8 @@ class Tour:
         sizes = self.known[-1] if self.known else None
         return [p for p in places if sizes is None or p.batch_size in sizes]
 
-    def tell(
-        self, point: OperatingPoint, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float
-    ) -> None:
-        self.seen[point] = step_s, power_peak_w
+    def tell(self, point: OperatingPoint, stretch: Stretch) -> None:
+        self.seen[point] = stretch.step_s, stretch.power_peak_w
 
     def above(self, point: OperatingPoint, power_w: float) -> None:
         self.closed.add(point)

@@ -220,7 +220,8 @@ class Device(ABC):
     ``controller`` (a board that this computer or an agent controls). ``variants`` are devices of the same kind and
     knobs, without variants of their own, and the same ones each time; ``exact_steps`` has one entry for each of
     ``combinations``.
-    ``members``, ``compute_s``, ``computed``, ``rebalance`` and ``choose_reference`` are of a group of devices alone.
+    ``members``, ``compute_s``, ``computed``, ``rebalance``, ``may_sprint``, ``try_sprints``, ``ripple_w`` and
+    ``choose_reference`` are of a group of devices alone.
     """
 
     name: str
@@ -317,6 +318,25 @@ class Device(ABC):
         Raises: DeviceError.
         """
         return False
+
+    @property
+    def may_sprint(self) -> bool:
+        """True for a group whose members may be set higher than the pace asks for, if that saves power."""
+        return False
+
+    def try_sprints(self, limit_w: float) -> bool | None:
+        """Raise the members of a group that wait for the slowest while their own power falls by it. Call it after each
+        step at the safest setting; what it finds holds for all other settings. ``limit_w``: the cap that they share.
+
+        Returns: True if members were set to other values; None once nothing is left to try. Raises: DeviceError.
+        """
+        return None
+
+    def ripple_w(self, step_s: float, window_s: float) -> float:
+        """The most by which the mean power over a window of this length may exceed that over many steps of ``step_s``
+        seconds, since members of a group compute and wait in turn; by the readings at the present setting. In watts.
+        """
+        return 0.0
 
     def choose_reference(self) -> bool:
         """Make the member the reference of a group that is the slowest at its top setting, if it is so clearly.

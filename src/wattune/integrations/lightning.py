@@ -253,6 +253,7 @@ class PowerCapCallback(Callback):
         assert passes is not None
         assert calendar is not None
         assert step is not None
+        step.loss(outputs)
         if not passes.part.last:
             return
         passes.advance()
@@ -320,6 +321,7 @@ class PowerCapCallback(Callback):
         assert passes is not None
         values = {
             "recipe": self._recipe(session),
+            "rates": session.recipe.state_dict(),
             "ranks": session.size,
             "run": session.run.state_dict(),
             "knowledge": session.sample_model.state_dict(),
@@ -360,6 +362,7 @@ class PowerCapCallback(Callback):
         is_same = {**there, "device": None} == {**here, "device": None}
         if is_same:  # of any board, since all ranks have to know the same
             session.sample_model.load_state_dict(values["knowledge"])
+            session.recipe.load_state_dict(values.get("rates", session.recipe.state_dict()))
         if is_same and rank > 0:
             session.run.samples, session.run.steps = values["run"]["samples"], values["run"]["steps"]
         elif is_same and there["device"] == here["device"]:

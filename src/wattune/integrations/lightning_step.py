@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +50,14 @@ class LightningStep:
         """Mark the step as not representative, because something else ran in the middle of it."""
         self._is_disturbed = True
 
+    def loss(self, outputs: Any) -> None:
+        """Watch the loss of a micro-batch: ``outputs`` of its training step, which are weighted by its share."""
+        watch = self._session.rate_watch
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if watch is not None and isinstance(loss, Tensor):
+            with self._session.run.counter.uncounted():
+                watch.add(loss, 1.0)
+
     def backward(self, part: Part, *, wants_norms: bool) -> None:
         """Read the gradients of a micro-batch."""
         self._is_backward = True
@@ -71,6 +80,8 @@ class LightningStep:
         """End the step of ``samples`` samples. Raises: like ``Session.end_step``; InputError if all are skipped."""
         session, self.is_under_way = self._session, False
         session.end_step(stepped=self._is_stepped and not self._is_disturbed)
+        if session.rate_watch is not None:
+            session.rate_watch.end_step()
         if self._scaler is not None:
             self._overflows.count(skipped=self._is_backward and not self._is_stepped)
         if self._first is None or self._both is None or not self._is_stepped:

@@ -23,6 +23,7 @@ from wattune.online.step_counter import StepWorkCounter
 from wattune.online.step_timing import WORTH_SAYING
 from wattune.point import BatchShape, OperatingPoint
 from wattune.records import StepWork
+from wattune.search.observation import Stretch
 from wattune.search.search import Search
 
 MAX_STEPS = 4096
@@ -163,15 +164,13 @@ class TokenSearch(Search):
     bursts: dict[OperatingPoint, tuple[float, float]]
     figures: dict[OperatingPoint, LongestRowFigures]
 
-    def tell(
-        self, point: OperatingPoint, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float
-    ) -> None:
-        """Add the figures of ``seconds`` of training at this point."""
-        expected_s, tokens_per_s = self.tokens.usual(point.micro_batch_size, step_s, seconds)
+    def tell(self, point: OperatingPoint, stretch: Stretch) -> None:
+        """Add the figures of a stretch of training at this point."""
+        expected_s, tokens_per_s = self.tokens.usual(point.micro_batch_size, stretch.step_s, stretch.seconds)
         mean_w, peak_w = self.bursts.get(point, (0.0, 0.0))
-        figures = LongestRowFigures(tokens_per_s, max(power_mean_w, mean_w), max(power_peak_w, peak_w))
-        self.figures[point] = figures
-        super().tell(point, expected_s, figures.power_mean_w, figures.power_peak_w, seconds)
+        mean_w, peak_w = max(stretch.power_mean_w, mean_w), max(stretch.power_peak_w, peak_w)
+        self.figures[point] = LongestRowFigures(tokens_per_s, mean_w, peak_w)
+        super().tell(point, stretch._replace(step_s=expected_s, power_mean_w=mean_w, power_peak_w=peak_w))
 
 
 class LongestRowCheck(FitCheck):

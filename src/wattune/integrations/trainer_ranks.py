@@ -102,7 +102,10 @@ def evaluation_run(trainer: Any, place: Place, options: SessionOptions, reached:
             if ranks.is_leader
             else _following(ranks, place, options, trainer) as run
         ):
-            yield run
+            try:
+                yield run
+            finally:
+                ranks.channel.leave()
     except BaseException as caught:
         error = caught
         raise

@@ -12,6 +12,7 @@ from wattune.online.setting_ladder import SettingLadder
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.limiter import PowerLimiter
 from wattune.records import AbortedProbe, ProfileCell
+from wattune.search.observation import Stretch
 from wattune.search.search import Search
 
 STEPS = 3
@@ -258,7 +259,10 @@ class Explorer:
         assert measured.step_s is not None
         assert measured.power_mean_w is not None
         assert measured.highest_w is not None
-        self.search.tell(measured.point, measured.step_s, measured.power_mean_w, measured.highest_w, seconds)
+        # A few windows do not show by how much their means differ.
+        ripple_w = self._device.ripple_w(measured.step_s, self._limiter.limit.window_s or self.window_s)
+        stretch = Stretch(measured.step_s, measured.power_mean_w, measured.highest_w, seconds, ripple_w)
+        self.search.tell(measured.point, stretch)
 
     def _abort(self, power_w: float) -> None:
         limiter, at = self._limiter, self.current

@@ -98,7 +98,8 @@ class RateWatch:
     """Watches the losses of a loop, and takes it back to the user's recipe before a raised learning rate ruins it.
 
     ``give_up`` is called with the reason, once: batch sizes above the user's are then to be left out. After that, the
-    watch continues: the raised rate has led training to where it would not have come otherwise.
+    watch continues: the raised rate has led training to where it would not have come otherwise. ``mean``: the mean of a
+    tensor over the ranks of a job, so that all of them go back at the same step.
     """
 
     def __init__(
@@ -108,10 +109,11 @@ class RateWatch:
         recipe: Recipe,
         memory_bytes: float | None,
         give_up: Callable[[str], None],
+        mean: Callable[[Tensor], Tensor] = lambda own: own,
     ):
         self._model, self._optimizer, self._recipe = model, optimizer, recipe
         self._most_bytes = math.inf if memory_bytes is None else COPY_SHARE * memory_bytes
-        self._give_up = give_up
+        self._give_up, self._mean = give_up, mean
         self._watch = LossWatch()
         self._losses: list[Tensor] = []
         self._step: Tensor | None = None
@@ -119,6 +121,7 @@ class RateWatch:
         self._windows = self._returns = 0
         self._is_over = False
         self._is_raised = False  # in the present window
+        self._place = next(model.parameters()).device
 
     def add(self, loss: Tensor, share: float) -> None:
         """Add the mean loss of a part of a step, which has this share of its samples."""
@@ -136,7 +139,8 @@ class RateWatch:
             self._keep_copy()
         if len(self._losses) < WINDOW or self._is_over:
             return
-        losses, self._losses = torch.stack(self._losses).tolist(), []  # the one time that it waits for a GPU
+        losses = self._mean(torch.stack(self._losses)).tolist()  # the one time that it waits for a GPU
+        self._losses = []
         raised, self._is_raised = self._is_raised, False
         if self._watch.is_worse(losses, raised=raised):
             self._go_back(mean(losses))
@@ -146,7 +150,8 @@ class RateWatch:
             self._keep_copy()
 
     def _keep_copy(self) -> None:
-        if copy_bytes(self._model, self._optimizer) > self._most_bytes:
+        is_too_large = copy_bytes(self._model, self._optimizer) > self._most_bytes
+        if self._mean(torch.tensor(float(is_too_large), device=self._place)) > 0:
             self._is_over = True
             if self._recipe.may_rise:
                 self._recipe.hold()

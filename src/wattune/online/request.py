@@ -89,10 +89,6 @@ class Request:
         self.cap = cap if not isinstance(cap, MovingCap) else reference_cap(cap)
         if self.moving is not None:
             check_moving(self.moving, self.goal)
-            if ranks > 1:
-                raise InputError(
-                    "a cap that changes, for several processes", value=str(cap_w), allowed="a constant cap"
-                )
         elif profile is not None:
             raise InputError("profile=", value=str(cap_w), allowed="with a cap that changes, and not otherwise")
         if resume and checkpoint is None:
@@ -136,7 +132,7 @@ class Request:
     def same(self) -> dict[str, Any]:
         """Arguments that have to be the same on all ranks, by their names for the user."""
         return {
-            "cap_w": str(self.cap),
+            "cap_w": str(self.cap if self.moving is None else self.moving),
             "over": self.over,
             "goal": repr(self.goal),
             "model": type(self.sync.module).__name__,

@@ -25,7 +25,7 @@ from wattune.online.micro_batching import Batch
 from wattune.online.optimizer_step import OptimizerStepper
 from wattune.online.prefetch import Prefetcher
 from wattune.online.ranks.gradient_sync import GradientSync
-from wattune.online.ranks.meeting import Ranks
+from wattune.online.ranks.meeting import Ranks, refused
 from wattune.online.rate_watch import RateWatch
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
@@ -119,15 +119,18 @@ class Session:
         self.reason: str | None = None
         self.loop: UserLoop | None = None
         self._stepper: OptimizerStepper | None = None
+        self.rate_watch: RateWatch | None = None
+        """The watch on losses at higher learning rates than the user's, if they may be used."""
+        sync = GradientSync(run.model, 1) if sync is None else sync
+        if recipe.may_rise and (ranks is None or batch_source is not None):
+            memory_bytes, give_up = run.device.memory_bytes, self._give_up_raising
+            self.rate_watch = RateWatch(run.model, optimizer, recipe, memory_bytes, give_up, sync.mean)
         if batch_source is not None:
             self._stepper = OptimizerStepper(
                 optimizer, recipe, sample_model, run.counter, scaler=scaler, before_step=before_step
             )
-            sync = GradientSync(run.model, 1) if sync is None else sync
-            watch = None
-            if recipe.may_rise and ranks is None:  # other ranks would have to go back as well
-                watch = RateWatch(run.model, optimizer, recipe, run.device.memory_bytes, self._give_up_raising)
-            self.loop = UserLoop(run, Prefetcher(batch_source, run), self._stepper, recipe, sample_model, sync, watch)
+            fetcher = Prefetcher(batch_source, run)
+            self.loop = UserLoop(run, fetcher, self._stepper, recipe, sample_model, sync, self.rate_watch)
             self.loop.remembers = options.checkpoint is not None
         self._feed = UpdateFeed(self, options.listeners)
         self._passes = 0
@@ -140,7 +143,8 @@ class Session:
     def __enter__(self) -> Self:
         self.run.on_row = lambda row: self.recipe.use(row.batch)
         self.run.on_point, self.run.on_look = self._feed.point, self._feed.look
-        if (path := self.options.checkpoint) is not None:
+        path = self.options.checkpoint
+        if path is not None and self.ranks is None:  # others know nothing of a pause, and save at the end of a pass
             self.run.on_pause = lambda: save_session(self, path)
         try:
             if path is not None:
@@ -164,6 +168,8 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         self._is_open = False
+        if self.ranks is not None:
+            self.ranks.channel.leave()
         if error is not None:
             safety, stopped = isinstance(error, SafetyStop), isinstance(error, KeyboardInterrupt)
             self.ended = "stopped for safety" if safety else "interrupted" if stopped else "failed"
@@ -332,8 +338,11 @@ class Session:
         ``empty``, a callable that returns the number of requests that wait or run, or the port or URL of the service's
         Prometheus metrics. ``within_s``: the most seconds that a micro-batch may take; longer ones are made smaller.
 
-        Raises: InputError.
+        Raises: InputError; in a job of several ranks JobRefused.
         """
+        if self.ranks is not None:
+            problem = InputError("session.yield_to", value=f"a job of {self.size} ranks", allowed="one process")
+            raise refused(self.ranks.rank, problem)
         if within_s is not None and self.loop is None:
             raise InputError("within_s in a loop that steps itself", value=within_s, allowed="None")
         self.run.yield_to(queue_of(queue), within_s)

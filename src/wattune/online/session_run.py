@@ -77,6 +77,8 @@ class SessionRun(LoopRun):
         first = limit if cap is None else replace(limit, limit_w=None)  # the follower finds its own
         self.capped = CappedRun(device, first, device.safest, on_reading=self._readings.add)
         self.follower = None if cap is None else SessionFollower(self.capped, cap, limit, self._readings)
+        if self.follower is not None and leading is not None:
+            self.follower.on_rest = leading.channel.check
         self.room: RequestRoom | None = None
         """Room for the requests of an inference service, if there is one."""
         self._search, self._start = search, start
@@ -119,6 +121,8 @@ class SessionRun(LoopRun):
             if self._leading is not None:
                 self._leading.on_rebalance = self.explorer.measure_again
                 self._leading.on_reference = lambda: self.explorer.start_over(self._search(set()))
+                if state is None and self.follower is None and self.limit.limit_w is not None:
+                    self._leading.try_sprints(self.limit.limit_w)
                 stack.callback(self._leading.close)
                 self._leading.open()
             if self.follower is not None:
@@ -138,8 +142,6 @@ class SessionRun(LoopRun):
 
     def yield_to(self, queue: RequestQueue, within_s: float | None) -> None:
         """Let the requests of this queue go first from now on. Raises: InputError."""
-        if self._leading is not None:
-            raise InputError("requests of an inference service", value="a job of several ranks", allowed="one process")
         self.room = RequestRoom(self.capped, queue, within_s)
         self._load_room()
 
@@ -169,7 +171,15 @@ class SessionRun(LoopRun):
 
     def next_step(self) -> NextStep:
         """The step that the explorer wants next; with other ranks, the one that all of them take."""
-        return self._wanted() if self._leading is None else self._leading.next_step(self._wanted, self._step_s)
+        if self._leading is None:
+            return self._wanted()
+        if self.follower is None:
+            return self._leading.next_step(self._wanted, self._step_s)
+        try:
+            self.follower.hold_step(self.on_pause)  # before the others begin: they wait for this agreement meanwhile
+        except (SafetyStop, InputError) as stop:
+            self._leading.stop = stop
+        return self._leading.next_step(self._wanted, 0.0)  # for one step, since the next one may have to wait
 
     def _wanted(self) -> NextStep:
         explorer = self.explorer
@@ -193,7 +203,7 @@ class SessionRun(LoopRun):
         memory. Raises: SafetyStop, DeviceError.
         """
         self.make_room()
-        if self.follower is not None:
+        if self.follower is not None and self._leading is None:
             self.follower.hold_step(self.on_pause)
         now_s = self.device.now_s()
         if now_s >= self._check_s:
@@ -258,7 +268,8 @@ class SessionRun(LoopRun):
         counts = stepped and usual and is_timed and self._is_whole and samples == row.batch
         if self.follower is not None:
             self.follower.step_s = seconds
-        if self.follower is None or not self.follower.was_moved:
+        is_trying = self._leading is not None and self._leading.is_trying
+        if not is_trying and (self.follower is None or not self.follower.was_moved):
             self.explorer.end(row, seconds if counts else None, now_s)
         if self.counter.counts:  # on real time the next step begins at once, and with the same check
             self.check()

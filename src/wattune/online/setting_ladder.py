@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.search.observation import Stretch
 
 ERROR: Final = 0.01
 """Share of a power by which one that was measured over a few windows of the sensor may be too low."""
@@ -100,11 +101,10 @@ class SettingLadder:
         best = None if self.limit is None else self._fastest(self.limit)
         return None if best is None else OperatingPoint(self.shape, best)
 
-    def tell(
-        self, point: OperatingPoint, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float
-    ) -> None:
-        """Take in ``seconds`` of training at a point: mean and highest power in watts."""
-        self._known[point.knobs] = KnownSetting(step_s, power_peak_w + ERROR * power_mean_w)
+    def tell(self, point: OperatingPoint, stretch: Stretch) -> None:
+        """Take in a stretch of training at a point."""
+        highest_w = max(stretch.power_peak_w, stretch.power_mean_w + stretch.ripple_w)
+        self._known[point.knobs] = KnownSetting(stretch.step_s, highest_w + ERROR * stretch.power_mean_w)
         self._above.pop(point.knobs, None)
 
     def above(self, point: OperatingPoint, power_w: float) -> None:

@@ -1,7 +1,8 @@
-"""Equal times for the members of a group: the settings at which none of them waits for long.
+"""Settings of the members of a group that draw least at the pace of the slowest.
 
 Members of a data-parallel job compute the same work in every step, and the slowest sets the pace: watts that make
-another one faster than that are wasted. The members' times are observed, never assumed to follow from their watts.
+another one faster than that are wasted, unless it then waits at less power (``sprint``). The members' times are
+observed, never assumed to follow from their watts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CLEARLY = 0.05
 
 
 class Balance:
-    """Settings of equal times, one knob for each member; those of the ``reference`` are given, the others follow.
+    """Settings of one knob for each member; those of the ``reference`` are given, the others are fast enough for it.
 
     The model of a step's time is ``T_j(setting, work) = c_work * g_j(setting)``. ``g_j`` is learned by ``observe``: it
     is linear in 1 / value between observed settings, and proportional to 1 / value beyond them, which no clock and no
@@ -47,6 +48,8 @@ class Balance:
     def __init__(self, knobs: Sequence[Knob]):
         self.reference = 0
         self._values = [knob.by_power for knob in knobs]
+        self.sprints = [values[0] for values in self._values]
+        """Each member's value below which it draws no less, as it waits longer at a higher one (``sprint``)."""
         self._slow = [
             {value: 1 / value if knob.power_rises else value for value in knob.values} for knob in knobs
         ]  # a number that time is proportional to, at most
@@ -153,8 +156,9 @@ class Balance:
     def table(self, held: Mapping[float, tuple[float, ...]] | None = None) -> dict[float, tuple[float, ...]]:
         """Value of the reference -> the values of all members, ascending by power, from the present predictions.
 
-        Every other member gets the value that draws least of those at which it is fast enough. A value of ``held``
-        stays unless it clearly misses that, so that noise moves nothing. At the lowest value all are at theirs.
+        Every other member gets the lowest value at which it is fast enough, or that of ``sprints`` if that is higher. A
+        value of ``held`` stays unless it clearly misses that, so that noise moves nothing. At the lowest value all are
+        at theirs, since work without waiting may follow there.
         """
         rows: dict[float, tuple[float, ...]] = {}
         before = tuple(values[0] for values in self._values)
@@ -166,8 +170,9 @@ class Balance:
                 for member, own in enumerate(kept)
             ]
             # Upwards every member draws at least as much: what is held from one time may cross what is from another.
-            pairs = zip(row, before, strict=True)
-            higher = [max(pair, key=values.index) for values, pair in zip(self._values, pairs, strict=True)]
+            sprints = [value if member == self.reference else own for member, own in enumerate(self.sprints)]
+            least = zip(row, before, sprints, strict=True)
+            higher = [max(three, key=values.index) for values, three in zip(self._values, least, strict=True)]
             before = rows[value] = tuple(higher) if index else before
         return rows
 
@@ -191,6 +196,7 @@ class Balance:
         """The learned times, as JSON values."""
         return {
             "reference": self.reference,
+            "sprints": list(self.sprints),
             "relative_s": [[list(cell) for cell in cells.items()] for cells in self._relative_s],
             "works": [[list(work) if isinstance(work, tuple) else work, c] for work, c in self._works.items()],
         }
@@ -198,6 +204,7 @@ class Balance:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``."""
         self.reference = state["reference"]
+        self.sprints = list(state.get("sprints", self.sprints))
         self._relative_s = [dict(cells) for cells in state["relative_s"]]
         self._works = {tuple(work) if isinstance(work, list) else work: c for work, c in state["works"]}
         self._stretch = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,9 @@ from wattune.cap import SensorLimit
 from wattune.devices.base import Conditions, Device, Sensor
 from wattune.devices.group import parts
 from wattune.devices.group.balance import Balance
+from wattune.devices.group.member_readings import NEWEST, MemberReadings
+from wattune.devices.group.sprint import sprint_rows, trial_readings
+from wattune.devices.meter import RATE_HZ
 from wattune.errors import DeviceError, InputError
 from wattune.point import Knobs
 from wattune.records import BoardEvent, StepWork
@@ -49,6 +52,8 @@ class DeviceGroup(Device):
         self._set: Knobs | None = None  # inside ``at``
         self._changes = 0
         self._begun: tuple[Hashable, int] | None = None  # the work of the step under way, and ``_changes`` then
+        self._readings = MemberReadings(self.sensor)
+        self._trial: Generator[tuple[float, ...], Sequence[float], tuple[float, ...]] | None = None
 
     # ---------------------------------------------------------------------------------------------------------- power
 
@@ -115,11 +120,50 @@ class DeviceGroup(Device):
                 self._apply(self.safest)
         return True
 
+    @property
+    def may_sprint(self) -> bool:
+        """True if members share a cap: what one of them saves while it waits, another one may draw."""
+        rises = all(knob.power_rises for member in self.members for knob in member.knobs)
+        return self.balance is not None and rises and not self.is_per_device
+
+    def try_sprints(self, limit_w: float) -> bool | None:
+        """Raise the members that wait for the slowest while their own power falls by it. Raises: DeviceError."""
+        with self._changing:
+            if self.balance is None or not self.may_sprint or self._set != self.safest:
+                return None
+            if self._trial is None:
+                values = [member.knobs[0].by_power for member in self.members]
+                self._trial = sprint_rows(values, self.balance.reference, self.pools, limit_w)
+                self._apply_each(self._settings(next(self._trial)))
+                return False
+            window_s = max(self.sensor.window_s, self.sensor.period_s, 1 / RATE_HZ)
+            if len(self._readings) < min(NEWEST, trial_readings(max(self.compute_s), window_s, RATE_HZ)):
+                return False
+            try:
+                row = self._trial.send(self._readings.means_w())
+            except StopIteration as end:
+                # The lowest setting is measured with it too, and stays without it for work that does not wait.
+                row, self.balance.sprints = end.value, list(end.value)
+                self._table, self._trial = self.balance.table(), None
+            self._apply_each(self._settings(row))
+            return None if self._trial is None else True
+
+    def ripple_w(self, step_s: float, window_s: float) -> float:
+        """The most by which the mean power over a window may exceed that over many steps; see ``Device.ripple_w``."""
+        each_w = self._readings.ripples_w(self.compute_s, step_s, window_s)
+        return parts.highest_pool(each_w, self.pools) if len(each_w) == len(self.members) else 0.0
+
+    def _pooled(self, watts: Sequence[float]) -> parts.PoolReading:
+        self._readings.add(self.now_s(), watts, is_at_rest=self._begun is None)
+        return parts.PoolReading.of(watts, self.pools)
+
     def member_settings(self, knobs: Knobs) -> tuple[Knobs, ...]:
         """Settings of all members at a setting of the group."""
         if not self.knobs:
             return tuple(Knobs() for _ in self.members)
-        values = self._table[knobs[self.knobs[0].name]]
+        return self._settings(self._table[knobs[self.knobs[0].name]])
+
+    def _settings(self, values: Sequence[float]) -> tuple[Knobs, ...]:
         return tuple(Knobs({member.knobs[0].name: value}) for member, value in zip(self.members, values, strict=True))
 
     def _use_table(self) -> None:
@@ -146,13 +190,20 @@ class DeviceGroup(Device):
 
     def _apply(self, knobs: Knobs) -> None:
         with self._changing:
-            self._changes += 1
-            settings = self.member_settings(knobs)
-            # Those that fall first, so that at no time all of them draw more than before or afterwards.
-            for rank in sorted(range(len(settings)), key=lambda rank: self._rises(rank, settings[rank])):
-                with parts.named(rank, self.members[rank]):
-                    self.members[rank]._apply(settings[rank])
+            self._trial = None  # interrupted, as by an evaluation
+            self._apply_each(self.member_settings(knobs))
             self._set = knobs
+
+    def _apply_each(self, settings: Sequence[Knobs]) -> None:
+        self._begin_setting()
+        # Those that fall first, so that at no time all of them draw more than before or afterwards.
+        for rank in sorted(range(len(settings)), key=lambda rank: self._rises(rank, settings[rank])):
+            with parts.named(rank, self.members[rank]):
+                self.members[rank]._apply(settings[rank])
+
+    def _begin_setting(self) -> None:
+        self._changes += 1
+        self._readings.restart(self.now_s())
 
     def _rises(self, rank: int, knobs: Knobs) -> bool:
         before, knob = self.members[rank].current(), self.members[rank].knobs[0]
@@ -168,7 +219,7 @@ class DeviceGroup(Device):
         failures: list[DeviceError] = []
         with self._changing:
             self._set, snapshots = snapshot
-            self._changes += 1
+            self._begin_setting()
             for rank, (member, own) in enumerate(zip(self.members, snapshots, strict=True)):
                 try:
                     with parts.named(rank, member):
@@ -206,7 +257,7 @@ class DeviceGroup(Device):
         if self.balance is None:
             return {}
         table = [[value, list(values)] for value, values in self._table.items()]
-        return {"balance": self.balance.state_dict(), "table": table}
+        return {"balance": self.balance.state_dict(), "table": table, "rest_w": list(self._readings.rest_w)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``. Raises: InputError if it belongs to another group."""
@@ -220,6 +271,7 @@ class DeviceGroup(Device):
             self.balance.load_state_dict(state["balance"])
             self.knobs = self._reference.knobs
             self._table = {value: tuple(values) for value, values in state["table"]}
+            self._readings.rest_w = tuple(state.get("rest_w", [0.0] * len(self.members)))
 
     def close(self) -> None:
         """Release all members. Raises: DeviceError, after doing as much as possible."""

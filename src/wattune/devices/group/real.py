@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 from wattune.devices.base import Device
 from wattune.devices.group.device_group import DeviceGroup
-from wattune.devices.group.parts import PoolReading, label, named
+from wattune.devices.group.parts import label, named
 from wattune.devices.group.watcher import Watcher
 from wattune.errors import SensorError, WattuneError
 from wattune.point import Knobs
@@ -92,7 +92,7 @@ class RealGroup(DeviceGroup):
                     raise self._silence(rank)
             answers = [reader.ask() for reader in self._readers]
             until_s = time.monotonic() + ANSWER_WITHIN_S
-            return PoolReading.of([self._answer(r, own, until_s) for r, own in enumerate(answers)], self.pools)
+            return self._pooled([self._answer(r, own, until_s) for r, own in enumerate(answers)])
 
     def _answer(self, rank: int, answer: queue.SimpleQueue[float | Exception], until_s: float) -> float:
         try:

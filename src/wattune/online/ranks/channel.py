@@ -104,6 +104,7 @@ class Channel:
         self._is_open = False
         self._losing = threading.Lock()
         self._lost = threading.Event()
+        self._leaving = threading.Event()
         self._done = threading.Event()
 
     # --------------------------------------------------------------------------------------------------------- opening
@@ -208,9 +209,14 @@ class Channel:
         """Wait for the news that a rank is lost, if it is to come: it may take a moment longer than the loss itself."""
         self._lost.wait(NEWS_WITHIN_S)
 
+    def leave(self) -> None:
+        """Say that the main thread is ending its session: it restores the board, and is not interrupted any more."""
+        self._leaving.set()
+
     def close(self, reason: str | None = None) -> None:
         """End this rank's part; ``reason``: the error that ended it, None if it finished."""
         self._is_open = False
+        self._leaving.set()
         self._done.set()
         for connection in self._connections:
             connection.send({"over": reason})
@@ -274,11 +280,11 @@ class Channel:
 
     def _end_session(self) -> None:
         """End a session whose main thread does not end it itself: without one rank, the others wait in vain."""
-        if self._done.wait(RAISE_WITHIN_S):
+        if self._leaving.wait(RAISE_WITHIN_S):
             return
         self.has_interrupted = True
         _thread.interrupt_main()
-        if self._done.wait(LEAVE_WITHIN_S):
+        if self._leaving.wait(LEAVE_WITHIN_S):
             return
         print(f"wattune: {self.lost}; rank {self.rank} waits for it and is ended", file=sys.stderr, flush=True)
         os._exit(1)

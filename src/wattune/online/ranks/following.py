@@ -10,7 +10,7 @@ from torch import nn
 from typing_extensions import Self
 
 from wattune.devices.remote import device_out_of_reach
-from wattune.errors import InputError, SafetyStop, WattuneError
+from wattune.errors import SafetyStop, WattuneError
 from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep
 from wattune.online.ranks.channel import Channel
@@ -169,9 +169,8 @@ class FollowingSession(Session):
         """Name the rank that can explain the choice."""
         return f"rank 0 chooses the point of this rank, which has trained on {self.run.samples} samples"
 
-    def yield_to(self, queue: Any, *, within_s: float | None = None) -> None:
-        """Refuse. Raises: InputError."""
-        raise InputError("requests of an inference service", value="a job of several ranks", allowed="one process")
+    def _give_up_raising(self, reason: str) -> None:
+        self.sample_model.leave_out_above(self.recipe.batch_size)  # rank 0 chooses, and tells why
 
     def _new_record(self) -> None:
         return None

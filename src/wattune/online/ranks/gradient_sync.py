@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from wattune.errors import InputError
@@ -42,7 +43,16 @@ class GradientSync:
             )
         self.module: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
+        self._ranks = ranks
         self._fsdp = model if self.is_sharded else None
+
+    def mean(self, own: Tensor) -> Tensor:
+        """The mean of a tensor over the ranks, all of which have to call this at the same place."""
+        if self._ranks == 1:
+            return own
+        group, total = None if self._ddp is None else self._ddp.process_group, own.clone()
+        dist.all_reduce(total, group=group)
+        return total / self._ranks
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:

@@ -23,6 +23,9 @@ AGREE_EVERY_S = 0.5
 MOST_STEPS = 256
 """Most steps from one such message to the next."""
 
+BLIND = 16
+"""Looks without any times after which they are taken not to come."""
+
 LOOKS = 4
 """Looks at the times of all members after which the slowest of them is known."""
 
@@ -45,7 +48,10 @@ class Leading:
         self.on_reference: Callable[[], None] = lambda: None
         """Called after another member became the group's reference, so that its knobs are others."""
         self.device = device
-        self._looks = 0
+        self.is_trying = False
+        """True while members are tried at settings that are not those of the point."""
+        self._looks = self._blind = 0
+        self._limit_w = 0.0
         self._members = members
         self._computed_s: dict[int, float] = {}
         self._timer = ComputeTimer(model) if self.is_timed else None
@@ -62,6 +68,11 @@ class Leading:
         """Begin to time this rank's steps, until ``close``."""
         if self._timer is not None:
             self._timer.open()
+
+    def try_sprints(self, limit_w: float) -> None:
+        """Try at the begin of the session which members draw less at a higher setting, as they wait for the slowest;
+        ``limit_w``: the cap that they share."""
+        self.is_trying, self._limit_w = self.device.may_sprint, limit_w
 
     def announce(self) -> None:
         """Tell the other ranks that the session is prepared."""
@@ -112,11 +123,17 @@ class Leading:
             self._computed_s.clear()
             device.computed(slowest_s)
         if not device.compute_s:
+            self._blind += 1
+            self.is_trying = self.is_trying and self._blind <= BLIND
             return
         self._looks += 1
         if self._looks == LOOKS and device.choose_reference():
             self.on_reference()
-        if device.rebalance():
+        is_changed: bool | None = device.rebalance()
+        if self.is_trying and self._looks >= LOOKS:
+            is_changed = device.try_sprints(self._limit_w)
+            self.is_trying = is_changed is not None
+        if is_changed or is_changed is None:
             self.on_rebalance()
 
     def _hear(self, rank: int, message: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from wattune.cap import Over
-from wattune.errors import InputError, WattuneError
+from wattune.errors import DeviceError, InputError, WattuneError
 from wattune.online.ranks.channel import JOIN_WITHIN_S, LEADER, Channel, RankLost
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.version import __version__
@@ -66,7 +66,10 @@ class Ranks:
         if error is not None and not is_own:
             channel.wait_lost()  # a collective fails before the cause is known here
         channel.close(None if error is None else (str(error).strip() or type(error).__name__).splitlines()[0])
-        return None if error is None or is_own or channel.lost is None else RankLost(channel.lost)
+        if error is None or channel.lost is None or isinstance(error, RankLost):
+            return None
+        # a device of the lost rank does not answer either
+        return RankLost(channel.lost) if not is_own or isinstance(error, DeviceError) else None
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
