@@ -50,13 +50,20 @@ def world(done: str, running: str) -> World:
 
 @dataclass
 class Tally:
-    """Results of the clients: seconds by kind of call, and every unexpected response."""
+    """Results of the clients: moment and seconds of each call by kind, and every unexpected response."""
 
-    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    calls: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     wrong: list[str] = field(default_factory=list)
     trainings: dict[str, str] = field(default_factory=dict)
     profiles: dict[str, str] = field(default_factory=dict)
     lateness_s: float = 0.0
+    window: tuple[float, float] = (0.0, 0.0)
+    """Moments of ``time.perf_counter`` between which the load is as given."""
+
+    def seconds(self) -> dict[str, list[float]]:
+        """Seconds by kind of the calls that begin in the window."""
+        first, end = self.window
+        return {kind: [s for begin, s in calls if first <= begin < end] for kind, calls in self.calls.items()}
 
 
 class Client:
@@ -75,7 +82,7 @@ class Client:
         self._connection.request(method, path, body, all_headers)
         answer = self._connection.getresponse()
         content = answer.read()
-        self._tally.seconds[kind].append(time.perf_counter() - begin)
+        self._tally.calls[kind].append((begin, time.perf_counter() - begin))
         if answer.status not in (200, 201, 204):
             self._tally.wrong.append(f"{kind}: {answer.status} {content[:200]!r}")
         return content
@@ -152,11 +159,21 @@ def device(number: int, port: int, token: str, tally: Tally, shared: World, pace
 
 
 def run(
-    port: int, device_tokens: list[str], shared: World, together: int, rate_per_s: float | None, kind: str
-) -> tuple[Tally, float]:
+    port: int,
+    device_tokens: list[str],
+    shared: World,
+    together: int,
+    rate_per_s: float | None,
+    kind: str,
+    *,
+    at_once: bool = True,
+) -> Tally:
     """Run all clients, ``together`` at a time, at this rate of calls or as fast as they can.
 
-    Returns their results and the total seconds.
+    ``at_once``: they begin their runs together, so all do the expensive parts of a run at the same time; if False, at
+    times evenly spread over one run, and only calls count that begin while ``together`` of them are there.
+
+    Returns their results, whose window is the time in which calls count.
     """
     tally, waiting = Tally(), queue.SimpleQueue[tuple[int, str]]()
     for entry in enumerate(device_tokens):
@@ -172,10 +189,14 @@ def run(
             device(number, port, token, tally, shared, pace_s, kind)
 
     begin = time.perf_counter()
+    apart_s = (1 if at_once else CALLS) * pace_s
     threads = [threading.Thread(target=work) for _ in range(together)]
     for thread in threads:
         thread.start()
-        time.sleep(pace_s / together)  # not all at the same moment
+        time.sleep(apart_s / together)
     for thread in threads:
         thread.join()
-    return tally, time.perf_counter() - begin
+    tally.window = begin, time.perf_counter()
+    if not at_once:
+        tally.window = begin + apart_s, begin + apart_s * (len(device_tokens) // together)
+    return tally

@@ -4,11 +4,11 @@ Each client makes the calls that a device makes in a run, `CALLS` in all: 46 sta
 for, and 11 others. It has its own token and connection. The clients are threads of one process on the same machine,
 which takes its share of the cores, so the figure to trust is the CPU time of the API process per call.
 
-Per database: `mix` is these calls as fast as they go, which is also the highest rate; `status` and `look` are
-one kind of call alone; `paced` is the mix at 60 % of that rate, in several rounds, for the latency; `fleet` is 1,000
-clients. A look is at a job that is running, a run of which ends every few seconds, by a client that polls: a current
-one is notified
-of the changes by a long poll.
+Per database: `mix` is these calls as fast as they go, which is also the highest rate; `status` and `look` are one kind
+of call alone; `paced` is the mix at 60 % of that rate, in several rounds, for the latency, of devices that begin their
+runs at different times; `at_once` is the same of devices that all begin together; `fleet` is 1,000 clients. A look is
+at a job that is running, a run of which ends every few seconds, by a client that polls: a current one is notified of
+the changes by a long poll.
 """
 
 from __future__ import annotations
@@ -166,7 +166,14 @@ def cpu_s(pid: int) -> float:
 
 
 def measure(
-    folder: Path, url: str | None, *, kind: str, devices: int, together: int, rate_per_s: float | None = None
+    folder: Path,
+    url: str | None,
+    *,
+    kind: str,
+    devices: int,
+    together: int,
+    rate_per_s: float | None = None,
+    at_once: bool = True,
 ) -> dict[str, Any]:
     """Measure one server on one database under this load; no ``rate_per_s``: as fast as it answers."""
     store, loop_s = folder / "store", core_s()
@@ -176,26 +183,26 @@ def measure(
             with database.session() as session:
                 admin = tokens.make(session, "benchmark", "admin", time.time())
             device_tokens, shared = prepare(port, admin, database, devices)
-            before_s = cpu_s(pid)
+            before_s, begin = cpu_s(pid), time.perf_counter()
             with worked_on(database, shared.running):
-                tally, total_s = run(port, device_tokens, shared, together, rate_per_s, kind)
-            used_s = cpu_s(pid) - before_s
+                tally = run(port, device_tokens, shared, together, rate_per_s, kind, at_once=at_once)
+            used_s, total_s = cpu_s(pid) - before_s, time.perf_counter() - begin
             resident = memory(pid)
             has_torch = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
             missing = lost(port, admin, device_tokens, tally) if kind == "mix" else {}
         finally:
             database.close()
-    count = sum(map(len, tally.seconds.values()))
-    json_calls = [s for what, times in tally.seconds.items() if what != "GET weights" for s in times]
+    count, seconds = sum(map(len, tally.calls.values())), tally.seconds()
+    json_calls = [s for what, times in seconds.items() if what != "GET weights" for s in times]
     return {
         "kind": kind,
         "devices": devices,
         "together": together,
         "loop_s": loop_s,
         "seconds": total_s,
-        "calls": {what: figures(times) for what, times in sorted(tally.seconds.items())},
+        "calls": {what: figures(times) for what, times in sorted(seconds.items())},
         "json calls": figures(json_calls),
-        "calls_per_s": count / total_s,
+        "calls_per_s": sum(map(len, seconds.values())) / (tally.window[1] - tally.window[0]),
         "api_cpu_s_per_call": used_s / count,
         "wrong answers": len(tally.wrong),
         "first wrong answers": tally.wrong[:5],
@@ -239,9 +246,10 @@ def main(arguments: list[str]) -> None:
             found[kind] = least([turn(name, kind, 100) for _ in range(COST_ROUNDS)])
         rate_per_s = LOAD * found["mix"]["calls_per_s"]
         if "cost" not in arguments:
-            found["paced"] = [turn(name, "mix", 100, rate_per_s) for _ in range(ROUNDS)]
+            found["paced"] = [turn(name, "mix", 150, rate_per_s, at_once=False) for _ in range(ROUNDS)]
+            found["at_once"] = turn(name, "mix", 100, rate_per_s)
         if "fleet" in arguments:
-            found["fleet"] = turn(name, "mix", 1000, rate_per_s)
+            found["fleet"] = turn(name, "mix", 1000, rate_per_s, at_once=False)
         keep(NAME, {"aims": AIMS, "before": data.get("before", {}), "databases": databases})
 
 
@@ -251,9 +259,11 @@ def least(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {**best, "cpu_s_per_call_by_round": [one["api_cpu_s_per_call"] for one in rounds]}
 
 
-def turn(name: str, kind: str, devices: int, rate_per_s: float | None = None) -> dict[str, Any]:
+def turn(
+    name: str, kind: str, devices: int, rate_per_s: float | None = None, *, at_once: bool = True
+) -> dict[str, Any]:
     """Run one measurement on this database."""
-    how: dict[str, Any] = {"devices": devices, "together": 50, "rate_per_s": rate_per_s, "kind": kind}
+    how = {"devices": devices, "together": 50, "rate_per_s": rate_per_s, "kind": kind, "at_once": at_once}
     with tempfile.TemporaryDirectory(prefix="wattune-fleet-") as folder:
         if name == "sqlite":
             return measure(Path(folder), None, **how)

@@ -24,7 +24,7 @@ from tests.support.server.served import request as asked
 from wattune.errors import InputError, OutputError, RecordError, WattuneError
 from wattune.server.backup import backup, restore
 from wattune.server.jobs import leases, queue
-from wattune.server.jobs.leases import RunResult
+from wattune.server.jobs.claims import RunResult
 from wattune.server.store import model_catalog, tokens
 from wattune.server.store.schema import Base, FileRow
 

@@ -1,4 +1,4 @@
-"""Repeated kills during a sweep: every run is done once, with the same bytes."""
+"""Repeated kills of a server, its worker and one over HTTP: every run of a sweep is done once, with the same bytes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,26 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
+from functools import partial
 
 import pytest
 from sqlalchemy import func, select, update
 from tests.server.conftest import opened
 from tests.support.server.served import model, request
-from tests.support.server.serving import Serving, wait_for
+from tests.support.server.serving import Serving, far_worker, free_port, wait_for
 
 from wattune.server.jobs import leases, queue
+from wattune.server.jobs.claims import LEASE_S, RENEWALS
 from wattune.server.jobs.worker import Worker
-from wattune.server.store import model_catalog
+from wattune.server.jobs.worker_process import StoreQueue
+from wattune.server.store import model_catalog, tokens
 from wattune.server.store.schema import FileRow, JobRow, UnitRow
 
-KILLS, SEEDS = {"postgresql": 20, "sqlite": 8}, {"postgresql": 10, "sqlite": 5}
+KINDS = ("server", "local worker", "remote worker")
+KILLS, SEEDS = 6, 4
+ALL_KILLS, MORE_SEEDS = 20, 12
+"""In the exhaustive run."""
 SIZES = (8, 16, 32, 64)
 SECOND_LONG = {
     "options": {"classes": 5, "channels": 1, "width": 16},
@@ -40,6 +47,11 @@ def submitted(store, asked, **changes):
         return queue.submit(session, served, asked, time.time())[0].id
 
 
+def token_of(store, name="lab", scope="worker"):
+    with store.database.session() as session:
+        return tokens.make(session, name, scope, time.time())
+
+
 def status_of(store, job_id):
     with store.database.session(reads_only=True) as session:
         return queue.status(session, job_id)
@@ -54,41 +66,53 @@ def outcome(store, job_id):
 
 
 @pytest.mark.slow
-def test_repeated_kills_do_not_change_the_result(database_url, tmp_path):
-    draws, kind = random.Random(20251122), database_url.partition("+")[0].partition(":")[0]
-    kills, seeds = KILLS[kind], SEEDS[kind]
-    folder, asked = tmp_path / "store", request(seeds=seeds)
-    options = ["--workers", "2", *([] if database_url.startswith("sqlite") else ["--database", database_url])]
-    log = tmp_path / "log"
-    with opened(folder, database_url) as store:
+def test_repeated_kills_do_not_change_the_result(database_url, tmp_path, exhaustive):
+    draws = random.Random(20251122)
+    kills, seeds = (ALL_KILLS, MORE_SEEDS) if exhaustive else (KILLS, SEEDS)
+    victims = [KINDS[number % len(KINDS)] for number in range(kills)]
+    draws.shuffle(victims)
+    folder, asked, log = tmp_path / "store", request(seeds=seeds), tmp_path / "log"
+    options = ["--workers", "1", "--port", str(free_port())]
+    options += [] if database_url.startswith("sqlite") else ["--database", database_url]
+    serve = partial(Serving, folder, *options, log=log, environment={"WATTUNE_LIMIT_LEASE_S": "5"})
+    with opened(folder, database_url) as store, ExitStack() as stack:
         job_id = submitted(store, asked, **SECOND_LONG)
+        (tmp_path / "token").write_text(token_of(store))
 
         def running():
             found = status_of(store, job_id)
             assert found.state in ("waiting", "running"), f"{found.state} before the last kill: {found.reason}"
             return [run for run in found.runs if run.state == "running"]
 
-        server, killed = Serving(folder, *options, log=log), []
+        def local_workers():
+            return server.workers
+
+        server = serve()
+        work = partial(far_worker, server.url, tmp_path / "token", tmp_path / "cache", log)
+        far = stack.enter_context(work())
         try:
-            while len(killed) < kills:
+            for victim in victims:
                 wait_for(running)
                 time.sleep(draws.uniform(0, 1.5))
-                workers = server.workers
-                if draws.random() < 0.5 or not workers:
+                if victim == "server":
                     server.kill()
                     server.end()
-                    killed.append("server")
-                    server = Serving(folder, *options, log=log)
+                    server = serve()
+                    assert far.poll() is None, "a worker waits for its server"
+                elif victim == "local worker":
+                    server.kill(wait_for(local_workers)[0])
                 else:
-                    server.kill(draws.choice(workers))
-                    killed.append("worker")
+                    far.kill()
+                    far.wait()
+                    far = stack.enter_context(work())
             done_before = status_of(store, job_id).runs_done
             wait_for(lambda: status_of(store, job_id).ended, 300)
         finally:
             server.end()
-        assert status_of(store, job_id).state == "done", status_of(store, job_id).reason
-        assert min(killed.count("server"), killed.count("worker")) >= kills // 5
+        found = status_of(store, job_id)
+        assert found.state == "done", found.reason
         assert done_before < len(SIZES) * seeds
+        assert max(run.attempts for run in found.runs) > 1
         disturbed, record = outcome(store, job_id)
         with store.database.session(reads_only=True) as session:
             units = session.scalar(select(func.count()).select_from(UnitRow).where(UnitRow.batch_size != 0))
@@ -102,7 +126,7 @@ def test_repeated_kills_do_not_change_the_result(database_url, tmp_path):
     assert len(told) == len(set(told)) > kills
     with opened(tmp_path / "undisturbed") as store:
         assert submitted(store, asked, **SECOND_LONG) == job_id
-        worker = Worker("w1", store.database, store.settings.store)
+        worker = Worker(StoreQueue("w1", store.database, store.settings.store))
         while worker.step():
             pass
         assert outcome(store, job_id) == (disturbed, record)
@@ -117,7 +141,7 @@ def test_resumed_hung_worker_changes_nothing(store, tmp_path):
     said = tmp_path / "said"
     with said.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "wattune.server.jobs.worker"], stdin=subprocess.PIPE, stderr=stderr
+            [sys.executable, "-m", "wattune.server.jobs.worker_process"], stdin=subprocess.PIPE, stderr=stderr
         )
     try:
         process.stdin.write(json.dumps(task).encode() + b"\n")
@@ -130,12 +154,12 @@ def test_resumed_hung_worker_changes_nothing(store, tmp_path):
             session.execute(update(UnitRow).values(lease_until_s=time.time() - 1))
         with store.database.session() as session:
             assert leases.release_expired(session, time.time()) == 1  # the supervisor does so
-        worker = Worker("w1", store.database, store.settings.store)
+        worker = Worker(StoreQueue("w1", store.database, store.settings.store))
         wait_for(lambda: not worker.step() and status_of(store, job_id).ended)
         found, before = status_of(store, job_id), outcome(store, job_id)
         assert [(run.attempts, run.state) for run in found.runs] == [(2, "done")]
         os.kill(process.pid, signal.SIGCONT)
-        wait_for(lambda: "seed 0: lease lost, result dropped" in said.read_text(), 4 * leases.RENEW_EVERY_S)
+        wait_for(lambda: "seed 0: lease lost, result dropped" in said.read_text(), 4 * LEASE_S / RENEWALS)
         assert "done" not in said.read_text()
         assert (status_of(store, job_id), outcome(store, job_id)) == (found, before)
     finally:

@@ -11,6 +11,7 @@ import pytest
 from tests.server.conftest import opened, served
 from tests.support import report_records as samples
 from tests.support.server import dashboard as made
+from tests.support.server.prefix_proxy import behind_prefix
 
 from wattune.cap import PowerCap
 from wattune.planning import plan
@@ -24,6 +25,7 @@ OPTIONS = (
 )
 PAGES = (
     "/",
+    "/devices/{device}",
     "/jobs",
     "/jobs/{done}",
     "/jobs/{open}",
@@ -33,6 +35,7 @@ PAGES = (
     "/runs/{runs[0]}",
     "/runs/compare?id={runs[0]}&id={runs[1]}&id={runs[2]}",
     "/models",
+    "/tokens",
     "/login",
 )
 
@@ -250,7 +253,7 @@ def test_device_updates_within_seconds(browser, site):
 def test_focus_survives_refresh(browser, site):
     store, url, ids = site
     with visit(browser, url) as page:
-        link = page.locator("#device-nano-1 a").first
+        link = page.locator("#device-nano-1 a", has_text="profile and plan")
         link.focus()
         made.put_device(store, made.status("aaa-first"))
         made.put_device(store, made.status("nano-1", power_w=4.44), profile_id=ids["profile"], job_id=ids["done"])
@@ -328,20 +331,25 @@ def test_reshown_page_sends_one_request_at_a_time(browser, site):
         assert 2 <= found["all"] <= 4  # every 2.6 s
 
 
-def test_expired_session_redirects_to_login_and_back(browser, tmp_path):
-    with opened(tmp_path / "store", requires_token=True) as store:
+@pytest.mark.parametrize("prefix", ["", "/lab/wattune"])
+def test_expired_session_redirects_to_login_and_back(browser, tmp_path, prefix):
+    with opened(tmp_path / "store", requires_token=True, root_path=prefix) as store:
         made.fill(store)
         with store.database.session() as session:
             looker = tokens.make(session, "looker", "read", now_s=time.time())
             another = tokens.make(session, "another", "read", now_s=time.time())
-        with served(store) as url, visit(browser, url, "/jobs?some=thing") as page:
+        with (
+            served(store) as upstream,
+            behind_prefix(upstream, prefix) as proxied,
+            visit(browser, proxied.proxy.url, f"{prefix}/jobs?some=thing") as page,
+        ):
             page.allowed.append("Password forms should have")  # the browser's advice: a token has no user's name
             page.fill("input[name=token]", looker)
             page.get_by_role("button", name="Sign in").click()
-            page.wait_for_url("**/jobs*")
+            page.wait_for_url("**/jobs?some=thing")
             page.wait_for_timeout(2500)
             assert page.text_content("h1") == "Jobs"  # also after it was renewed
-            page.goto("/?find=nano")
+            page.goto(f"{prefix}/?find=nano")
             with store.database.session() as session:
                 tokens.revoke(session, "looker", time.time())
             page.wait_for_url("**/login?next=**", timeout=8000)
@@ -349,6 +357,7 @@ def test_expired_session_redirects_to_login_and_back(browser, tmp_path):
             page.get_by_role("button", name="Sign in").click()
             page.wait_for_url("**/?find=nano")
             assert page.text_content("h1") == "Devices"
+            assert proxied.outside == []
 
 
 def test_profile_without_measured_point_runs_scripts(browser, site):

@@ -8,13 +8,15 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from sqlalchemy import event
 from tests.server.conftest import opened
 from tests.support import report_records as samples
 from tests.support.server import dashboard as made
 
 from wattune.cap import PowerCap
 from wattune.planning import plan
-from wattune.server.dashboard import views
+from wattune.server.dashboard import run_pages, run_views, views
+from wattune.server.dashboard.line_chart import COLOURS
 from wattune.server.jobs import queue
 from wattune.server.store import tokens
 from wattune.server.store.schema import JobRow
@@ -22,6 +24,7 @@ from wattune.workloads.metrics import METRICS
 
 PAGES = (
     "/",
+    "/devices/{device}",
     "/jobs",
     "/jobs/{done}",
     "/jobs/{open}",
@@ -30,6 +33,7 @@ PAGES = (
     "/runs",
     "/runs/{runs[0]}",
     "/models",
+    "/tokens",
 )
 
 
@@ -227,6 +231,30 @@ def test_runs_are_compared_side_by_side(client, store):
     assert "These runs have different origins" in shown(client, f"/runs/compare?id={other}&id={ids['runs'][0]}").text
 
 
+def test_more_runs_than_colours_are_compared(client, store, monkeypatch):
+    record = samples.run().training
+    ids = [made.put_training(store, made.slower(record, 1 + n / 10), "nano-1", ago_s=n) for n in range(COLOURS + 3)]
+    everything = "/runs/compare?" + "&".join(f"id={key}" for key in ids)
+    name = f"nano-1, {record.plan.point}"
+
+    def drawn(page):
+        lines = [a["class"] for a in page.all("path") if "curve run-" in a.get("class", "")]
+        ticked = [a["value"] for a in page.all("input") if a.get("name") == "draw" and "checked" in a]
+        assert len(set(lines)) == len(ticked)
+        assert f"The charts show {len(ticked)} of these runs" in page.text
+        return ticked
+
+    page = shown(client, everything)
+    assert [a["href"] for a in page.all("a") if a["href"].startswith("/runs/")] == [f"/runs/{key}" for key in ids]
+    assert [a["value"] for a in page.all("input") if a.get("name") == "id"] == ids
+    assert drawn(page) == ids[:COLOURS]
+    assert drawn(shown(client, everything + f"&draw={ids[-1]}&draw={ids[0]}&draw={'0' * 32}")) == [ids[0], ids[-1]]
+    assert drawn(shown(client, everything + "".join(f"&draw={key}" for key in ids[1:]))) == ids[1 : COLOURS + 1]
+    assert f"{name} ({len(ids)})" in page.text
+    monkeypatch.setattr(run_pages, "PAGE_ROWS", 7)
+    assert "Only the first 7 are compared" in shown(client, everything).text
+
+
 @pytest.mark.parametrize("cap_w", [3.4, 4.1, 4.5, 5.2, 9.0])
 def test_cap_form_works_without_scripts(client, store, cap_w):
     ids = made.fill(store)
@@ -350,7 +378,13 @@ def handed_in(client, status, table, record):
     assert run.status_code == 201, run.text
     run_id = run.json()["id"]
     return [
-        *("/", "/profiles", f"/profiles/{profile.json()['id']}", f"/profiles/{profile.json()['id']}?cap=5"),
+        *(
+            "/",
+            "/devices/evil",
+            "/profiles",
+            f"/profiles/{profile.json()['id']}",
+            f"/profiles/{profile.json()['id']}?cap=5",
+        ),
         *("/runs", "/runs?sort=time_s", f"/runs/compare?id={run_id}", f"/runs/{run_id}"),
     ]
 
@@ -465,7 +499,9 @@ def made_token(store, name, scope):
         return tokens.make(session, name, scope, now_s=time.time())
 
 
-@pytest.mark.parametrize("path", ["/?find=%00", "/runs?device=%00", "/jobs/%00", "/profiles/a%00"])
+@pytest.mark.parametrize(
+    "path", ["/?find=%00", "/runs?device=%00", "/runs/compare?id=%00", "/jobs/%00", "/profiles/a%00"]
+)
 def test_nul_is_rejected_before_the_database(client, path):
     assert client.get(path).status_code == 422
 
@@ -484,3 +520,29 @@ def test_oversized_profile_is_not_drawn(client, store):
     assert answer.status_code == 201, answer.text
     page = client.get(f"/profiles/{answer.json()['id']}")
     assert (page.status_code, "too many to draw" in page.text) == (200, True)
+
+
+def test_the_list_of_devices_reads_no_more_of_them_than_it_shows(sqlite_store):
+    """However many reported once: a scan of the whole table is allowed for their number and a search by name alone."""
+    statements = []
+    event.listen(sqlite_store.database.engine, "before_cursor_execute", lambda *call: statements.append(call[2:4]))
+    with sqlite_store.database.session(reads_only=True) as session:
+        views.devices(session, 0.0)
+        views.devices(session, 0.0, "nano")
+        views.fleet(session, 0.0)
+    asked = [(sql, values) for sql, values in statements if sql.startswith("SELECT")]
+    assert len(asked) == 6
+    with sqlite_store.database.engine.connect() as connection:
+        for sql, values in asked:
+            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values)]
+            assert all("INDEX" in step for step in plan), (sql, plan)
+
+
+def test_the_list_of_runs_reads_no_record(sqlite_store):
+    statements = []
+    event.listen(sqlite_store.database.engine, "before_cursor_execute", lambda *call: statements.append(call[2]))
+    with sqlite_store.database.session(reads_only=True) as session:
+        run_views.runs(session, run_views.RunQuery("time_s", descending=False), 100)
+        run_views.compared(session, ["0"])
+    assert len([sql for sql in statements if "trainings" in sql]) == 2
+    assert not [sql for sql in statements if "record" in sql]

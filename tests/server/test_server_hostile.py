@@ -10,6 +10,7 @@ import struct
 import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -351,15 +352,14 @@ def raw(url: str, request: bytes, *, closes: bool = False) -> bytes:
     """What the server answers to these bytes, to the end of the connection."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port), timeout=20) as connection:
-        connection.sendall(request)
-        if closes:
-            connection.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # the server may have cut it off; what it answered before is still there
+            connection.sendall(request)
+            if closes:
+                connection.shutdown(socket.SHUT_WR)
         answer = b""
-        try:
+        with suppress(ConnectionResetError):
             while part := connection.recv(65536):
                 answer += part
-        except ConnectionResetError:
-            pass
         return answer
 
 

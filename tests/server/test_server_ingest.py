@@ -13,6 +13,7 @@ from wattune.server.ingest import add_model, read_model
 from wattune.server.jobs import queue
 from wattune.server.jobs.sweep_unit import served_proxy
 from wattune.server.jobs.worker import Worker
+from wattune.server.jobs.worker_process import StoreQueue
 from wattune.server.store import model_catalog
 from wattune.server.store.schema import FileRow, JobRow
 from wattune.workloads import MODELS, load_workload
@@ -71,7 +72,7 @@ def test_imported_weights_and_arrays_are_used_by_sweep(store, tmp_path):
     assert kinds == {model.weights.sha256: "safetensors", model.proxy.files[0]: "npz"}
     with store.database.session() as session:
         job, _ = queue.submit(session, model, request("mine", seeds=1), 0.0)
-    worker = Worker("w1", store.database, store.settings.store)
+    worker = Worker(StoreQueue("w1", store.database, store.settings.store))
     while worker.step():
         pass
     with store.database.session(reads_only=True) as session:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text
 from starlette.testclient import TestClient
 from tests.server.conftest import opened
+from tests.server.test_server_security import GRANTS
 from tests.support.server import api as made
+from tests.support.server import dashboard as pages
 from tests.support.server.served import model, request
 
+from wattune.records import Evaluation, LearningCurve, TrainingRecord
+from wattune.server import dashboard
 from wattune.server.application import create_app
 from wattune.server.jobs import queue
+from wattune.server.jobs.claims import content, torch_version
 from wattune.server.limits import Limits
 from wattune.server.store import Database, model_catalog, tokens
 from wattune.server.store.database import MIGRATIONS
+from wattune.server.store.schema import UnitRow
+from wattune.version import __version__
 
 LOCAL = "http://127.0.0.1:8484"
 
@@ -124,21 +132,53 @@ def test_one_token_cannot_fill_the_queue(tmp_path):
 
 
 class Call(NamedTuple):
-    """A request. ``scope``: the least that may do it; None: everybody. ``limited``: only on what is one's own."""
+    """A request. ``scope``: the least that may do it; None: everybody. ``limited``: only on what is one's own.
+
+    ``form``: the body is a form of a page, and carries the CSRF token.
+    """
 
     method: str
     path: str
     scope: str | None
     body: Any = None
     limited: bool = False
+    form: bool = False
 
 
 ID = "0" * 32
+CLAIMS = {"own": "1" * 32, "foreign": "2" * 32}
+UNIT_REPORTS = ("/v1/units/renew", "/v1/units/finish", "/v1/units/choice", "/v1/units/fail")
+
+
+def held(whose, **more):
+    """What a worker says of its claim; the claim of the other worker is held by another token."""
+    return {"worker": "trainer", "claim": CLAIMS[whose], **more}
+
+
+def curve(batch_size=8, seed=0):
+    """A learning curve, and the hash of its canonical bytes."""
+    record = LearningCurve(
+        workload="digits-proxy",
+        algorithm="backprop",
+        batch_size=batch_size,
+        seed=seed,
+        metric="accuracy",
+        target=0.7,
+        reached=True,
+        samples=128,
+        budget_samples=4096,
+        evaluations=(Evaluation(samples=128, metric=0.8),),
+        fingerprint="f",
+    )
+    return {"curve": record.dump(), "sha256": made.sha256(content(record))}
+
+
 CALLS = [
     Call("GET", "/healthz", None),
     Call("GET", "/readyz", None),
     Call("GET", "/v1/openapi.json", None),
     Call("GET", "/metrics", "read"),
+    Call("GET", "/v1/workers", "read"),
     Call("GET", "/v1/devices", "read"),
     Call("GET", "/v1/devices/{device}", "read"),
     Call("PUT", "/v1/devices/{device}", "device", made.status, limited=True),
@@ -156,6 +196,13 @@ CALLS = [
     Call("PUT", "/v1/models/digits", "admin", lambda device: model().dump()),
     Call("DELETE", "/v1/models/other", "admin"),
     Call("PUT", f"/v1/files/{'0' * 64}?kind=text", "admin"),
+    Call("GET", f"/v1/files/{'0' * 64}", "worker"),
+    Call("POST", "/v1/units/claim", "worker", lambda whose: held(whose, wattune=__version__, torch=torch_version())),
+    Call("POST", "/v1/units/renew", "worker", held),
+    Call("POST", "/v1/units/finish", "worker", lambda whose: held(whose, **curve())),
+    Call("POST", "/v1/units/choice", "worker", lambda whose: held(whose, runs=[[8, 7, None]])),
+    Call("POST", "/v1/units/fail", "worker", lambda whose: held(whose, reason="no")),
+    Call("POST", "/v1/units/release", "worker", held),
     Call("GET", "/v1/profiles", "read"),
     Call("GET", f"/v1/profiles/{ID}", "read"),
     Call("POST", "/v1/profiles?device={device}", "device", lambda device: made.profile(), limited=True),
@@ -167,7 +214,31 @@ CALLS = [
     Call("GET", f"/v1/trainings/{ID}", "read"),
     Call("POST", "/v1/trainings?device={device}", "device", lambda device: made.training(), limited=True),
 ]
-KINDS = ("none", "made up", "expired", "revoked", "read", "unbound", "own", "admin")
+PAGES = [
+    Call("GET", "/", "read"),
+    Call("GET", "/devices/{device}", "read"),
+    Call("GET", "/jobs", "read"),
+    Call("GET", "/jobs/{job}", "read"),
+    Call("GET", "/profiles", "read"),
+    Call("GET", f"/profiles/{ID}", "read"),
+    Call("GET", "/runs", "read"),
+    Call("GET", "/runs.csv", "read"),
+    Call("GET", "/runs/compare", "read"),
+    Call("GET", f"/runs/{ID}", "read"),
+    Call("GET", "/models", "read"),
+    Call("GET", "/tokens", "admin"),
+]
+FORMS = [
+    Call("POST", "/jobs/{job}/cancel", "device", limited=True, form=True),
+    Call("POST", "/jobs/{job}/retry", "admin", form=True),
+    Call("POST", "/runs/{run}", "device", lambda device: {"tags": device, "note": "n"}, limited=True, form=True),
+    Call("POST", "/tokens", "admin", lambda device: {"name": f"new-{device}", "scope": "device"}, form=True),
+    Call("POST", "/tokens/{whose}/revoke", "admin", form=True),
+    Call("POST", "/logout", "read", form=True),
+]
+SIGN_IN = {("GET", "/login"), ("POST", "/login")}
+UNIT = next(call for call in CALLS if call.path == "/v1/units/claim")
+KINDS = ("none", "made up", "expired", "revoked", "read", "unbound", "own", "worker", "admin")
 
 
 def template(path):
@@ -177,6 +248,13 @@ def template(path):
     return path.replace(f"profiles/{ID}", "profiles/{profile}").replace(f"trainings/{ID}", "trainings/{training}")
 
 
+def page_template(path):
+    """A path as a page's route has it."""
+    path = path.replace("{device}", "{name}").replace("{whose}", "{name}").replace("{job}", "{job_id}")
+    path = path.replace(f"profiles/{ID}", "profiles/{profile_id}")
+    return path.replace(f"runs/{ID}", "runs/{run_id}").replace("{run}", "{run_id}")
+
+
 def expected(call, kind, whose):
     """What is allowed: None, or the status of the refusal."""
     if call.scope is None:
@@ -184,48 +262,75 @@ def expected(call, kind, whose):
     if kind in ("none", "made up", "expired", "revoked"):
         return 401
     scope = {"unbound": "device", "own": "device"}.get(kind, kind)
-    if tokens.SCOPES.index(scope) < tokens.SCOPES.index(call.scope):
+    if call.scope not in GRANTS[scope]:
         return 403
+    if call.path in UNIT_REPORTS:  # a claim of this name is that of the one token which made it
+        return None if (kind, whose) == ("worker", "own") else 409
     # A token without a device yet may become that of a new device, but not of one that has a token.
-    is_foreign = whose == "foreign" or (kind == "unbound" and "cancel" in call.path)
+    is_there = "cancel" in call.path or call.path.startswith("/runs/")
+    is_foreign = whose == "foreign" or (kind == "unbound" and is_there)
     return 403 if call.limited and scope == "device" and is_foreign else None
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.method} {call.path}")
-def test_every_route_by_every_token_on_own_and_foreign_objects(sqlite_store, call):
-    store, made_up = sqlite_store, f"wt_{'0' * 12}_{'A' * 43}"
-    with store.database.session() as session:
-        model_catalog.put(session, model(), 0.0)
-    with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
-        shown = {
-            "none": {},
-            "made up": {"Authorization": f"Bearer {made_up}"},
-            "expired": made.token(store, "device", "expired", expires_s=1.0),
-            "revoked": made.token(store, "device", "revoked"),
-            "read": made.token(store, "read"),
-            "unbound": made.token(store, "device", "unbound"),
-            "own": made.token(store, "device", "own", device="mine"),
-            "admin": made.token(store, "admin"),
-        }
-        foreign = made.token(store, "device", "foreign", device="theirs")
+@pytest.mark.parametrize(
+    "calls",
+    [*([call] for call in CALLS + FORMS), PAGES],
+    ids=lambda calls: f"{calls[0].method} {calls[0].path}" if len(calls) == 1 else "pages",
+)
+def test_every_route_by_every_token_on_own_and_foreign_objects(tmp_path, calls):
+    made_up = f"wt_{'0' * 12}_{'A' * 43}"
+    with opened(tmp_path / "store", limits=Limits(failures_per_min=1000)) as store:
         with store.database.session() as session:
-            tokens.revoke(session, "revoked", 1.0)
-        jobs = {}
-        for whose, headers in (("own", shown["own"]), ("foreign", foreign)):
-            target = {"own": 0.7, "foreign": 0.8}[whose]
-            jobs[whose] = post(client, headers, target=target).json()["job"]
-        for kind in KINDS:
-            for whose, device in (("foreign", "theirs"), ("own", "new" if kind == "unbound" else "mine")):
-                path = call.path.format(device=device, job=jobs[whose])
-                body = None if call.body is None else call.body(device)
+            model_catalog.put(session, model(), 0.0)
+        with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
+            shown = {
+                "none": {},
+                "made up": {"Authorization": f"Bearer {made_up}"},
+                "expired": made.token(store, "device", "expired", expires_s=1.0),
+                "revoked": made.token(store, "device", "revoked"),
+                "read": made.token(store, "read"),
+                "unbound": made.token(store, "device", "unbound"),
+                "own": made.token(store, "device", "own", device="mine"),
+                "worker": made.token(store, "worker"),
+                "admin": made.token(store, "admin"),
+            }
+            foreign = made.token(store, "device", "foreign", device="theirs")
+            with store.database.session() as session:
+                tokens.revoke(session, "revoked", 1.0)
+            runs = {
+                whose: pages.put_training(store, TrainingRecord.parse(made.training()), device)
+                for whose, device in (("own", "mine"), ("foreign", "theirs"))
+            }
+            jobs = {}
+            for whose, headers in (("own", shown["own"]), ("foreign", foreign)):
+                target = {"own": 0.7, "foreign": 0.8}[whose]
+                jobs[whose] = post(client, headers, target=target).json()["job"]
+            for whose, headers in (("own", shown["worker"]), ("foreign", made.token(store, "worker", "other-worker"))):
+                claimed = client.post("/v1/units/claim", json=UNIT.body(whose), headers=headers)
+                assert claimed.status_code == 200
+            csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', client.get("/login").text).group(1)
+            for call, kind, whose in product(calls, KINDS, ("foreign", "own")):
+                device = "theirs" if whose == "foreign" else "new" if kind == "unbound" else "mine"
+                path = call.path.format(device=device, job=jobs[whose], run=runs[whose], whose=whose)
+                body = None if call.body is None else call.body(whose if "units" in path else device)
+                content = {"data": {**(body or {}), "csrf": csrf}} if call.form else {"json": body}
+                client.app.state.statuses.flush()  # those of the calls before, which are written within a second
                 before = made.contents(store)
-                answer = client.request(call.method, path, json=body, headers=shown[kind])
+                answer = client.request(call.method, path, headers=shown[kind], follow_redirects=False, **content)
                 wanted = expected(call, kind, whose)
                 if wanted is None:
                     assert answer.status_code not in (401, 403), (kind, whose, answer.text)
                 else:
                     made.problem(answer, wanted)
                     assert made.contents(store) == before, (kind, whose)
+            if "units" in calls[0].path:
+                with store.database.session(reads_only=True) as session:
+                    unit = select(UnitRow.holder).where(
+                        UnitRow.id == claimed.json()["unit_id"], UnitRow.state == "running"
+                    )
+                    assert session.scalar(unit) == claimed.json()["holder"], (
+                        "the unit of the other worker is still its own"
+                    )
 
 
 def test_the_table_has_every_route(client):
@@ -233,6 +338,11 @@ def test_the_table_has_every_route(client):
         (method.upper(), path) for path, methods in client.app.openapi()["paths"].items() for method in methods
     }
     assert {(call.method, template(call.path)) for call in CALLS} - {("GET", "/v1/openapi.json")} == described
+    pages = {
+        (method, route.path) for router in dashboard.ROUTERS for route in router.routes for method in route.methods
+    }
+    assert {(call.method, page_template(call.path)) for call in PAGES + FORMS} | SIGN_IN == pages
+    assert len(pages) == len(PAGES + FORMS) + 2
 
 
 # ------------------------------------------------------------------------------------------------------ older stores

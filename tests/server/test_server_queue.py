@@ -14,7 +14,8 @@ from tests.support.server.served import model, pooled, request
 
 from wattune.errors import InputError
 from wattune.server.jobs import leases, queue
-from wattune.server.jobs.leases import ATTEMPTS, LEASE_S, RunResult
+from wattune.server.jobs.claims import LEASE_S, RunResult
+from wattune.server.jobs.leases import ATTEMPTS
 from wattune.server.store.schema import FileRow, JobRow, UnitRow
 
 RUNS = {(size, seed) for size in (8, 16, 32, 64) for seed in (0, 1)}
@@ -161,6 +162,15 @@ def test_expired_lease_is_requeued_and_old_holder_rejected(store):
     assert (run.state, run.curve, run.attempts, run.reason) == ("done", f"{2:064x}", 2, None)
 
 
+def test_lease_lasts_as_long_as_set(store):
+    submitted(store, request(seeds=1, batch_sizes=[8]))
+    claim = call(store, leases.claim, "w1", 0.0, 3.0)
+    assert (claim.lease_s, claim.renew_every_s) == (3.0, 0.5)
+    assert call(store, leases.renew, claim, 1.0)
+    assert call(store, leases.expired_workers, 3.9, 3.0) == set()
+    assert call(store, leases.expired_workers, 4.1, 3.0) == {"w1"}
+
+
 def test_repeatedly_failing_unit_is_parked(store):
     job_id, _ = submitted(store, request(seeds=1, batch_sizes=[8, 16]))
     now_s, waits = 0.0, []
@@ -243,7 +253,7 @@ def test_released_unit_does_not_count_as_attempt(store):
         ("waiting", 1),
         ("running", 1),
     ]
-    assert call(store, leases.release_all, 2.0) == 1
+    assert call(store, leases.release_local, 2.0) == 1
     assert {run.state for run in status_of(store, job_id).runs} == {"waiting"}
     assert not done(store, three)
 

@@ -20,7 +20,8 @@ from tests.support.server.served import model, request
 from tests.support.server.serving import Serving, serving, wait_for
 
 from wattune.cli import main
-from wattune.server.jobs import leases, queue
+from wattune.server.jobs import queue
+from wattune.server.jobs.claims import LEASE_S
 from wattune.server.store import model_catalog, tokens
 from wattune.server.store.schema import UnitRow
 
@@ -160,7 +161,6 @@ def test_an_address_that_others_reach_is_served_with_a_token(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--executor", "dask"], "executor: dask; allowed: ray or ray:ADDRESS"),
         (["--tls-cert", "/nowhere.pem"], "TLS needs both --tls-cert and --tls-key"),
         (["--database", "mysql://x/y"], "--database:"),
         (["--database", "postgresql+psycopg://x@/y?host=/nowhere"], "the database does not respond:"),
@@ -223,7 +223,7 @@ def test_hung_worker_is_killed_and_its_unit_requeued(tmp_path):
             # As if the seconds of its lease had passed.
             session.execute(update(UnitRow).where(UnitRow.state == "running").values(lease_until_s=time.time() - 1))
         run = wait_for(lambda: (r := job(server, job_id)["runs"][0])["attempts"] == 2 and r)
-        assert run["reason"] == f"the lease expired: the worker did not respond for {leases.LEASE_S:.0f} s"
+        assert run["reason"] == f"the lease expired: the worker did not respond for {LEASE_S:.0f} s"
         assert first not in server.workers
 
 

@@ -1,49 +1,37 @@
-"""The whole story: a server and two different boards in separate processes, from one model to two different points.
+"""The whole story: a server that is killed and two different boards, in separate processes, train from one curve.
 
 The policy is the same for both: half-way between the least and the most that training this model draws on the board.
+``test_server_example`` has the same with the built-in example, of which they choose different batch sizes.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
-from tests.support.server.story import COMMAND, ENVIRONMENT, running
+from tests.support.server.serving import free_port
+from tests.support.server.story import COMMAND, ENVIRONMENT, SMALL, offer, own_data, running, small
 
 import wattune
 from wattune.records import SampleEfficiency, TrainingRecord
 from wattune.records.served import ServedModel
+from wattune.workloads import load_workload
 
 DEVICES = ("sim:jetson-nano", "sim:jetson-agx-orin")
 LIMIT_S = 420.0
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
-
-
 def cap_w(device):
     """The middle of what the board draws."""
-    table = wattune.profile(device, strategy="full", reference=False)
+    table = wattune.profile(device, load_workload(SMALL), strategy="full", reference=False)
     peaks = [cell.power_peak_w for cell in table.measured]
     return round((min(peaks) + max(peaks)) / 2, 1)
-
-
-def own_images(path):
-    """What the boards have and the server has not: the digits inverted, with noise."""
-    data = wattune.example_workload().loaded
-    x, y = (np.concatenate([part.numpy() for part in pair]) for pair in zip(data.train, data.test, strict=True))
-    np.savez(path, images=x, labels=y)
-    return path
 
 
 class Devices:
@@ -59,10 +47,9 @@ class Devices:
         return self.folder / f"{self.name(device)}-{number}"
 
     def start(self, device, number, *more):
-        command = [*COMMAND, "run", "--server", self.url, "--model", "resnet8-digits", "--device", device]
+        command = [*COMMAND, "run", "--server", self.url, "--model", "small-digits", "--device", device]
         command += ["--cap", f"{self.caps_w[device]}W", "--data", str(self.data), "--name", self.name(device)]
-        # One seed tells the boards apart: at their caps they choose 16 and 64.
-        command += ["--seeds", "1", "-o", str(self.run(device, number)), *more]
+        command += ["-o", str(self.run(device, number)), *more]
         environment = {**ENVIRONMENT, "XDG_CACHE_HOME": str(self.folder / f"cache-{self.name(device)}")}
         log = (self.folder / f"{self.name(device)}-{number}.log").open("w")
         with log:
@@ -87,12 +74,12 @@ def until(is_so, seconds=LIMIT_S):
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_two_boards_choose_their_own_points_from_one_curve(tmp_path):
     port = free_port()
-    data = own_images(tmp_path / "my.npz")
+    data = own_data(tmp_path / "my.npz")
+    offer(tmp_path / "store", *small())
     caps = {device: cap_w(device) for device in DEVICES}
     devices = Devices(tmp_path, f"http://127.0.0.1:{port}", data, caps)
     with ExitStack() as stack:
         server = stack.enter_context(running(tmp_path / "store", port=port, workers=2))
-        until(lambda: server.get("/v1/models"))  # the built-in example is made once
         processes = {device: stack.enter_context(devices.start(device, 1)) for device in DEVICES}
         # In the middle of the sweep the server is killed, and away for some seconds.
         until(lambda: [job for job in server.get("/v1/jobs") if job["runs_done"] >= 2])
@@ -110,7 +97,6 @@ def test_two_boards_choose_their_own_points_from_one_curve(tmp_path):
             one, other = (kind.load(devices.run(device, 1) / f"{kind.name}.json") for device in DEVICES)
             assert one == other
         nano, orin = (first[device].plan for device in DEVICES)
-        assert nano.batch_size != orin.batch_size
         assert nano.clock_mhz != orin.clock_mhz
         for device, record in first.items():
             assert record.reached

@@ -111,6 +111,6 @@ def test_options_are_those_of_the_factories():
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count private memory")
 def test_worker_memory_is_limited():
-    code = "from wattune.server.jobs.worker import limit_memory; limit_memory(300 << 20); bytearray(400 << 20)"
+    code = "from wattune.server.jobs.worker_process import limit_memory; limit_memory(300 << 20); bytearray(400 << 20)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
     assert "MemoryError" in done.stderr

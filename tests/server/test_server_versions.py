@@ -7,14 +7,22 @@ import tarfile
 
 import pytest
 from alembic import command
+from alembic.autogenerate import compare_metadata
 from alembic.config import Config
-from sqlalchemy import text
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import column, select, table, text
 from tests.server.conftest import opened
 from tests.server.test_server_backup import changed
+from tests.support import report_records as samples
+from tests.support.server import dashboard as made
 
 from wattune.cli import main
-from wattune.server.store import Database
-from wattune.server.store.database import MIGRATIONS, revisions
+from wattune.server.store import Database, training_records
+from wattune.server.store.database import MIGRATIONS, migrate, revisions
+from wattune.server.store.schema import Base, TrainingRow
+
+OLD_TRAINING = ("id", "device", "model_name", "record", "created_s")
+"""Columns of a training run up to the revision 0004."""
 
 
 @pytest.fixture
@@ -81,17 +89,20 @@ def test_store_of_a_newer_version_is_refused_in_one_line(wattune, tmp_path):
         assert said.count("\n") == 1
 
 
-def test_older_backup_is_restored(wattune, tmp_path):
+@pytest.mark.parametrize("into", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_older_backup_is_restored(wattune, tmp_path, request, into):
     """A backup of the first schema, whose rows lack the columns that were added since."""
-    with opened(tmp_path / "store"):
-        pass
+    with opened(tmp_path / "store") as store:
+        run = made.put_training(store, samples.run().training, "nano-1")
     assert wattune("token", "make", "lab", "--scope", "read", "--store", tmp_path / "store")[0] == 0
     assert wattune("store", "backup", tmp_path / "store", tmp_path / "new.tar")[0] == 0
     with tarfile.open(tmp_path / "new.tar") as archive:
-        (row,) = archive.extractfile("tables/tokens.jsonl").read().splitlines()
-    fields = json.loads(row)
-    del fields["device"]
-    older = json.dumps(fields).encode() + b"\n"
+        rows = {
+            name: json.loads(archive.extractfile(f"tables/{name}.jsonl").read()) for name in ("tokens", "trainings")
+        }
+    del rows["tokens"]["device"]
+    rows["trainings"] = {name: rows["trainings"][name] for name in OLD_TRAINING}
+    older = {f"tables/{name}.jsonl": json.dumps(row).encode() + b"\n" for name, row in rows.items()}
 
     def change(name, content):
         import hashlib
@@ -99,12 +110,55 @@ def test_older_backup_is_restored(wattune, tmp_path):
         if name == "manifest.json":
             manifest = json.loads(content)
             manifest["revision"] = "0001"
-            manifest["tables"]["tokens"] = hashlib.sha256(older).hexdigest()
+            for table in rows:
+                manifest["tables"][table] = hashlib.sha256(older[f"tables/{table}.jsonl"]).hexdigest()
             return json.dumps(manifest).encode()
-        return older if name == "tables/tokens.jsonl" else content
+        return older.get(name, content)
 
     changed(tmp_path / "new.tar", tmp_path / "old.tar", change)
-    code, said = wattune("store", "restore", tmp_path / "old.tar", tmp_path / "again")
+    url = request.getfixturevalue("postgresql").new() if into == "postgresql" else None
+    database = ("--database", url) if url else ()
+    code, said = wattune("store", "restore", tmp_path / "old.tar", tmp_path / "again", *database)
     assert code == 0, said
     assert "revoke again what was revoked since" in said
-    assert "lab" in wattune("token", "list", "--store", tmp_path / "again")[1]
+    assert "lab" in wattune("token", "list", "--store", tmp_path / "again", *database)[1]
+    with opened(tmp_path / "again", url) as again, again.database.session(reads_only=True) as session:
+        assert session.get(TrainingRow, run).time_s == samples.run().training.time_s
+
+
+def test_tables_are_those_of_the_newest_revision(store):
+    with store.database.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def test_figures_of_older_runs_become_columns(store):
+    """Those that a new run gets; back at the older schema, the runs are what they were."""
+    record = samples.run().training
+
+    def changed_run(plan=None, **changes):
+        return record.model_copy(update={"plan": record.plan.model_copy(update=plan or {}), **changes})
+
+    runs = [
+        (record, "resnet8-digits"),
+        (changed_run(samples=2**63 - 1, ended="diverged", power_mean_w=4.5), None),
+        (changed_run({"cap_w": None, "clock_mhz": None, "power_limit_w": 7.5}, reached=False, ended=None), None),
+        (changed_run({"workload": "w" * 70, "batch_size": 2**63 - 1, "micro_batch_size": 1}, ended=None), None),
+        (changed_run({"workload": None}), None),
+    ]
+    with store.database.session() as session:
+        migrate(session.connection(), "0004")
+        insert = f"INSERT INTO trainings ({', '.join(OLD_TRAINING)}) VALUES (:id, 'nano', :model, :record, 1.0)"
+        for index, (run, model) in enumerate(runs):
+            row = {"id": f"{index}", "model": model, "record": json.dumps(run.dump())}
+            session.connection().execute(text(insert), row)
+    store.database.upgrade()
+    with store.database.session() as session:
+        for index, (run, model) in enumerate(runs):
+            row, figures = session.get(TrainingRow, f"{index}"), training_records.figures(run, model)
+            assert {name: getattr(row, name) for name in figures} == figures
+            assert (row.record, row.device, row.model_name) == (run.dump(), "nano", model)
+        before = select(*(column(name) for name in OLD_TRAINING)).select_from(table("trainings")).order_by("id")
+        rows = session.execute(before).all()
+        migrate(session.connection(), "0004")
+        assert session.execute(before).all() == rows
+        assert len(session.execute(text("SELECT * FROM trainings")).keys()) == len(OLD_TRAINING)

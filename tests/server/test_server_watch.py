@@ -17,6 +17,7 @@ from wattune.records import EfficiencyPoint, SampleEfficiency
 from wattune.records.served import SweepStatus, digest
 from wattune.remote import Client
 from wattune.server.jobs import leases, queue
+from wattune.server.jobs.claims import RunResult
 from wattune.server.jobs.watch import JobWatch
 
 WAIT = {"Prefer": "wait=20"}
@@ -66,7 +67,7 @@ def test_answer_follows_every_change(store, job):
         leases.release(session, third, s)
 
     change(swap)
-    change(lambda session, s: leases.finish(session, second, leases.RunResult("0" * 64, 1, 1000, True), s))
+    change(lambda session, s: leases.finish(session, second, RunResult("0" * 64, 1, 1000, True), s))
     change(lambda session, s: queue.cancel(session, job, s))
     change(lambda session, s: queue.retry(session, job, s))
     assert [n for n, (before, after) in enumerate(pairwise(tags)) if before == after] == []

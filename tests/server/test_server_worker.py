@@ -19,6 +19,7 @@ from wattune.records import LearningCurve, SampleEfficiency
 from wattune.server.ingest import add_example
 from wattune.server.jobs import leases, queue
 from wattune.server.jobs.worker import Worker
+from wattune.server.jobs.worker_process import StoreQueue
 from wattune.server.store import model_catalog
 from wattune.server.store.schema import JobRow, UnitRow
 from wattune.workloads import example_workload
@@ -31,7 +32,7 @@ def submitted(store, asked=None, **changes):
 
 
 def worker_of(store, name="w1"):
-    return Worker(name, store.database, store.settings.store)
+    return Worker(StoreQueue(name, store.database, store.settings.store))
 
 
 def worked(store, worker=None):
@@ -158,18 +159,18 @@ def test_truncated_checkpoint_is_discarded(sqlite_store):
 def test_finished_but_unreported_run_is_not_repeated(sqlite_store):
     job_id = submitted(sqlite_store, request(seeds=1, batch_sizes=[32]))
     worker = worker_of(sqlite_store)
-    told = worker._finish
-    worker._finish = lambda claim, result: (_ for _ in ()).throw(KeyboardInterrupt)  # as a kill would
+    told = worker._queue.finish
+    worker._queue.finish = lambda claim, curve: (_ for _ in ()).throw(KeyboardInterrupt)  # as a kill would
     with pytest.raises(KeyboardInterrupt):
         worker.step()
-    worker._finish = told
+    worker._queue.finish = told
 
     def never(sweep, run, look):
         raise AssertionError("it was trained again")
 
     worker._train = never
     with sqlite_store.database.session() as session:
-        assert leases.release_all(session, time.time()) == 1
+        assert leases.release_local(session, time.time()) == 1
     worked(sqlite_store, worker)
     assert status_of(sqlite_store, job_id).state == "done"
 
@@ -243,8 +244,7 @@ def test_unexpected_error_is_retried_then_parked(sqlite_store):
     )
 
 
-def test_cancelled_run_stops_at_next_evaluation(store, monkeypatch):
-    monkeypatch.setattr(leases, "RENEW_EVERY_S", 0.02)
+def test_cancelled_run_stops_at_next_evaluation(store):
     job_id = submitted(store, request(seeds=1, batch_sizes=[16], target=0.999))
     seen = []
 
@@ -259,8 +259,7 @@ def test_cancelled_run_stops_at_next_evaluation(store, monkeypatch):
 
         return run.train(sweep.workload, on_evaluation=watch)
 
-    worker = worker_of(store)
-    worker._train = cancelling
+    worker = Worker(StoreQueue("w1", store.database, store.settings.store, lease_s=0.12), train=cancelling)
     (store.settings.store / "work" / job_id).mkdir(parents=True)
     assert worker.step()
     assert len(seen) < 5

@@ -40,6 +40,7 @@ from wattune.cli.serve import serve
 from wattune.cli.store import store
 from wattune.cli.token import token
 from wattune.cli.train import train
+from wattune.cli.worker import worker
 from wattune.errors import InputError, OutputError, WattuneError
 from wattune.records.base import in_words
 from wattune.version import __version__
@@ -87,7 +88,7 @@ def _wattune(
 
 for _command in (
     run, devices, profile, estimate, plan, train, compare, report, monitor, doctor, guard, restore,
-    contribute, bundle, serve,
+    contribute, bundle, serve, worker,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(store, name="store")

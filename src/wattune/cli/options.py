@@ -511,3 +511,12 @@ def device_spec(device: str, sysfs_root: Path | None = None, mode: str | None = 
     from wattune.devices.spec_options import with_options
 
     return with_options(device, root=None if sysfs_root is None else sysfs_root.absolute(), mode=mode, knobs=knobs)
+
+
+def token_in(path: Path) -> str:
+    """The token in a file. Raises: InputError."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:  # not its content: that is a secret
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InputError("--token-file cannot be read", value=str(path), hint=why) from error

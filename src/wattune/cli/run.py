@@ -37,6 +37,7 @@ from wattune.cli.options import (
     latency_bound,
     made_by,
     power_cap,
+    token_in,
 )
 from wattune.cli.output import Output, failure, resumable, shown
 from wattune.errors import InputError, OutputError
@@ -160,24 +161,20 @@ def run(
     tariff_file = chosen("tariff", None if tariff is None else str(tariff))
     of_server = {"--model": chosen("model", model), "--data": chosen("data", data)}
     if url is None:
-        others = {**of_server, "--target": target, "--name": name, "--token-file": token_file}
-        if option := next((option for option, value in others.items() if value is not None), None):
-            raise InputError(f"{option} needs --server")
-    elif carbon_file is not None or tariff_file is not None:
-        raise InputError(
-            "a forecast of carbon or price and --server cannot be combined", value=carbon_file or tariff_file
+        _refuse_server_options({**of_server, "--target": target, "--name": name, "--token-file": token_file})
+    else:
+        _refuse_with_server(
+            {
+                "a forecast of carbon or price": carbon_file or tariff_file,
+                "--beside": beside,
+                "a battery": None if supply is None else f"{supply.capacity_j / 3600:.4g} Wh",
+                "a cap that changes": moving,
+                "a workload": work,
+            }
         )
-    elif beside is not None:
-        raise InputError("--beside and --server cannot be combined", value=beside)
-    elif supply is not None:
-        raise InputError("a battery and --server cannot be combined")
-    elif moving is not None:
-        raise InputError("a cap that changes and --server cannot be combined", value=str(moving))
-    elif work is not None:
-        raise InputError("a workload and --server cannot be combined", value=work)
-    elif option := next((option for option, value in of_server.items() if value is None), None):
-        raise InputError(f"--server needs {option}")
-    token = None if token_file is None else _token(token_file)
+        if option := next((option for option, value in of_server.items() if value is None), None):
+            raise InputError(f"--server needs {option}")
+    token = None if token_file is None else token_in(token_file)
     seeds, seed = chosen("seeds", seeds), chosen("seed", seed) or 0
     strategy, algorithm = chosen("strategy", strategy), chosen("algorithm", algorithm)
     reference, compare = chosen("reference", reference), bool(chosen("compare", compare or None))
@@ -245,9 +242,14 @@ def run(
     Output(folder.path / "training.json", as_json).deliver(record, text, failure(record))
 
 
-def _token(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError) as error:  # not its content: that is a secret
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InputError("--token-file cannot be read", value=str(path), hint=why) from error
+def _refuse_server_options(options: dict[str, Any]) -> None:
+    """Check that no option is given that only a run with a server has. Raises: InputError."""
+    if option := next((option for option, value in options.items() if value is not None), None):
+        raise InputError(f"{option} needs --server")
+
+
+def _refuse_with_server(given: dict[str, Any]) -> None:
+    """Check that nothing is given that cannot be combined with a server. Raises: InputError."""
+    for what, value in given.items():
+        if value is not None:
+            raise InputError(f"{what} and --server cannot be combined", value=str(value))

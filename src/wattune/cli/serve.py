@@ -12,6 +12,7 @@ import typer
 from wattune.cli.options import STORE, DatabaseUrl, Store
 from wattune.cli.output import emit
 from wattune.cli.store import server_extra
+from wattune.errors import InputError
 
 
 def serve(
@@ -36,14 +37,6 @@ def serve(
         int,
         typer.Option("--workers", metavar="N", min=0, max=256, help="Worker processes that train, one core each."),
     ] = 1,
-    executor: Annotated[
-        str | None,
-        typer.Option(
-            "--executor",
-            metavar="WHERE",
-            help="Train on a Ray cluster, --workers runs at a time: ray or ray:ADDRESS (default: this machine).",
-        ),
-    ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option("--tls-cert", metavar="FILE", help="TLS certificate in PEM format.")
     ] = None,
@@ -55,9 +48,19 @@ def serve(
         typer.Option(
             "--proxy",
             metavar="ADDRESS",
+            envvar="WATTUNE_SERVE_PROXY",
             help="Reverse proxy in front of the server, e.g. 127.0.0.1, whose X-Forwarded headers are believed.",
         ),
     ] = None,
+    root_path: Annotated[
+        str,
+        typer.Option(
+            "--root-path",
+            metavar="PATH",
+            envvar="WATTUNE_SERVE_ROOT_PATH",
+            help="Path below which the proxy offers the server, e.g. /wattune; the proxy strips it.",
+        ),
+    ] = "",
     demo: Annotated[
         bool, typer.Option("--demo", help="Run simulated boards against the server, by default in a temporary store.")
     ] = False,
@@ -74,11 +77,10 @@ def serve(
     with server_extra():
         from wattune.server.lifecycle import serve as run
         from wattune.server.limits import limits_from_environment
-        from wattune.server.settings import Settings, is_loopback, memory_for, sqlite_url
-    if executor is not None:
-        from wattune.remote import cluster_address
-
-        cluster_address(executor)
+        from wattune.server.settings import Settings, checked_root_path, is_loopback, memory_for, sqlite_url
+    prefix = checked_root_path(root_path)
+    if prefix and proxy is None:
+        raise InputError("--root-path needs --proxy", hint="give the address of the proxy that strips the path")
     with ExitStack() as stack:
         if store is None and demo:
             store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wattune-demo-")))
@@ -89,12 +91,12 @@ def serve(
             host=host,
             port=port,
             workers=workers,
-            executor=executor,
             tls_cert=tls_cert,
             tls_key=tls_key,
             requires_token=not is_loopback(host) or proxy is not None,
             proxy=proxy,
+            root_path=prefix,
             limits=limits_from_environment(),
-            worker_memory_bytes=memory_for(workers if executor is None else 1),
+            worker_memory_bytes=memory_for(workers),
         )
         run(settings, say=emit, demo=demo)

@@ -51,7 +51,7 @@ def _fetch(connection: Connection, at: str, expected: ServedFile, part: Path) ->
     _continue(connection, at, expected, part)
     if not is_whole(part, expected):
         part.unlink(missing_ok=True)
-        raise _Damaged(f"the weights from {connection.url} do not match their SHA-256")
+        raise _Damaged(f"the file from {connection.url} does not match its SHA-256")
 
 
 def _continue(connection: Connection, at: str, expected: ServedFile, part: Path) -> None:
@@ -76,7 +76,7 @@ def _continue(connection: Connection, at: str, expected: ServedFile, part: Path)
             for content in response.iter_bytes():
                 offset += len(content)
                 if offset > expected.bytes:
-                    raise ServerError(f"the weights from {connection.url} are larger than expected")
+                    raise ServerError(f"the file from {connection.url} is larger than expected")
                 file.write(content)
             file.flush()
             os.fsync(file.fileno())

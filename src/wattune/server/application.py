@@ -20,10 +20,11 @@ from wattune.records import LearningCurve, Plan, ProfileTable, Record, SampleEff
 from wattune.records.served import DeviceStatus, ServedModel, SweepRequest
 from wattune.server import dashboard, problems
 from wattune.server.direct import Direct
-from wattune.server.jobs.watch import JobWatch
+from wattune.server.jobs.seen_workers import SeenWorkers
+from wattune.server.jobs.watch import JobWatch, UnitWatch
 from wattune.server.limits import Buckets, Limiter
 from wattune.server.prometheus import Metrics
-from wattune.server.routes import ROUTERS
+from wattune.server.routes import ROUTERS, units
 from wattune.server.routes.endpoint import ProblemDetails
 from wattune.server.security import Sessions, TokenCache
 from wattune.server.settings import Settings
@@ -43,7 +44,8 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
         title="wattune", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.router.lifespan_context = _lifespan
-    metrics = Metrics(database)
+    seen_workers = SeenWorkers()
+    metrics = Metrics(database, seen_workers)
     app.state.settings = settings
     app.state.database = database
     app.state.files = files
@@ -52,13 +54,16 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
     app.state.token_cache = TokenCache()
     app.state.statuses = Statuses(database)
     app.state.job_watch = JobWatch(database)
+    app.state.unit_watch = UnitWatch(database)
+    app.state.seen_workers = seen_workers
     app.state.used_s = {}
     app.state.ready_s = float("-inf")
     app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)
     problems.install(app, dashboard.problem_page)
     for router in ROUTERS:
         app.include_router(router)
-    app.include_router(dashboard.router, include_in_schema=False)
+    for router in dashboard.ROUTERS:
+        app.include_router(router, include_in_schema=False)
     app.mount("/static", dashboard.static)
     # The middleware that is added last is the outermost.
     app.add_middleware(Direct)
@@ -115,7 +120,7 @@ RECORDS: tuple[type[Record], ...] = (
     ServedModel,
     TrainingRecord,
 )
-BODIES: tuple[type[BaseModel], ...] = (*RECORDS, DeviceStatus, ProblemDetails, SweepRequest)
+BODIES: tuple[type[BaseModel], ...] = (*RECORDS, DeviceStatus, ProblemDetails, SweepRequest, *units.BODIES)
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
@@ -126,6 +131,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         summary="Pre-trained models, proxy sweeps, profiles, plans and training records for a small fleet of devices",
         routes=app.routes,
         separate_input_output_schemas=False,
+        servers=[{"url": app.state.settings.root_path or "/"}],
     )
     _, schemas = models_json_schema(
         [(kind, "validation") for kind in BODIES], ref_template="#/components/schemas/{model}"

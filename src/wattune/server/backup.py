@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from sqlalchemy import Table as Columns
-from sqlalchemy import insert, select, text
+from sqlalchemy import column, insert, inspect, select, text
+from sqlalchemy import table as light_table
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, OutputError, RecordError
@@ -31,7 +32,7 @@ from wattune.files import PART_BYTES, parts
 from wattune.records.served import SHA256
 from wattune.server.settings import sqlite_url
 from wattune.server.store import Database, FileStore
-from wattune.server.store.database import revisions
+from wattune.server.store.database import migrate, revisions
 from wattune.server.store.schema import Base, FileRow, UnitRow
 from wattune.version import __version__
 
@@ -111,7 +112,6 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
     members = {member.name: member for member in archive if member.isreg()}
     manifest = _json(_read(archive, members, "manifest.json"))
     version = (manifest.get("format"), manifest.get("revision")) if isinstance(manifest, dict) else (None, None)
-    is_current = version[1] == revisions()[0]
     if version[0] != FORMAT or version[1] not in revisions():
         raise RecordError(
             "version of the backup", value=f"{version[0]}, {version[1]}", allowed=f"{FORMAT}, {revisions()[0]}"
@@ -124,16 +124,22 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
         for table in _tables():
             if session.execute(select(table).limit(1)).first() is not None:
                 raise InputError("--database", value=f"table {table.name} is not empty", allowed="an empty database")
+        # The tables as they were at that version, and then migrated as any older store.
+        if version[1] != revisions()[0]:
+            migrate(session.connection(), version[1])
         for table in _tables():
+            if not inspect(session.connection()).has_table(table.name):  # it was added since
+                continue
             name = f"tables/{table.name}.jsonl"
             content = _read(archive, members, name)
             if hashlib.sha256(content).hexdigest() != hashes.get(table.name):
                 raise RecordError(f"{name} of the backup is damaged", hint="use another backup")
-            _insert(session, table, [_json(line) for line in content.splitlines()], is_current=is_current)
+            _insert(session, table, [_json(line) for line in content.splitlines()])
         if not database.is_sqlite:
             # Inserting rows with explicit ids does not advance the sequence.
             counter = f"pg_get_serial_sequence('{UnitRow.__tablename__}', 'id')"
             session.execute(text(f"SELECT setval({counter}, (SELECT max(id) FROM {UnitRow.__tablename__}))"))
+        migrate(session.connection())
         file_hashes = session.scalars(select(FileRow.sha256)).all()
         for sha256 in file_hashes:
             member = _parts(archive, members, f"files/{sha256}")
@@ -142,14 +148,13 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
     return len(file_hashes)
 
 
-def _insert(session: Session, table: Columns, rows: list[Any], *, is_current: bool) -> None:
-    columns = {column.name for column in table.columns}
-    # Backups of earlier versions lack the columns that were added since.
-    needed = columns if is_current else {c.name for c in table.columns if not (c.nullable or c.default is not None)}
-    if any(not isinstance(row, dict) or not needed <= set(row) <= columns for row in rows):
-        raise RecordError(f"a row of {table.name} in the backup", allowed=", ".join(sorted(columns)))
+def _insert(session: Session, table: Columns, rows: list[Any]) -> None:
+    names = {column["name"] for column in inspect(session.connection()).get_columns(table.name)}
+    if any(not isinstance(row, dict) or set(row) != names for row in rows):
+        raise RecordError(f"a row of {table.name} in the backup", allowed=", ".join(sorted(names)))
+    present = light_table(table.name, *(column(c.name, c.type) for c in table.columns if c.name in names))
     for start in range(0, len(rows), ROWS):
-        session.execute(insert(table), rows[start : start + ROWS])
+        session.execute(insert(present), rows[start : start + ROWS])
 
 
 def _write_table(archive: tarfile.TarFile, session: Session, table: Columns) -> str:

@@ -22,7 +22,7 @@ from sqlalchemy import select
 from wattune.errors import InputError, Interrupted
 from wattune.server import connections, logs
 from wattune.server.application import create_app
-from wattune.server.jobs.leases import release_all
+from wattune.server.jobs.leases import release_local
 from wattune.server.jobs.supervisor import Supervisor
 from wattune.server.locks import Check, database_locked, store_locked, watching
 from wattune.server.settings import Settings, is_loopback, sqlite_file, sqlite_url
@@ -86,7 +86,12 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
             ready += (
                 "\nOpen the address in a browser: the boards show their first figures in about a minute. Ctrl-C stops."
             )
-        server = _Server(config, signals, lambda: say(ready), app.state.job_watch.close)
+
+        def end_waits() -> None:
+            app.state.job_watch.close()
+            app.state.unit_watch.close()
+
+        server = _Server(config, signals, lambda: say(ready), end_waits)
         with watching([check_store, check_database, _certificate_check(settings, config)], server.stop):
             server.run(sockets=[listening])
     if signal.SIGINT in signals:
@@ -201,7 +206,7 @@ def _url(settings: Settings, listening: socket.socket) -> str:
 def _clean_up(settings: Settings, database: Database) -> None:
     """Clean up after an earlier server, before any worker starts: release its units, remove its leftover files."""
     with database.session() as session:
-        release_all(session, time.time())
+        release_local(session, time.time())
         unfinished = set(session.scalars(select(JobRow.id).where(JobRow.state != "done")))
     work = settings.store / "work"
     for folder in work.iterdir() if work.is_dir() else ():

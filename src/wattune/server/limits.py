@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from wattune.errors import InputError
+from wattune.server.jobs.claims import LEASE_S
 from wattune.server.problems import Problem, answer
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ class Limits(BaseSettings):
 
     ``rate_per_s`` and ``burst``: requests from one address with one token. ``failures_per_min``: failed authentications
     from one address. ``silence_s``: read timeout while a body is received. ``headers_s``: time in which the headers of
-    a request must be complete. ``waiting_per_token``: waiting runs of all jobs of one device token. ``threads``: worker
-    threads; further requests queue. Requests are mostly CPU-bound, so under the GIL the library's default of 40 threads
-    makes every request several times slower.
+    a request must be complete. ``waiting_per_token``: waiting runs of all jobs of one device token. ``lease_s``: time
+    after which a worker that does not renew its lease loses its run. ``threads``: worker threads; further requests
+    queue. Requests are mostly CPU-bound, so under the GIL the library's default of 40 threads makes every request
+    several times slower.
     """
 
     model_config = SettingsConfigDict(env_prefix="WATTUNE_LIMIT_", frozen=True, extra="forbid")
@@ -50,6 +52,7 @@ class Limits(BaseSettings):
     connections: Count = 2000
     connections_per_address: Count = 500
     waiting_per_token: Count = 1000
+    lease_s: Annotated[float, Field(ge=1)] = LEASE_S
     json_bytes: Count = 8 * 2**20
     form_bytes: Count = 64 * 2**10
     file_bytes: Count = 2 * 2**30

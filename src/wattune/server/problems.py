@@ -120,7 +120,9 @@ def install(app: FastAPI, page: Callable[[Request, Problem], Response] | None = 
         problem = as_problem(error)
         assert problem is not None
         if problem.status == 401 and wants_page(request.scope):
-            return RedirectResponse(f"/login?next={quote(request.scope['path'])}", 303)
+            query = request.url.query
+            place = request.scope["path"] + (f"?{query}" if query else "")
+            return RedirectResponse(f"/login?next={quote(place)}", 303)
         return answer(problem, request.scope)
 
     kinds: tuple[type[Exception], ...] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -12,6 +13,8 @@ from prometheus_client.process_collector import ProcessCollector
 from sqlalchemy import distinct, func, select
 from sqlalchemy.orm import Session
 
+from wattune.server.jobs import seen_workers
+from wattune.server.jobs.seen_workers import SeenWorkers
 from wattune.server.store import Database, StoreUnavailable
 from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow, UnitRow
 
@@ -21,19 +24,31 @@ SEEN_S = 60.0
 """A device that reported within this many seconds counts as online."""
 
 DEVICES = 2000
-"""Maximum number of devices whose power is exported; those that reported last."""
+"""Maximum number of devices that have metrics of their own; those that reported last."""
+
+DEVICE_METRICS = {
+    "power_w": ("wattune_device_power_watts", "Power reported by the online devices."),
+    "cap_w": ("wattune_device_cap_watts", "Cap of the online devices, at the side that the label says."),
+    "above_cap_s": (
+        "wattune_device_above_cap_seconds",
+        "Seconds in which an online device's mean power over the cap's window was above it, in its present run.",
+    ),
+    "temperature_c": ("wattune_device_temperature_celsius", "Temperature reported by the online devices."),
+}
+"""Field of a device's status -> name and help of its metric."""
 
 
 @dataclass(frozen=True)
 class StoreCounts:
-    """Counts by state, and ``power_w`` by name and kind of the online devices, None if a device reports no power."""
+    """Counts by state, and the devices that reported last, as time and status."""
 
     units: dict[str, int]
     jobs: dict[str, int]
     workers_busy: int
     oldest_waiting_s: float
     devices: int
-    power_w: dict[tuple[str, str], float | None]
+    reported: list[tuple[float, dict[str, Any]]]
+    online: int
     profiles: int
     trainings: int
 
@@ -45,15 +60,16 @@ def count_store(session: Session, now_s: float) -> StoreCounts:
     busy = select(func.count(distinct(UnitRow.holder))).where(UnitRow.state == "running", UnitRow.lease_until_s > now_s)
     oldest = select(func.min(UnitRow.created_s)).where(UnitRow.state == "waiting", UnitRow.not_before_s <= now_s)
     oldest_s = session.scalar(oldest)
-    online = select(DeviceRow.name, DeviceRow.status).where(DeviceRow.seen_s > now_s - SEEN_S)
-    statuses = session.execute(online.order_by(DeviceRow.seen_s.desc()).limit(DEVICES))
+    online = select(func.count()).select_from(DeviceRow).where(DeviceRow.seen_s > now_s - SEEN_S)
+    reported = select(DeviceRow.seen_s, DeviceRow.status).order_by(DeviceRow.seen_s.desc()).limit(DEVICES)
     return StoreCounts(
         units=units,
         jobs=jobs,
         workers_busy=session.scalar(busy) or 0,
         oldest_waiting_s=0.0 if oldest_s is None else max(0.0, now_s - oldest_s),
         devices=session.scalar(select(func.count()).select_from(DeviceRow)) or 0,
-        power_w={(name, status.get("kind") or "unknown"): status.get("power_w") for name, status in statuses},
+        reported=[(seen_s, status) for seen_s, status in session.execute(reported)],
+        online=session.scalar(online) or 0,
         profiles=session.scalar(select(func.count()).select_from(ProfileRow)) or 0,
         trainings=session.scalar(select(func.count()).select_from(TrainingRow)) or 0,
     )
@@ -62,7 +78,7 @@ def count_store(session: Session, now_s: float) -> StoreCounts:
 class Metrics:
     """The metrics of one server."""
 
-    def __init__(self, database: Database):
+    def __init__(self, database: Database, workers: SeenWorkers):
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "wattune_http_requests", "Requests answered.", ("method", "route", "status"), registry=self._registry
@@ -74,7 +90,7 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=self._registry,
         )
-        self._registry.register(_StoreCollector(database))
+        self._registry.register(_StoreCollector(database, workers))
         ProcessCollector(registry=self._registry)
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -90,8 +106,8 @@ class Metrics:
 class _StoreCollector:
     """Collector that reads the store on each scrape."""
 
-    def __init__(self, database: Database):
-        self._database = database
+    def __init__(self, database: Database, workers: SeenWorkers):
+        self._database, self._workers = database, workers
 
     def describe(self) -> list[Metric]:
         """Return nothing: the metrics are only known on a scrape."""
@@ -99,10 +115,13 @@ class _StoreCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Read the store once."""
+        now_s = time.time()
+        what = f"Workers on other machines seen within {seen_workers.SEEN_S:.0f} s."
+        yield _one("wattune_remote_workers_seen", what, len(self._workers.listing(now_s)))
         up = GaugeMetricFamily("wattune_store_up", "1 if the database responds, else 0.")
         try:
             with self._database.session(reads_only=True) as session:
-                counts = count_store(session, time.time())
+                counts = count_store(session, now_s)
         except StoreUnavailable:
             up.add_metric([], 0)
             yield up
@@ -114,16 +133,29 @@ class _StoreCollector:
         yield _one("wattune_workers_busy", "Workers that hold a unit.", counts.workers_busy)
         yield _one("wattune_queue_oldest_seconds", "Age of the oldest waiting unit.", counts.oldest_waiting_s)
         yield _one("wattune_devices", "Devices that ever reported.", counts.devices)
-        yield _one("wattune_devices_seen", f"Devices that reported within {SEEN_S:.0f} s.", len(counts.power_w))
-        watts = GaugeMetricFamily(
-            "wattune_device_power_watts", "Power reported by the online devices.", labels=("device", "kind")
-        )
-        for (device, kind), power_w in counts.power_w.items():
-            if power_w is not None:
-                watts.add_metric([device, kind], power_w)
-        yield watts
+        yield _one("wattune_devices_seen", f"Devices that reported within {SEEN_S:.0f} s.", counts.online)
+        yield from _of_devices(counts.reported, now_s)
         yield _one("wattune_profiles", "Profiles stored.", counts.profiles)
         yield _one("wattune_trainings", "Training records stored.", counts.trainings)
+
+
+def _of_devices(reported: list[tuple[float, dict[str, Any]]], now_s: float) -> Iterator[Metric]:
+    last_seen = GaugeMetricFamily(
+        "wattune_device_last_seen_timestamp_seconds",
+        f"When a device last reported, and the step that it was at; of the {DEVICES} devices that did last.",
+        labels=("device", "step"),
+    )
+    for seen_s, status in reported:
+        last_seen.add_metric([status["device"], status["step"]], seen_s)
+    yield last_seen
+    for field, (name, text) in DEVICE_METRICS.items():
+        more = ("side",) if field == "cap_w" else ()
+        family = GaugeMetricFamily(name, text, labels=("device", "kind", *more))
+        for seen_s, status in reported:
+            if seen_s > now_s - SEEN_S and status.get(field) is not None:
+                side = [status.get("cap_side", "module")] if more else []
+                family.add_metric([status["device"], status.get("kind") or "unknown", *side], status[field])
+        yield family
 
 
 def _one(name: str, what: str, value: float) -> Metric:

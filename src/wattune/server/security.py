@@ -1,7 +1,8 @@
 """Authentication and authorization.
 
-Scopes: read < device < admin. A program authenticates with a token, a browser with its session cookie. If no token was
-ever created, users of this machine have full access, but pages of other sites in their browsers have none.
+Scopes: read < device < admin, and worker < admin. A program authenticates with a token, a browser with its session
+cookie. If no token was ever created, users of this machine have full access, but pages of other sites in their browsers
+have none.
 
 A session is a random id in a cookie, whose hash is held in memory: sessions do not survive a restart. Forms carry a
 CSRF token.
@@ -51,7 +52,7 @@ class Identity:
 
     def may(self, scope: Scope) -> bool:
         """True if this identity has the scope."""
-        return SCOPES.index(self.scope) >= SCOPES.index(scope)
+        return scope in SCOPES[self.scope]
 
     @property
     def is_limited(self) -> bool:
@@ -187,7 +188,7 @@ def sign_in(request: Request, response: Response, text: str) -> Identity:
         httponly=True,
         samesite="lax",
         secure=request.app.state.settings.has_tls or request.url.scheme == "https",
-        path="/",
+        path=_cookie_path(request),
     )
     return _identity(row, "session")
 
@@ -195,7 +196,12 @@ def sign_in(request: Request, response: Response, text: str) -> Identity:
 def sign_out(request: Request, response: Response) -> None:
     """End the session."""
     _sessions(request).end(request.cookies.get(COOKIE, ""))
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
+    response.delete_cookie(COOKIE, path=_cookie_path(request), httponly=True, samesite="lax")
+
+
+def _cookie_path(request: Request) -> str:
+    # Below a prefix, other applications have the same host, and must not get the session.
+    return f"{request.app.state.settings.root_path}/"
 
 
 def requires_token(request: Request) -> bool:

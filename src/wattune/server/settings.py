@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from wattune.errors import InputError
 from wattune.server.limits import Limits
 
 
@@ -30,6 +32,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def checked_root_path(text: str) -> str:
+    """Check the path of an address and remove its last slash. Raises: InputError if it is not one."""
+    path = text.rstrip("/")
+    if not re.fullmatch(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*", path):
+        allowed = "a path such as /wattune, of letters, digits, '-', '_', '~' and '.'"
+        raise InputError("--root-path", value=text, allowed=allowed)
+    return path
+
+
 def memory_for(workers: int) -> int:
     """Memory in bytes that each worker may use: its share of four fifths of the machine's, but 2 GiB at least."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -42,6 +53,8 @@ class Settings:
 
     ``proxy``: address of the reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are believed.
 
+    ``root_path``: prefix of all addresses outside, such as "/wattune", which the proxy strips; "" for none.
+
     ``worker_memory_bytes``: limit of the private memory of each worker; None for no limit.
     """
 
@@ -50,11 +63,11 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8484
     workers: int = 1
-    executor: str | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     requires_token: bool = False
     proxy: str | None = None
+    root_path: str = ""
     worker_memory_bytes: int | None = None
     limits: Limits = field(default_factory=Limits)
 

@@ -11,6 +11,7 @@ from tests.support import report_records as samples
 from wattune.records import LearningCurve, ProfileTable, TrainingRecord
 from wattune.records.served import DeviceStatus, ServedModel, ServedProxy, SweepRequest, digest
 from wattune.server.jobs import queue
+from wattune.server.store import run_notes, training_records
 from wattune.server.store.schema import DeviceRow, FileRow, JobRow, ModelRow, ProfileRow, TrainingRow, UnitRow
 
 MODEL = ServedModel(
@@ -91,12 +92,14 @@ def put_profile(store: Any, table: ProfileTable, publisher: str = "nano-1") -> s
     return key
 
 
-def put_training(store: Any, record: TrainingRecord, device: str, *, ago_s: float = 0.0) -> str:
+def put_training(
+    store: Any, record: TrainingRecord, device: str, *, ago_s: float = 0.0, model: str | None = MODEL.model
+) -> str:
     """A finished training; gives its id."""
     key = digest([device, ago_s, record.dump()])[:32]
-    row = {"device": device, "model_name": MODEL.model, "record": record.dump(), "created_s": time.time() - ago_s}
+    row = {"device": device, "model_name": model, "record": record.dump(), "created_s": time.time() - ago_s}
     with store.database.session() as session:
-        session.merge(TrainingRow(id=key, **row))
+        session.merge(TrainingRow(id=key, **row, **training_records.figures(record, model)))
     return key
 
 
@@ -155,7 +158,10 @@ def fill(store: Any) -> dict[str, Any]:
         put_training(store, slower(records.training, 1.6), "tx2nx-1", ago_s=4000),
         put_training(store, slower(records.training, 0.8), "nano-3", ago_s=90_000),
     ]
-    return {"profile": profile_id, "done": done, "open": open_job, "runs": runs, "table": table}
+    with store.database.session() as session:
+        run_notes.put(session, runs[0], "baseline bench", "With the fan at full speed.")
+    ids = {"profile": profile_id, "done": done, "open": open_job, "runs": runs, "table": table}
+    return {**ids, "device": "nano-1"}
 
 
 def slower(record: TrainingRecord, factor: float) -> TrainingRecord:

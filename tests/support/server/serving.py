@@ -1,21 +1,25 @@
-"""A server as a process, started by ``wattune serve``, and the process numbers of its workers."""
+"""A server as a process, started by ``wattune serve``, the process numbers of its workers, and a worker over HTTP."""
 
 from __future__ import annotations
 
 import os
+import random
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 
 START_S = 60.0
+
+DOCS = Path(__file__).parents[3] / "docs" / "server.md"
 
 
 class Serving:
@@ -84,6 +88,35 @@ def serving(
         yield server
     finally:
         server.end()
+
+
+@contextmanager
+def far_worker(url: str, token_file: Path, cache: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A ``wattune worker`` process, killed at the end."""
+    # The command of the documentation, but for the address.
+    documented = re.search(
+        r"^    wattune (worker --server) \S+ (--token-file) worker.token$", DOCS.read_text(), re.MULTILINE
+    )
+    assert documented
+    command = [sys.executable, "-m", "wattune", *documented[1].split(), url, documented[2], str(token_file)]
+    with log.open("ab") as stderr:
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=stderr, env={**os.environ, "XDG_CACHE_HOME": str(cache)}
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    """A port that no connection gets by chance: below those that the system hands out."""
+    draws = random.Random()
+    while True:
+        port = draws.randrange(20_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def wait_for(what, timeout_s: float = 60.0, every_s: float = 0.05):

@@ -1,7 +1,12 @@
 """Web pages: rendered by the server, refreshed by a small script; nothing is loaded from other sites.
 
 pages       routes
-views       data of the pages, read from the store
+device_page the page of one device
+run_pages   the pages of training runs
+run_views   their data, read from the store
+run_charts  their charts over time
+token_pages the page of the tokens
+views       data of the other pages, read from the store
 heatmap     a profile as heat maps, and the operating point chosen under every cap
 line_chart  line charts as geometry
 responses   templates rendered to HTML responses
@@ -9,7 +14,9 @@ responses   templates rendered to HTML responses
 
 from __future__ import annotations
 
-from wattune.server.dashboard.pages import router
+from wattune.server.dashboard import device_page, pages, run_pages, token_pages
 from wattune.server.dashboard.responses import Compressed, problem_page, static
 
-__all__ = ["Compressed", "problem_page", "router", "static"]
+ROUTERS = (pages.router, device_page.router, run_pages.router, token_pages.router)
+
+__all__ = ["ROUTERS", "Compressed", "problem_page", "static"]

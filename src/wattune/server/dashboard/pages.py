@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, Form, Path, Query
+from fastapi import APIRouter, Depends, Form
 from sqlalchemy import func, select
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from wattune.errors import InputError, OutputError, RecordError
-from wattune.records import LearningCurve, ProfileTable, SampleEfficiency, TrainingRecord
+from wattune.errors import OutputError, RecordError
+from wattune.records import LearningCurve, ProfileTable, SampleEfficiency
 from wattune.records.served import SweepStatus
 from wattune.reporting import phrases
 from wattune.reporting.heat_maps import arrange
@@ -31,21 +31,15 @@ from wattune.server.dashboard.heatmap import (
     strip,
 )
 from wattune.server.dashboard.line_chart import Chart, Line, colour
-from wattune.server.dashboard.responses import embedded, message, respond
-from wattune.server.dashboard.run_charts import run_charts
+from wattune.server.dashboard.responses import Key, Name, Reader, embedded, message, not_found, respond
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
-from wattune.server.routes.endpoint import NO_NUL
 from wattune.server.routes.jobs import cancel_as
 from wattune.server.store import FileStore
 from wattune.server.store.schema import OPEN, JobRow, ModelRow, TrainingRow
 from wattune.server.store.statuses import READER_S
 
-router = APIRouter(include_in_schema=False)
-
-Reader = Annotated[security.Identity, Depends(security.require("read"))]
-Key = Annotated[str, Query(max_length=64, pattern=NO_NUL)]
-Name = Annotated[str, Path(max_length=64, pattern=NO_NUL)]
+router = APIRouter()
 
 NO_POINT = "no measured point stays under this cap"
 
@@ -72,7 +66,7 @@ def devices(request: Request, identity: Reader, find: Key = "") -> Response:
         jobs_open=open_jobs or 0,
         runs_total=runs_total,
         model=model,
-        url=str(request.base_url).rstrip("/"),
+        url=str(request.base_url).rstrip("/") + request.app.state.settings.root_path,
     )
 
 
@@ -81,7 +75,9 @@ def jobs(request: Request, identity: Reader) -> Response:
     """List the newest jobs."""
     with request.app.state.database.session(reads_only=True) as session:
         statuses = queue.listing(session, limit=views.PAGE_ROWS)
-    return respond(request, "jobs.html", section="Jobs", jobs=statuses)
+    now_s = time.time()
+    workers = request.app.state.seen_workers.listing(now_s)
+    return respond(request, "jobs.html", section="Jobs", jobs=statuses, workers=workers, now_s=now_s)
 
 
 @router.get("/jobs/{job_id}")
@@ -93,7 +89,7 @@ def job(request: Request, identity: Reader, job_id: Name) -> Response:
             select(JobRow.curve, JobRow.token, JobRow.is_shared).where(JobRow.id == job_id)
         ).one_or_none()
     if status is None or row is None:
-        return _not_found(request, "job", "/jobs")
+        return not_found(request, "job", "/jobs")
     record, owner, is_shared = row
     curve = None if record is None else SampleEfficiency.parse(record)
     learning, lost_runs = _learning_chart(request.app.state.files, status)
@@ -147,7 +143,7 @@ def profile(request: Request, identity: Reader, profile_id: Name, cap: Key = "",
     with request.app.state.database.session(reads_only=True) as session:
         row = views.profile(session, profile_id)
         if row is None:
-            return _not_found(request, "profile", "/profiles")
+            return not_found(request, "profile", "/profiles")
         table, publisher, created_s = row
         curves = views.curves(session, table, job or None)
     if not fits_page(table):
@@ -155,61 +151,6 @@ def profile(request: Request, identity: Reader, profile_id: Name, cap: Key = "",
         return message(request, "A large profile", text, status=200, back="/profiles")
     values: dict[str, Any] = {"id": profile_id, "table": table, "publisher": publisher, "created_s": created_s}
     return respond(request, "profile.html", section="Profiles", **values, **_choice(table, curves, cap, job))
-
-
-@router.get("/runs")
-def runs(
-    request: Request, identity: Reader, sort: Key = "created_s", order: Key = "", device: Key = "", model: Key = ""
-) -> Response:
-    """List finished training runs, sorted."""
-    if sort not in views.ORDERS:
-        raise InputError("sort", value=sort, allowed=", ".join(views.ORDERS))
-    descending = order == "desc" or (sort == "created_s" and order != "asc")
-    with request.app.state.database.session(reads_only=True) as session:
-        rows, total = views.runs(session, sort, descending, device, model)
-    filters = {"device": device, "model": model}
-    return respond(
-        request,
-        "runs.html",
-        section="Runs",
-        runs=rows,
-        total=total,
-        sort=sort,
-        descending=descending,
-        filters=filters,
-        most=views.COMPARED,
-    )
-
-
-@router.get("/runs/compare")
-def compare(request: Request, identity: Reader, id: Annotated[list[str] | None, Query()] = None) -> Response:
-    """Compare several training runs in charts and a table."""
-    ids = list(dict.fromkeys(id or []))
-    with request.app.state.database.session(reads_only=True) as session:
-        records = views.trainings(session, ids[: views.COMPARED])
-    named_runs = _with_names(records)
-    return respond(
-        request,
-        "compare.html",
-        section="Runs",
-        runs=named_runs,
-        too_many=len(ids) > views.COMPARED,
-        kinds=sorted({run.provenance.kind or phrases.UNKNOWN for _, _, run in named_runs}),
-        charts=_comparison_charts(named_runs),
-    )
-
-
-@router.get("/runs/{run_id}")
-def run(request: Request, identity: Reader, run_id: Name) -> Response:
-    """Show one training run: its plan, what it took, its charts, and what the guard did."""
-    with request.app.state.database.session(reads_only=True) as session:
-        row = views.training(session, run_id)
-    if row is None:
-        return _not_found(request, "run", "/runs")
-    device, model, created_s, record = row
-    charts, notes = run_charts(record)
-    values: dict[str, Any] = {"id": run_id, "device": device, "model": model, "created_s": created_s, "run": record}
-    return respond(request, "run.html", section="Runs", charts=charts, notes=notes, most=views.PAGE_ROWS, **values)
 
 
 @router.get("/models")
@@ -261,10 +202,6 @@ def sign_out(
     return answer
 
 
-def _not_found(request: Request, what: str, back: str) -> Response:
-    return message(request, f"No such {what}", f"This server has no {what} with that name.", status=404, back=back)
-
-
 def _change(request: Request, job_id: str, csrf: str, change: Callable[..., SweepStatus | None]) -> Response:
     security.check_form(request, csrf)
     with request.app.state.database.session() as session:
@@ -273,7 +210,7 @@ def _change(request: Request, job_id: str, csrf: str, change: Callable[..., Swee
         except queue.WrongState as error:
             return message(request, "Not possible now", f"{error}.", status=409, back=f"/jobs/{job_id}")
     request.app.state.job_watch.forget(job_id)
-    return _not_found(request, "job", "/jobs") if status is None else RedirectResponse(f"/jobs/{job_id}", 303)
+    return not_found(request, "job", "/jobs") if status is None else RedirectResponse(f"/jobs/{job_id}", 303)
 
 
 def _local_path(path: str) -> str:
@@ -358,29 +295,3 @@ def _choice(table: ProfileTable, curves: list[tuple[str, str, SampleEfficiency]]
         "column_title": grid.title,
         "steps_json": embedded({"steps": as_json(steps), "none": NO_POINT, "rows": len(grid.rows)}),
     }
-
-
-def _with_names(records: list[tuple[str, str, TrainingRecord]]) -> list[tuple[str, str, TrainingRecord]]:
-    """Give each run a unique name: the device, the operating point, and a number for duplicates."""
-    named_runs: list[tuple[str, str, TrainingRecord]] = []
-    counts: dict[str, int] = {}
-    for key, device, run in records:
-        name = f"{device}, {run.plan.point}"
-        counts[name] = counts.get(name, 0) + 1
-        named_runs.append((key, name if counts[name] == 1 else f"{name} ({counts[name]})", run))
-    return named_runs
-
-
-def _comparison_charts(named_runs: list[tuple[str, str, TrainingRecord]]) -> list[Chart]:
-    metrics = {run.metric for _, _, run in named_runs}
-    metric = phrases.metric(metrics.pop() if len(metrics) == 1 else None)
-    targets = {run.target for _, _, run in named_runs}
-    target = targets.pop() if len(targets) == 1 else None
-    charts = []
-    for title, x, field in (("Metric over time", "seconds", "time_s"), ("Metric over energy", "joules", "energy_j")):
-        lines = [
-            Line(name, [(at, e.metric) for e in run.evaluations if (at := getattr(e, field)) is not None], index)
-            for index, (_, name, run) in enumerate(named_runs)
-        ]
-        charts.append(Chart(title, x, metric, lines, target))
-    return charts

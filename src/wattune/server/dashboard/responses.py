@@ -1,4 +1,7 @@
-"""HTML responses from templates: values are escaped here alone, and a policy forbids loading from other sites."""
+"""HTML responses from templates, and parameters of their routes.
+
+Values are escaped here alone, and a policy forbids loading from other sites.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import json
 from datetime import datetime, timezone
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from fastapi import Depends, Query
+from fastapi import Path as PathParameter
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.middleware.gzip import GZipMiddleware
@@ -19,9 +24,14 @@ from wattune.reporting import phrases
 from wattune.server import security
 from wattune.server.dashboard.line_chart import Line, draw
 from wattune.server.problems import Problem
+from wattune.server.routes.endpoint import NO_NUL
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+Reader = Annotated[security.Identity, Depends(security.require("read"))]
+Key = Annotated[str, Query(max_length=64, pattern=NO_NUL)]
+Name = Annotated[str, PathParameter(max_length=64, pattern=NO_NUL)]
 
 HERE = Path(__file__).parent
 
@@ -47,13 +57,15 @@ static = StaticFiles(directory=HERE / "static")
 """Style sheet and scripts, to be mounted at /static."""
 
 
-def respond(request: Request, name: str, *, section: str = "", status: int = 200, **values: Any) -> HTMLResponse:
-    """Render a page. ``section``: its entry in the navigation."""
+def respond(request: Request, template: str, /, *, section: str = "", status: int = 200, **values: Any) -> HTMLResponse:
+    """Render a page. ``section``: its entry in the navigation. Links in templates begin with ``root``."""
     identity = getattr(request.state, "identity", None)
-    text = _TEMPLATES.get_template(name).render(
+    text = _TEMPLATES.get_template(template).render(
         section=section,
         csrf=security.csrf_token(request),
+        root=request.app.state.settings.root_path,
         signed_in=identity is not None and identity.by == "session",
+        is_admin=identity is not None and identity.may("admin"),
         **values,
     )
     return HTMLResponse(text, status, HEADERS)
@@ -62,6 +74,11 @@ def respond(request: Request, name: str, *, section: str = "", status: int = 200
 def message(request: Request, title: str, text: str, *, status: int, back: str = "/") -> HTMLResponse:
     """Render a page with a single message."""
     return respond(request, "message.html", status=status, title=title, text=text, back=back)
+
+
+def not_found(request: Request, what: str, back: str) -> HTMLResponse:
+    """Render the page for something that does not exist. ``what``: its kind, such as "job"."""
+    return message(request, f"No such {what}", f"This server has no {what} with that name.", status=404, back=back)
 
 
 def problem_page(request: Request, problem: Problem) -> Response:

@@ -1,4 +1,4 @@
-"""Data of the pages, read from the store: only the fields of a record that a page needs."""
+"""Data of the pages but those of runs, read from the store: only the fields of a record that a page needs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from wattune.planning import learns_as
-from wattune.point import KNOBS, Knobs
-from wattune.records import ProfileTable, SampleEfficiency, TrainingRecord
+from wattune.records import ProfileTable, SampleEfficiency
 from wattune.records.served import DeviceStatus, ServedModel
-from wattune.server.store.schema import DeviceRow, JobRow, ModelRow, ProfileRow, TrainingRow
+from wattune.server.store.schema import DeviceRow, JobRow, ModelRow, ProfileRow
 
 PAGE_ROWS = 100
 """Maximum number of rows of a page."""
@@ -27,9 +26,6 @@ FINAL_STEPS = ("done", "failed")
 
 HIGHER_IS_BETTER = ("accuracy", "character_accuracy")
 """Metrics whose share of the target means progress. (Importing ``wattune.workloads`` would load torch.)"""
-
-COMPARED = 6
-"""Maximum number of training runs in a comparison: the number of colours."""
 
 
 @dataclass(frozen=True)
@@ -71,48 +67,19 @@ class Fleet:
     power_w: float | None
 
 
-@dataclass(frozen=True)
-class RunView:
-    """A row in the table of finished training runs."""
-
-    id: str
-    device: str
-    model: str | None
-    created_s: float
-    kind: str | None
-    batch_size: float | None
-    clock_mhz: float | None
-    memory_clock_mhz: float | None
-    cpu_clock_mhz: float | None
-    cpu_cores: float | None
-    power_limit_w: float | None
-    cap_w: float | None
-    reached: bool | None
-    ended: str | None
-    samples: float | None
-    time_s: float | None
-    energy_j: float | None
-    power_peak_w: float | None
-    above_cap_s: float | None
-
-    @property
-    def knobs(self) -> Knobs:
-        """Settings of the knobs of the device."""
-        values = {name: getattr(self, name) for name in KNOBS}
-        return Knobs({name: value for name, value in values.items() if value is not None})
-
-
 def devices(session: Session, now_s: float, find: str = "") -> tuple[list[DeviceView], int]:
     """List the devices that reported last, by name, with their total number. ``find``: a part of their names."""
     conditions = [DeviceRow.name.icontains(find, autoescape=True)] if find else []
-    columns = (DeviceRow.status, DeviceRow.seen_s, DeviceRow.profile_id, DeviceRow.job_id)
-    rows = session.execute(select(*columns).where(*conditions).order_by(DeviceRow.seen_s.desc()).limit(PAGE_ROWS)).all()
-    views = [
-        DeviceView(DeviceStatus.model_validate(status), max(0.0, now_s - seen_s), profile_id, job_id)
-        for status, seen_s, profile_id, job_id in rows
-    ]
+    query = select(*_DEVICE).where(*conditions).order_by(DeviceRow.seen_s.desc()).limit(PAGE_ROWS)
+    views = [_device_view(*row, now_s=now_s) for row in session.execute(query)]
     total = session.scalar(select(func.count()).select_from(DeviceRow).where(*conditions)) or 0
     return sorted(views, key=lambda device: device.status.device), total
+
+
+def device(session: Session, name: str, now_s: float) -> DeviceView | None:
+    """Read one device; None if it never reported, or was removed."""
+    row = session.execute(select(*_DEVICE).where(DeviceRow.name == name)).one_or_none()
+    return None if row is None else _device_view(*row, now_s=now_s)
 
 
 def fleet(session: Session, now_s: float) -> Fleet:
@@ -173,75 +140,15 @@ def curves(session: Session, table: ProfileTable, job_id: str | None) -> list[tu
     return usable
 
 
-def runs(session: Session, sort: str, descending: bool, device: str = "", model: str = "") -> tuple[list[RunView], int]:
-    """List finished training runs, sorted by a name of ``ORDERS``, with their total number."""
-    conditions = [
-        column == name for column, name in ((TrainingRow.device, device), (TrainingRow.model_name, model)) if name
-    ]
-    order = ORDERS[sort]
-    order = order.desc().nulls_last() if descending else order.asc().nulls_last()
-    rows = session.execute(
-        select(*_FIELDS.values()).where(*conditions).order_by(order, TrainingRow.id).limit(PAGE_ROWS)
-    ).all()
-    total = session.scalar(select(func.count()).select_from(TrainingRow).where(*conditions)) or 0
-    return [RunView(*row) for row in rows], total
-
-
-def training(session: Session, run_id: str) -> tuple[str, str | None, float, TrainingRecord] | None:
-    """Read device, model, time of upload and record of a training run; None if there is none."""
-    row = session.get(TrainingRow, run_id)
-    return None if row is None else (row.device, row.model_name, row.created_s, TrainingRecord.parse(row.record))
-
-
-def trainings(session: Session, ids: Sequence[str]) -> list[tuple[str, str, TrainingRecord]]:
-    """Read id, device and record of the given training runs, in their order; missing ones are left out."""
-    rows = {row.id: row for row in session.scalars(select(TrainingRow).where(TrainingRow.id.in_(ids)))}
-    return [(key, rows[key].device, TrainingRecord.parse(rows[key].record)) for key in ids if key in rows]
-
-
 def count(session: Session, table: type[Any]) -> int:
     """Count the rows of a table."""
     return session.scalar(select(func.count()).select_from(table)) or 0
 
 
-def _number(*path: str) -> ColumnElement[Any]:
-    # Integers as floats too: a record may hold numbers outside the database's integer range.
-    number: ColumnElement[Any] = TrainingRow.record[path].as_float()
-    return number
+def _device_view(
+    status: dict[str, Any], seen_s: float, profile_id: str | None, job_id: str | None, *, now_s: float
+) -> DeviceView:
+    return DeviceView(DeviceStatus.model_validate(status), max(0.0, now_s - seen_s), profile_id, job_id)
 
 
-_FIELDS: dict[str, ColumnElement[Any] | Any] = {
-    "id": TrainingRow.id,
-    "device": TrainingRow.device,
-    "model": TrainingRow.model_name,
-    "created_s": TrainingRow.created_s,
-    "kind": TrainingRow.record["provenance", "kind"].as_string(),
-    "batch_size": _number("plan", "batch_size"),
-    **{name: _number("plan", name) for name in KNOBS},
-    "cap_w": _number("plan", "cap_w"),
-    "reached": TrainingRow.record["reached"].as_boolean(),
-    "ended": TrainingRow.record["ended"].as_string(),
-    "samples": _number("samples"),
-    "time_s": _number("time_s"),
-    "energy_j": _number("energy_j"),
-    "power_peak_w": _number("power_peak_w"),
-    "above_cap_s": _number("above_cap_s"),
-}
-
-ORDERS: dict[str, ColumnElement[Any] | Any] = {
-    name: _FIELDS[name]
-    for name in (
-        "created_s",
-        "device",
-        "model",
-        "batch_size",
-        "clock_mhz",
-        "cap_w",
-        "samples",
-        "time_s",
-        "energy_j",
-        "power_peak_w",
-        "above_cap_s",
-    )
-}
-"""Sort keys of finished training runs."""
+_DEVICE = (DeviceRow.status, DeviceRow.seen_s, DeviceRow.profile_id, DeviceRow.job_id)

@@ -7,7 +7,6 @@ are rejected, so a worker whose lease expired cannot change anything if it comes
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -17,54 +16,18 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from wattune.errors import RecordError
 from wattune.records.served import ServedModel, SweepRequest
+from wattune.server.jobs.claims import LEASE_S, RENEWALS, Claim, Outcome, RunResult
 from wattune.server.jobs.queue import CHOOSE, add_runs, advance, end, locked
 from wattune.server.store.schema import OPEN, FileRow, JobRow, UnitRow, insert_new
-
-LEASE_S = 30.0
-"""Duration of a lease in seconds after it was last renewed."""
-
-RENEW_EVERY_S = 5.0
-"""Interval in seconds at which a worker renews its lease."""
 
 ATTEMPTS = 5
 """Maximum number of attempts of a unit before its job is parked."""
 
+REMOTE = "/"
+"""Character that is in the names of workers on other machines alone."""
+
 MAX_BACKOFF_S = 2.0 ** (ATTEMPTS - 2)
 """Longest time in seconds for which a unit waits for its next attempt."""
-
-Outcome = list[tuple[int, int, int | None]] | dict[str, Any]
-"""Result of a choice: the next runs (batch size, seed, budget in samples), or the finished record."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A unit held by a worker. ``curve_hashes``: for a choosing step, the hashes of the job's curves so far."""
-
-    unit_id: int
-    job_id: str
-    holder: str
-    model: ServedModel
-    request: SweepRequest
-    batch_size: int
-    seed: int
-    budget_samples: int | None
-    attempt: int
-    curve_hashes: tuple[str, ...] = ()
-
-    @property
-    def chooses(self) -> bool:
-        """True if the unit chooses the next runs instead of training."""
-        return self.batch_size == CHOOSE
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """Result of a run, whose curve is a file of the store."""
-
-    curve_sha256: str
-    bytes: int
-    samples: int
-    reached: bool
 
 
 def is_waiting(session: Session, now_s: float) -> bool:
@@ -72,8 +35,12 @@ def is_waiting(session: Session, now_s: float) -> bool:
     return any(session.scalar(query) is not None for query in _claimable_jobs(now_s))
 
 
-def claim(session: Session, worker: str, now_s: float) -> Claim | None:
+def claim(
+    session: Session, worker: str, now_s: float, lease_s: float = LEASE_S, *, name: str | None = None
+) -> Claim | None:
     """Claim the next unit of the oldest job that has been begun, or else of the oldest; None if there is none.
+
+    ``name``: of the claim, part of its holder; by default a random one.
 
     In this order the first of many jobs is done after its own work, not after nearly all of it. A job that cannot be
     read, e.g. one of another version, is marked as failed: otherwise it would be claimed forever.
@@ -93,24 +60,41 @@ def claim(session: Session, worker: str, now_s: float) -> Claim | None:
     except (RecordError, ValidationError) as error:
         end(session, job, "failed", f"the job cannot be read: {error}"[:500], now_s)
         return None
-    holder = f"{worker}:{secrets.token_hex(8)}"
+    holder = f"{worker}:{name or secrets.token_hex(8)}"
     claim_result = session.execute(
         update(UnitRow)
         .where(UnitRow.id == unit_id, UnitRow.state == "waiting")
-        .values(state="running", holder=holder, lease_until_s=now_s + LEASE_S, attempts=UnitRow.attempts + 1)
+        .values(state="running", holder=holder, lease_until_s=now_s + lease_s, attempts=UnitRow.attempts + 1)
     )
     if cast("CursorResult[Any]", claim_result).rowcount != 1:
         return None
     job.state = "running"
     unit = session.get(UnitRow, unit_id, populate_existing=True)
     assert unit is not None
-    curves = select(UnitRow.curve_sha256).where(
-        UnitRow.job_id == job_id, UnitRow.state == "done", UnitRow.batch_size != CHOOSE
-    )
-    curve_hashes = session.scalars(curves.order_by(UnitRow.id)) if unit.batch_size == CHOOSE else ()
+    return _claim_of(session, unit, holder, model, request, lease_s)
+
+
+def held(session: Session, holder: str, lease_s: float = LEASE_S, *, or_done: bool = False) -> Claim | None:
+    """Find the claim of a holder; None if it holds nothing. ``or_done``: or the one whose unit it has done."""
+    # A worker may claim by one name several times: what it does now comes first, then what it did last.
+    newest = select(UnitRow).where(UnitRow.holder == holder).order_by(UnitRow.finished_s.desc()).limit(1)
+    unit = session.scalar(newest.where(UnitRow.state == "running"))
+    if unit is None and or_done:
+        unit = session.scalar(newest.where(UnitRow.state == "done"))
+    if unit is None:
+        return None
+    job = session.get_one(JobRow, unit.job_id)
+    model, request = ServedModel.parse(job.model), SweepRequest.model_validate(job.request)
+    return _claim_of(session, unit, holder, model, request, lease_s)
+
+
+def _claim_of(
+    session: Session, unit: UnitRow, holder: str, model: ServedModel, request: SweepRequest, lease_s: float
+) -> Claim:
+    done = (row for row in runs(session, unit.job_id) if row.state == "done") if unit.batch_size == CHOOSE else ()
     return Claim(
         unit_id=unit.id,
-        job_id=job.id,
+        job_id=unit.job_id,
         holder=holder,
         model=model,
         request=request,
@@ -118,8 +102,15 @@ def claim(session: Session, worker: str, now_s: float) -> Claim | None:
         seed=unit.seed,
         budget_samples=unit.budget_samples,
         attempt=unit.attempts,
-        curve_hashes=tuple(sha256 for sha256 in curve_hashes if sha256 is not None),
+        lease_s=lease_s,
+        curve_hashes=tuple(row.curve_sha256 for row in done if row.curve_sha256 is not None),
     )
+
+
+def runs(session: Session, job_id: str) -> list[UnitRow]:
+    """List the runs of a job in their order, without its choices."""
+    query = select(UnitRow).where(UnitRow.job_id == job_id, UnitRow.batch_size != CHOOSE).order_by(UnitRow.id)
+    return list(session.scalars(query))
 
 
 def renew(session: Session, claim: Claim, now_s: float) -> bool:
@@ -127,16 +118,24 @@ def renew(session: Session, claim: Claim, now_s: float) -> bool:
     update_result = session.execute(
         update(UnitRow)
         .where(UnitRow.id == claim.unit_id, UnitRow.holder == claim.holder, UnitRow.state == "running")
-        .values(lease_until_s=now_s + LEASE_S)
+        .values(lease_until_s=now_s + claim.lease_s)
     )
     return cast("CursorResult[Any]", update_result).rowcount == 1
 
 
+def is_done(session: Session, claim: Claim, curve_sha256: str | None = None) -> bool:
+    """True if the result of this very claim is recorded: the answer to that call was lost, and it is repeated."""
+    unit = session.get(UnitRow, claim.unit_id)
+    return (
+        unit is not None and (unit.state, unit.holder) == ("done", claim.holder) and unit.curve_sha256 == curve_sha256
+    )
+
+
 def finish(session: Session, claim: Claim, result: RunResult, now_s: float) -> bool:
-    """Record the result of a run; False, without recording anything, if the worker no longer holds the unit."""
+    """Record the result of a run, once; False, without recording anything, if the worker no longer holds the unit."""
     job, unit = _held(session, claim)
     if job is None or unit is None:
-        return False
+        return is_done(session, claim, result.curve_sha256)
     file = {"sha256": result.curve_sha256, "kind": "curve", "bytes": result.bytes, "created_s": now_s}
     insert_new(session, FileRow, file)
     unit.curve_sha256, unit.samples, unit.reached = result.curve_sha256, result.samples, result.reached
@@ -147,9 +146,11 @@ def finish(session: Session, claim: Claim, result: RunResult, now_s: float) -> b
 
 
 def record_choice(session: Session, claim: Claim, outcome: Outcome, now_s: float) -> bool:
-    """Record a choice: the next runs, or the finished curve; False if the worker no longer holds the unit."""
+    """Record a choice, once: the next runs, or the finished curve; False if the worker no longer holds the unit."""
     job, unit = _held(session, claim)
-    if job is None or unit is None or job.state not in OPEN:
+    if job is None or unit is None:
+        return is_done(session, claim)
+    if job.state not in OPEN:
         return False
     _done(unit, now_s)
     if isinstance(outcome, dict):
@@ -186,9 +187,14 @@ def release(session: Session, claim: Claim, now_s: float) -> None:
         _refund(session, job, unit, now_s)
 
 
-def release_all(session: Session, now_s: float) -> int:
-    """Requeue all held units when no worker is alive; return their number."""
-    return _each(session, UnitRow.holder.is_not(None), _refund, now_s)
+def release_local(session: Session, now_s: float) -> int:
+    """Requeue the units of the server's own workers when none is alive; return their number."""
+    return _each(session, UnitRow.holder.not_like(f"%{REMOTE}%"), _refund, now_s)
+
+
+def remote(token: str | None, worker: str) -> str:
+    """Name of a worker on another machine, with the id of its token: no other token can have this name."""
+    return f"{token or 'local'}{REMOTE}{worker}"
 
 
 def release_worker(session: Session, worker: str, now_s: float, *, reason: str | None = None) -> int:
@@ -205,18 +211,18 @@ def release_worker(session: Session, worker: str, now_s: float, *, reason: str |
     )
 
 
-def release_expired(session: Session, now_s: float) -> int:
+def release_expired(session: Session, now_s: float, lease_s: float = LEASE_S) -> int:
     """Requeue units whose lease has expired; the attempts count. Returns their number."""
 
     def requeue(session: Session, job: JobRow, unit: UnitRow, now_s: float) -> None:
-        _retry_or_park(session, job, unit, f"the lease expired: the worker did not respond for {LEASE_S:.0f} s", now_s)
+        _retry_or_park(session, job, unit, f"the lease expired: the worker did not respond for {lease_s:.0f} s", now_s)
 
-    return _each(session, _expired(now_s), requeue, now_s)
+    return _each(session, _expired(now_s, lease_s), requeue, now_s)
 
 
-def expired_workers(session: Session, now_s: float) -> set[str]:
+def expired_workers(session: Session, now_s: float, lease_s: float = LEASE_S) -> set[str]:
     """Names of the workers with an expired lease."""
-    holders = session.scalars(select(UnitRow.holder).where(UnitRow.state == "running", _expired(now_s)))
+    holders = session.scalars(select(UnitRow.holder).where(UnitRow.state == "running", _expired(now_s, lease_s)))
     return {holder.rpartition(":")[0] for holder in holders if holder is not None}
 
 
@@ -236,9 +242,9 @@ def _waits(now_s: float) -> ColumnElement[bool]:
     return and_(UnitRow.state == "waiting", is_due)
 
 
-def _expired(now_s: float) -> ColumnElement[bool]:
+def _expired(now_s: float, lease_s: float) -> ColumnElement[bool]:
     # The same holds for leases, which a living worker renews.
-    return or_(UnitRow.lease_until_s < now_s, UnitRow.lease_until_s > now_s + LEASE_S + RENEW_EVERY_S)
+    return or_(UnitRow.lease_until_s < now_s, UnitRow.lease_until_s > now_s + lease_s * (1 + 1 / RENEWALS))
 
 
 def _held(session: Session, claim: Claim) -> tuple[JobRow | None, UnitRow | None]:
@@ -263,8 +269,8 @@ def _each(session: Session, condition: ColumnElement[bool], change: Any, now_s: 
 
 
 def _done(unit: UnitRow, now_s: float) -> None:
-    unit.state, unit.reason, unit.finished_s = "done", None, now_s
-    unit.holder = unit.lease_until_s = None
+    # The holder stays, so that the same report again is known.
+    unit.state, unit.reason, unit.finished_s, unit.lease_until_s = "done", None, now_s, None
 
 
 def _refund(session: Session, job: JobRow, unit: UnitRow, now_s: float) -> None:

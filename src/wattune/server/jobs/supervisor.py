@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from wattune.server.jobs import leases
+from wattune.server.jobs.claims import RENEWALS
 from wattune.server.settings import Settings
 from wattune.server.store import Database, StoreUnavailable
 
 POLL_S = 0.5
-GRACE_S = 2 * leases.RENEW_EVERY_S
 STOP_S = 5.0
 """Timeout in seconds for a worker to reach its next evaluation when the server stops."""
 
@@ -49,11 +49,14 @@ class Supervisor:
 
     def __init__(self, settings: Settings, database: Database):
         self._settings, self._database = settings, database
-        count = min(settings.workers, 1) if settings.executor else settings.workers
-        self._slots = [_Slot() for _ in range(count)] or [_Slot(runs_once=True)]
+        self._lease_s = settings.limits.lease_s
+        self._renew_every_s, self._grace_s = self._lease_s / RENEWALS, 2 * self._lease_s / RENEWALS
+        self._slots = [_Slot() for _ in range(settings.workers)] or [_Slot(runs_once=True)]
         self._slots[0].adds_example = True
         self._crashes: dict[str, str] = {}
-        self._reliable_from_s, self._offset_s = 0.0, time.time() - time.monotonic()
+        # After an outage of the server, workers on other machines get time to renew their leases.
+        self._reliable_from_s = time.monotonic() + self._grace_s
+        self._offset_s = time.time() - time.monotonic()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wattune-supervisor", daemon=True)
 
@@ -104,19 +107,19 @@ class Supervisor:
                 if self._leases_are_reliable():
                     self._kill_hung()
             except StoreUnavailable:  # retried at the next poll
-                self._reliable_from_s = time.monotonic() + GRACE_S
+                self._reliable_from_s = time.monotonic() + self._grace_s
             self._stopping.wait(POLL_S)
 
     def _leases_are_reliable(self) -> bool:
         """True if an expired lease means a hung worker.
 
-        After the machine was suspended, its clock was set, or the database was unavailable, workers get ``GRACE_S`` to
+        After the machine was suspended, its clock was set, or the database was unavailable, workers get time to
         renew their leases.
         """
         now_s = time.monotonic()
         offset_s = time.time() - now_s
-        if abs(offset_s - self._offset_s) > leases.RENEW_EVERY_S:
-            self._reliable_from_s = now_s + GRACE_S
+        if abs(offset_s - self._offset_s) > self._renew_every_s:
+            self._reliable_from_s = now_s + self._grace_s
         self._offset_s = offset_s
         return now_s >= self._reliable_from_s
 
@@ -145,15 +148,14 @@ class Supervisor:
             "name": slot.name,
             "store": str(self._settings.store),
             "database_url": self._settings.database_url,
-            "executor": self._settings.executor,
-            "at_once": self._settings.workers,
             "adds_example": slot.adds_example,
             "works": not slot.runs_once,
             "memory_bytes": self._settings.worker_memory_bytes,
+            "lease_s": self._lease_s,
         }
         try:
             slot.process = subprocess.Popen(
-                [sys.executable, "-m", "wattune.server.jobs.worker"],
+                [sys.executable, "-m", "wattune.server.jobs.worker_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -170,16 +172,16 @@ class Supervisor:
     def _kill_hung(self) -> None:
         """Kill workers whose lease has expired, since they hang; new ones are started in their slots."""
         with self._database.session(reads_only=True) as session:
-            expired = leases.expired_workers(session, time.time())
+            expired = leases.expired_workers(session, time.time(), self._lease_s)
         for slot in self._slots:
             if slot.name in expired and slot.process is not None:
                 self._crashes.setdefault(
-                    slot.name, f"the lease expired: the worker did not respond for {leases.LEASE_S:.0f} s"
+                    slot.name, f"the lease expired: the worker did not respond for {self._lease_s:.0f} s"
                 )
                 slot.process.kill()
         if expired - {slot.name for slot in self._slots}:  # workers of an earlier server
             with self._database.session() as session:
-                leases.release_expired(session, time.time())
+                leases.release_expired(session, time.time(), self._lease_s)
 
     def _release_crashed(self) -> None:
         for name, reason in list(self._crashes.items()):

@@ -1,40 +1,29 @@
-"""One unit of a sweep: a training run of a model's proxy, or the choice of the next runs.
-
-On a Ray cluster the model and its files are sent along, so nodes only need wattune installed.
-"""
+"""One unit of a sweep: a training run of a model's proxy, or the choice of the next runs."""
 
 from __future__ import annotations
 
 import json
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from wattune.algorithms import canonical
 from wattune.proxy import ProxyRun, full_result, next_runs, pooled_result
-from wattune.proxy.ray_cluster import RETRIES, connected, outcome
 from wattune.records import Evaluation, LearningCurve
 from wattune.records.served import ServedModel
 from wattune.sample_efficiency.scheduler import RunScheduler
-from wattune.server.jobs.leases import Claim, Outcome
+from wattune.server.jobs.claims import Claim, Outcome
 from wattune.server.jobs.queue import batch_sizes, proxy_target
 from wattune.server.store import FileStore
 from wattune.workloads import Workload
 from wattune.workloads.served import proxy_workload
 
-OnEvaluation = Callable[[Evaluation | None], None]
+OnEvaluation = Callable[[Evaluation], None]
 """Callback during training; it stops the run by raising."""
 
 Train = Callable[["Sweep", ProxyRun, OnEvaluation], LearningCurve]
-"""Function that trains a run: in this process, or on a cluster."""
-
-
-_BUILDS = threading.Lock()
-"""Lock for drawing initial weights, which use the random generator of the process."""
+"""Function that trains a run."""
 
 
 class Sweep:
@@ -50,9 +39,8 @@ class Sweep:
         for sha256 in claim.model.files:
             files.checked(sha256)  # a damaged file must not lead to a curve
         self.workload = served_proxy(claim.model, files.path, proxy_target(claim.model, claim.request))
-        with _BUILDS:
-            self.workload.check()
-            self.fingerprint = self.workload.fingerprint()
+        self.workload.check()
+        self.fingerprint = self.workload.fingerprint()
 
     def train(self, claim: Claim, on_evaluation: OnEvaluation, train: Train) -> LearningCurve:
         """Train a run, or return its curve if it was trained before but never reported.
@@ -106,69 +94,13 @@ def served_proxy(model: ServedModel, file: Callable[[str], Path], target: float 
     return replace(proxy_workload(model, weights, file), target=target)
 
 
-def train_here(sweep: Sweep, run: ProxyRun, on_evaluation: OnEvaluation) -> LearningCurve:
-    """Train in this process, with checkpoints in the folder of the job."""
+def train_here(
+    sweep: Sweep, run: ProxyRun, on_evaluation: OnEvaluation, *, on: Literal["cpu", "gpu"] = "cpu"
+) -> LearningCurve:
+    """Train in this process, with checkpoints in the folder of the job. ``on``: the processor."""
     sweep.folder.mkdir(parents=True, exist_ok=True)
-    return run.train(sweep.workload, on_evaluation=on_evaluation)
-
-
-def content(curve: LearningCurve) -> bytes:
-    """Serialize a learning curve canonically: the bytes depend on the run alone, not on its time."""
-    record = curve.dump()
-    record["provenance"].pop("created_at", None)
-    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return run.train(sweep.workload, on=on, on_evaluation=on_evaluation)
 
 
 def _read(files: FileStore, sha256: str) -> LearningCurve:
     return LearningCurve.parse(json.loads(files.read(sha256)), source=f"the curve {sha256}")
-
-
-POLL_S = 1.0
-"""Interval in seconds between checks for a cancelled run."""
-
-MODELS = 4
-"""Maximum number of models whose files stay in the cluster's object store."""
-
-
-@contextmanager
-def on_cluster(executor: str) -> Iterator[Train]:
-    """Connect to the cluster; yield a function that trains a run on it. Raises: InputError if there is no cluster."""
-    with connected(executor) as ray:
-        remote = ray.remote(num_cpus=1, max_retries=RETRIES)(_train)
-        references: dict[tuple[str, ...], Any] = {}
-        lock = threading.Lock()
-
-        def files(sweep: Sweep) -> Any:
-            names = sweep.model.files
-            with lock:
-                if names not in references:
-                    while len(references) >= MODELS:
-                        del references[next(iter(references))]
-                    references[names] = ray.put({name: sweep.files.read(name) for name in names})
-                return references[names]
-
-        def train(sweep: Sweep, run: ProxyRun, on_evaluation: OnEvaluation) -> LearningCurve:
-            model = sweep.model.dump()
-            task = remote.remote(model, files(sweep), sweep.workload.target, replace(run, folder=None))
-            try:
-                while not ray.wait([task], timeout=POLL_S)[0]:
-                    on_evaluation(None)
-            except BaseException:
-                ray.cancel(task, force=True)
-                raise
-            curve: LearningCurve = outcome(ray, task)
-            return curve
-
-        yield train
-
-
-def _train(model: dict[str, Any], files: dict[str, bytes], target: float | None, run: ProxyRun) -> LearningCurve:
-    """Train a run on a node, with the files in a temporary folder."""
-    import torch
-
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="wattune-") as folder:
-        for name, content in files.items():
-            Path(folder, name).write_bytes(content)
-        served_model = ServedModel.parse(model, source="the model of a sweep")
-        return run.train(served_proxy(served_model, Path(folder).joinpath, target))

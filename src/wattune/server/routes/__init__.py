@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from wattune.server.routes import devices, files, jobs, models, operations, plans, profiles, trainings
+from wattune.server.routes import devices, files, jobs, models, operations, plans, profiles, trainings, units
 
 ROUTERS: tuple[APIRouter, ...] = (
     # Routers are matched in order, so those that a fleet calls most come first.
@@ -15,6 +15,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     profiles.router,
     trainings.router,
     files.router,
+    units.router,
     operations.router,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -19,6 +20,9 @@ from wattune.server.store.tokens import Scope
 ID = r"^[0-9a-f]{32}$"
 NO_NUL = r"^[^\x00]*$"
 """Pattern that excludes NUL, which PostgreSQL cannot store."""
+
+MAX_WAIT_S = 25.0
+"""Maximum time in seconds for which a response waits for a change; proxies and clients give up after 30 s or more."""
 
 ModelPath = Annotated[str, Path(pattern=MODEL_NAME)]
 DevicePath = Annotated[str, Path(pattern=DEVICE_NAME)]
@@ -64,7 +68,7 @@ def route(
 ) -> dict[str, Any]:
     """Build the arguments of a route: required scope, response model, other statuses, and body model."""
     responses: dict[int | str, Any] = {
-        other: {} if other == 304 or answer is None else {"model": answer} for other in also
+        other: {} if other in (204, 304) or answer is None else {"model": answer} for other in also
     }
     responses |= {
         "4XX": {"description": "The request was rejected.", **_PROBLEM},
@@ -98,3 +102,9 @@ def is_cached(request: Request, tag: str) -> bool:
     """True if the client has the content with this tag."""
     header = request.headers.get("if-none-match", "")
     return header.strip() == "*" or f'"{tag}"' in (etag.strip().removeprefix("W/") for etag in header.split(","))
+
+
+def wait_s(request: Request) -> float:
+    """Time in seconds for which the client lets the response wait for a change (RFC 7240)."""
+    match = re.search(r"(?:^|[,;\s])wait=(\d{1,4})(?:[,;\s]|$)", request.headers.get("prefer", ""))
+    return min(MAX_WAIT_S, float(match[1])) if match else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import Annotated
@@ -19,15 +18,12 @@ from wattune.server.jobs import queue
 from wattune.server.jobs.queue import WrongState
 from wattune.server.jobs.watch import JobAnswer, JobWatch
 from wattune.server.problems import Problem
-from wattune.server.routes.endpoint import IdPath, IdQuery, Limit, ModelQuery, answer, is_cached, route
+from wattune.server.routes.endpoint import IdPath, IdQuery, Limit, ModelQuery, answer, is_cached, route, wait_s
 from wattune.server.security import Identity, check_owner
 from wattune.server.store import model_catalog, retention
 from wattune.server.store.schema import OPEN, JobRow
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
-
-MAX_WAIT_S = 25.0
-"""Maximum time in seconds for which a response waits for a change; proxies and clients give up after 30 s or more."""
 
 NonNegative = Annotated[int, Path(ge=0, le=2**31 - 1)]
 
@@ -87,7 +83,7 @@ async def get_job(request: Request, job: IdPath) -> Response:
         raise _unknown(job)
     if not is_cached(request, status.tag):
         return _as_json(status)
-    changed = await watch.changed(job, status.tag, _wait_s(request))
+    changed = await watch.changed(job, status.tag, wait_s(request))
     return Response(status_code=304, headers={"ETag": f'"{status.tag}"'}) if changed is None else _as_json(changed)
 
 
@@ -175,11 +171,6 @@ def _change(request: Request, change: Callable[[Session, str, float], SweepStatu
 
 def _as_json(status: JobAnswer) -> Response:
     return Response(status.content, 200, {"ETag": f'"{status.tag}"'}, "application/json")
-
-
-def _wait_s(request: Request) -> float:
-    match = re.search(r"(?:^|[,;\s])wait=(\d{1,4})(?:[,;\s]|$)", request.headers.get("prefer", ""))
-    return min(MAX_WAIT_S, float(match[1])) if match else 0.0
 
 
 def _status_response(status: SweepStatus | None, job: str) -> Response:

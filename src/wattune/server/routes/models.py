@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from wattune.server.bodies import body
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import Limit, ModelPath, answer, is_cached, route
+from wattune.server.routes.files import send_file
 from wattune.server.store import model_catalog
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
@@ -72,23 +72,7 @@ def get_weights(request: Request, name: ModelPath) -> Response:
     weights = _model(request, name).weights
     if weights is None:
         raise Problem(404, f"{name} has no weights; it is initialized randomly")
-    sha256 = weights.sha256
-    path = request.app.state.files.path(sha256)
-    if not path.is_file():
-        raise Problem(503, f"the weights of {name} are missing from the store", hint="restore it from a backup")
-    headers = {
-        "ETag": f'"{sha256}"',
-        "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:",
-        "Cache-Control": "private, no-cache",
-    }
-    if is_cached(request, sha256):
-        return Response(status_code=304, headers=headers)
-    _check_range(request, weights.bytes)
-    return _Weights(path, headers=headers, media_type="application/octet-stream")
-
-
-class _Weights(FileResponse):
-    chunk_size = 2**20  # few large chunks, because each is read in another thread
+    return send_file(request, weights, f"the weights of {name}")
 
 
 def _model(request: Request, name: str) -> ServedModel:
@@ -101,19 +85,3 @@ def _model(request: Request, name: str) -> ServedModel:
 
 def _unknown(name: str) -> Problem:
     return Problem(404, "no such model", value=name, hint="GET /v1/models")
-
-
-def _check_range(request: Request, size: int) -> None:
-    # Starlette rejects a malformed range with plain text; this gives the reason.
-    header = request.headers.get("range")
-    if header is None:
-        return
-    unit, _, parts = header.partition("=")
-    begin, dash, end = parts.strip().partition("-")
-    digits = all(part.isdecimal() and len(part) < 20 for part in (begin, end) if part)
-    if unit.strip().lower() != "bytes" or not dash or not digits or not (begin or end):
-        raise Problem(400, "the header Range", value=header, allowed="one range of bytes, such as bytes=0-1023")
-    if begin and end and int(end) < int(begin):
-        raise Problem(400, "the header Range", value=header, allowed="an end after the beginning")
-    if (int(begin) if begin else size - int(end)) >= size:
-        raise Problem(416, "the header Range", value=header, headers={"Content-Range": f"bytes */{size}"})

@@ -129,13 +129,10 @@ class Database:
 
     def upgrade(self) -> None:
         """Migrate the tables to the schema of this version. Raises: RecordError for a newer one; StoreUnavailable."""
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
         try:
             with self.engine.begin() as connection:
                 _check_known(_revision(connection))
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
+                migrate(connection)
         except DatabaseError as error:
             raise StoreUnavailable(f"the database does not respond: {_reason(error)}") from error
         if self._path is not None:
@@ -169,6 +166,17 @@ class Database:
         self.engine.dispose()
         if self._copy is not None:
             self._copy.cleanup()
+
+
+def migrate(connection: Connection, back_to: str | None = None) -> None:
+    """Migrate the tables, within the connection's transaction: to the newest revision, or back to an older one."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["connection"] = connection
+    if back_to is None:
+        command.upgrade(config, "head")
+    else:
+        command.downgrade(config, back_to)
 
 
 def revisions() -> list[str]:

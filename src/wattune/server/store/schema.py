@@ -95,7 +95,7 @@ class UnitRow(Base):
     """One unit of work of a job: a proxy run, or, if ``batch_size`` is 0, the step that chooses the next runs.
 
     ``holder`` and ``lease_until_s`` are the worker's lease: no other worker may claim the unit before it expires. Each
-    claim has a new ``holder``, and a result from an earlier holder is rejected.
+    claim has a new ``holder``, and a result from an earlier holder is rejected. A unit that is done keeps its last one.
     """
 
     __tablename__ = "units"
@@ -139,21 +139,54 @@ class ProfileRow(Base):
 
 
 class TrainingRow(Base):
-    """A finished training run: a ``TrainingRecord`` with the names of its device and model."""
+    """A finished training run: a ``TrainingRecord`` with the names of its device and model, and its figures.
+
+    The figures are those of the record, as ``training_records.figures`` reads them. ``record`` is the last column:
+    SQLite reads a row from its beginning, and a record is up to megabytes.
+    """
 
     __tablename__ = "trainings"
 
     id: Mapped[str] = mapped_column(primary_key=True)
     device: Mapped[str] = mapped_column(index=True)
     model_name: Mapped[str | None] = mapped_column(index=True)
-    record: Mapped[dict[str, Any]]
     created_s: Mapped[float] = mapped_column(index=True)
+    workload: Mapped[str | None]
+    kind: Mapped[str | None]
+    batch_size: Mapped[int | None]
+    micro_batch_size: Mapped[int | None]
+    clock_mhz: Mapped[float | None]
+    memory_clock_mhz: Mapped[float | None]
+    cpu_clock_mhz: Mapped[float | None]
+    cpu_cores: Mapped[float | None]
+    power_limit_w: Mapped[float | None]
+    cap_w: Mapped[float | None]
+    ended: Mapped[str | None]
+    samples: Mapped[int | None]
+    time_s: Mapped[float | None]
+    energy_j: Mapped[float | None]
+    power_mean_w: Mapped[float | None]
+    power_peak_w: Mapped[float | None]
+    above_cap_s: Mapped[float | None]
+    record: Mapped[dict[str, Any]]
+
+
+class RunNoteRow(Base):
+    """Tags of a training run, sorted and separated by spaces, and a note."""
+
+    __tablename__ = "run_notes"
+
+    training_id: Mapped[str] = mapped_column(ForeignKey("trainings.id", ondelete="CASCADE"), primary_key=True)
+    tags: Mapped[str]
+    note: Mapped[str]
 
 
 class DeviceRow(Base):
     """The last reported state of a device: a ``DeviceStatus``; ``plan`` is its newest plan."""
 
     __tablename__ = "devices"
+    # The name is in it so that a search by name reads no statuses.
+    __table_args__ = (Index("ix_devices_report", "seen_s", "name"),)
 
     name: Mapped[str] = mapped_column(primary_key=True)
     status: Mapped[dict[str, Any]]

@@ -12,16 +12,21 @@ import secrets
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from sqlalchemy import bindparam, exists, func, or_, select, text, update
+from sqlalchemy import bindparam, exists, func, or_, select, text, true, update
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, UnknownName
 from wattune.records.served import DEVICE_NAME
 from wattune.server.store.schema import TokenRow
 
-Scope = Literal["read", "device", "admin"]
-SCOPES: tuple[Scope, ...] = ("read", "device", "admin")
-"""Scopes in ascending order: each includes the previous one."""
+Scope = Literal["read", "device", "worker", "admin"]
+SCOPES: dict[Scope, tuple[Scope, ...]] = {
+    "read": ("read",),
+    "device": ("read", "device"),
+    "worker": ("worker",),
+    "admin": ("read", "device", "worker", "admin"),
+}
+"""Scopes, and what each includes."""
 
 
 class Token(NamedTuple):
@@ -91,6 +96,19 @@ def make(
 def listing(session: Session) -> list[TokenRow]:
     """List all tokens in order of name."""
     return list(session.scalars(select(TokenRow).order_by(TokenRow.name)))
+
+
+def page(session: Session, find: str, limit: int) -> tuple[list[TokenRow], int]:
+    """List the first ``limit`` tokens in order of name, revoked ones last, with their total number.
+
+    ``find``: a part of the name of the token or of its device.
+    """
+    columns = (TokenRow.name, TokenRow.device)
+    is_wanted = or_(*(column.icontains(find, autoescape=True) for column in columns)) if find else true()
+    order = TokenRow.revoked_s.is_not(None), TokenRow.name
+    rows = session.scalars(select(TokenRow).where(is_wanted).order_by(*order).limit(limit))
+    total = session.scalar(select(func.count()).select_from(TokenRow).where(is_wanted))
+    return list(rows), total or 0
 
 
 def revoke(session: Session, name: str, now_s: float) -> None:

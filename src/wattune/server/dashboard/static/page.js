@@ -1,5 +1,5 @@
-// Refreshes a page: fetches it every two seconds and applies the changes inside #live. The server does all rendering,
-// so without this script a page shows the same content, but does not update.
+// Refreshes a page: fetches it every two seconds, or the address in data-from that renders less, and applies the changes
+// inside #live. The server does all rendering, so without this script a page shows the same content, but does not update.
 (() => {
   const EVERY_MS = 2000;
   const AT_MOST_MS = 15000;
@@ -98,14 +98,14 @@
     fetching = true;
     try {
       // Accept HTML, so that an expired session is redirected to /login.
-      const answer = await fetch(location.href, {
+      const answer = await fetch(live.dataset.from ?? location.href, {
         cache: "no-store",
         headers: { Accept: "text/html" },
         signal: AbortSignal.timeout(10000),
       });
-      if (answer.redirected && new URL(answer.url).pathname === "/login") {
+      if (answer.redirected && new URL(answer.url).pathname.endsWith("/login")) {
         setNote("Your session has expired.");
-        location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+        location.assign(answer.url);
         return;
       }
       if (!answer.ok) throw new Error(`status ${answer.status}`);

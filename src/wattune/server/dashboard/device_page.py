@@ -1,0 +1,51 @@
+"""Page of one device: its state, live, its past runs, and their readings one run after another."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wattune.server.dashboard import run_views, views
+from wattune.server.dashboard.responses import Name, Reader, not_found, respond
+from wattune.server.dashboard.run_charts import history_charts
+from wattune.server.dashboard.run_views import RunQuery
+from wattune.server.dashboard.views import PAGE_ROWS
+from wattune.server.store.statuses import READER_S
+
+router = APIRouter()
+
+HISTORY_RUNS = 6
+"""Number of runs whose readings are drawn: a record is up to megabytes, and each run has a colour of its own."""
+
+
+@router.get("/devices/{name}")
+def device(request: Request, identity: Reader, name: Name, history: bool = True) -> Response:
+    """Show one device. ``history``: False for its state alone, which the page fetches every two seconds."""
+    request.app.state.statuses.flush(READER_S)
+    with request.app.state.database.session(reads_only=True) as session:
+        state = views.device(session, name, time.time())
+        query = RunQuery(device=name)
+        runs = run_views.runs(session, query, PAGE_ROWS) if history else []
+        total = run_views.count(session, query) if history else 0
+        newest = run_views.trainings(session, [run.id for run in runs[:HISTORY_RUNS]])
+    if state is None and not runs:
+        return not_found(request, "device", "/")
+    values: dict[str, Any] = {}
+    if history:
+        charts, notes = history_charts([record for _, _, record in reversed(newest)])
+        sums = {field: _sum(getattr(run, field) for run in runs) for field in ("time_s", "energy_j", "above_cap_s")}
+        values = {"charts": charts, "notes": notes, "runs": runs, "total": total, "sums": sums, "drawn": len(newest)}
+    return respond(request, "device.html", section="Devices", name=name, state=state, history=history, **values)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Sum of the known values; None if there is none, or if it overflows: a record may hold any number."""
+    known = [value for value in values if value is not None]
+    total = sum(known)
+    return total if known and math.isfinite(total) else None

@@ -1,0 +1,196 @@
+"""Pages of finished training runs: the list, also as CSV, a comparison, and one run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from datetime import datetime, timezone
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Form, Query
+from pydantic import StringConstraints
+from sqlalchemy import select
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from wattune.errors import InputError
+from wattune.records import TrainingRecord
+from wattune.reporting import phrases
+from wattune.server import security
+from wattune.server.dashboard import run_views
+from wattune.server.dashboard.line_chart import COLOURS, Chart, Line
+from wattune.server.dashboard.responses import Key, Name, Reader, iso, not_found, respond
+from wattune.server.dashboard.run_charts import run_charts
+from wattune.server.dashboard.run_views import RunQuery
+from wattune.server.dashboard.views import PAGE_ROWS
+from wattune.server.problems import Problem
+from wattune.server.routes.endpoint import NO_NUL
+from wattune.server.store import run_notes
+from wattune.server.store.schema import TrainingRow
+
+router = APIRouter()
+
+Id = Annotated[str, StringConstraints(max_length=64, pattern=NO_NUL)]
+Ids = Annotated[list[Id] | None, Query()]
+Text = Annotated[str, Form(pattern=NO_NUL)]
+
+
+CSV_ROWS = 10_000
+"""Maximum number of runs in a file."""
+
+CSV_COLUMNS = ("id", "received_utc", *(name for name in run_views.FIELDS if name not in ("id", "created_s")))
+
+FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+"""Beginnings of a formula in a spreadsheet, with the full-width forms."""
+
+NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+def run_query(
+    sort: Key = "created_s",
+    order: Key = "",
+    workload: Key = "",
+    device: Key = "",
+    tag: Key = "",
+    state: Key = "",
+    find: Key = "",
+) -> RunQuery:
+    """Read the selection of runs from the parameters of a page's address."""
+    descending = order == "desc" or (sort == "created_s" and order != "asc")
+    return RunQuery(sort, descending, workload, device, tag, state, find)
+
+
+Selected = Annotated[RunQuery, Depends(run_query)]
+
+
+@router.get("/runs")
+def runs(request: Request, identity: Reader, query: Selected) -> Response:
+    """List finished training runs, filtered and sorted."""
+    with request.app.state.database.session(reads_only=True) as session:
+        rows, total = run_views.runs(session, query, PAGE_ROWS), run_views.count(session, query)
+        values: dict[str, Any] = {"names": run_views.names(session), "states": run_views.STATES, "csv_rows": CSV_ROWS}
+    return respond(request, "runs.html", section="Runs", runs=rows, total=total, query=query, **values)
+
+
+@router.get("/runs.csv")
+def runs_csv(request: Request, identity: Reader, query: Selected) -> Response:
+    """Download the same selection of runs as a table."""
+    with request.app.state.database.session(reads_only=True) as session:
+        rows = run_views.runs(session, query, CSV_ROWS)
+    file = io.StringIO(newline="")
+    lines = csv.writer(file)
+    lines.writerow(CSV_COLUMNS)
+    for run in rows:
+        values = {**vars(run), "received_utc": iso(run.created_s)}
+        lines.writerow([_cell(values[name]) for name in CSV_COLUMNS])
+    name = f"wattune-runs-{datetime.now(timezone.utc):%Y-%m-%d}.csv"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    return Response(file.getvalue(), headers=headers, media_type="text/csv; charset=utf-8; header=present")
+
+
+@router.get("/runs/compare")
+def compare(request: Request, identity: Reader, id: Ids = None, draw: Ids = None) -> Response:
+    """Compare training runs in charts and a table. ``draw``: those in the charts, by default the first ones."""
+    ids = list(dict.fromkeys(id or []))
+    with request.app.state.database.session(reads_only=True) as session:
+        runs = run_views.compared(session, ids[:PAGE_ROWS])
+        chosen = [run.id for _, run in runs if run.id in (draw or [])] or [run.id for _, run in runs]
+        records = run_views.trainings(session, chosen[:COLOURS])
+    names = {run.id: name for name, run in runs}
+    return respond(
+        request,
+        "compare.html",
+        section="Runs",
+        runs=runs,
+        ids=list(names),
+        too_many=len(ids) > PAGE_ROWS,
+        kinds=sorted({run.kind or phrases.UNKNOWN for _, run in runs}),
+        drawn={key: index for index, (key, _, _) in enumerate(records)},
+        most=COLOURS,
+        charts=_comparison_charts([(names[key], record) for key, _, record in records]),
+    )
+
+
+@router.get("/runs/{run_id}")
+def run(request: Request, identity: Reader, run_id: Name) -> Response:
+    """Show one training run: its plan, what it took, its charts, and what the guard did."""
+    return _page(request, identity, run_id)
+
+
+@router.post("/runs/{run_id}")
+def annotate(
+    request: Request,
+    identity: Annotated[security.Identity, Depends(security.require_form("device"))],
+    run_id: Name,
+    tags: Text = "",
+    note: Text = "",
+    csrf: Annotated[str, Form()] = "",
+) -> Response:
+    """Replace the tags and the note of a run: with a token of its device, or as an admin."""
+    security.check_form(request, csrf)
+    try:
+        with request.app.state.database.session() as session:
+            device = session.scalar(select(TrainingRow.device).where(TrainingRow.id == run_id))
+            if device is None:
+                return not_found(request, "run", "/runs")
+            if not security.is_own(identity, device):
+                raise Problem(403, "a run of another device", value=device, allowed=identity.device)
+            run_notes.put(session, run_id, tags, note)
+    except InputError as error:
+        return _page(request, identity, run_id, 422, problem=f"{error}.", tags=tags, note=note)
+    return RedirectResponse(f"/runs/{run_id}", 303)
+
+
+def _page(request: Request, identity: security.Identity, run_id: str, status: int = 200, **given: str) -> Response:
+    with request.app.state.database.session(reads_only=True) as session:
+        row = run_views.training(session, run_id)
+        tags, note = run_notes.get(session, run_id)
+    if row is None:
+        return not_found(request, "run", "/runs")
+    device, model, created_s, record = row
+    charts, notes = run_charts(record)
+    return respond(
+        request,
+        "run.html",
+        section="Runs",
+        status=status,
+        id=run_id,
+        device=device,
+        model=model,
+        created_s=created_s,
+        run=record,
+        charts=charts,
+        notes=notes,
+        most=PAGE_ROWS,
+        tags=tags.split(),
+        note=note,
+        may_change=identity.may("device") and security.is_own(identity, device),
+        given={"tags": tags, "note": note, "problem": "", **given},
+        note_chars=run_notes.NOTE_CHARS,
+    )
+
+
+def _cell(value: object) -> object:
+    """Keep a spreadsheet from taking a text for a formula; a number stays one.
+
+    Source: OWASP, CSV injection.
+    """
+    if isinstance(value, str) and value.lstrip().startswith(FORMULA) and not NUMBER.fullmatch(value):
+        return f"'{value}"
+    return value
+
+
+def _comparison_charts(runs: list[tuple[str, TrainingRecord]]) -> list[Chart]:
+    metrics = {run.metric for _, run in runs}
+    metric = phrases.metric(metrics.pop() if len(metrics) == 1 else None)
+    targets = {run.target for _, run in runs}
+    target = targets.pop() if len(targets) == 1 else None
+    charts = []
+    for title, x, field in (("Metric over time", "seconds", "time_s"), ("Metric over energy", "joules", "energy_j")):
+        lines = [
+            Line(name, [(at, e.metric) for e in run.evaluations if (at := getattr(e, field)) is not None], index)
+            for index, (name, run) in enumerate(runs)
+        ]
+        charts.append(Chart(title, x, metric, lines, target))
+    return charts

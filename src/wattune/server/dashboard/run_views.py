@@ -1,0 +1,179 @@
+"""Finished training runs as the pages show them, read from the store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+from sqlalchemy import ColumnElement, Select, func, or_, select
+from sqlalchemy.orm import Session
+
+from wattune.errors import InputError
+from wattune.point import KNOBS, BatchShape, Knobs, OperatingPoint
+from wattune.records import Ending, TrainingRecord
+from wattune.server.store.schema import RunNoteRow, TrainingRow
+
+NAMED = 300
+"""Number of runs whose workloads, devices and tags are suggested as filters."""
+
+STATES = (*get_args(Ending), "target not reached")
+"""States of a finished run; the last one is that of records that do not tell more."""
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A row in the table of finished training runs."""
+
+    id: str
+    device: str
+    workload: str | None
+    created_s: float
+    kind: str | None
+    batch_size: int | None
+    micro_batch_size: int | None
+    clock_mhz: float | None
+    memory_clock_mhz: float | None
+    cpu_clock_mhz: float | None
+    cpu_cores: float | None
+    power_limit_w: float | None
+    cap_w: float | None
+    ended: str | None
+    samples: int | None
+    time_s: float | None
+    energy_j: float | None
+    power_mean_w: float | None
+    power_peak_w: float | None
+    above_cap_s: float | None
+    tags: str
+    note: str
+
+    @property
+    def knobs(self) -> Knobs:
+        """Settings of the knobs of the device."""
+        values = {name: getattr(self, name) for name in KNOBS}
+        return Knobs({name: value for name, value in values.items() if value is not None})
+
+    @property
+    def name(self) -> str:
+        """Name for people, which several runs may have: the device and the operating point."""
+        if self.batch_size is None:
+            return self.device
+        return f"{self.device}, {OperatingPoint(BatchShape.of(self.batch_size, self.micro_batch_size), self.knobs)}"
+
+
+@dataclass(frozen=True)
+class RunQuery:
+    """Selection of finished runs, and their order. Raises: InputError.
+
+    ``sort``: a name of ``ORDERS``; ``state``: one of ``STATES``; ``find``: a part of the name of a device or workload,
+    of a tag or of a note.
+    """
+
+    sort: str = "created_s"
+    descending: bool = True
+    workload: str = ""
+    device: str = ""
+    tag: str = ""
+    state: str = ""
+    find: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (("sort", self.sort, ORDERS), ("state", self.state, ("", *STATES))):
+            if value not in allowed:
+                raise InputError(name, value=value, allowed=", ".join(filter(None, allowed)))
+
+    @property
+    def filters(self) -> dict[str, str]:
+        """The filters that are set, as parameters of an address."""
+        values = {name: getattr(self, name) for name in ("workload", "device", "tag", "state", "find")}
+        return {name: value for name, value in values.items() if value}
+
+    @property
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Conditions of the rows."""
+        columns = {"workload": TrainingRow.workload, "device": TrainingRow.device, "state": TrainingRow.ended}
+        found = [column == getattr(self, name) for name, column in columns.items() if getattr(self, name)]
+        if self.tag:
+            found.append((" " + RunNoteRow.tags + " ").contains(f" {self.tag.lower()} ", autoescape=True))
+        if self.find:
+            texts = (TrainingRow.device, TrainingRow.workload, RunNoteRow.tags, RunNoteRow.note)
+            found.append(or_(*(column.icontains(self.find, autoescape=True) for column in texts)))
+        return found
+
+
+def runs(session: Session, query: RunQuery, limit: int) -> list[RunView]:
+    """List the first ``limit`` runs of a selection."""
+    order = ORDERS[query.sort]
+    order = order.desc().nulls_last() if query.descending else order.asc().nulls_last()
+    rows = session.execute(_noted(*_RUN).where(*query.conditions).order_by(order, TrainingRow.id).limit(limit))
+    return [RunView(*row) for row in rows]
+
+
+def count(session: Session, query: RunQuery) -> int:
+    """Count the runs of a selection."""
+    return session.scalar(_noted(func.count()).where(*query.conditions)) or 0
+
+
+def names(session: Session) -> dict[str, list[str]]:
+    """List the workloads, devices and tags of the newest ``NAMED`` runs, to choose from."""
+    columns = (TrainingRow.workload, TrainingRow.device, RunNoteRow.tags)
+    rows = session.execute(_noted(*columns).order_by(TrainingRow.created_s.desc()).limit(NAMED)).all()
+    workloads, devices, tags = (set(filter(None, values)) for values in zip(*rows, strict=True)) if rows else ((),) * 3
+    all_tags = {tag for text in tags for tag in text.split()}
+    return {"workload": sorted(workloads), "device": sorted(devices), "tag": sorted(all_tags)}
+
+
+def compared(session: Session, ids: Sequence[str]) -> list[tuple[str, RunView]]:
+    """List the given training runs in their order, each with a name of its own; missing ones are left out."""
+    rows = {row.id: RunView(*row) for row in session.execute(_noted(*_RUN).where(TrainingRow.id.in_(ids)))}
+    found = [rows[key] for key in ids if key in rows]
+    counts: Counter[str] = Counter()
+    named = []
+    for run in found:
+        counts[run.name] += 1
+        named.append((run.name if counts[run.name] == 1 else f"{run.name} ({counts[run.name]})", run))
+    return named
+
+
+def training(session: Session, run_id: str) -> tuple[str, str | None, float, TrainingRecord] | None:
+    """Read device, model, time of upload and record of a training run; None if there is none."""
+    row = session.get(TrainingRow, run_id)
+    return None if row is None else (row.device, row.model_name, row.created_s, TrainingRecord.parse(row.record))
+
+
+def trainings(session: Session, ids: Sequence[str]) -> list[tuple[str, str, TrainingRecord]]:
+    """Read id, device and record of the given training runs, in their order; missing ones are left out."""
+    rows = {row.id: row for row in session.scalars(select(TrainingRow).where(TrainingRow.id.in_(ids)))}
+    return [(key, rows[key].device, TrainingRecord.parse(rows[key].record)) for key in ids if key in rows]
+
+
+FIELDS = tuple(field.name for field in fields(RunView))
+"""Names of the columns that a row of the list has."""
+
+_TEXTS = {name: func.coalesce(getattr(RunNoteRow, name), "") for name in ("tags", "note")}
+_RUN = tuple(_TEXTS[name] if name in _TEXTS else getattr(TrainingRow, name) for name in FIELDS)
+
+
+def _noted(*columns: Any) -> Select[Any]:
+    return select(*columns).select_from(TrainingRow).outerjoin(RunNoteRow)
+
+
+ORDERS: dict[str, Any] = {
+    name: getattr(TrainingRow, name)
+    for name in (
+        "created_s",
+        "device",
+        "workload",
+        "batch_size",
+        "clock_mhz",
+        "cap_w",
+        "samples",
+        "time_s",
+        "energy_j",
+        "power_peak_w",
+        "above_cap_s",
+    )
+}
+"""Sort keys of finished training runs."""
