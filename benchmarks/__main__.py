@@ -47,6 +47,7 @@ ALONE = {  # these take arguments of their own
     "paper": "benchmarks.paper.command",
     "fleet": "benchmarks.server.fleet",
     "overlap": "benchmarks.server.overlap",
+    "many_devices": "benchmarks.server.many_devices",
 }
 
 

@@ -1,0 +1,1 @@
+"""Tables and sentences of the README and the docs, made from the files in results/, one module for each topic."""

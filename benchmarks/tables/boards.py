@@ -1,0 +1,134 @@
+"""Boards: what reading and setting them costs, recorded ones, and how the simulated ones were calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.tables.results import percent, read
+
+
+def boards() -> str:
+    """Overhead and response times on a board."""
+    data = read("boards")
+    machine, guard, memory, pinning = data["machine"], data["guard"], data["memory"], data["pinning"]
+    files = [board for board in data["boards"] if not board["by_program"]]
+    program = next(board for board in data["boards"] if board["by_program"])
+    slowest = max(files, key=lambda board: board["device"]["median_s"])
+    return (
+        f"On {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}, with files in place of a "
+        "board's: median (worst). The time that the kernel's driver needs to query the chip is not included.\n\n"
+        "| | aim | measured |\n|---|---|---|\n"
+        f"| one reading, slowest of {len(files)} boards ({slowest['board']}) | 0.2 ms "
+        f"| {worst_ms(slowest['device'])} |\n"
+        f"| one reading, worst of {data['readings']} on each of these boards | "
+        f"| {max(board['device']['max_s'] for board in files) * 1e3:.2f} ms |\n"
+        f"| extra time, once a second, to check temperatures and counters, slowest board | "
+        f"| {worst_ms(max((board['conditions'] for board in files), key=lambda costs: costs['median_s']))} |\n"
+        f"| one reading by a program (Raspberry Pi 5, `vcgencmd` as a script) | | {worst_ms(program['device'])} |\n"
+        f"| one reading through an agent, round trip | | {worst_ms(data['agent']['read'])} |\n"
+        f"| taking control: lock, snapshot on disk, limits, and a clock that settles after 50 ms | "
+        f"| {worst_ms(pinning['first'])} |\n"
+        f"| restoring the board | | {worst_ms(pinning['restore'])} |\n"
+        f"| `wattune guard`: from power above the cap to the lower clock, {guard['from_power']['repeats']} rises, "
+        f"a reading every {guard['sampling_s']:g} s | | {worst_ms(guard['from_power'], 0)} |\n"
+        f"| the same, from the moment the program starts working, on a board that reports its load every 100 ms | "
+        f"| {worst_ms(guard['from_program'], 0)} |\n"
+        f"| memory growth from minute 10 to minute 60 of a training run of one virtual hour, {memory['readings']:,} "
+        f"readings | none | {memory['traced_growth_bytes'] / 1024:+.0f} KiB of Python objects, "
+        f"{memory['resident_growth_bytes'] / 1024:+.0f} KiB resident |\n"
+    )
+
+
+def agent_cost() -> str:
+    """The agent's own cost with files that take as long to read as a real board's."""
+    data = read("agent_cost")
+    lines = [
+        f"Ten readings a second, with {data['read_s'] * 1e3:g} ms for each file: what one register of an INA3221 takes "
+        "on an AGX Orin, and more than a temperature does.",
+        "",
+        "| board | files read per second | share of one core | longest reading |",
+        "|---|---|---|---|",
+    ]
+    for board in data["boards"]:
+        lines.append(
+            f"| {board['board']} | {board['reads_per_s']:.0f} | {board['share']:.1%} "
+            f"| {board['longest_s'] * 1e3:.0f} ms |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def worst_ms(figures: dict[str, float], digits: int = 2) -> str:
+    """A median with the worst, in milliseconds."""
+    return f"{figures['median_s'] * 1e3:.{digits}f} ms ({figures['max_s'] * 1e3:.{digits}f})"
+
+
+def contributed() -> str:
+    """Boards measured by users, and rows computed from recorded public data."""
+    from benchmarks.contributed import NAME, contributions, markdown
+
+    return markdown(contributions(), read(NAME))
+
+
+CALIBRATION = ("cells", "checks", "constants", "fits", "power")
+
+
+def calibration(part: str) -> Callable[[], str]:
+    """Function that returns the text of one part of the calibration of the simulated boards."""
+
+    def text_of_part() -> str:
+        from benchmarks.paper.calibration import NAME, markdown
+
+        return markdown(part, read(NAME))
+
+    return text_of_part
+
+
+def jetsons() -> str:
+    """Strategies of profiling on the recorded TX2, with three clocks to set."""
+    data = read("jetsons")
+    oracle = data["strategies"]["oracle"]
+    lines = [
+        f"{data['cases']} cases: three workloads, {data['caps']} caps each. Choosing all three clocks exactly right "
+        f"would be {oracle['over_gpu_clock_alone']:.2f} times as fast as the best GPU clock with memory and CPU clock "
+        f"at their highest, and {oracle['over_best_constant']:.2f} times as fast as the best GPU clock with the best "
+        f"constant clocks of memory ({data['constant']['memory_clock_mhz']:g} MHz) and CPU "
+        f"({data['constant']['cpu_clock_mhz']:g} MHz). The fastest setting that leaves 1.5% of the cap unused, as the "
+        f"noise of a probe asks for, has a regret of {percent(oracle['regret_with_room'])}: settings are far apart.",
+        "",
+        "| strategy | probes | regret, mean | in 9 of 10 cases at most | worst | probes above the cap by more than 1% "
+        "| picks above it | times as fast as the GPU clock alone |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in data["strategies"].items():
+        if name != "oracle":
+            lines.append(
+                f"| {name} | {row['probes']:.1f} | {percent(row['regret_mean'])} | {percent(row['regret_p90'])} "
+                f"| {percent(row['regret_worst'])} | {row['probes_over_a_case']:.2f} a case, by "
+                f"{percent(row['worst_over'])} at most | {row['picks_over']} | {row['over_gpu_clock_alone']:.2f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def tx2_nx() -> str:
+    """The TX2 NX, derived from the TX2."""
+    from benchmarks.tx2_figures import markdown_nx
+
+    return markdown_nx(read("tx2_calibration")["tx2_nx"])
+
+
+def tx2_calibration() -> str:
+    """Errors of the simulated TX2 beside a recorded one."""
+    from benchmarks.tx2_figures import markdown
+
+    return markdown(read("tx2_calibration"))
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "boards": boards,
+    "agent_cost": agent_cost,
+    **{f"calibration_{part}": calibration(f"calibration_{part}") for part in CALIBRATION},
+    "contributed": contributed,
+    "jetsons": jetsons,
+    "tx2_calibration": tx2_calibration,
+    "tx2_nx": tx2_nx,
+}

@@ -1,0 +1,200 @@
+"""The whole job on simulated boards: what it saves, and what profiling and proxy runs cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from benchmarks.tables.results import comparison_table, ms, percent, read
+
+
+def headline() -> str:
+    """Headline: the gain over the default batch size on recorded GPUs, with what it costs and where it fails."""
+    data = read("decisions")["gpus"]
+    default = data["gain"]["default batch"]
+    best = data["best of all over default batch"]
+    unchanged = sum(times < 1.005 for times in default["by_group"].values())
+    return (
+        "On [recorded training runs of real GPUs](docs/results.md#recorded-training-runs-of-real-gpus), training "
+        f"reaches its target **{default['equal_weight']:.2f} times as fast** with the batch size that wattune picks as "
+        f"with the default of the recipe: the mean over {len(default['by_group'])} pairs of GPU and workload, of which "
+        f"{unchanged} gain nothing. The best batch size would give {best['equal_weight']:.2f}. The runs to pick from "
+        f"take as long as {data['paid back']['cost_in_runs']:.0f} training runs, and {percent(default['loses'])} of "
+        f"the {data['cases']:,} cases get slower.\n"
+    )
+
+
+def comparison() -> str:
+    """Every rule's pick on both boards."""
+    lines = []
+    for board in read("example")["boards"]:
+        lines += [
+            f"`{board['device']}`, cap {board['cap_w']:g} W; time and energy simulated, samples from real training "
+            "runs:",
+            "",
+            *comparison_table(board["rows"]),
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def sweep() -> str:
+    """The picks over 20 caps."""
+    lines = []
+    for board in read("example")["boards"]:
+        picks = [row for row in board["sweep"] if row["feasible"]]
+        largest = [row["over_largest_batch"] for row in picks if row["over_largest_batch"]]
+        best = [row["over_best_batch"] for row in picks if row["over_best_batch"]]
+        lines.append(
+            f"- `{board['device']}`: {len(picks)} of {board['caps']} caps are feasible. wattune picks "
+            f"{board['different_points']} different points and is faster than both fixed-clock rules under "
+            f"{board['beats_both']} caps. (Under {len(picks) - len(largest)} there is nothing to compare with: no "
+            "clock is known at which the reference workloads stay under the cap.) It is "
+            f"{span(largest)} times as fast as the largest batch at the fixed clock, {span(best)} times as fast as the "
+            "best batch at the fixed clock, and at most "
+            f"{max(row['above_fastest'] for row in picks):.0%} slower than the fastest point."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def profiling_cost() -> str:
+    """Cost of profiling beside the example's short training run."""
+    lines = []
+    for board in read("example")["boards"]:
+        profile, training = board["profile"], board["training"]
+        pays = profile["pays_after_trainings"]
+        lines.append(
+            f"- `{board['device']}`: profiling {profile['cells']} points takes {profile['time_s']:.0f} s of board "
+            f"time, {profile['share_of_this_training']:.0f} times as long as this training run "
+            f"({training['time_s']:.0f} s). "
+            + (f"It pays for itself after {pays:.0f} runs like this." if pays else "It never pays for runs like this.")
+        )
+    return "\n".join(lines) + "\n"
+
+
+def speed() -> str:
+    """Speed of the tool itself."""
+    startup, planning, profiling, metering = (read(n) for n in ("startup", "planning", "profiling", "metering"))
+    machine, (low, high) = startup["machine"], metering["quartiles"]
+    return (
+        f"Measured on {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}: median (fastest to "
+        "slowest).\n\n"
+        "| | aim | measured |\n|---|---|---|\n"
+        f"| planning {planning['cells']} points | 1 ms | {ms(planning)} |\n"
+        f"| simulated profile of ResNet-8, {profiling['cells']} points, without imports | 2 s "
+        f"| {seconds(profiling)} |\n"
+        f"| `wattune --help` | 0.5 s | {seconds(startup)} |\n"
+        f"| CPU time of the meter's thread, sampling at 10 Hz beside a real training loop | under 1% "
+        f"| {metering['sampling_thread']:.2%} |\n"
+        f"| the same on an Orin Nano, whose registers take {1e3 * metering['board']['read_s']:g} ms each to read "
+        f"| | {metering['board']['sampling_thread']:.1%} |\n"
+        f"| slowdown of that loop by the meter, {metering['pairs']} pairs with and without | under 1% "
+        f"| {metering['overhead']:+.1%} (quartiles {low:+.1%} to {high:+.1%}: the machine's noise) |\n"
+    )
+
+
+def real_images() -> str:
+    """The comparison on real photographs."""
+    data = read("real_images")
+    relative = ", ".join(f"{value:.2f} at {size}" for size, value in data["relative_samples"].items() if value)
+    training = data["training"]
+    lines = [
+        f"Pre-trained on 100 classes of Tiny ImageNet; {data['images']:,} images of CIFAR-10, classes 0-4 as the proxy "
+        f"and 5-9 as the target; {data['seeds']} seeds. Relative samples to target by batch size, from the proxy: "
+        f"{relative}. Profiling took {data['profiling_share']:.1f} times as long as the training run of "
+        f"{training['time_s']:.0f} s. Cap {data['cap_w']:g} W on `{data['device']}`:",
+        "",
+        *comparison_table(data["rows"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def span(values: list[float]) -> str:
+    """Smallest to largest."""
+    return f"{min(values):.2f} to {max(values):.2f}" if values else "unknown"
+
+
+def seconds(figures: dict[str, float]) -> str:
+    """A median with its range, in seconds."""
+    return f"{figures['median_s']:.2f} s ({figures['min_s']:.2f} to {figures['max_s']:.2f})"
+
+
+def stacked_runs() -> str:
+    """Throughput of runs trained as one program, and the choice of the batch size with several seeds at once."""
+    data = read("stacked_runs")
+    width, machine = data["width"], data["machine"]
+    lines = [
+        f"{width * data['processes']} seeds of one batch size on {data['processes']} processes with one thread each "
+        f"({machine['cores']} shared cores of an {machine['cpu']}): {width} separate runs in each process, or a stack "
+        f"of {width}. Median (least to most) of {data['pairs']} pairs; evaluations included.",
+        "",
+        "| model | batch size | throughput, by CPU time | wall-clock | largest difference after 50 steps |",
+        "|---|---|---|---|---|",
+    ]
+    for row in data["rows"]:
+        start = f"| {row['workload']} | {row['batch_size']} |"
+        if "refused" in row:
+            lines.append(f"{start} refused: {row['refused']} | | |")
+            continue
+        cpu, wall = (f"{row[w]['factor']:.1f} ({row[w]['least']:.1f} to {row[w]['most']:.1f})" for w in ("cpu", "wall"))
+        difference = f"{row['difference']:.0e}" if row["is_stacked"] else "trained separately: too little gain"
+        lines.append(f"{start} {cpu} | {wall} | {difference} |")
+    whole, one = data["sweep"], data["sweep"]["factor"]
+    sizes = ", ".join(map(str, whole["stacked_batch_sizes"])) or "none"
+    lines += [
+        "",
+        f"A whole sweep of the perceptron ({whole['runs']} runs, each to its target; checks, traces and process starts "
+        f"included) takes {whole['stacked_s']:.0f} s in place of {whole['separate_s']:.0f} s (medians of three pairs; "
+        f"by pairs {one['least']:.2f} to {one['most']:.2f} times as fast). Stacked were the batch sizes {sizes}; runs "
+        f"at the others are too short. {whole['same_ends']} of the {whole['runs']} runs end at the same sample as the "
+        "separate ones.",
+        "",
+        "Several seeds of each of the first three batch sizes of the pooled strategy, on recorded runs with random "
+        "devices. A stack of three may take up to a third longer than one run, which is not counted here:",
+        "",
+        "| runs | seeds at first | requests | runs | time of the longest run of each request | mean regret "
+        "| less that of one seed, 90% interval |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, by_seeds in data["seeds_at_once"].items():
+        for seeds, row in by_seeds.items():
+            lines.append(
+                f"| {name} | {seeds} | {row['requests_mean']:.1f} | {row['runs_mean']:.1f} | {row['longest']:.0%} "
+                f"| {row['regret']['mean']:.2%} ± {row['regret']['se']:.2%} "
+                + ("| |" if seeds == "1" else "| {low:+.2%} to {high:+.2%} |".format(**row["against one"]))
+            )
+    return "\n".join(lines) + "\n"
+
+
+def split_proxy() -> str:
+    """How well half of a data set predicts the best batch size of the other half, and of all of it."""
+    data = read("split_proxy")
+    lines = [
+        f"Step times of `{data['device']}` under a cap of {data['cap_w']:g} W; {data['seeds']} seeds of each batch "
+        "size are really trained. Training is slower than with the best batch size by:",
+        "",
+        "| workload | batch size picked by one half | on the other half | on all of the data "
+        "| largest batch size: on the other half | on all |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in data["sets"]:
+        slower = [percent(part) for key in ("regret", "largest_batch_regret") for part in one[key].values()]
+        lines.append(f"| {one['workload']} | {one['pick']} | {' | '.join(slower)} |")
+    errors = [math.expm1(error) for one in data["sets"] for error in one["largest_error"].values()]
+    lines += [
+        "",
+        f"The relative samples of a single batch size are off by up to {percent(max(errors))}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "comparison": comparison,
+    "headline": headline,
+    "profiling_cost": profiling_cost,
+    "real_images": real_images,
+    "speed": speed,
+    "split_proxy": split_proxy,
+    "stacked_runs": stacked_runs,
+    "sweep": sweep,
+}
