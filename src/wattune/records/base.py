@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticSerializationError
 from typing_extensions import Self
 
 from wattune.errors import RecordError
@@ -142,7 +143,12 @@ class Record(Value):
 
     def dump(self) -> dict[str, Any]:
         """The record as plain JSON values, ``record`` and ``version`` first."""
-        return {"record": self.name, **self.model_dump(mode="json")}
+        try:
+            return {"record": self.name, **self.model_dump(mode="json")}
+        except PydanticSerializationError as error:  # also of a Ctrl-C while one of our serializers runs
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise KeyboardInterrupt from error
+            raise
 
     def _figures(self) -> dict[str, Any]:
         """Fields with one value each, those that are None left out."""

@@ -253,7 +253,8 @@ class SweepStatus(Value):
 class DeviceStatus(Strict):
     """Status of a device, as it reports it. ``share``: the finished share of the current step.
 
-    ``metric_name``: the metric of ``metric`` and ``target``, such as "accuracy" or "mse"; None if not reported.
+    ``above_cap_s``: seconds of this run in which the mean power over the cap's window was above it. ``metric_name``:
+    the metric of ``metric`` and ``target``, such as "accuracy" or "mse"; None if not reported.
     """
 
     device: DeviceName
@@ -267,6 +268,8 @@ class DeviceStatus(Strict):
     cap_w: Positive | None = None
     cap_side: CapSide = "module"
     power_w: NotNegative | None = None
+    above_cap_s: NotNegative | None = None
+    temperature_c: Number | None = None
     batch_size: BatchSize | None = None
     clock_mhz: Positive | None = None
     metric: Number | None = None

@@ -249,6 +249,7 @@ class Comparison(Record):
 
     device: str
     workload: str
+    algorithm: str = "backprop"
     cap_w: Positive | None = None
     cap_side: CapSide = "module"
     supply_cap_w: Positive | None = None
