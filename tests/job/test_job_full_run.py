@@ -21,9 +21,6 @@ SMALL = Path(__file__).parent.parent / "cli" / "small.toml"
 RECORDS = {"profile": ProfileTable, "efficiency": SampleEfficiency, "plan": Plan, "training": TrainingRecord}
 
 
-pytestmark = pytest.mark.xdist_group("pipeline")  # one whole run for all of them
-
-
 class Stop(Exception):
     """Stands for whatever ends a run in the middle."""
 

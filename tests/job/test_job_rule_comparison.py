@@ -9,7 +9,7 @@ import pytest
 
 from wattune.cap import PowerCap
 from wattune.devices import open_device
-from wattune.errors import InputError
+from wattune.errors import InputError, RecordError
 from wattune.job.rule_comparison import METHOD, compare_rules
 from wattune.planning import RULES, pick
 from wattune.profiling import profile
@@ -76,6 +76,18 @@ def usual(workload, table, expected, tmp_path_factory):
     needed = {(8, 3): 1920, (8, 5): 2560, (32, 3): 960, (32, 5): 1280}
     folder = trained(tmp_path_factory.mktemp("curves"), workload, needed)
     return compared(workload, table, expected, folder), folder
+
+
+def test_records_of_different_algorithms_are_refused_before_training(workload, table, expected, tmp_path):
+    last = table.model_copy(update={"algorithm": "backprop:last=1"})
+    with pytest.raises(RecordError, match="belongs to another training algorithm: backprop; allowed: backprop:last=1"):
+        compared(workload, last, expected, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_algorithm_is_that_of_the_profile(usual):
+    (record, _), _ = usual
+    assert record.algorithm == "backprop"
 
 
 def test_every_rule_has_a_row(usual):

@@ -20,8 +20,6 @@ CAP_W = 4.2
 NOBODY = "http://127.0.0.1:9"
 """Nobody listens there."""
 
-pytestmark = pytest.mark.xdist_group("pipeline server")
-
 
 class Stop(Exception):
     """Stands for whatever ends a run in the middle."""

@@ -138,6 +138,11 @@ def test_the_meaning_of_the_cap_is_always_stated(run):
     assert comparison_table(comparison).startswith("compared under a cap of 7 W at the supply, mean over 3 seeds")
 
 
+def test_a_comparison_names_another_algorithm_than_backprop(run):
+    comparison = run.comparison.model_copy(update={"algorithm": "backprop:last=2"})
+    assert ", with backprop:last=2, mean over 3 seeds" in comparison_table(comparison).splitlines()[0]
+
+
 def test_the_cap_of_an_external_meter_is_at_that_meter(run):
     plan = run.plan.model_copy(update={"device": "external:read.sh", "sensor_rail": "external"})
     assert plan_text.cap_meaning(plan).startswith(

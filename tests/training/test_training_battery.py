@@ -95,7 +95,7 @@ def test_a_simulated_battery_is_continued_as_well(tmp_path, workload, planned):
     battery = Battery(80 * WH, **PANEL)
     whole = train(made.nano(), workload, planned, battery=battery, checkpoint=tmp_path / "whole")
 
-    def interrupt(evaluation, power_w):
+    def interrupt(evaluation, readings):
         if evaluation.samples == 1024:
             raise KeyboardInterrupt
 

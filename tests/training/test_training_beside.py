@@ -88,7 +88,7 @@ def test_resuming_beside_requests(workload, alone, tmp_path):
     class Stop(Exception):
         pass
 
-    def stop(evaluation, power_w):
+    def stop(evaluation, readings):
         if evaluation.samples >= 1024:
             raise Stop
 

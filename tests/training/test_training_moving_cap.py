@@ -207,7 +207,7 @@ from wattune.training import train
 
 folder = Path(sys.argv[1])
 
-def evaluated(evaluation, power_w):
+def evaluated(evaluation, readings):
     with (folder / "log").open("a") as log:
         log.write(f"{evaluation.samples}\\n")
     if evaluation.samples == 192:  # from now on nothing may run
@@ -303,7 +303,7 @@ def test_on_real_time_the_setting_follows_and_training_pauses(tmp_path):
     class Enough(Exception):
         pass
 
-    def change(evaluation, power_w):
+    def change(evaluation, readings):
         """The next cap once training goes on under the present one."""
         if evaluation.time_s < 1.5 * (len(seen) + 1) or (len(seen) == 2 and device.clock_mhz != 200.0):
             return

@@ -36,6 +36,7 @@ from wattune.job.coercion import as_record, as_workload, opened
 from wattune.job.folder import BatteryArguments, RunArguments, RunFolder, free_folder
 from wattune.job.steps import AnyCap, Progress
 from wattune.latency import LatencyBound
+from wattune.power.capped_run import Readings
 from wattune.power.request_queue import RequestQueue, queue_of
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.workloads import Workload
@@ -58,7 +59,7 @@ class ResumableRun:
     resume: bool = False
     processes: int | None = None
     progress: Progress | None = None
-    on_evaluation: Callable[[Evaluation, float | None], None] | None = None
+    on_evaluation: Callable[[Evaluation, Readings], None] | None = None
     moving: MovingCap | None = None
     queue: RequestQueue | None = None
     battery: Battery | None = None

@@ -62,6 +62,7 @@ def compare_rules(
             hint="on a real board, train the point of each rule separately",
         )
     limit = cap.at_sensor(profile.supply, profile.sensor_window_s)
+    picks = {rule: planning.pick(rule, profile, efficiency, limit, goal) for rule in planning.RULES if rule != FASTEST}
     runs = sweep(
         workload,
         batch_sizes=profile.batch_sizes,
@@ -71,7 +72,6 @@ def compare_rules(
         processes=processes,
         progress=progress,
     )
-    picks = {rule: planning.pick(rule, profile, efficiency, limit, goal) for rule in planning.RULES if rule != FASTEST}
     pick_points = [choice.point for choice in picks.values() if choice is not None and choice.feasible]
     # If no run reached the target, the fastest is unknown.
     own = curve_of(runs, workload=workload.name) if any(run.reached for run in runs) else None
@@ -96,6 +96,7 @@ def compare_rules(
     return Comparison(
         device=device.name,
         workload=workload.name,
+        algorithm=profile.algorithm,
         cap_w=limit.limit_w,
         cap_side=cap.side,
         supply_cap_w=cap.supply_w,

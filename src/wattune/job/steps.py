@@ -26,6 +26,7 @@ from wattune.records.efficiency import EfficiencyStrategy
 
 if TYPE_CHECKING:
     from wattune.devices import Device
+    from wattune.power.capped_run import Readings
     from wattune.workloads import Workload
 
 AnyCap = float | str | Path | PowerCap | MovingCap | Callable[[float], float | None] | None
@@ -306,7 +307,7 @@ def train(
     resume: bool = False,
     weights: Path | None = None,
     progress: Progress | None = None,
-    on_evaluation: Callable[[Evaluation, float | None], None] | None = None,
+    on_evaluation: Callable[[Evaluation, Readings], None] | None = None,
 ) -> TrainingRecord:
     """Train at the planned point until the target, and stay under the plan's cap.
 
@@ -319,8 +320,8 @@ def train(
     ``algorithm``: train with this one, at its best point, if the plan was chosen from several; None: the plan's own.
     ``max_temp_c``: second limit beside the plan's cap, on the board's highest temperature in degrees Celsius.
     ``checkpoint``: a file that is replaced after each evaluation, from which ``resume`` continues; ``weights``: a
-    safetensors file for the trained model. ``on_evaluation`` is called with each evaluation and the newest reading in
-    watts. A target that was not reached raises nothing: the record's ``reached`` is False.
+    safetensors file for the trained model. ``on_evaluation`` is called with each evaluation and the newest readings.
+    A target that was not reached raises nothing: the record's ``reached`` is False.
 
     Raises: InputError and its kinds for what cannot be trained as asked, DeviceError.
     """

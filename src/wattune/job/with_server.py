@@ -23,6 +23,7 @@ from wattune.job.folder import RunArguments, RunFolder, free_folder
 from wattune.job.offered_profiles import offered_profile
 from wattune.job.resumable_run import ResumableRun
 from wattune.job.steps import Progress
+from wattune.power.capped_run import Readings
 from wattune.profiling import ContradictedTable
 from wattune.records import Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.served import DEVICE_NAME, DeviceStatus, ServedModel, SweepRequest
@@ -217,7 +218,8 @@ class ServerLink:
     def deliver(self, record: TrainingRecord) -> None:
         """Deliver the record, now or when the server can be reached again."""
         self.client.upload_training(record, device=self.device_name, model=self.served_model.model)
-        self.reporter.update(samples=record.samples, power_w=record.power_mean_w)
+        values = {"samples": record.samples, "power_w": record.power_mean_w, "above_cap_s": record.above_cap_s}
+        self.reporter.update(**values)
 
     def tell_end(self, record: TrainingRecord) -> None:
         """Report how the run ended."""
@@ -238,8 +240,8 @@ class ServerLink:
         if self._progress is not None:
             self._progress(done, total, what)
 
-    def _report_evaluation(self, evaluation: Evaluation, power_w: float | None) -> None:
-        self.reporter.update(metric=evaluation.metric, samples=evaluation.samples, power_w=power_w)
+    def _report_evaluation(self, evaluation: Evaluation, readings: Readings) -> None:
+        self.reporter.update(metric=evaluation.metric, samples=evaluation.samples, **readings._asdict())
 
 
 def own_name() -> str:

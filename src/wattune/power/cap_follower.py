@@ -82,6 +82,8 @@ class CapFollower:
         on_awake: Callable[[], None] = lambda: None,
     ):
         self.failure: Exception | None = None
+        self.on_rest: Callable[[], None] = lambda: None
+        """Called before each rest of a pause, and may end it with an error."""
         self._capped, self._cap, self._under, self._on_move = capped, cap, under, on_move
         self._lead_s = lead_s(capped.device.sensor, capped.limit.window_s)
         self._lock = threading.RLock()
@@ -225,6 +227,7 @@ class CapFollower:
             self._refuse_for_good()
             capped.check()
             capped.monitor.look(self._now_s())
+            self.on_rest()
             if seconds := self._suspension_s(work_s):
                 self._suspend(seconds)
             else:

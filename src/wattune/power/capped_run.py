@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import Self
 
@@ -16,6 +16,15 @@ from wattune.errors import DeviceError, DeviceUnavailable, SafetyStop
 from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter, check_limit
 from wattune.power.monitor import BoardMonitor
+
+
+class Readings(NamedTuple):
+    """The newest readings of a run; None for what was not read yet, or what the board does not report."""
+
+    power_w: float | None
+    temperature_c: float | None
+    above_cap_s: float | None
+    """Seconds so far in which the mean over the cap's window was above it."""
 
 
 class CappedRun:
@@ -90,6 +99,11 @@ class CappedRun:
             if self.truth is not None and state["truth"] is not None:
                 self.truth.load_state_dict(state["truth"])
         self._stack.enter_context(self.meter)
+
+    def readings(self) -> Readings:
+        """The newest readings."""
+        above_cap_s = self.meter.figures().above_cap_s if self.limiter.has_read else None
+        return Readings(self.limiter.power_w, self.monitor.temperature_c, above_cap_s)
 
     @contextmanager
     def metered(self, *, is_calm: bool = True) -> Iterator[Meter]:

@@ -18,6 +18,7 @@ from wattune.profiling.strategies import Absent, least_power
 from wattune.records import AbortedProbe, Guidance, Pick, ProfileCell, SampleEfficiency
 from wattune.sample_efficiency.prior import relative_samples
 from wattune.search.forecast import FORECAST
+from wattune.search.observation import Stretch
 from wattune.search.search import Search, SearchPolicy
 
 MOST: Final = 16
@@ -231,7 +232,7 @@ def _tell(search: Search, result: ProfileCell | AbortedProbe) -> None:
         search.unfit(point.shape)
     else:
         seconds = result.step_s * (result.steps or 1)
-        search.tell(point, result.step_s, result.power_mean_w, result.highest_w, seconds)
+        search.tell(point, Stretch(result.step_s, result.power_mean_w, result.highest_w, seconds))
 
 
 def _to_check(own: Sequence[JournalEntry]) -> OperatingPoint | None:

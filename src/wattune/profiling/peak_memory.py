@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -10,12 +9,7 @@ from typing import Literal
 import torch
 
 from wattune.algorithms import place, release
-
-M_MMAP_THRESHOLD = -3
-"""Option for the size from which an allocation is mapped separately, and unmapped when it is freed.
-
-Source: glibc, malloc.h.
-"""
+from wattune.algorithms.allocator import M_MMAP_THRESHOLD, glibc
 
 
 class PeakMemory:
@@ -31,7 +25,7 @@ class PeakMemory:
         self._device = place(on)
         self._before = 0.0
         if alone:
-            _glibc("mallopt", M_MMAP_THRESHOLD, 128 * 1024)
+            glibc("mallopt", M_MMAP_THRESHOLD, 128 * 1024)
 
     @classmethod
     def of_cuda(cls, on: Literal["cpu", "gpu"]) -> PeakMemory | None:
@@ -49,7 +43,7 @@ class PeakMemory:
         if self._device.type == "cuda":
             self._before = float(torch.cuda.memory_allocated(self._device))
             return
-        _glibc("malloc_trim", 0)
+        glibc("malloc_trim", 0)
         self._before = _status("VmRSS") or 0.0
 
     def begin(self) -> None:
@@ -67,12 +61,6 @@ class PeakMemory:
             return float(torch.cuda.max_memory_allocated(self._device)) - self._before or None
         peak = _status("VmHWM")
         return None if peak is None or peak <= self._before else peak - self._before
-
-
-def _glibc(function: str, *arguments: int) -> None:
-    """Another C library has no such function, and nothing of the kind to be told."""
-    with suppress(OSError, AttributeError):
-        getattr(ctypes.CDLL("libc.so.6"), function)(*arguments)
 
 
 def _status(field: str) -> float | None:

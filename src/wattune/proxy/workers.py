@@ -20,6 +20,7 @@ from types import ModuleType
 
 import torch
 
+from wattune.algorithms.allocator import keep_freed_memory
 from wattune.errors import WattuneError
 from wattune.proxy.run import ProxyRun
 from wattune.proxy.stacked_runs import RunUnit, one_thread, train_unit
@@ -99,6 +100,7 @@ def _start(reader: Connection, parent: int, workload: Workload) -> None:
     global _workload
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     torch.set_num_threads(1)
+    keep_freed_memory()
     _workload = workload
     threading.Thread(target=_end_with, args=(reader, parent), name="wattune-parent", daemon=True).start()
 

@@ -78,7 +78,8 @@ def comparison_table(comparison: Comparison) -> str:
     seeds = f"mean over {len(comparison.seeds)} seeds" if len(comparison.seeds) != 1 else "one seed"
     origin = _LABELS.get(comparison.provenance.kind or "", "UNKNOWN ORIGIN")
     under = phrases.under(comparison.cap_w, comparison.supply_cap_w)
-    return f"compared {under}, {seeds}  [{origin}]\n{table(head, rows, WIDTH)}\n{VERSUS_NOTE}"
+    how = "" if comparison.algorithm == "backprop" else f", with {comparison.algorithm}"
+    return f"compared {under}{how}, {seeds}  [{origin}]\n{table(head, rows, WIDTH)}\n{VERSUS_NOTE}"
 
 
 def algorithm_table(plan: Plan) -> str:

@@ -23,7 +23,7 @@ from wattune.sample_efficiency.prior import relative_samples
 from wattune.search.acquisition import Alternatives, saving_if_known, scenarios, values
 from wattune.search.forecast import Forecast
 from wattune.search.grid import Grid, Mask, distance
-from wattune.search.observation import PointStats, SensorModel, windowed
+from wattune.search.observation import PointStats, SensorModel, Stretch, windowed
 from wattune.search.policy import SESSION, SearchPolicy
 from wattune.search.surrogate import Array
 
@@ -37,6 +37,9 @@ HORIZON_S: Final = 3600.0
 
 STEP: Final = 0.01
 """Step in the logarithm of the power by which a goal's price of a second is differentiated."""
+
+UNLIKE: Final = 1.5
+"""Ratio of two settings from which their powers tell how power rises between and above them."""
 
 FAR: Final = 50.0
 """Logarithm of a time slower than any other, for batch sizes without an estimate of the samples that they need."""
@@ -85,7 +88,7 @@ class Search:
         self._goal, self._rest_w = goal, rest_w
         self._manner = manner if cap_window_s is None else manner.windowed(len(grid.names))
         self._margin_w = margin_w
-        self._cap_w = math.inf if cap_w is None else cap_w - margin_w
+        self._most_w = math.inf if cap_w is None else cap_w - margin_w
         self._readings = SensorModel(noise_w, resolution_w, window_s, max(period_s, 0.1))
         if cap_window_s is not None:
             self._readings = windowed(self._readings, cap_window_s, self._readings.scatter_w if noise_w else 0.0)
@@ -121,18 +124,16 @@ class Search:
         self._samples = np.log(means) - np.log(self._grid.batch)
         self._known = np.isfinite(self._samples)
 
-    def tell(
-        self, point: OperatingPoint, step_s: float, power_mean_w: float, power_peak_w: float, seconds: float
-    ) -> None:
-        """Add the measurements of ``seconds`` of a probe at this point, or of training there after it."""
+    def tell(self, point: OperatingPoint, stretch: Stretch) -> None:
+        """Add the measurements of a probe at this point, or of training there after it. The ripple stays unused."""
         index = self._grid.index(point)
-        stretch = PointStats.of(self._readings, step_s, power_mean_w, power_peak_w, seconds)
+        stats = PointStats.of(self._readings, stretch)
         if index in self._seen:
-            self._seen[index].add(stretch)
+            self._seen[index].add(stats)
         else:
-            self._seen[index] = stretch
+            self._seen[index] = stats
         if self.samples_left is not None and self._known[index]:
-            done = seconds / step_s / math.exp(self._samples[index])
+            done = stretch.seconds / stretch.step_s / math.exp(self._samples[index])
             self.samples_left = max(0.0, self.samples_left - done)
         self._is_fitted = False
 
@@ -262,6 +263,13 @@ class Search:
             costs = costs + FAR * (times > times[fastest] + math.log1p(goal.max_slowdown))
         return costs, np.hypot(time.sd, (more - prices) / STEP * power.sd)
 
+    @property
+    def _cap_w(self) -> float:
+        """The cap, without the ripple of the point that draws most: points near the cap have about the same."""
+        if not self._seen:
+            return self._most_w
+        return self._most_w - max(self._seen.values(), key=lambda one: one.power_mean_w).ripple_w
+
     def _limit_w(self) -> float:
         """The most that a point may draw so that no reading exceeds the cap, with all the noise that there may be."""
         noise_w = self._readings.noise_w or self._forecasts().scatter_w
@@ -271,8 +279,10 @@ class Search:
         """The points that stay under the cap, as far as is known."""
         if math.isinf(self._cap_w):
             return self._open
-        power = self._forecasts().power
-        return np.asarray(self._open & (np.exp(power.mean + self._manner.deviations * power.sd) <= self._limit_w()))
+        power, highest_w = self._forecasts().power, np.full(len(self._open), self._limit_w())
+        for index, one in self._seen.items():
+            highest_w[index] = min(highest_w[index], highest_w[index] + self._most_w - self._cap_w - one.ripple_w)
+        return np.asarray(self._open & (np.exp(power.mean + self._manner.deviations * power.sd) <= highest_w))
 
     def _short(self, sure: float) -> Mask:
         """The points that stay under the cap for as long as a probe, in which the noise hardly reaches its limit."""
@@ -290,17 +300,18 @@ class Search:
         return np.asarray(self._open & below & self._within_first_climb(limit_w))
 
     def _within_first_climb(self, limit_w: float) -> Mask:
-        """Points that stay under the limit even if all power rises with the clock, while only one setting is known.
+        """Points that stay under the limit even if all power rises with the clock, until unlike settings are known.
 
-        One setting does not tell how much of its power is drawn at rest, nor how steeply the other part rises. The next
-        setting up is not bounded: on a board whose lowest setting is near the cap there would be none. A profile is
-        bounded by its policy's ``climb`` instead.
+        One setting does not tell how much of its power is drawn at rest, nor how steeply the other part rises, and
+        settings near each other hardly tell more than one: their difference is as small as its error. The next setting
+        up is not bounded: on a board whose lowest setting is near the cap there would be none. A profile is bounded by
+        its policy's ``climb`` instead.
         """
-        known = {self._grid.points[index].knobs for index in self._seen}
-        if len(known) > 1 or len(self._grid.names) > 1 or not self._is_training:
+        seen = self._grid.value[list(self._seen), 0]
+        if seen.max() >= UNLIKE * seen.min() or len(self._grid.names) > 1 or not self._is_training:
             return np.ones_like(self._open)
         highest_w = max(one.power_mean_w for one in self._seen.values())
-        rise = self._grid.value[:, 0] / self._grid.value[next(iter(self._seen)), 0]
+        rise = self._grid.value[:, 0] / seen.max()
         return np.asarray((highest_w * rise <= limit_w) | (rise <= 1) | self._grid.next_up(self._seen))
 
     def _near(self, kept: Sequence[int]) -> Mask:

@@ -22,7 +22,7 @@ from wattune.point import Knobs, OperatingPoint
 from wattune.power.battery_cap import BatteryCap, BatteryCourse, check_suspend, open_charge
 from wattune.power.beside import Beside
 from wattune.power.cap_follower import CapFollower, UnderCap
-from wattune.power.capped_run import CappedRun
+from wattune.power.capped_run import CappedRun, Readings
 from wattune.power.request_queue import RequestQueue
 from wattune.records import (
     BatteryFigures,
@@ -115,7 +115,7 @@ class TrainingLoop:
         save: Callable[[dict[str, Any]], None] | None = None,
         state: dict[str, Any] | None = None,
         progress: Progress | None = None,
-        on_evaluation: Callable[[Evaluation, float | None], None] | None = None,
+        on_evaluation: Callable[[Evaluation, Readings], None] | None = None,
     ):
         plan = task.plan
         self.task = task
@@ -383,7 +383,7 @@ class TrainingLoop:
         if capped.device.executes_steps:
             self.checkpoint_s += capped.device.now_s() - begun_s
         if self.on_evaluation is not None:
-            self.on_evaluation(self.evaluations[-1], capped.limiter.power_w)
+            self.on_evaluation(self.evaluations[-1], capped.readings())
         if self.progress is not None:
             line = _line(self.task.workload, self.evaluations[-1])
             self.progress(at.samples, self.task.budget_samples, line + self._left(at.samples))

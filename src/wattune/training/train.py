@@ -18,6 +18,7 @@ from wattune.cap_trace import MovingCap
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, Interrupted, RecordError
 from wattune.files import write_bytes
+from wattune.power.capped_run import Readings
 from wattune.power.limiter import check_limit
 from wattune.power.request_queue import RequestQueue
 from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, TrainingRecord
@@ -42,7 +43,7 @@ def train(
     queue: RequestQueue | None = None,
     battery: Battery | None = None,
     progress: Progress | None = None,
-    on_evaluation: Callable[[Evaluation, float | None], None] | None = None,
+    on_evaluation: Callable[[Evaluation, Readings], None] | None = None,
 ) -> TrainingRecord:
     """Train at the plan's point on the device until the target, the end of the budget or a safety stop.
 
@@ -56,7 +57,7 @@ def train(
     it (from the beginning if there is none yet) and ends with the record of an uninterrupted run. A simulated board
     takes time to write it, too. ``key``, if given, must be the key that the plan's profile was measured with.
     ``weights`` is a safetensors file for what was trained, by the names of the model's state dict. ``on_evaluation``
-    gets each evaluation as it is made, and the newest reading in watts, None before the first.
+    gets each evaluation as it is made, and the newest readings.
     The record says if the target was not reached or training was stopped for safety; neither is raised.
 
     Raises: RecordError if plan or checkpoint belong to something else; Interrupted on Ctrl-C, which leaves the

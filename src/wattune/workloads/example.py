@@ -139,7 +139,7 @@ def _pretrain(progress: Progress | None) -> bytes:
     optimizer = PRETRAINING.optimizer(model, batch_size)
     for step, (x, y) in enumerate(itertools.islice(PRETRAINING.batches(batch_size, seed=0), steps), start=1):
         optimizer.zero_grad()
-        torch.autograd.backward(PRETRAINING.loss(model(x), y))
+        torch.autograd.backward(torch.as_tensor(PRETRAINING.loss(model(x), y)))
         optimizer.step()
         if progress is not None:
             progress(step, steps, "pre-training the example on the digits 0-4 (only once)")

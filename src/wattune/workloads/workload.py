@@ -40,9 +40,9 @@ SPLIT = "split"
 
 
 class Loss(Protocol):
-    """(output, target) -> mean over the batch, a scalar."""
+    """(output, target) -> mean over the batch, a scalar; a number if it is a black box."""
 
-    def __call__(self, output: Tensor, target: Tensor) -> Tensor: ...  # noqa: D102
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor | float: ...  # noqa: D102
 
 
 class OptimizerOf(Protocol):

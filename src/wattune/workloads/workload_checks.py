@@ -52,8 +52,10 @@ def check(workload: Workload) -> None:
         )
     model = workload.model(0)
     x, y = first[0][:4], first[1][:4]  # a few samples suffice
-    loss = attempt("the loss cannot be computed", lambda: workload.loss(model(x), y))
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or not bool(loss.isfinite()):
+    with torch.no_grad():  # a loss without a gradient may leave PyTorch
+        output = attempt("the model fails on the first batch", lambda: model(x))
+        loss = attempt("the loss cannot be computed", lambda: torch.as_tensor(workload.loss(output, y)))
+    if loss.numel() != 1 or not bool(loss.isfinite()):
         raise WorkloadError("the loss of the first batch", value=str(loss), allowed="one finite number")
     score = workload.metric.score or workload.loss
     metric = attempt(
