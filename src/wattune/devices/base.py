@@ -20,6 +20,7 @@ from wattune.point import Knobs
 from wattune.records import ExactFigures, Kind, StepWork
 
 if TYPE_CHECKING:
+    from wattune.devices.group import DeviceGroup
     from wattune.records import BoardEvent, ProfileTable, Supply
 
 JOIN_S = 5.0
@@ -219,9 +220,7 @@ class Device(ABC):
     ``replayed_table`` (a replay alone); ``variants``, ``exact_steps`` and ``ground_truth`` (a simulated board alone);
     ``controller`` (a board that this computer or an agent controls). ``variants`` are devices of the same kind and
     knobs, without variants of their own, and the same ones each time; ``exact_steps`` has one entry for each of
-    ``combinations``.
-    ``members``, ``compute_s``, ``computed``, ``rebalance``, ``may_sprint``, ``try_sprints``, ``ripple_w`` and
-    ``choose_reference`` are of a group of devices alone.
+    ``combinations``. What only several devices do together is asked of ``group``.
     """
 
     name: str
@@ -252,10 +251,8 @@ class Device(ABC):
     """True if ``suspend`` can be called."""
     controller: BoardController | None = None
     """Direct access to the board for a guard that runs beside training; None if ``at`` is the only way."""
-    members: Sequence[Device] = ()
-    """The devices of a group, by rank; empty for one device."""
-    compute_s: tuple[float, ...] = ()
-    """Each member's own computing time in the last step, in seconds, without waiting for others."""
+    group: DeviceGroup | None = None
+    """The group that this device is, with its members; None for one device."""
     leftover: Leftover | None = None
     """The place of what another process has to restore if this one is killed inside ``at``; None if nothing does."""
 
@@ -305,46 +302,11 @@ class Device(ABC):
         """Properties of the sensor that ``guarded_w`` is of."""
         return self.sensor
 
-    def computed(self, seconds: Sequence[float]) -> None:  # noqa: B027 - one device waits for no other
-        """Learn each member's own computing time in the last step, in seconds, without waiting for others.
-
-        Raises: InputError unless there is one positive time for each member.
-        """
-
-    def rebalance(self) -> bool:
-        """Let the members of a group follow its reference by the times that were observed. Call it between two steps.
-
-        Returns: True if members were set to other values, so that readings and times of before are of another setting.
-        Raises: DeviceError.
-        """
-        return False
-
-    @property
-    def may_sprint(self) -> bool:
-        """True for a group whose members may be set higher than the pace asks for, if that saves power."""
-        return False
-
-    def try_sprints(self, limit_w: float) -> bool | None:
-        """Raise the members of a group that wait for the slowest while their own power falls by it. Call it after each
-        step at the safest setting; what it finds holds for all other settings. ``limit_w``: the cap that they share.
-
-        Returns: True if members were set to other values; None once nothing is left to try. Raises: DeviceError.
-        """
-        return None
-
     def ripple_w(self, step_s: float, window_s: float) -> float:
         """The most by which the mean power over a window of this length may exceed that over many steps of ``step_s``
         seconds, since members of a group compute and wait in turn; by the readings at the present setting. In watts.
         """
         return 0.0
-
-    def choose_reference(self) -> bool:
-        """Make the member the reference of a group that is the slowest at its top setting, if it is so clearly.
-
-        The group then has other knobs, and inside ``at`` it is at its safest setting: what holds a setting has to start
-        over. Returns: True if the reference is another one now. Raises: DeviceError inside ``at``.
-        """
-        return False
 
     @property
     def offered(self) -> tuple[Knob, ...]:

@@ -29,6 +29,7 @@ class DeviceGroup(Device):
     """
 
     def __init__(self, members: Sequence[Device], pools: Sequence[int]):
+        self.group = self
         self.members = tuple(members)
         self.pools = tuple(pools)
         self.name = parts.group_name(members)
@@ -48,6 +49,8 @@ class DeviceGroup(Device):
         self.balance = Balance([member.knobs[0] for member in members]) if members[0].knobs else None
         self._table: dict[float, tuple[float, ...]] = {}
         self._use_table()
+        self.compute_s: tuple[float, ...] = ()
+        """Each member's own computing time in the last step, in seconds, without waiting for others."""
         self._changing = threading.RLock()
         self._set: Knobs | None = None  # inside ``at``
         self._changes = 0
@@ -84,7 +87,10 @@ class DeviceGroup(Device):
     # -------------------------------------------------------------------------------------------------------- balance
 
     def computed(self, seconds: Sequence[float]) -> None:
-        """Learn each member's own computing time in the last step. Raises: InputError."""
+        """Learn each member's own computing time in the last step, in seconds, without waiting for others.
+
+        Raises: InputError unless there is one positive time for each member.
+        """
         if len(seconds) != len(self.members) or not all(0 < own_s < math.inf for own_s in seconds):
             raise InputError(
                 "own computing times", value=list(seconds), allowed=f"{len(self.members)} positive numbers of seconds"
@@ -98,7 +104,11 @@ class DeviceGroup(Device):
             self.balance.observe(begun[0], values, seconds)
 
     def rebalance(self) -> bool:
-        """Let the members follow the reference by the times that were observed. Raises: DeviceError."""
+        """Let the members follow the reference by the times that were observed. Call it between two steps.
+
+        Returns: True if members were set to other values, so that readings and times of before are of another setting.
+        Raises: DeviceError.
+        """
         if self.balance is None:
             return False
         with self._changing:
@@ -110,7 +120,11 @@ class DeviceGroup(Device):
             return True
 
     def choose_reference(self) -> bool:
-        """Make the slowest member the reference. Raises: DeviceError inside ``at``."""
+        """Make the member the reference that is the slowest at its top setting, if it is so clearly.
+
+        The group then has other knobs, and inside ``at`` it is at its safest setting: what holds a setting has to start
+        over. Returns: True if the reference is another one now. Raises: DeviceError inside ``at``.
+        """
         if self.balance is None or (slowest := self.balance.slowest()) == self.balance.reference:
             return False
         with self._changing:
@@ -127,7 +141,11 @@ class DeviceGroup(Device):
         return self.balance is not None and rises and not self.is_per_device
 
     def try_sprints(self, limit_w: float) -> bool | None:
-        """Raise the members that wait for the slowest while their own power falls by it. Raises: DeviceError."""
+        """Raise the members that wait for the slowest while their own power falls by it. Call it after each step at the
+        safest setting; what it finds holds for all other settings. ``limit_w``: the cap that they share, in watts.
+
+        Returns: True if members were set to other values; None once nothing is left to try. Raises: DeviceError.
+        """
         with self._changing:
             if self.balance is None or not self.may_sprint or self._set != self.safest:
                 return None

@@ -62,7 +62,8 @@ class Leading:
     @property
     def is_timed(self) -> bool:
         """True if each rank has to say how long it computes: a simulated group knows that itself."""
-        return len(self.device.members) > 1 and self.device.executes_steps
+        group = self.device.group
+        return group is not None and len(group.members) > 1 and group.executes_steps
 
     def open(self) -> None:
         """Begin to time this rank's steps, until ``close``."""
@@ -72,7 +73,8 @@ class Leading:
     def try_sprints(self, limit_w: float) -> None:
         """Try at the begin of the session which members draw less at a higher setting, as they wait for the slowest;
         ``limit_w``: the cap that they share."""
-        self.is_trying, self._limit_w = self.device.may_sprint, limit_w
+        group, self._limit_w = self.device.group, limit_w
+        self.is_trying = group is not None and group.may_sprint
 
     def announce(self) -> None:
         """Tell the other ranks that the session is prepared."""
@@ -115,23 +117,25 @@ class Leading:
         return step
 
     def _rebalance(self) -> None:
-        device = self.device
+        group = self.device.group
+        if group is None:
+            return
         if self.is_timed and len(self._computed_s) == len(self._members):
-            slowest_s = [0.0] * len(device.members)
+            slowest_s = [0.0] * len(group.members)
             for rank, member in enumerate(self._members):
                 slowest_s[member] = max(slowest_s[member], self._computed_s[rank])
             self._computed_s.clear()
-            device.computed(slowest_s)
-        if not device.compute_s:
+            group.computed(slowest_s)
+        if not group.compute_s:
             self._blind += 1
             self.is_trying = self.is_trying and self._blind <= BLIND
             return
         self._looks += 1
-        if self._looks == LOOKS and device.choose_reference():
+        if self._looks == LOOKS and group.choose_reference():
             self.on_reference()
-        is_changed: bool | None = device.rebalance()
+        is_changed: bool | None = group.rebalance()
         if self.is_trying and self._looks >= LOOKS:
-            is_changed = device.try_sprints(self._limit_w)
+            is_changed = group.try_sprints(self._limit_w)
             self.is_trying = is_changed is not None
         if is_changed or is_changed is None:
             self.on_rebalance()
