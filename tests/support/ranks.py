@@ -56,7 +56,7 @@ class Job:
         """Wait for all ranks; those that do not end are killed, with the exit code None."""
         ends = []
         for process, pipe in zip(self.processes, self._pipes, strict=True):
-            value, error, kind, stderr = None, None, None, ""
+            value, error, kind, stderr = None, f"it did not end within {within_s:g} s", None, ""
             if pipe.poll(within_s):
                 try:
                     value, error, kind, stderr = pipe.recv()
