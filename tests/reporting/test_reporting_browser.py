@@ -6,7 +6,9 @@ import shutil
 import subprocess
 
 import pytest
+from playwright.sync_api import sync_playwright
 from tests.support import report_records as samples
+from tests.support.accessibility import findings
 
 from wattune.reporting import write_report
 from wattune.reporting.report import compose
@@ -71,6 +73,21 @@ frame.onload = () => {{
     assert said[1] == "0", said[2]
     items = [item for section in compose(samples.run()).sections for item in section.items if hasattr(item, "key")]
     assert int(said[3]) == len(items)  # each once: the large or the small drawing
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    BROWSER is None and not os.environ.get("WATTUNE_REQUIRE_BROWSER"), reason="needs chromium, which is not installed"
+)
+def test_axe_finds_nothing_on_the_report(tmp_path):
+    path = write_report_of(samples.run(), tmp_path)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        for width in (390, 1400):
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            page.goto(path.as_uri())
+            assert findings(page) == [], f"at {width} px"
+        browser.close()
 
 
 def write_report_of(records, folder):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 from tests.server.conftest import opened, served
 from tests.support import report_records as samples
+from tests.support.accessibility import findings
 from tests.support.server import dashboard as made
 from tests.support.server.prefix_proxy import behind_prefix
 
@@ -144,6 +145,7 @@ def test_pages_render_in_both_themes_and_on_a_phone(browser, site, scheme):
                 page.set_viewport_size({"width": width, "height": 800})
                 over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
                 assert over <= 0, f"{path} is {over} px too wide at {width} px"
+                assert findings(page) == [], f"{path} at {width} px"
 
 
 def test_slider_moves_the_point_to_the_plan(browser, site):

@@ -146,7 +146,7 @@ def _item(item: Figure | Table | Note) -> str:
         drawings = f"<details><summary>Show them</summary>{drawings}</details>"
     return (
         f'<figure class="card{" wide" if item.wide else ""}"><figcaption>{heading}</figcaption>'
-        f'<div data-figure="{escape(item.key)}" role="img" aria-label="{escape(item.title)}">{drawings}</div>'
+        f'<div data-figure="{escape(item.key)}">{drawings}</div>'
         f"{note}</figure>"
     )
 
@@ -159,12 +159,17 @@ def _drawings(item: Figure) -> str:
     )
     large = draw(item.chart, _WIDE if item.wide else _HALF, item.height)
     small = draw(item.chart, _PHONE, min(item.height, 300))
-    drawn = f'<div class="large">{large}</div><div class="small">{small}</div>'
+    drawn = (
+        f'<div role="img" aria-label="{escape(item.title)}">'
+        f'<div class="large">{large}</div><div class="small">{small}</div></div>'
+    )
     return (f'<ul class="legend">{names}</ul>' if names else "") + drawn
 
 
 def _table(table: Table) -> str:
-    head = "".join(_cell("th", text, number) for text, number in zip(table.head, table.numeric, strict=True))
+    head = "".join(
+        _cell("th" if text else "td", text, number) for text, number in zip(table.head, table.numeric, strict=True)
+    )
     lines = [
         f"<tr{' class=chosen' if index in table.marked else ''}>"
         + "".join(
