@@ -212,6 +212,7 @@ CALLS = [
     Call("DELETE", f"/v1/profiles/{ID}", "admin"),
     Call("DELETE", f"/v1/trainings/{ID}", "admin"),
     Call("GET", f"/v1/trainings/{ID}", "read"),
+    Call("PUT", "/v1/trainings/{run}/notes", "device", lambda device: {"tags": [device]}, limited=True),
     Call("POST", "/v1/trainings?device={device}", "device", lambda device: made.training(), limited=True),
 ]
 PAGES = [
@@ -245,7 +246,8 @@ def template(path):
     """A path as the API's description has it."""
     path = path.partition("?")[0].replace("{device}", "{name}").replace("/runs/4/0", "/runs/{batch_size}/{seed}")
     path = re.sub(r"models/(digits|other)", "models/{name}", path).replace("0" * 64, "{sha256}")
-    return path.replace(f"profiles/{ID}", "profiles/{profile}").replace(f"trainings/{ID}", "trainings/{training}")
+    path = path.replace("{run}", "{training}").replace(f"trainings/{ID}", "trainings/{training}")
+    return path.replace(f"profiles/{ID}", "profiles/{profile}")
 
 
 def page_template(path):
@@ -267,7 +269,7 @@ def expected(call, kind, whose):
     if call.path in UNIT_REPORTS:  # a claim of this name is that of the one token which made it
         return None if (kind, whose) == ("worker", "own") else 409
     # A token without a device yet may become that of a new device, but not of one that has a token.
-    is_there = "cancel" in call.path or call.path.startswith("/runs/")
+    is_there = "cancel" in call.path or "{run}" in call.path
     is_foreign = whose == "foreign" or (kind == "unbound" and is_there)
     return 403 if call.limited and scope == "device" and is_foreign else None
 

@@ -30,7 +30,7 @@ def put(store, *, ago_s=0.0, workload=None, **changes):
 
 def noted(store, run, tags="", note=""):
     with store.database.session() as session:
-        run_notes.put(session, run, tags, note)
+        run_notes.put(session, run, tags.split(), note)
     return run
 
 

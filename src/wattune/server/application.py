@@ -24,7 +24,7 @@ from wattune.server.jobs.seen_workers import SeenWorkers
 from wattune.server.jobs.watch import JobWatch, UnitWatch
 from wattune.server.limits import Buckets, Limiter
 from wattune.server.prometheus import Metrics
-from wattune.server.routes import ROUTERS, units
+from wattune.server.routes import ROUTERS, trainings, units
 from wattune.server.routes.endpoint import ProblemDetails
 from wattune.server.security import Sessions, TokenCache
 from wattune.server.settings import Settings
@@ -120,7 +120,14 @@ RECORDS: tuple[type[Record], ...] = (
     ServedModel,
     TrainingRecord,
 )
-BODIES: tuple[type[BaseModel], ...] = (*RECORDS, DeviceStatus, ProblemDetails, SweepRequest, *units.BODIES)
+BODIES: tuple[type[BaseModel], ...] = (
+    *RECORDS,
+    DeviceStatus,
+    ProblemDetails,
+    SweepRequest,
+    trainings.RunNotes,
+    *units.BODIES,
+)
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

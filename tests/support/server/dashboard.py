@@ -159,7 +159,7 @@ def fill(store: Any) -> dict[str, Any]:
         put_training(store, slower(records.training, 0.8), "nano-3", ago_s=90_000),
     ]
     with store.database.session() as session:
-        run_notes.put(session, runs[0], "baseline bench", "With the fan at full speed.")
+        run_notes.put(session, runs[0], ["baseline", "bench"], "With the fan at full speed.")
     ids = {"profile": profile_id, "done": done, "open": open_job, "runs": runs, "table": table}
     return {**ids, "device": "nano-1"}
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Query
 from pydantic import StringConstraints
-from sqlalchemy import select
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -26,8 +25,7 @@ from wattune.server.dashboard.run_views import RunQuery
 from wattune.server.dashboard.views import PAGE_ROWS
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import NO_NUL
-from wattune.server.store import run_notes
-from wattune.server.store.schema import TrainingRow
+from wattune.server.store import run_notes, training_records
 
 router = APIRouter()
 
@@ -131,12 +129,12 @@ def annotate(
     security.check_form(request, csrf)
     try:
         with request.app.state.database.session() as session:
-            device = session.scalar(select(TrainingRow.device).where(TrainingRow.id == run_id))
+            device = training_records.device_of(session, run_id)
             if device is None:
                 return not_found(request, "run", "/runs")
             if not security.is_own(identity, device):
                 raise Problem(403, "a run of another device", value=device, allowed=identity.device)
-            run_notes.put(session, run_id, tags, note)
+            run_notes.put(session, run_id, tags.replace(",", " ").split(), note)
     except InputError as error:
         return _page(request, identity, run_id, 422, problem=f"{error}.", tags=tags, note=note)
     return RedirectResponse(f"/runs/{run_id}", 303)

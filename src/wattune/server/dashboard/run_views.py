@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from wattune.errors import InputError
 from wattune.point import KNOBS, BatchShape, Knobs, OperatingPoint
 from wattune.records import Ending, TrainingRecord
+from wattune.server.store import run_notes
 from wattune.server.store.schema import RunNoteRow, TrainingRow
 
 NAMED = 300
@@ -96,7 +97,7 @@ class RunQuery:
         columns = {"workload": TrainingRow.workload, "device": TrainingRow.device, "state": TrainingRow.ended}
         found = [column == getattr(self, name) for name, column in columns.items() if getattr(self, name)]
         if self.tag:
-            found.append((" " + RunNoteRow.tags + " ").contains(f" {self.tag.lower()} ", autoescape=True))
+            found.append(run_notes.has_tag(self.tag))
         if self.find:
             texts = (TrainingRow.device, TrainingRow.workload, RunNoteRow.tags, RunNoteRow.note)
             found.append(or_(*(column.icontains(self.find, autoescape=True) for column in texts)))

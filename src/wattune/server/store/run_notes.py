@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from sqlalchemy import delete
+from sqlalchemy import ColumnElement, delete
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError
@@ -20,9 +21,14 @@ def get(session: Session, training_id: str) -> tuple[str, str]:
     return ("", "") if row is None else (row.tags, row.note)
 
 
-def put(session: Session, training_id: str, tags: str, note: str) -> None:
-    """Replace tags and note of a run that exists. ``tags``: separated by spaces or commas. Raises: InputError."""
-    names = sorted(set(re.split(r"[\s,]+", tags.strip(" ,\r\n\t").lower())) - {""})
+def has_tag(tag: str) -> ColumnElement[bool]:
+    """Condition of a query: a run has this tag."""
+    return (" " + RunNoteRow.tags + " ").contains(f" {tag.lower()} ", autoescape=True)
+
+
+def put(session: Session, training_id: str, tags: Iterable[str], note: str) -> None:
+    """Replace tags and note of a run that exists. Raises: InputError."""
+    names = sorted({tag.lower() for tag in tags})
     for name in names:
         if not re.fullmatch(rf"\w[\w.-]{{0,{TAG_CHARS - 1}}}", name):
             raise InputError("tag", value=name, allowed=f"up to {TAG_CHARS} letters, digits, '.', '_' and '-'")
