@@ -1,5 +1,4 @@
-"""`python -m benchmarks ranks [division|shares|killed|overhead|losses ...]`: all five without a name; or `pairs`, the
-part of `division` with two ranks; or `recorded FOLDER`."""
+"""`python -m benchmarks ranks [division|shares|killed|overhead|losses ...]`: all without names; `recorded FOLDER`."""
 
 from __future__ import annotations
 
@@ -8,14 +7,13 @@ from collections.abc import Sequence
 from benchmarks.ranks import division, killed, losses, overhead, recorded, shares
 from wattune.errors import InputError
 
-WHOLE = {
+PARTS = {
     "division": division.main,
     "shares": shares.main,
     "killed": killed.main,
     "overhead": overhead.main,
     "losses": losses.main,
 }
-PARTS = {**WHOLE, "pairs": division.pairs}
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -26,5 +24,5 @@ def main(arguments: Sequence[str] = ()) -> None:
     for name in arguments:
         if name not in PARTS:
             raise InputError("part of the benchmark", value=name, allowed=f"{', '.join(PARTS)}, or recorded FOLDER")
-    for name in arguments or WHOLE:
+    for name in arguments or PARTS:
         PARTS[name]()

@@ -52,6 +52,9 @@ STEPS = 900
 SETTLED = 300
 """Steps at the end whose pace counts."""
 
+WITHIN_S = 3600.0
+"""Timeout of a job: eight processes share the cores of this machine."""
+
 SIZES = (2, 4, 8)
 CAPS = (0.3, 0.6, 0.9)
 """Caps as shares of the range in which the cap decides: from the sum of the lowest settings to the sum at which the
@@ -151,12 +154,12 @@ def run(rank: int, case: Case, cap_w: float, over: Over) -> dict[str, Any] | Non
 def measure(case: Case, work: StepWork) -> dict[str, Any]:
     """Run a case. ``work``: that of a step, without what the ranks do to average gradients."""
     cap_w = cap_of(case, work)
-    ours = values(Job(run, case.ranks, case, cap_w, "node").ended(within_s=1200))[0]
+    ours = values(Job(run, case.ranks, case, cap_w, "node").ended(WITHIN_S))[0]
     shapes = [members_of(boards_of(case), counted) for counted in ours.pop("works")]
     best_per_s = max(rate for members in shapes if (rate := best(members, cap_w, spins=False)) is not None)
     equal = None
     if equal_shares(members_of(boards_of(case), work), cap_w) is not None:
-        equal = values(Job(run, case.ranks, case, cap_w / case.ranks, "device").ended(within_s=1200))[0]
+        equal = values(Job(run, case.ranks, case, cap_w / case.ranks, "device").ended(WITHIN_S))[0]
         equal.pop("works")
     result = {
         **case._asdict(),
@@ -173,19 +176,10 @@ def measure(case: Case, work: StepWork) -> dict[str, Any]:
 
 def main() -> None:
     """Run all cases, and store the results."""
-    _measure("ranks_division", cases())
-
-
-def pairs() -> None:
-    """Run the cases of two ranks alone, which takes a quarter of the time, and store the results."""
-    _measure("ranks_pairs", [case for case in cases() if case.ranks == 2])
-
-
-def _measure(name: str, own: Sequence[Case]) -> None:
     work = step_work_of()
-    results = [measure(case, work) for case in own]
+    results = [measure(case, work) for case in cases()]
     figures = {"board": BOARD, "spread": SPREAD, "batch_size": BATCH}
-    keep(name, {**figures, "summary": summary(results), "cases": results})
+    keep("ranks_division", {**figures, "summary": summary(results), "cases": results})
 
 
 def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 from benchmarks.tables.results import percent, read
 
@@ -78,7 +77,7 @@ def ranks() -> str:
         of_best = f"{kind['of_best_mean']:.0%} ({kind['of_best_lowest']:.0%} to {kind['of_best_highest']:.0%})"
         above = f"{kind['above_cap_s']:.3g} of {kind['time_s']:.0f} s"
         lines.append(f"| {words} | {kind['cases']} | {over} | {of_best} | {above} |")
-    lines += ["", ranks_pairs(data), "", ranks_losses(), "", ranks_shares()]
+    lines += ["", ranks_losses(), "", ranks_shares()]
     result = killed["summary"]
     own_us = [rank["median_us"] for rank in overhead["by_rank"].values()]
     lines += [
@@ -95,26 +94,6 @@ def ranks() -> str:
         recorded_ranks(),
     ]
     return "\n".join(lines) + "\n"
-
-
-def ranks_pairs(data: dict[str, Any]) -> str:
-    """The jobs of two ranks, measured again, beside the same ones of ``data``."""
-    again, before = read("ranks_pairs"), [case for case in data["cases"] if case["ranks"] == 2]
-    parts, above_s, time_s = [], 0.0, 0.0
-    for name, words in (("spread", "one kind"), ("mixed", "mixed kinds")):
-        kind = again["summary"][name]
-        was = [case["of_best"] for case in before if case["kind"] == name]
-        was_over = statistics.median(case["over_equal"] for case in before if case["kind"] == name)
-        parts.append(
-            f"{kind['of_best_mean']:.0%} of the best division instead of {statistics.fmean(was):.0%}, and "
-            f"{kind['over_equal_median']:.2f} times the steps of equal limits instead of {was_over:.2f}, with {words}"
-        )
-        above_s, time_s = above_s + kind["above_cap_s"], time_s + kind["time_s"]
-    return (
-        "The table dates from when a search used 24 values of a clock (these boards have 49), and boards that wait "
-        f"were set as low as the pace allows. The {len(again['cases'])} jobs of two processes were measured again "
-        f"since: {'; '.join(parts)}; above the cap for {above_s:.3g} of {time_s:.0f} s."
-    )
 
 
 def ranks_losses() -> str:
