@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.serde import ProtoRecordDict, recorddict_from_proto, recorddict_to_proto
 from tests.support.flower_fleet import BATCH, InProcessGrid, arrays, mod_of, network
 from torch.nn import functional
 
@@ -103,13 +104,16 @@ def test_scalars_have_few_bytes_however_many_parameters():
     sizes = []
     for model in (network, wide):
         own = training(model=model, directions=4)
-        result = own.train(asked(seed_of(1, 1), model), batches(1))
-        sizes.append(len(result.record[SCALARS]))
-    assert sizes == [4 * 4 * STEPS] * 2
+        record = own.train(asked(seed_of(1, 1), model), batches(1)).record
+        sent = recorddict_to_proto(RecordDict({SCALARS: record})).SerializeToString()
+        assert recorddict_from_proto(ProtoRecordDict.FromString(sent))[SCALARS] == record
+        sizes.append(len(sent))
+    assert sizes[0] == sizes[1] < 4 * 4 * STEPS + 150
 
 
 def asked(seed: int, model=network) -> Message:
     """A message of a strategy."""
+    InProcessGrid({})  # messages need an identity of the process
     torch.manual_seed(0)
     config = ConfigRecord({"local-steps": STEPS, "wattune-seed": seed})
     content = RecordDict({"arrays": ArrayRecord(model().state_dict()), "config": config})
