@@ -155,17 +155,17 @@ def markdown(results: dict[str, Any]) -> str:
         ]
         for algorithm, one in own.items():
             each = ", ".join(f"{accuracy:.3f}" for accuracy in one["accuracies"])
-            gain = _gain(one, control) if algorithm.startswith("AsyncFGD") else ""
+            gained = gain(one, control) if algorithm.startswith("AsyncFGD") else ""
             lines.append(
                 f"| {algorithm} | `{one['algorithm']}` | {one['learning_rate']:g} "
-                f"| {statistics.mean(one['accuracies']):.3f} ({each}) | {gain} "
+                f"| {statistics.mean(one['accuracies']):.3f} ({each}) | {gained} "
                 f"| {_relative(one, own['backprop'])} | {one['step_ms']:.1f} |"
             )
         lines.append("")
     return "\n".join(lines)
 
 
-def _gain(one: dict[str, Any], control: dict[str, Any]) -> str:
+def gain(one: dict[str, Any], control: dict[str, Any]) -> str:
     """Mean difference of equal seeds, with its standard error."""
     differences = [a - b for a, b in zip(one["accuracies"], control["accuracies"], strict=True)]
     error = statistics.stdev(differences) / math.sqrt(len(differences))

@@ -204,6 +204,8 @@ def test_what_is_finished_is_not_taken_for_something_else(folder, tmp_path, caps
     other = ["--device", "sim:jetson-tx2-nx"]
     pair = [str(folder / "profile.json"), str(folder / "efficiency.json")]
     assert main(["plan", *pair, "--cap", "4.6W", "-o", str(tmp_path / "plan.json")]) == 0
+    profile = ProfileTable.load(folder / "profile.json")
+    profile.model_copy(update={"algorithm": "backprop:last=1"}).save(tmp_path / "other.json")
     for arguments, said in (
         (["profile", str(SMALL), *other, "-o", str(folder / "profile.json"), "--resume"], "device"),
         (["train", str(tmp_path / "plan.json"), str(SMALL), *DEVICE, "-o", str(folder / "training.json"), "--resume"],
@@ -211,6 +213,9 @@ def test_what_is_finished_is_not_taken_for_something_else(folder, tmp_path, caps
         (["estimate", "-o", str(folder / "efficiency.json"), "--resume"], "another workload"),
         (["compare", *pair, str(SMALL), *DEVICE, "--cap", "4.6W", "-o", str(folder / "comparison.json"), "--resume"],
          "another cap"),
+        (["compare", str(tmp_path / "other.json"), pair[1], str(SMALL), *DEVICE, "--cap", "4.2W",
+          "-o", str(folder / "comparison.json"), "--resume"],
+         "the finished comparison is of another training algorithm: backprop; allowed: backprop:last=1"),
     ):  # fmt: skip
         capsys.readouterr()
         assert main(arguments) == 2, arguments

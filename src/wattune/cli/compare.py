@@ -57,7 +57,8 @@ def compare(
     """
     from wattune.errors import RecordError
     from wattune.job import steps
-    from wattune.records import Comparison
+    from wattune.job.checks import check_algorithm
+    from wattune.records import Comparison, ProfileTable
     from wattune.reporting import comparison_table, phrases
 
     asked_cap, spec = power_cap(cap, margin, window=cap_window), device_spec(device, sysfs_root, mode)
@@ -72,6 +73,8 @@ def compare(
         )
     if record is not None and record.goal != (goal or TIME):
         raise RecordError("the finished record is for another goal", value=record.goal.aim, hint="give another -o FILE")
+    if record is not None:
+        check_algorithm("comparison", record.algorithm, ProfileTable.load(profile).algorithm)
     if record is None:
         folder = destination.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:

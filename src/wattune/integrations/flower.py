@@ -37,10 +37,11 @@ from wattune.integrations.flower_client import (
     offered,
 )
 from wattune.integrations.flower_lending import MODEL, Lender, lent_workload
+from wattune.integrations.flower_scalars import SCALARS, SEED, ScalarTraining, seed_of
 from wattune.planning.fleet import ClientRound, FleetClient, RoundPlan, Split, fastest_batch_size, plan_round, slowed
 from wattune.records import ProfileKey
 
-__all__ = ["FleetStrategy", "PowerCapMod", "lent_workload"]
+__all__ = ["FleetStrategy", "PowerCapMod", "ScalarTraining", "lent_workload"]
 
 UNANSWERED = 2.0
 """Factor by which a client counts as slower after a round that it did not answer: its next share is half as long."""
@@ -59,6 +60,9 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
     profiles of clients that have none; ``token``: for the server, by default from ``WATTUNE_TOKEN``. ``lent_arrays``
     are the arrays to begin with, and clients build the network by ``lent_workload``. ``keep_recipe``: False to choose
     the batch size by the server's curve, once and for all clients, with as many samples in a round.
+
+    ``scalars``: the clients' training by forward gradients, if they reply scalars instead of arrays. A client may still
+    reply arrays; one whose scalars are of another round or training counts as unanswered, and the log says so.
 
     The average is weighted by the samples that were trained on in the round, which replace the ``weighted_by_key`` of
     the train function's metrics. ``plan`` is the plan of the present round. Clients that join are asked for their
@@ -82,6 +86,7 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         model: str | None = None,
         token: str | None = None,
         keep_recipe: bool = True,
+        scalars: ScalarTraining | None = None,
         **options: Any,
     ):
         super().__init__(**options)
@@ -96,12 +101,14 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         self._lender = None if server is None or model is None else Lender(server, model, token)
         self._sizes = (batch_size,) if keep_recipe or self._lender is None else self._lender.batch_sizes
         self.split, self.deadline_s, self.energy_j = split, deadline_s, energy_j
+        self.scalars = scalars
         self.offer_within_s = offer_within_s
         self.plan: RoundPlan | None = None
         self.clients: dict[int, FleetClient] = {}
         """Clients that made an offer, by their node."""
         self.slowness: dict[int, float] = {}
         """Seconds of a client's last round over what its profile predicts."""
+        self._arrays = ArrayRecord()  # of the present round
         self._parts: dict[int, ClientRound] = {}
         self._left_out: dict[str, str] = {}
 
@@ -136,13 +143,14 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
             for name, reason in self._left_out.items():
                 log(INFO, "configure_train: node %s takes no part: %s", name, reason)
         log(INFO, "configure_train: %d clients for %.4g s", len(self._parts), self.plan.seconds)
-        return [self._message(node, arrays, config) for node in self._parts]
+        self._arrays = arrays
+        return [self._message(server_round, node, arrays, config) for node in self._parts]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average what arrived. Returns: the arrays, and metrics with the round's seconds, joules and watts."""
-        arrived = list(replies)
+        arrived = [reply for reply in replies if self._has_arrays(server_round, reply)]
         valid = [reply for reply in arrived if not reply.has_error()]
         figures = {reply.metadata.src_node_id: next(iter(reply.content.metric_records.values())) for reply in valid}
         for node, part in self._parts.items():
@@ -206,16 +214,31 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         log(INFO, "configure_train: batch size %d instead of %d, by the server's curve", size, self.batch_size)
         self.batch_size, self.local_steps, self._sizes = size, steps, (size,)
 
-    def _message(self, node: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
+    def _message(self, server_round: int, node: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
         part = self._parts[node]
         own = ConfigRecord(dict(config))
         own[LOCAL_STEPS], own[BATCH_SIZE] = part.steps, part.point.batch_size
         own[POINT] = json.dumps(part.point.fields())
         if self._lender is not None:
             own[MODEL] = self._lender.description()
+        if self.scalars is not None:
+            own[SEED] = seed_of(server_round, node)
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: own})
         (message,) = self._construct_messages(content, [node], MessageType.TRAIN)
         return message
+
+    def _has_arrays(self, server_round: int, reply: Message) -> bool:
+        """Put arrays in the place of a reply's scalars. Returns: False if they cannot be rebuilt."""
+        if self.scalars is None or reply.has_error() or SCALARS not in reply.content:
+            return True
+        node, own = reply.metadata.src_node_id, reply.content.pop(SCALARS)
+        try:
+            rebuilt = self.scalars.rebuilt(self._arrays, own, seed_of(server_round, node), self._parts[node].steps)
+        except InputError as error:
+            log(INFO, "aggregate_train: node %s is left out: %s", node, error)
+            return False
+        reply.content[self.arrayrecord_key] = rebuilt
+        return True
 
     def _learn(self, node: int, figures: MetricRecord | None) -> None:
         """Learn from a client's round how fast it is, and what energy it has left."""
