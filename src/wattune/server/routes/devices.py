@@ -24,7 +24,7 @@ router = APIRouter(prefix="/v1/devices", tags=["devices"])
 
 
 class DeviceState(BaseModel):
-    """Last reported state of a device. ``seen_s``: time of the last report, in seconds since 1970."""
+    """Last reported state of a device. ``seen_s``: time of the last status, in seconds since 1970."""
 
     status: DeviceStatus
     plan: Plan | None
@@ -79,7 +79,7 @@ def put_plan(
     check_device(request, name)
     request.app.state.statuses.flush()
     with request.app.state.database.session() as session:
-        if not devices.put_plan(session, name, plan, profile, job, time.time()):
+        if not devices.put_plan(session, name, plan, profile, job):
             raise _unknown(name)
     return Response(status_code=204)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 
+from sqlalchemy import or_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from wattune.records.served import DeviceStatus
@@ -66,5 +68,8 @@ class Statuses:
         ]
         insert = (sqlite if self._database.is_sqlite else postgresql).insert(DeviceRow.__table__)
         changes = {name: insert.excluded[name] for name in ("status", "seen_s")}
+        # Another process may have written a newer one. A time in the future is from before the clock was set back.
+        is_newest = or_(DeviceRow.seen_s <= insert.excluded.seen_s, DeviceRow.seen_s > time.time())
+        upsert = insert.on_conflict_do_update(index_elements=["name"], set_=changes, where=is_newest)
         with self._database.session() as session:
-            session.connection().execute(insert.on_conflict_do_update(index_elements=["name"], set_=changes), values)
+            session.connection().execute(upsert, values)
