@@ -26,7 +26,7 @@ from wattune.server.limits import Buckets, Limiter
 from wattune.server.prometheus import Metrics
 from wattune.server.routes import ROUTERS, units
 from wattune.server.routes.endpoint import ProblemDetails
-from wattune.server.security import Sessions, TokenCache
+from wattune.server.security import TokenCache
 from wattune.server.settings import Settings
 from wattune.server.store import Database, FileStore, StoreUnavailable, tokens
 from wattune.server.store.statuses import WRITE_EVERY_S, Statuses
@@ -50,7 +50,6 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
     app.state.database = database
     app.state.files = files
     app.state.metrics = metrics
-    app.state.sessions = Sessions()
     app.state.token_cache = TokenCache()
     app.state.statuses = Statuses(database)
     app.state.job_watch = JobWatch(database)

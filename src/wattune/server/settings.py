@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,6 +57,8 @@ class Settings:
     ``root_path``: prefix of all addresses outside, such as "/wattune", which the proxy strips; "" for none.
 
     ``worker_memory_bytes``: limit of the private memory of each worker; None for no limit.
+
+    ``csrf_key``: what the CSRF tokens of all processes are derived from, new at each start.
     """
 
     store: Path
@@ -70,6 +73,7 @@ class Settings:
     root_path: str = ""
     worker_memory_bytes: int | None = None
     limits: Limits = field(default_factory=Limits)
+    csrf_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     @property
     def has_tls(self) -> bool:
