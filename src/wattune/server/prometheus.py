@@ -14,7 +14,6 @@ from sqlalchemy import distinct, func, select
 from sqlalchemy.orm import Session
 
 from wattune.server.jobs import seen_workers
-from wattune.server.jobs.seen_workers import SeenWorkers
 from wattune.server.store import Database, StoreUnavailable
 from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow, UnitRow
 
@@ -78,7 +77,7 @@ def count_store(session: Session, now_s: float) -> StoreCounts:
 class Metrics:
     """The metrics of one server."""
 
-    def __init__(self, database: Database, workers: SeenWorkers):
+    def __init__(self, database: Database):
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "wattune_http_requests", "Requests answered.", ("method", "route", "status"), registry=self._registry
@@ -90,7 +89,7 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=self._registry,
         )
-        self._registry.register(_StoreCollector(database, workers))
+        self._registry.register(_StoreCollector(database))
         ProcessCollector(registry=self._registry)
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -106,8 +105,8 @@ class Metrics:
 class _StoreCollector:
     """Collector that reads the store on each scrape."""
 
-    def __init__(self, database: Database, workers: SeenWorkers):
-        self._database, self._workers = database, workers
+    def __init__(self, database: Database):
+        self._database = database
 
     def describe(self) -> list[Metric]:
         """Return nothing: the metrics are only known on a scrape."""
@@ -116,12 +115,10 @@ class _StoreCollector:
     def collect(self) -> Iterator[Metric]:
         """Read the store once."""
         now_s = time.time()
-        what = f"Workers on other machines seen within {seen_workers.SEEN_S:.0f} s."
-        yield _one("wattune_remote_workers_seen", what, len(self._workers.listing(now_s)))
         up = GaugeMetricFamily("wattune_store_up", "1 if the database responds, else 0.")
         try:
             with self._database.session(reads_only=True) as session:
-                counts = count_store(session, now_s)
+                counts, remote = count_store(session, now_s), len(seen_workers.listing(session, now_s))
         except StoreUnavailable:
             up.add_metric([], 0)
             yield up
@@ -131,6 +128,8 @@ class _StoreCollector:
         yield _by("wattune_units", "Units of work of all jobs.", "state", counts.units)
         yield _by("wattune_jobs", "Jobs.", "state", counts.jobs)
         yield _one("wattune_workers_busy", "Workers that hold a unit.", counts.workers_busy)
+        what = f"Workers on other machines seen within {seen_workers.SEEN_S:.0f} s."
+        yield _one("wattune_remote_workers_seen", what, remote)
         yield _one("wattune_queue_oldest_seconds", "Age of the oldest waiting unit.", counts.oldest_waiting_s)
         yield _one("wattune_devices", "Devices that ever reported.", counts.devices)
         yield _one("wattune_devices_seen", f"Devices that reported within {SEEN_S:.0f} s.", counts.online)
