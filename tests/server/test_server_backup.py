@@ -25,7 +25,7 @@ from wattune.errors import InputError, OutputError, RecordError, WattuneError
 from wattune.server.backup import backup, restore
 from wattune.server.jobs import leases, queue
 from wattune.server.jobs.claims import RunResult
-from wattune.server.store import model_catalog, tokens
+from wattune.server.store import model_catalog, sessions, tokens
 from wattune.server.store.schema import Base, FileRow
 
 
@@ -49,6 +49,15 @@ def rows(store):
             table.name: [dict(row) for row in session.execute(select(table).order_by(*table.primary_key)).mappings()]
             for table in Base.metadata.sorted_tables
         }
+
+
+def test_sessions_of_browsers_are_not_in_a_backup(sqlite_store, tmp_path):
+    with sqlite_store.database.session() as session:
+        value = sessions.begin(session, "lab", time.time())
+    backup(sqlite_store.settings.store, sqlite_store.database, tmp_path / "backup.tar")
+    restore(tmp_path / "backup.tar", tmp_path / "again")
+    with opened(tmp_path / "again") as again, again.database.session(reads_only=True) as session:
+        assert sessions.token(session, value, time.time()) is None
 
 
 def kept(store):

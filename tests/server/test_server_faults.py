@@ -183,10 +183,9 @@ def test_database_lost_between_transactions(cluster, tmp_path):
 
 
 def store_metrics(store: Store) -> str:
-    from wattune.server.jobs.seen_workers import SeenWorkers
     from wattune.server.prometheus import Metrics
 
-    return Metrics(store.database, SeenWorkers()).text().decode()
+    return Metrics(store.database).text().decode()
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fastapi import Depends, FastAPI, Form
+from sqlalchemy import select
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
@@ -20,9 +21,10 @@ from tests.support.server.serving import wait_for
 from wattune.server import security
 from wattune.server.application import create_app
 from wattune.server.limits import Buckets, Limits
-from wattune.server.security import COOKIE, LIFETIME_S
+from wattune.server.security import COOKIE
 from wattune.server.settings import is_loopback
-from wattune.server.store import tokens
+from wattune.server.store import sessions, tokens
+from wattune.server.store.schema import SessionRow
 
 LOCAL = "http://127.0.0.1:8484"
 
@@ -220,7 +222,7 @@ def test_browser_signs_in_and_out(sqlite_store):
         assert COOKIE not in browser.cookies
         entered = browser.post("/in", data={"token": text})
         cookie = entered.headers["set-cookie"]
-        for part in ("HttpOnly", "SameSite=lax", "Path=/", f"Max-Age={LIFETIME_S}"):
+        for part in ("HttpOnly", "SameSite=lax", "Path=/", f"Max-Age={sessions.LIFETIME_S}"):
             assert part in cookie
         assert text not in cookie
         assert browser.get("/v1/models").status_code == 200
@@ -254,22 +256,42 @@ def test_revoked_token_is_rejected_though_the_clock_was_set_back(local, sqlite_s
     wait_for(lambda: local.get("/v1/models", headers=shown).status_code == 401, timeout_s=20)
 
 
-def test_many_sign_ins_evict_only_sessions_of_the_same_token():
-    sessions = security.Sessions()
-    other = sessions.begin("other")
-    own = [sessions.begin("own") for _ in range(1001)]
-    assert sessions.token(other) == "other"
-    assert [sessions.token(value) for value in own[-security.MOST_PER_TOKEN :]] == ["own"] * security.MOST_PER_TOKEN
-    assert sessions.token(own[0]) is None
+def test_many_sign_ins_evict_only_sessions_of_the_same_token(store, monkeypatch):
+    with store.database.session() as session:
+        other = sessions.begin(session, "other", 0.0)
+        own = [sessions.begin(session, "own", moment / 10) for moment in range(60)]
+        assert sessions.token(session, other, 6.0) == "other"
+        newest = own[-sessions.MOST_PER_TOKEN :]
+        assert [sessions.token(session, value, 6.0) for value in own] == [
+            "own" if value in newest else None for value in own
+        ]
+        monkeypatch.setattr(sessions, "MOST", 2)
+        last = sessions.begin(session, "third", 7.0)
+        found = [sessions.token(session, value, 7.0) for value in (other, own[-2], own[-1], last)]
+        assert found == [None, None, "own", "third"]
 
 
-def test_session_expires(sqlite_store, monkeypatch):
-    with TestClient(with_forms(sqlite_store), base_url=LOCAL) as browser:
-        text = made.token(sqlite_store, "device")["Authorization"].removeprefix("Bearer ")
-        browser.post("/in", data={"token": text})
-        now_s = time.monotonic()
-        monkeypatch.setattr("wattune.server.security.time.monotonic", lambda: now_s + LIFETIME_S + 1)
-        made.problem(browser.get("/v1/models"), 401)
+def test_session_expires(store):
+    with store.database.session() as session:
+        value = sessions.begin(session, "own", 1000.0)
+        assert sessions.token(session, value, 999 + sessions.LIFETIME_S) == "own"
+        assert sessions.token(session, value, 1001 + sessions.LIFETIME_S) is None
+        assert sessions.token(session, value, 999.0) is None, "the clock was set back"
+        sessions.begin(session, "another", 1001 + sessions.LIFETIME_S)
+        assert session.scalars(select(SessionRow.token)).all() == ["another"]
+
+
+def test_session_is_known_to_all_processes(store):
+    """And the CSRF token of its forms, until it ends in any of them."""
+    processes = [TestClient(with_forms(store), base_url=LOCAL) for _ in range(2)]
+    with processes[0] as one, processes[1] as other:
+        text = made.token(store, "device")["Authorization"].removeprefix("Bearer ")
+        one.post("/in", data={"token": text})
+        other.cookies.set(COOKIE, one.cookies[COOKIE], domain="127.0.0.1")
+        csrf = one.get("/form").text
+        assert other.post("/form", data={"csrf": csrf}).text == "done"
+        other.post("/out")
+        made.problem(one.get("/v1/models"), 401)
 
 
 def test_browser_requests_require_csrf_token(sqlite_store):

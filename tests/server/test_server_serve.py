@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import update
 from tests.server.conftest import opened
 from tests.support.server.served import model, request
-from tests.support.server.serving import Serving, serving, wait_for
+from tests.support.server.serving import Serving, lives, serving, wait_for
 
 from wattune.cli import main
 from wattune.server.jobs import queue
@@ -193,7 +193,7 @@ def test_crashed_workers_restart_and_resume(tmp_path):
         found = queue.status(session, job_id)
         # A server that was asked to end does not count its runs as attempts.
         assert (found.state, found.runs[0].state, found.runs[0].attempts) == ("running", "waiting", 1)
-    assert not any(_lives(pid) for pid in workers)
+    assert not any(lives(pid) for pid in workers)
 
 
 @pytest.mark.slow
@@ -207,7 +207,7 @@ def test_workers_exit_if_the_server_is_killed(tmp_path):
     assert len(workers) == 2
     server.kill()
     server.end()
-    wait_for(lambda: not any(_lives(pid) for pid in workers), 10)
+    wait_for(lambda: not any(lives(pid) for pid in workers), 10)
 
 
 @pytest.mark.slow
@@ -240,11 +240,3 @@ def test_database_is_locked_by_one_server(refused, tmp_path, postgresql):
     with serving(tmp_path / "one", "--workers", "0", "--database", url):
         code, line = refused("--port", 0, "--store", tmp_path / "two", "--database", url)
     assert (code, line) == (2, "wattune: another server uses this database; give another --database")
-
-
-def _lives(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -2,12 +2,13 @@
 
 import re
 import shutil
+import ssl
 import subprocess
 from pathlib import Path
 
 import pytest
 from tests.support.server.served import model
-from tests.support.server.serving import serving
+from tests.support.server.serving import serving, wait_for
 
 from wattune.errors import InputError, WattuneError
 from wattune.remote import Client
@@ -53,3 +54,21 @@ def test_device_trusts_only_the_given_certificate(tmp_path, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "not-there.pem"))
     with pytest.raises(InputError, match="SSL_CERT_FILE"):
         Client(server.url, token=token, cache=tmp_path / "cache")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_renewed_certificate_is_used_without_a_restart(tmp_path, processes):
+    cert, key = certificate(tmp_path)
+    options = ("--workers", "0", "--api-processes", processes, "--tls-cert", str(cert), "--tls-key", str(key))
+    with serving(tmp_path / "store", *options) as server:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        assert ssl.get_server_certificate(address) == cert.read_text()
+        certificate(tmp_path)
+        renewed = cert.read_text()
+
+        def loaded():
+            return server.log.read_text().count("the TLS certificate has changed and was loaded again")
+
+        wait_for(lambda: loaded() == int(processes))
+        assert {ssl.get_server_certificate(address) for _ in range(10)} == {renewed}

@@ -13,9 +13,9 @@ from tests.support.server.served import model, pooled, request
 
 from wattune.records import LearningCurve
 from wattune.server.application import create_app
-from wattune.server.jobs import leases, queue
+from wattune.server.jobs import leases, queue, seen_workers
 from wattune.server.jobs.claims import Claim, content, torch_version
-from wattune.server.jobs.seen_workers import SeenWorker, SeenWorkers
+from wattune.server.jobs.seen_workers import SeenWorker
 from wattune.server.store import model_catalog
 from wattune.version import __version__
 
@@ -198,15 +198,26 @@ def test_workers_are_seen_with_what_they_hold(store, units):
     assert seen()["unit"] is None
 
 
-def test_a_worker_is_forgotten_after_a_minute():
-    workers = SeenWorkers()
-    for name, seen_s in (("b", 0.0), ("a", 30.0)):
-        workers.put(name, SeenWorker(name=name, token=None, device="cpu", torch=None, unit=None, seen_s=seen_s))
-    workers.update("unknown", None, 30.0)
-    assert [worker.name for worker in workers.listing(50.0)] == ["a", "b"]
-    assert [worker.name for worker in workers.listing(61.0)] == ["a"]
-    workers.update("b", "job", 100.0)
-    assert [(worker.name, worker.unit) for worker in workers.listing(100.0)] == [("b", "job")]
+def test_a_worker_is_forgotten_after_a_minute(store, monkeypatch):
+    def seen(name, seen_s):
+        return SeenWorker(name=name, token=None, device="cpu", torch=None, unit=None, seen_s=seen_s)
+
+    with store.database.session() as session:
+
+        def listed(now_s):
+            return [(worker.name, worker.unit) for worker in seen_workers.listing(session, now_s)]
+
+        for name, seen_s in (("b", 0.0), ("a", 30.0)):
+            seen_workers.put(session, name, seen(name, seen_s))
+        seen_workers.note(session, "unknown", None, 30.0)
+        assert listed(50.0) == [("a", None), ("b", None)]
+        assert listed(61.0) == [("a", None)]
+        seen_workers.note(session, "b", "job", 100.0)
+        assert listed(100.0) == [("b", "job")]
+        monkeypatch.setattr(seen_workers, "MOST", 2)
+        seen_workers.put(session, "c", seen("c", 101.0))
+        seen_workers.note(session, "a", "job", 101.0)
+        assert listed(101.0) == [("b", "job"), ("c", None)], "the one that was not seen for longest is not known"
 
 
 def test_requests_are_bounded(units):

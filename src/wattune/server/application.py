@@ -20,13 +20,12 @@ from wattune.records import LearningCurve, Plan, ProfileTable, Record, SampleEff
 from wattune.records.served import DeviceStatus, ServedModel, SweepRequest
 from wattune.server import dashboard, problems
 from wattune.server.direct import Direct
-from wattune.server.jobs.seen_workers import SeenWorkers
 from wattune.server.jobs.watch import JobWatch, UnitWatch
 from wattune.server.limits import Buckets, Limiter
 from wattune.server.prometheus import Metrics
 from wattune.server.routes import ROUTERS, trainings, units
 from wattune.server.routes.endpoint import ProblemDetails
-from wattune.server.security import Sessions, TokenCache
+from wattune.server.security import TokenCache
 from wattune.server.settings import Settings
 from wattune.server.store import Database, FileStore, StoreUnavailable, tokens
 from wattune.server.store.statuses import WRITE_EVERY_S, Statuses
@@ -44,18 +43,15 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
         title="wattune", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.router.lifespan_context = _lifespan
-    seen_workers = SeenWorkers()
-    metrics = Metrics(database, seen_workers)
+    metrics = Metrics(database)
     app.state.settings = settings
     app.state.database = database
     app.state.files = files
     app.state.metrics = metrics
-    app.state.sessions = Sessions()
     app.state.token_cache = TokenCache()
     app.state.statuses = Statuses(database)
     app.state.job_watch = JobWatch(database)
     app.state.unit_watch = UnitWatch(database)
-    app.state.seen_workers = seen_workers
     app.state.used_s = {}
     app.state.ready_s = float("-inf")
     app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)

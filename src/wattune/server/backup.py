@@ -201,8 +201,8 @@ def _json(content: bytes) -> Any:
 
 
 def _tables() -> list[Columns]:
-    """Tables in dependency order: a referenced table comes first."""
-    return Base.metadata.sorted_tables
+    """Tables of a backup in dependency order: a referenced table comes first."""
+    return [table for table in Base.metadata.sorted_tables if table.info.get("is_in_backup", True)]
 
 
 def _publish(temporary: Path, target: Path) -> None:

@@ -1,41 +1,30 @@
-"""Start and stop of the server process: one per store, with the API in it and the workers as child processes."""
+"""Start and stop of the server: one per store, with the API in its process or in several, and workers as processes."""
 
 from __future__ import annotations
 
-import logging
-import os
 import secrets
 import shutil
 import signal
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType
-from typing import Any
 
-import uvicorn
 from sqlalchemy import select
 
 from wattune.errors import InputError, Interrupted
-from wattune.server import connections, logs
-from wattune.server.application import create_app
+from wattune.server import api_processes, api_server, logs
+from wattune.server.api_server import check_tls, noting_signals
 from wattune.server.jobs.leases import release_local
 from wattune.server.jobs.supervisor import Supervisor
-from wattune.server.locks import Check, database_locked, store_locked, watching
+from wattune.server.locks import database_locked, store_locked
 from wattune.server.settings import Settings, is_loopback, sqlite_file, sqlite_url
-from wattune.server.store import Database, FileStore, tokens
+from wattune.server.store import Database, tokens
 from wattune.server.store.schema import JobRow
-
-SHUTDOWN_S = 5
-"""Timeout in seconds of open requests after a signal."""
 
 DEMO_S = 24 * 3600.0
 """Lifetime of the token for the demo's devices, in case the server is killed and cannot revoke it."""
-
-log = logging.getLogger("wattune.server.lifecycle")
 
 Say = Callable[[str], None]
 
@@ -50,7 +39,7 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
     """
     logs.configure()
     with ExitStack() as stack:
-        signals = stack.enter_context(_signals())
+        signals = stack.enter_context(noting_signals())
         # What can be refused without the store comes first, so that no folder is left behind.
         check_tls(settings)
         listening = stack.enter_context(_listening(settings))
@@ -62,38 +51,21 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
         database.upgrade()
         check_database = stack.enter_context(database_locked(database))
         check_address(settings, database)
-        files = FileStore(settings.store / "files")
         _clean_up(settings, database)
-        app = create_app(settings, database, files)
         url = _url(settings, listening)
-        supervisor = Supervisor(settings, database)
-        app.state.supervisor = supervisor
-        stack.enter_context(supervisor)
+        stack.enter_context(Supervisor(settings, database))
         if demo:
             stack.enter_context(_demo(url, database))
-        config = connections.configured(
-            app,
-            connections.fitting(settings.limits),
-            # Without a proxy, any local user could forge the client address.
-            proxy_headers=settings.proxy is not None,
-            forwarded_allow_ips=settings.proxy,
-            timeout_graceful_shutdown=SHUTDOWN_S,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
-        )
         ready = f"wattune is serving on {url}, store: {settings.store}"
         if demo:
             ready += (
                 "\nOpen the address in a browser: the boards show their first figures in about a minute. Ctrl-C stops."
             )
-
-        def end_waits() -> None:
-            app.state.job_watch.close()
-            app.state.unit_watch.close()
-
-        server = _Server(config, signals, lambda: say(ready), end_waits)
-        with watching([check_store, check_database, _certificate_check(settings, config)], server.stop):
-            server.run(sockets=[listening])
+        checks = [check_store, check_database]
+        if settings.api_processes == 1:
+            api_server.run(settings, database, listening, signals, on_start=lambda: say(ready), checks=checks)
+        else:
+            api_processes.run(settings, listening, signals, on_start=lambda: say(ready), checks=checks)
     if signal.SIGINT in signals:
         raise Interrupted("interrupted: the server has stopped; unfinished jobs resume at the next start")
 
@@ -115,71 +87,6 @@ def check_address(settings: Settings, database: Database | None) -> None:
         allowed="127.0.0.1 without a proxy if there is no token",
         hint=f"wattune token make NAME --scope device --store {settings.store}",
     )
-
-
-def check_tls(settings: Settings) -> None:
-    """Check the TLS certificate and its key. Raises: InputError if they are unusable or one of them is missing."""
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise InputError("TLS needs both --tls-cert and --tls-key")
-    if settings.tls_cert is None:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        allowed = "a certificate and its key as PEM files"
-        raise InputError("TLS", value=str(error), allowed=allowed) from error
-
-
-def _certificate_check(settings: Settings, config: uvicorn.Config) -> Check:
-    """Build a check that loads the certificate again once its files have changed; a bad one is logged, not used."""
-
-    def changes() -> list[float]:
-        files = (settings.tls_cert, settings.tls_key)
-        return [os.stat(path).st_mtime for path in files if path is not None]
-
-    loaded = changes()
-
-    def check() -> None:
-        nonlocal loaded
-        try:
-            if (now := changes()) == loaded:
-                return
-            check_tls(settings)
-            if config.ssl is not None and settings.tls_cert is not None:
-                config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
-                log.info("the TLS certificate has changed and was loaded again")
-            loaded = now
-        except (OSError, InputError) as error:
-            log.warning("the changed TLS certificate is not used yet: %s", error)
-
-    return check
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn server that reports readiness, and stops at once if a signal arrived before its own handlers.
-
-    ``on_stop`` is called before it waits for the open requests.
-    """
-
-    def __init__(
-        self, config: uvicorn.Config, signals: list[int], on_start: Callable[[], None], on_stop: Callable[[], None]
-    ):
-        super().__init__(config)
-        self._signals, self._on_start, self._on_stop = signals, on_start, on_stop
-
-    def stop(self) -> None:
-        """Stop as on a signal; may be called from any thread."""
-        self.should_exit = True
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.should_exit = self.should_exit or bool(self._signals)
-        if not self.should_exit:
-            self._on_start()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._on_stop()
-        await super().shutdown(sockets)
 
 
 @contextmanager
@@ -214,22 +121,6 @@ def _clean_up(settings: Settings, database: Database) -> None:
             shutil.rmtree(folder, ignore_errors=True)
     for temporary in (settings.store / "files").glob(".incoming-*"):
         temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM; uvicorn handles them itself, and re-raises them on exit."""
-    numbers: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        numbers.append(number)
-
-    before: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield numbers
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

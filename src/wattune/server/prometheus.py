@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,16 +10,19 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 from sqlalchemy import distinct, func, select
 from sqlalchemy.orm import Session
 
 from wattune.server.jobs import seen_workers
-from wattune.server.jobs.seen_workers import SeenWorkers
 from wattune.server.store import Database, StoreUnavailable
 from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow, UnitRow
 
 BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable that prometheus_client reads: folder in which several processes count together."""
 
 SEEN_S = 60.0
 """A device that reported within this many seconds counts as online."""
@@ -76,9 +80,11 @@ def count_store(session: Session, now_s: float) -> StoreCounts:
 
 
 class Metrics:
-    """The metrics of one server."""
+    """The metrics of one server. If several processes share a ``FOLDER``, each reports the requests of all of them,
+    and none of them its own memory and CPU time."""
 
-    def __init__(self, database: Database, workers: SeenWorkers):
+    def __init__(self, database: Database):
+        self._store, self._folder = _StoreCollector(database), os.environ.get(FOLDER)
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "wattune_http_requests", "Requests answered.", ("method", "route", "status"), registry=self._registry
@@ -90,8 +96,9 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=self._registry,
         )
-        self._registry.register(_StoreCollector(database, workers))
-        ProcessCollector(registry=self._registry)
+        if self._folder is None:
+            self._registry.register(self._store)
+            ProcessCollector(registry=self._registry)
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request. ``route``: the template of its path, not the path itself, to bound the number of series."""
@@ -100,14 +107,19 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        if self._folder is None:
+            return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, self._folder)  # type: ignore[no-untyped-call]
+        registry.register(self._store)
+        return generate_latest(registry)
 
 
 class _StoreCollector:
     """Collector that reads the store on each scrape."""
 
-    def __init__(self, database: Database, workers: SeenWorkers):
-        self._database, self._workers = database, workers
+    def __init__(self, database: Database):
+        self._database = database
 
     def describe(self) -> list[Metric]:
         """Return nothing: the metrics are only known on a scrape."""
@@ -116,12 +128,10 @@ class _StoreCollector:
     def collect(self) -> Iterator[Metric]:
         """Read the store once."""
         now_s = time.time()
-        what = f"Workers on other machines seen within {seen_workers.SEEN_S:.0f} s."
-        yield _one("wattune_remote_workers_seen", what, len(self._workers.listing(now_s)))
         up = GaugeMetricFamily("wattune_store_up", "1 if the database responds, else 0.")
         try:
             with self._database.session(reads_only=True) as session:
-                counts = count_store(session, now_s)
+                counts, remote = count_store(session, now_s), len(seen_workers.listing(session, now_s))
         except StoreUnavailable:
             up.add_metric([], 0)
             yield up
@@ -131,6 +141,8 @@ class _StoreCollector:
         yield _by("wattune_units", "Units of work of all jobs.", "state", counts.units)
         yield _by("wattune_jobs", "Jobs.", "state", counts.jobs)
         yield _one("wattune_workers_busy", "Workers that hold a unit.", counts.workers_busy)
+        what = f"Workers on other machines seen within {seen_workers.SEEN_S:.0f} s."
+        yield _one("wattune_remote_workers_seen", what, remote)
         yield _one("wattune_queue_oldest_seconds", "Age of the oldest waiting unit.", counts.oldest_waiting_s)
         yield _one("wattune_devices", "Devices that ever reported.", counts.devices)
         yield _one("wattune_devices_seen", f"Devices that reported within {SEEN_S:.0f} s.", counts.online)

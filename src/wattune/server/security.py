@@ -4,8 +4,7 @@ Scopes: read < device < admin, and worker < admin. A program authenticates with 
 cookie. If no token was ever created, users of this machine have full access, but pages of other sites in their browsers
 have none.
 
-A session is a random id in a cookie, whose hash is held in memory: sessions do not survive a restart. Forms carry a
-CSRF token.
+A session is a random value in a cookie, whose hash is stored. Forms carry a CSRF token.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import re
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -28,9 +26,10 @@ from starlette.responses import Response
 
 from wattune.server.limits import REMEMBERED, Buckets, too_many
 from wattune.server.problems import Problem
-from wattune.server.store import tokens
+from wattune.server.store import sessions, tokens
 from wattune.server.store.tokens import SCOPES, Scope, Token
 
+COOKIE = "wattune_session"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 CSRF_HEADER = "x-csrf-token"
 TOKEN_CACHE_S = 1.0
@@ -157,18 +156,23 @@ def csrf_token(request: Request) -> str:
     Source: Gluck, Harris and Prado, BREACH: reviving the CRIME attack, 2013, section 4.
     """
     mask = secrets.token_bytes(32)
-    return f"{mask.hex()}{_masked(_sessions(request).csrf(request.cookies.get(COOKIE)), mask).hex()}"
+    return f"{mask.hex()}{_masked(_csrf(request), mask).hex()}"
 
 
-def _masked(token: str, mask: bytes) -> bytes:
-    return bytes(a ^ b for a, b in zip(bytes.fromhex(token), mask, strict=True))
+def _csrf(request: Request) -> bytes:
+    """CSRF token of the session; only a client that can read our pages knows it."""
+    key: bytes = request.app.state.settings.csrf_key
+    return hmac.digest(key, request.cookies.get(COOKIE, "no session").encode(), "sha256")
+
+
+def _masked(token: bytes, mask: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(token, mask, strict=True))
 
 
 def _is_csrf_token(request: Request, text: str) -> bool:
-    expected = _sessions(request).csrf(request.cookies.get(COOKIE))
     if not re.fullmatch("[0-9a-f]{128}", text):
         return False
-    return hmac.compare_digest(bytes.fromhex(text[64:]), _masked(expected, bytes.fromhex(text[:64])))
+    return hmac.compare_digest(bytes.fromhex(text[64:]), _masked(_csrf(request), bytes.fromhex(text[:64])))
 
 
 def check_form(request: Request, form_token: object) -> None:
@@ -181,10 +185,12 @@ def check_form(request: Request, form_token: object) -> None:
 def sign_in(request: Request, response: Response, text: str) -> Identity:
     """Begin a session with a token and set its cookie on ``response``. Raises: Problem 401 or 429."""
     row = _by_token(request, text.strip())
+    with request.app.state.database.session() as session:
+        value = sessions.begin(session, row.id, time.time())
     response.set_cookie(
         COOKIE,
-        _sessions(request).begin(row.id),
-        max_age=LIFETIME_S,
+        value,
+        max_age=sessions.LIFETIME_S,
         httponly=True,
         samesite="lax",
         secure=request.app.state.settings.has_tls or request.url.scheme == "https",
@@ -195,7 +201,8 @@ def sign_in(request: Request, response: Response, text: str) -> Identity:
 
 def sign_out(request: Request, response: Response) -> None:
     """End the session."""
-    _sessions(request).end(request.cookies.get(COOKIE, ""))
+    with request.app.state.database.session() as session:
+        sessions.end(session, request.cookies.get(COOKIE, ""))
     response.delete_cookie(COOKIE, path=_cookie_path(request), httponly=True, samesite="lax")
 
 
@@ -251,10 +258,10 @@ def _identify(request: Request, *, form: bool) -> Identity:
             raise _unknown(request, "the header Authorization", allowed="Bearer wt_...")
         return _identity(_by_token(request, text.strip()), "token")
     cookie = request.cookies.get(COOKIE)
-    token = None if cookie is None else _sessions(request).token(cookie)
-    if token is not None:
+    if cookie is not None:
         with request.app.state.database.session(reads_only=True) as session:
-            row = tokens.find_id(session, token, time.time())
+            token = sessions.token(session, cookie, time.time())
+            row = None if token is None else tokens.find_id(session, token, time.time())
         if isinstance(row, Token):
             check_origin(request)
             if request.method not in SAFE_METHODS and not form:
@@ -323,57 +330,3 @@ def _identity(row: Token, by: Literal["token", "session"]) -> Identity:
 def _token_cache(request: Request) -> TokenCache:
     cache: TokenCache = request.app.state.token_cache
     return cache
-
-
-def _sessions(request: Request) -> Sessions:
-    sessions: Sessions = request.app.state.sessions
-    return sessions
-
-
-COOKIE = "wattune_session"
-LIFETIME_S = 12 * 3600
-MOST = 10_000
-"""Maximum number of sessions; a new one evicts the oldest."""
-
-MOST_PER_TOKEN = 20
-"""Maximum number of sessions of one token; a new one evicts the token's oldest, and nobody else's."""
-
-
-@dataclass
-class Sessions:
-    """Sessions of one server process."""
-
-    _key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
-    _sessions: OrderedDict[str, tuple[str, float]] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def begin(self, token: str) -> str:
-        """Begin a session for the token with this id; return the value of its cookie."""
-        value = secrets.token_urlsafe(32)
-        with self._lock:
-            own = [session for session, (owner, _) in self._sessions.items() if owner == token]
-            if len(own) >= MOST_PER_TOKEN:
-                del self._sessions[own[0]]
-            self._sessions[_hash(value)] = (token, time.monotonic() + LIFETIME_S)
-            if len(self._sessions) > MOST:
-                self._sessions.popitem(last=False)
-        return value
-
-    def token(self, value: str) -> str | None:
-        """Id of the token behind a session cookie; None if the session is unknown or has expired."""
-        with self._lock:
-            token, until_s = self._sessions.get(_hash(value), ("", 0.0))
-            return token if time.monotonic() < until_s else None
-
-    def end(self, value: str) -> None:
-        """End the session of a cookie."""
-        with self._lock:
-            self._sessions.pop(_hash(value), None)
-
-    def csrf(self, value: str | None) -> str:
-        """CSRF token of a session, required in its forms; only a client that can read our pages knows it."""
-        return hmac.new(self._key, (value or "no session").encode(), hashlib.sha256).hexdigest()
-
-
-def _hash(value: str) -> str:
-    return hashlib.sha256(value.encode()).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,7 +56,11 @@ class Settings:
 
     ``root_path``: prefix of all addresses outside, such as "/wattune", which the proxy strips; "" for none.
 
+    ``api_processes``: processes that answer the API; 1 means the server's own.
+
     ``worker_memory_bytes``: limit of the private memory of each worker; None for no limit.
+
+    ``csrf_key``: what the CSRF tokens of all processes are derived from, new at each start.
     """
 
     store: Path
@@ -63,6 +68,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8484
     workers: int = 1
+    api_processes: int = 1
     tls_cert: Path | None = None
     tls_key: Path | None = None
     requires_token: bool = False
@@ -70,6 +76,7 @@ class Settings:
     root_path: str = ""
     worker_memory_bytes: int | None = None
     limits: Limits = field(default_factory=Limits)
+    csrf_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     @property
     def has_tls(self) -> bool:

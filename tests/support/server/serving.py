@@ -52,9 +52,17 @@ class Serving:
     @property
     def workers(self) -> list[int]:
         """Process numbers of the worker processes that are its children."""
+        return self._children(b"jobs.worker")
+
+    @property
+    def api_processes(self) -> list[int]:
+        """Process numbers of its children that answer the API, if it has several."""
+        return self._children(b"spawn_main")
+
+    def _children(self, command: bytes) -> list[int]:
         found = []
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and _parent(entry) == self.process.pid and b"jobs.worker" in _command(entry):
+            if entry.name.isdigit() and _parent(entry) == self.process.pid and command in _command(entry):
                 found.append(int(entry.name))
         return sorted(found)
 
@@ -126,6 +134,11 @@ def wait_for(what, timeout_s: float = 60.0, every_s: float = 0.05):
         assert time.monotonic() < until_s, f"not in {timeout_s:g} s"
         time.sleep(every_s)
     return found
+
+
+def lives(pid: int) -> bool:
+    """True if a process runs."""
+    return _parent(Path("/proc", str(pid))) is not None
 
 
 def _parent(entry: Path) -> int | None:

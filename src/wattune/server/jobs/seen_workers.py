@@ -1,16 +1,18 @@
-"""Workers on other machines that were seen lately, in the memory of this server."""
+"""Workers on other machines that were seen lately."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+from typing import Any
 
 from pydantic import BaseModel
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
 
 from wattune.server.jobs.claims import WorkerDevice
+from wattune.server.store.schema import SeenWorkerRow, insert_new
 
 MOST = 1000
-"""Maximum number of workers in memory, least recently seen evicted first."""
+"""Maximum number of workers that are known; a new one evicts the least recently seen."""
 
 SEEN_S = 60.0
 """A worker that was seen within this many seconds counts as online; an idle one claims every 20 s."""
@@ -27,31 +29,23 @@ class SeenWorker(BaseModel):
     seen_s: float
 
 
-class SeenWorkers:
-    """The workers that were seen lately, by the id of their token and their name. Thread-safe."""
+def put(session: Session, key: str, worker: SeenWorker) -> None:
+    """Add a worker or replace what was known of it. ``key``: the id of its token and its name."""
+    values: dict[str, Any] = worker.model_dump()
+    if insert_new(session, SeenWorkerRow, {"key": key, **values}):
+        newest = select(SeenWorkerRow.key).order_by(SeenWorkerRow.seen_s.desc(), SeenWorkerRow.key)
+        session.execute(delete(SeenWorkerRow).where(SeenWorkerRow.key.in_(newest.offset(MOST))))
+    else:
+        session.execute(update(SeenWorkerRow).where(SeenWorkerRow.key == key).values(**values))
 
-    def __init__(self) -> None:
-        self._workers: OrderedDict[str, SeenWorker] = OrderedDict()
-        self._lock = threading.Lock()
 
-    def put(self, key: str, worker: SeenWorker) -> None:
-        """Add a worker or replace what was known of it."""
-        with self._lock:
-            self._workers[key] = worker
-            self._workers.move_to_end(key)
-            if len(self._workers) > MOST:
-                self._workers.popitem(last=False)
+def note(session: Session, key: str, unit: str | None, now_s: float) -> None:
+    """Note what a worker holds now; one that is not known stays so until its next claim."""
+    session.execute(update(SeenWorkerRow).where(SeenWorkerRow.key == key).values(unit=unit, seen_s=now_s))
 
-    def update(self, key: str, unit: str | None, now_s: float) -> None:
-        """Note what a worker holds now. One that has not claimed since this server began is not known."""
-        with self._lock:
-            worker = self._workers.get(key)
-            if worker is not None:
-                self._workers[key] = worker.model_copy(update={"unit": unit, "seen_s": now_s})
-                self._workers.move_to_end(key)
 
-    def listing(self, now_s: float) -> list[SeenWorker]:
-        """List the workers that are online, in order of name."""
-        with self._lock:
-            workers = [worker for worker in self._workers.values() if now_s - worker.seen_s <= SEEN_S]
-        return sorted(workers, key=lambda worker: (worker.name, worker.token or ""))
+def listing(session: Session, now_s: float) -> list[SeenWorker]:
+    """List the workers that are online, in order of name."""
+    query = select(SeenWorkerRow).where(SeenWorkerRow.seen_s >= now_s - SEEN_S)
+    rows = session.scalars(query.order_by(SeenWorkerRow.name, SeenWorkerRow.token))
+    return [SeenWorker.model_validate(row, from_attributes=True) for row in rows]

@@ -24,7 +24,7 @@ router = APIRouter(prefix="/v1/devices", tags=["devices"])
 
 
 class DeviceState(BaseModel):
-    """Last reported state of a device. ``seen_s``: time of the last report, in seconds since 1970."""
+    """Last reported state of a device. ``seen_s``: time of the last status, in seconds since 1970."""
 
     status: DeviceStatus
     plan: Plan | None
@@ -63,7 +63,10 @@ async def put_device(  # async: it needs no thread, since a status is only kept 
         raise Problem(422, "device in the body differs from the path", value=status.device, allowed=name)
     if not is_own(request.state.identity, name):
         await run_in_threadpool(check_device, request, name)
-    request.app.state.statuses.put(status, time.time())
+    is_first = request.app.state.statuses.put(status, time.time())
+    if is_first and request.app.state.settings.api_processes > 1:
+        # Another process may get the device's plan before the next write.
+        await run_in_threadpool(request.app.state.statuses.flush)
     return Response(status_code=204)
 
 
@@ -79,7 +82,7 @@ def put_plan(
     check_device(request, name)
     request.app.state.statuses.flush()
     with request.app.state.database.session() as session:
-        if not devices.put_plan(session, name, plan, profile, job, time.time()):
+        if not devices.put_plan(session, name, plan, profile, job):
             raise _unknown(name)
     return Response(status_code=204)
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
+from wattune.server.jobs import seen_workers
 from wattune.server.jobs.seen_workers import SeenWorker
 from wattune.server.routes.endpoint import answer, route
 from wattune.server.store.statuses import READER_S
@@ -53,7 +54,8 @@ def get_metrics(request: Request) -> Response:
 @router.get("/v1/workers", **route("read", list[SeenWorker]))
 def list_workers(request: Request) -> Response:
     """List the workers on other machines that were seen in the last minute."""
-    workers = request.app.state.seen_workers.listing(time.time())
+    with request.app.state.database.session(reads_only=True) as session:
+        workers = seen_workers.listing(session, time.time())
     return answer([worker.model_dump(mode="json") for worker in workers])
 
 

@@ -21,7 +21,7 @@ from wattune.records import LearningCurve, SampleEfficiency
 from wattune.records.base import BatchSize, Samples
 from wattune.records.served import DeviceName, ServedFile, Sha256, Strict
 from wattune.server.bodies import body
-from wattune.server.jobs import leases
+from wattune.server.jobs import leases, seen_workers
 from wattune.server.jobs.claims import Claim, Outcome, RunResult, WorkerDevice, content, version_problem
 from wattune.server.jobs.queue import batch_sizes
 from wattune.server.jobs.seen_workers import SeenWorker
@@ -95,9 +95,7 @@ async def claim_unit(request: Request, asked: Annotated[ClaimRequest, Depends(bo
             409, what, value=theirs, allowed=ours, hint="install the server's version on the worker's machine"
         )
     watch: UnitWatch = request.app.state.unit_watch
-    seen, worker = request.app.state.seen_workers, _worker(request, asked)
-    known = {"name": asked.worker, "token": request.state.identity.name, "device": asked.device, "torch": asked.torch}
-    seen.put(worker, SeenWorker(**known, unit=None, seen_s=time.time()))
+    await run_in_threadpool(_see, request, asked)
     until_s, claim = time.monotonic() + wait_s(request), await run_in_threadpool(_claim, request, asked)
     while claim is None and time.monotonic() < until_s and not watch.is_closed:
         await asyncio.sleep(LOOK_EVERY_S)
@@ -107,7 +105,6 @@ async def claim_unit(request: Request, asked: Annotated[ClaimRequest, Depends(bo
         claim = await run_in_threadpool(_claim, request, asked) if is_waiting else None
     if claim is None:
         return Response(status_code=204)
-    seen.update(worker, str(claim), time.time())
     return answer(claim.model_dump(mode="json"))
 
 
@@ -184,6 +181,12 @@ def _worker(request: Request, holder: Holder) -> str:
     return leases.remote(request.state.identity.token, holder.worker)
 
 
+def _see(request: Request, asked: ClaimRequest) -> None:
+    known = {"name": asked.worker, "token": request.state.identity.name, "device": asked.device, "torch": asked.torch}
+    with request.app.state.database.session() as session:
+        seen_workers.put(session, _worker(request, asked), SeenWorker(**known, unit=None, seen_s=time.time()))
+
+
 def _claim(request: Request, asked: ClaimRequest) -> Claim | None:
     lease_s, now_s = request.app.state.settings.limits.lease_s, time.time()
     database, holder = request.app.state.database, _holder(request, asked)
@@ -197,17 +200,18 @@ def _claim(request: Request, asked: ClaimRequest) -> Claim | None:
     if claim is None:
         return None
     hashes = (*claim.model.files, *claim.curve_hashes)
-    with database.session(reads_only=True) as session:
+    with database.session() as session:
+        seen_workers.note(session, _worker(request, asked), str(claim), time.time())
         rows = [session.get_one(FileRow, sha256) for sha256 in dict.fromkeys(hashes)]
         return claim.model_copy(update={"files": tuple(ServedFile(sha256=row.sha256, bytes=row.bytes) for row in rows)})
 
 
 def _held(request: Request, holder: Holder, *, or_done: bool = False) -> Claim:
     lease_s = request.app.state.settings.limits.lease_s
-    with request.app.state.database.session(reads_only=True) as session:
+    with request.app.state.database.session() as session:
         claim = leases.held(session, _holder(request, holder), lease_s, or_done=or_done)
-    held = None if claim is None else str(claim)
-    request.app.state.seen_workers.update(_worker(request, holder), held, time.time())
+        held = None if claim is None else str(claim)
+        seen_workers.note(session, _worker(request, holder), held, time.time())
     if claim is None:
         raise _lost()
     return claim

@@ -135,6 +135,10 @@ class Database:
                 migrate(connection)
         except DatabaseError as error:
             raise StoreUnavailable(f"the database does not respond: {_reason(error)}") from error
+        self.pin_file()
+
+    def pin_file(self) -> None:
+        """Write only to the SQLite file that there is now, should it be removed or replaced."""
         if self._path is not None:
             self._file = os.stat(self._path)
 

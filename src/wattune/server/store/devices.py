@@ -23,9 +23,9 @@ def get(session: Session, name: str) -> dict[str, Any] | None:
     return None if row is None else _fields(row)
 
 
-def put_plan(session: Session, name: str, plan: Plan, profile_id: str | None, job_id: str | None, now_s: float) -> bool:
+def put_plan(session: Session, name: str, plan: Plan, profile_id: str | None, job_id: str | None) -> bool:
     """Store the newest plan of a device; False if the device is unknown."""
-    values = {"plan": plan.dump(), "profile_id": profile_id, "job_id": job_id, "seen_s": now_s}
+    values = {"plan": plan.dump(), "profile_id": profile_id, "job_id": job_id}
     update_result = session.execute(update(DeviceRow).where(DeviceRow.name == name).values(**values))
     return cast("CursorResult[Any]", update_result).rowcount == 1
 

@@ -18,6 +18,10 @@ OPEN = ("waiting", "running")
 """States of a job or a unit that is not finished."""
 
 
+NOT_IN_BACKUP: dict[str, Any] = {"info": {"is_in_backup": False}}
+"""Arguments of a table that describes who uses the server at the moment."""
+
+
 class Base(DeclarativeBase):
     """Declarative base class of the tables."""
 
@@ -43,6 +47,17 @@ class TokenRow(Base):
     expires_s: Mapped[float | None]
     revoked_s: Mapped[float | None]
     used_s: Mapped[float | None]
+
+
+class SessionRow(Base):
+    """A browser that has signed in with a token, by its id. ``id``: SHA-256 hash of the value of its cookie."""
+
+    __tablename__ = "sessions"
+    __table_args__ = NOT_IN_BACKUP
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    token: Mapped[str]
+    until_s: Mapped[float]
 
 
 class FileRow(Base):
@@ -193,6 +208,21 @@ class DeviceRow(Base):
     plan: Mapped[dict[str, Any] | None]
     profile_id: Mapped[str | None]
     job_id: Mapped[str | None]
+    seen_s: Mapped[float]
+
+
+class SeenWorkerRow(Base):
+    """A worker on another machine that was seen lately: a ``SeenWorker``. ``key``: the id of its token and its name."""
+
+    __tablename__ = "seen_workers"
+    __table_args__ = NOT_IN_BACKUP
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    token: Mapped[str | None]
+    device: Mapped[str]
+    torch: Mapped[str | None]
+    unit: Mapped[str | None]
     seen_s: Mapped[float]
 
 

@@ -1,0 +1,144 @@
+"""The API in one process: the application behind a socket until a signal, with its certificate kept up to date."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from wattune.errors import InputError
+from wattune.server import connections
+from wattune.server.application import create_app
+from wattune.server.locks import Check, watching
+from wattune.server.settings import Settings
+from wattune.server.store import Database, FileStore
+
+SHUTDOWN_S = 5
+"""Timeout in seconds of open requests after a signal."""
+
+log = logging.getLogger("wattune.server.api_server")
+
+
+def run(
+    settings: Settings,
+    database: Database,
+    listening: socket.socket,
+    signals: list[int],
+    *,
+    on_start: Callable[[], None],
+    checks: Sequence[Check],
+) -> None:
+    """Answer requests until a signal arrives or a check fails. Call ``Database.upgrade`` first.
+
+    ``signals``: those noted so far. ``on_start`` is called when the first request can be answered.
+
+    Raises: the failure of a check.
+    """
+    app = create_app(settings, database, FileStore(settings.store / "files"))
+    config = connections.configured(
+        app,
+        connections.fitting(settings.limits),
+        # Without a proxy, any local user could forge the client address.
+        proxy_headers=settings.proxy is not None,
+        forwarded_allow_ips=settings.proxy,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+
+    def end_waits() -> None:
+        app.state.job_watch.close()
+        app.state.unit_watch.close()
+
+    server = _Server(config, signals, on_start, end_waits)
+    with watching([*checks, _certificate_check(settings, config)], server.stop):
+        server.run(sockets=[listening])
+
+
+def check_tls(settings: Settings) -> None:
+    """Check the TLS certificate and its key. Raises: InputError if they are unusable or one of them is missing."""
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise InputError("TLS needs both --tls-cert and --tls-key")
+    if settings.tls_cert is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        allowed = "a certificate and its key as PEM files"
+        raise InputError("TLS", value=str(error), allowed=allowed) from error
+
+
+@contextmanager
+def noting_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM; uvicorn handles them itself, and re-raises them on exit."""
+    numbers: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        numbers.append(number)
+
+    before: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield numbers
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _certificate_check(settings: Settings, config: uvicorn.Config) -> Check:
+    """Build a check that loads the certificate again once its files have changed; a bad one is logged, not used."""
+
+    def changes() -> list[float]:
+        files = (settings.tls_cert, settings.tls_key)
+        return [os.stat(path).st_mtime for path in files if path is not None]
+
+    loaded = changes()
+
+    def check() -> None:
+        nonlocal loaded
+        try:
+            if (now := changes()) == loaded:
+                return
+            check_tls(settings)
+            if config.ssl is not None and settings.tls_cert is not None:
+                config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
+                log.info("the TLS certificate has changed and was loaded again")
+            loaded = now
+        except (OSError, InputError) as error:
+            log.warning("the changed TLS certificate is not used yet: %s", error)
+
+    return check
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn server that reports readiness, and stops at once if a signal arrived before its own handlers.
+
+    ``on_stop`` is called before it waits for the open requests.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, signals: list[int], on_start: Callable[[], None], on_stop: Callable[[], None]
+    ):
+        super().__init__(config)
+        self._signals, self._on_start, self._on_stop = signals, on_start, on_stop
+
+    def stop(self) -> None:
+        """Stop as on a signal; may be called from any thread."""
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.should_exit = self.should_exit or bool(self._signals)
+        if not self.should_exit:
+            self._on_start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stop()
+        await super().shutdown(sockets)

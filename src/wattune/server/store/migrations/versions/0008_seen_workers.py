@@ -1,0 +1,29 @@
+"""Workers on other machines that were seen lately, of which all processes of a server know."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Create the table."""
+    op.create_table(
+        "seen_workers",
+        sa.Column("key", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("token", sa.String(), nullable=True),
+        sa.Column("device", sa.String(), nullable=False),
+        sa.Column("torch", sa.String(), nullable=True),
+        sa.Column("unit", sa.String(), nullable=True),
+        sa.Column("seen_s", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("key"),
+    )
+
+
+def downgrade() -> None:
+    """Remove the table."""
+    op.drop_table("seen_workers")
