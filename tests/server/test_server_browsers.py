@@ -19,7 +19,6 @@ from tests.support.server.serving import serving, wait_for
 from wattune.server import security
 from wattune.server.application import create_app
 from wattune.server.limits import Limits
-from wattune.server.security import COOKIE
 from wattune.server.store import StoreUnavailable
 
 LOCAL = "http://127.0.0.1:8484"
@@ -39,7 +38,7 @@ def test_link_from_another_site_opens_a_page(browser, sqlite_store):
     text = made.token(sqlite_store, "read")["Authorization"].removeprefix("Bearer ")
     csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', browser.get("/login", headers=HTML).text)[1]
     browser.post("/login", data={"token": text, "csrf": csrf})
-    assert COOKIE in browser.cookies
+    assert sqlite_store.settings.session_cookie in browser.cookies
     assert browser.get("/jobs", headers={**HTML, **LINK}, follow_redirects=False).status_code == 200
 
 

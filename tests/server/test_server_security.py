@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,6 @@ from tests.support.server.serving import wait_for
 from wattune.server import security
 from wattune.server.application import create_app
 from wattune.server.limits import Buckets, Limits
-from wattune.server.security import COOKIE
 from wattune.server.settings import is_loopback
 from wattune.server.store import sessions, tokens
 from wattune.server.store.schema import SessionRow
@@ -216,10 +216,11 @@ def with_forms(store: Store) -> FastAPI:
 
 
 def test_browser_signs_in_and_out(sqlite_store):
+    name = sqlite_store.settings.session_cookie
     with TestClient(with_forms(sqlite_store), base_url=LOCAL) as browser:
         text = made.token(sqlite_store, "device")["Authorization"].removeprefix("Bearer ")
         made.problem(browser.post("/in", data={"token": "wt_wrong"}), 401)
-        assert COOKIE not in browser.cookies
+        assert name not in browser.cookies
         entered = browser.post("/in", data={"token": text})
         cookie = entered.headers["set-cookie"]
         for part in ("HttpOnly", "SameSite=lax", "Path=/", f"Max-Age={sessions.LIFETIME_S}"):
@@ -227,10 +228,10 @@ def test_browser_signs_in_and_out(sqlite_store):
         assert text not in cookie
         assert browser.get("/v1/models").status_code == 200
         made.problem(browser.delete("/v1/models/m", headers={"X-CSRF-Token": browser.get("/form").text}), 403)
-        old = browser.cookies[COOKIE]
+        old = browser.cookies[name]
         browser.post("/out")
         made.problem(browser.get("/v1/models"), 401)
-        browser.cookies.set(COOKIE, old, domain="127.0.0.1")
+        browser.cookies.set(name, old, domain="127.0.0.1")
         made.problem(browser.get("/v1/models"), 401)
 
 
@@ -283,15 +284,30 @@ def test_session_expires(store):
 
 def test_session_is_known_to_all_processes(store):
     """And the CSRF token of its forms, until it ends in any of them."""
+    name = store.settings.session_cookie
     processes = [TestClient(with_forms(store), base_url=LOCAL) for _ in range(2)]
     with processes[0] as one, processes[1] as other:
         text = made.token(store, "device")["Authorization"].removeprefix("Bearer ")
         one.post("/in", data={"token": text})
-        other.cookies.set(COOKIE, one.cookies[COOKIE], domain="127.0.0.1")
+        other.cookies.set(name, one.cookies[name], domain="127.0.0.1")
         csrf = one.get("/form").text
         assert other.post("/form", data={"csrf": csrf}).text == "done"
         other.post("/out")
         made.problem(one.get("/v1/models"), 401)
+
+
+def test_servers_of_one_host_keep_their_own_sessions(tmp_path):
+    """A browser sends a cookie to every port of a host, and that of "/" to the paths below it too."""
+    with opened(tmp_path / "one") as one, opened(tmp_path / "other") as other:
+        browsers = [TestClient(with_forms(store), base_url=LOCAL) for store in (one, other)]
+        with browsers[0], browsers[1]:
+            cookies = []
+            for store, browser in zip((one, other), browsers, strict=True):
+                text = made.token(store, "read")["Authorization"].removeprefix("Bearer ")
+                cookies.append(browser.post("/in", data={"token": text}).headers["set-cookie"].partition(";")[0])
+                browser.cookies.clear()
+            for browser, order in product(browsers, (cookies, cookies[::-1])):
+                assert browser.get("/v1/models", headers={"Cookie": "; ".join(order)}).status_code == 200
 
 
 def test_browser_requests_require_csrf_token(sqlite_store):

@@ -29,7 +29,6 @@ from wattune.server.problems import Problem
 from wattune.server.store import sessions, tokens
 from wattune.server.store.tokens import SCOPES, Scope, Token
 
-COOKIE = "wattune_session"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 CSRF_HEADER = "x-csrf-token"
 TOKEN_CACHE_S = 1.0
@@ -162,7 +161,12 @@ def csrf_token(request: Request) -> str:
 def _csrf(request: Request) -> bytes:
     """CSRF token of the session; only a client that can read our pages knows it."""
     key: bytes = request.app.state.settings.csrf_key
-    return hmac.digest(key, request.cookies.get(COOKIE, "no session").encode(), "sha256")
+    return hmac.digest(key, request.cookies.get(_cookie(request), "no session").encode(), "sha256")
+
+
+def _cookie(request: Request) -> str:
+    name: str = request.app.state.settings.session_cookie
+    return name
 
 
 def _masked(token: bytes, mask: bytes) -> bytes:
@@ -188,7 +192,7 @@ def sign_in(request: Request, response: Response, text: str) -> Identity:
     with request.app.state.database.session() as session:
         value = sessions.begin(session, row.id, time.time())
     response.set_cookie(
-        COOKIE,
+        _cookie(request),
         value,
         max_age=sessions.LIFETIME_S,
         httponly=True,
@@ -202,8 +206,8 @@ def sign_in(request: Request, response: Response, text: str) -> Identity:
 def sign_out(request: Request, response: Response) -> None:
     """End the session."""
     with request.app.state.database.session() as session:
-        sessions.end(session, request.cookies.get(COOKIE, ""))
-    response.delete_cookie(COOKIE, path=_cookie_path(request), httponly=True, samesite="lax")
+        sessions.end(session, request.cookies.get(_cookie(request), ""))
+    response.delete_cookie(_cookie(request), path=_cookie_path(request), httponly=True, samesite="lax")
 
 
 def _cookie_path(request: Request) -> str:
@@ -257,7 +261,7 @@ def _identify(request: Request, *, form: bool) -> Identity:
         if len(authorization) > 1 or kind.lower() != "bearer":
             raise _unknown(request, "the header Authorization", allowed="Bearer wt_...")
         return _identity(_by_token(request, text.strip()), "token")
-    cookie = request.cookies.get(COOKIE)
+    cookie = request.cookies.get(_cookie(request))
     if cookie is not None:
         with request.app.state.database.session(reads_only=True) as session:
             token = sessions.token(session, cookie, time.time())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
 import re
@@ -77,6 +78,12 @@ class Settings:
     worker_memory_bytes: int | None = None
     limits: Limits = field(default_factory=Limits)
     csrf_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    @property
+    def session_cookie(self) -> str:
+        """Name of the cookie of a session: one of each store, since a browser sends the cookies of a host to all of its
+        ports, and those of a path to the paths below it."""
+        return f"wattune_session_{hashlib.sha256(str(self.store.resolve()).encode()).hexdigest()[:8]}"
 
     @property
     def has_tls(self) -> bool:
