@@ -6,9 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from playwright.sync_api import sync_playwright
 from tests.support import report_records as samples
-from tests.support.accessibility import findings
 
 from wattune.reporting import write_report
 from wattune.reporting.report import compose
@@ -80,6 +78,9 @@ frame.onload = () => {{
     BROWSER is None and not os.environ.get("WATTUNE_REQUIRE_BROWSER"), reason="needs chromium, which is not installed"
 )
 def test_axe_finds_nothing_on_the_report(tmp_path):
+    from playwright.sync_api import sync_playwright
+    from tests.support.accessibility import findings
+
     path = write_report_of(samples.run(), tmp_path)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
