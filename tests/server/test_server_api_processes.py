@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -205,22 +204,6 @@ def test_processes_end_if_their_parent_is_killed(folder, database_url, tmp_path)
     wait_for(lambda: not any(lives(pid) for pid in processes), 20)
     with serving(folder, *PROCESSES, "--database", database_url) as again:
         assert again.get("/readyz").status_code == 200
-
-
-def test_server_ends_when_its_store_is_removed(tmp_path):
-    server = Serving(tmp_path / "store", *PROCESSES, log=tmp_path / "log")
-    try:
-        processes = server.api_processes
-        shutil.rmtree(tmp_path / "store")
-        with suppress(httpx.TransportError):
-            while True:
-                answer = httpx.post(f"{server.url}/v1/trainings?device=a", json=made.training(), timeout=20)
-                assert answer.status_code == 503
-        assert server.process.wait(30) == 2
-    finally:
-        server.end()
-    assert not any(lives(pid) for pid in processes)
-    assert "was removed, moved or replaced" in (tmp_path / "log").read_text()
 
 
 def test_workers_are_started_once(tmp_path):
