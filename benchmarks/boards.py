@@ -22,8 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.agent_socket import serving
 from tests.support.live.tree import LiveTree
-from tests.support.live_board import agent, compiled, live, rises
+from tests.support.live_board import compiled, live, rises
 
 from benchmarks.timing import keep
 from wattune.cap import SensorLimit
@@ -139,7 +140,7 @@ def round_trips(folder: Path) -> dict[str, Any]:
     """Time of requests to an agent: one that takes a reading, and one that does not touch the board."""
     folder.mkdir()
     read_s, renew_s = [], []
-    with live(folder / "board", throttled=False) as board, agent(board, folder / "socket"):
+    with live(folder / "board", throttled=False) as board, serving(board.root, folder / "socket"):
         with AgentClient(str(folder / "socket")) as client:
             client.pin(612.0)
             for _ in range(READINGS // 2):

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.agent_socket import serving
 from tests.support.live.power import MODELS
-from tests.support.live_board import COMMAND, ENVIRONMENT, Board, agent, live, wait_for, wattune
+from tests.support.live_board import COMMAND, ENVIRONMENT, Board, live, wait_for, wattune
 
 from wattune.records import Plan, ProfileTable, SampleEfficiency, TrainingRecord
 
@@ -133,7 +134,8 @@ def test_the_clock_really_holds_the_work_back(finished: tuple[Board, Path]) -> N
 
 
 def test_the_whole_job_through_an_agent(tiny: Path, board: Board, tmp_path: Path) -> None:
-    with agent(board, tmp_path / "socket") as device:
+    with serving(board.root, tmp_path / "socket") as agent:
+        device = f"agent:{agent.socket}"
         command = ["run", tiny, "--device", device, "--cap", f"{CAP_W}W", "--seeds", 1, "--processes", 1]
         with wattune(board, *command, "-o", tmp_path / "run") as process:
             assert wait_for(board.is_pinned, 60)
@@ -175,11 +177,11 @@ def test_a_trainer_that_hangs_is_capped_by_the_agent(finished: tuple[Board, Path
     plan = tmp_path / "plan.json"
     shutil.copy(finished[1] / "plan.json", plan)
     planned_mhz = Plan.load(plan).clock_mhz or 0.0
-    with live(tmp_path / "board", throttled=False) as board, agent(board, tmp_path / "socket") as device:
-        board.load(0.2)
+    socket = tmp_path / "socket"
+    with live(tmp_path / "board", throttled=False, load=0.2) as board, serving(board.root, socket):
         endless = tmp_path / "endless.toml"  # no target, so that it does not end before it hangs
         endless.write_text(TINY.replace("target = 0.96\n", ""), encoding="utf-8")
-        command = ["train", plan, endless, "--device", device, "-o", tmp_path / "training.json"]
+        command = ["train", plan, endless, "--device", f"agent:{socket}", "-o", tmp_path / "training.json"]
         with wattune(board, *command) as process:
             assert wait_for((tmp_path / "training-checkpoint.safetensors").exists, 120), process.poll()
             process.send_signal(signal.SIGSTOP)

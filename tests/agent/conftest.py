@@ -1,12 +1,12 @@
 """A live board made of files, for the tests of the agent as a process."""
 
 import pytest
-from tests.support.agent_socket import live_board, wait_for
+from tests.support.live_board import live, wait_for
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    with live_board(tmp_path_factory.mktemp("live") / "board") as board:
+    with live(tmp_path_factory.mktemp("live") / "board", throttled=False) as board:
         yield board
 
 

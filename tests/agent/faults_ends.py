@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.agent.faults_made import AS_FOUND, BY_RESTORE, Bench, cell, fault
-from tests.support.agent_socket import ENVIRONMENT, REPOSITORY, Holder, wait_for
+from tests.support.agent_socket import ENVIRONMENT, Holder
 from tests.support.agent_trees import Ending
+from tests.support.live_board import ROOT, live, wait_for
 from tests.support.live_devices import virtual
 
 from wattune.devices import open_device
@@ -79,7 +80,7 @@ def at_each_step(bench, number):
     """What came of a process that was ended before each of its calls."""
     with tempfile.TemporaryDirectory(prefix="wattune-faults-") as folder:
         command = [sys.executable, "-m", "tests.agent.faults_ends", folder, bench.family, str(int(number))]
-        done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, universal_newlines=True, check=True)
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, universal_newlines=True, check=True)
     said = json.loads(done.stdout)
     assert said["steps"] == said["ended"] > 30
     assert said["back"] == said["steps"]
@@ -228,19 +229,7 @@ def served(bench):
     """The files as a process keeps them alive, and an agent over them."""
     with tempfile.TemporaryDirectory(prefix="wattune-faults-") as folder:
         root = Path(folder)
-        command = [
-            sys.executable,
-            "-m",
-            "tests.support.live.daemon",
-            str(root),
-            "--family",
-            bench.family,
-            "--seconds",
-            "60",
-        ]
-        with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as daemon:
-            assert daemon.stdout.readline().startswith(b"live")
-            (root / "load_fraction").write_text(str(bench.load), encoding="utf-8")
+        with live(root, bench.family, throttled=False, load=bench.load):
             service = Served(root, bench)
             try:
                 service.start()
@@ -249,7 +238,6 @@ def served(bench):
             finally:
                 if service.agent.poll() is None:
                     service.stop(signal.SIGTERM)
-                daemon.kill()
 
 
 @contextmanager

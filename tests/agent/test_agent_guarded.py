@@ -12,8 +12,9 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from tests.support.agent_socket import ENVIRONMENT, state_of, wait_for
+from tests.support.agent_socket import ENVIRONMENT, state_of
 from tests.support.live.tree import LiveTree
+from tests.support.live_board import wait_for
 from tests.support.virtual_time import DYING_S, VirtualProgram, VirtualTime
 
 from wattune_agent import program, readings

@@ -13,8 +13,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.support.agent_socket import ENVIRONMENT, REPOSITORY, Holder, agent, serving, wait_for
+from tests.support.agent_socket import ENVIRONMENT, Holder, agent, serving
 from tests.support.live.tree import LiveTree
+from tests.support.live_board import ROOT, wait_for
 
 from wattune_agent import server
 from wattune_agent.__main__ import main
@@ -146,7 +147,7 @@ def test_guard_runs_a_program_that_is_not_python_and_reports(board, tmp_path):
 
 def test_guard_through_an_agent(board, tmp_path):
     socket = tmp_path / "agent.sock"
-    with serving(board, socket):
+    with serving(board.root, socket):
         options = ["--device", "agent:{}".format(socket), "--clock", "408", "--cap", "50W"]
         script = "cat {}/sys/class/devfreq/17000000.gpu/max_freq".format(board.root)
         code, out, said = run("guard", *options, "--", "sh", "-c", script)
@@ -156,7 +157,7 @@ def test_guard_through_an_agent(board, tmp_path):
 @pytest.mark.slow
 def test_guard_reports_an_agent_that_is_killed_with_the_exit_code_of_a_safety_stop(board, tmp_path):
     socket, report = tmp_path / "agent.sock", tmp_path / "report.json"
-    with serving(board, socket) as process:
+    with serving(board.root, socket) as process:
         options = ["--device", "agent:{}".format(socket), "--clock", "408", "--cap", "50W", "-o", report]
         script = "kill -9 {}; sleep 60".format(process.pid)
         code, _, said = run("guard", *options, "--", "sh", "-c", script)
@@ -236,7 +237,7 @@ def test_restore_after_a_kill(board, tmp_path):
 
 def test_restore_leaves_a_living_controller_alone(board, tmp_path):
     socket = tmp_path / "agent.sock"
-    with serving(board, socket):
+    with serving(board.root, socket):
         holder = Holder(socket, ["pin", 408.0])
         try:
             code, _, said = run("restore", "--sysfs-root", board.root)
@@ -253,7 +254,7 @@ def test_a_broken_snapshot_of_another_family_keeps_nobody_from_this_board(board,
     broken.parent.mkdir(parents=True, exist_ok=True)
     broken.write_text("{", encoding="utf-8")
     try:
-        with serving(board, socket) as process:
+        with serving(board.root, socket) as process:
             with AgentClient(str(socket)) as client:
                 for _ in range(2):
                     client.pin(408.0)
@@ -268,7 +269,7 @@ def test_a_broken_snapshot_of_another_family_keeps_nobody_from_this_board(board,
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_serve_ends_with_the_board_as_it_was(board, tmp_path, number):
     socket = tmp_path / "agent.sock"
-    with serving(board, socket) as process:
+    with serving(board.root, socket) as process:
         holder = Holder(socket, ["pin", 408.0], ["guard", 50.0])
         process.send_signal(number)
         assert process.wait(10) == 0
@@ -279,7 +280,7 @@ def test_serve_ends_with_the_board_as_it_was(board, tmp_path, number):
 
 def test_serve_refuses_a_socket_that_is_taken(board, tmp_path):
     socket = tmp_path / "agent.sock"
-    with serving(board, socket):
+    with serving(board.root, socket):
         code, _, said = run("serve", *on(board), "--socket", socket)
         assert code == 2
         assert "another wattune-agent" in said
@@ -304,7 +305,7 @@ def test_a_copied_folder_serves_and_guards_with_the_python_of_jetpack_4(board, t
     python = python_3_6()
     if python is None:
         pytest.skip("neither python3.6 nor a 3.6 of pyenv is on this machine")
-    (tmp_path / "wattune_agent").symlink_to(REPOSITORY / "src" / "wattune_agent")
+    (tmp_path / "wattune_agent").symlink_to(ROOT / "src" / "wattune_agent")
     environment = {**ENVIRONMENT, "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
     socket = tmp_path / "agent.sock"
     command = [python, "-m", "wattune_agent", "serve", *map(str, on(board)), "--socket", str(socket)]
@@ -339,7 +340,7 @@ def test_the_newest_python_too():
 
 
 def unit():
-    lines = (REPOSITORY / "deploy" / "wattune-agent.service").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "deploy" / "wattune-agent.service").read_text(encoding="utf-8").splitlines()
     return [line.split("=", 1) for line in lines if "=" in line and not line.startswith("#")]
 
 
@@ -374,7 +375,7 @@ def test_the_unit_leaves_the_agent_what_it_needs_and_little_else():
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
 def test_the_unit_is_hardened():
-    path = REPOSITORY / "deploy" / "wattune-agent.service"
+    path = ROOT / "deploy" / "wattune-agent.service"
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager", str(path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if "unrecognized option" in done.stdout:
@@ -385,7 +386,7 @@ def test_the_unit_is_hardened():
 def test_the_units_python_path_finds_a_folder_and_a_zip(tmp_path):
     (path,) = [value.split("=", 1)[1].split()[0] for key, value in unit() if key == "Environment"]
     with zipfile.ZipFile(str(tmp_path / "wattune-agent.pyz"), "w") as archive:
-        for file in (REPOSITORY / "src" / "wattune_agent").glob("*.py"):
+        for file in (ROOT / "src" / "wattune_agent").glob("*.py"):
             archive.write(str(file), "wattune_agent/" + file.name)
     environment = {**ENVIRONMENT, "PYTHONPATH": path.replace("/opt/wattune", str(tmp_path))}
     command = [sys.executable, "-S", "-m", "wattune_agent", "devices", "--sysfs-root", str(tmp_path)]
@@ -397,11 +398,11 @@ def test_the_units_python_path_finds_a_folder_and_a_zip(tmp_path):
     "record", ["orin-nano-jp6", "agx-thor-r39", "laptop-intel", "laptop-amd", "amd-rdna", "intel-arc"]
 )
 def test_the_permissions_are_for_every_file_that_is_written(record, tmp_path):
-    text = (REPOSITORY / "tests" / "boards" / (record + ".json")).read_text(encoding="utf-8")
+    text = (ROOT / "tests" / "boards" / (record + ".json")).read_text(encoding="utf-8")
     tree = Tree(materialise(json.loads(text), str(tmp_path)))
     board = find_board(tree, families(tree)[0])
-    rules = (REPOSITORY / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
-    lines = (REPOSITORY / "deploy" / "wattune-tmpfiles.conf").read_text(encoding="utf-8").splitlines()
+    rules = (ROOT / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
+    lines = (ROOT / "deploy" / "wattune-tmpfiles.conf").read_text(encoding="utf-8").splitlines()
     patterns = [line.split()[1] for line in lines if line.startswith("z ")]
     for path in board.clock.files():
         by_udev = "/cpu" not in path
@@ -410,9 +411,9 @@ def test_the_permissions_are_for_every_file_that_is_written(record, tmp_path):
         )
 
 
-@pytest.mark.parametrize("record", sorted((REPOSITORY / "tests" / "boards").glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("record", sorted((ROOT / "tests" / "boards").glob("*.json")), ids=lambda path: path.stem)
 def test_the_rule_is_for_the_gpus_clock_alone(record, tmp_path):
-    rules = (REPOSITORY / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
+    rules = (ROOT / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
     patterns = re.search(r'SUBSYSTEM=="devfreq", KERNEL=="([^"]+)"', rules).group(1).split("|")
     assert not [name for name in NO_GPUS if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
     tree = Tree(materialise(json.loads(record.read_text(encoding="utf-8")), str(tmp_path)))
@@ -433,7 +434,7 @@ NO_GPUS = [
 
 
 def test_the_rules_run_in_a_shell(tmp_path):
-    rules = (REPOSITORY / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
+    rules = (ROOT / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
     scripts = re.findall(r"sh -c '([^']+)'", rules)
     assert len(scripts) == 4
     folder = tmp_path / "sys" / "clock"
@@ -527,7 +528,7 @@ def test_guard_refuses_before_the_program_runs(board, tmp_path, options, text, c
 @pytest.mark.parametrize("limit", [["--cap", "900W"], ["--max-temp", "120C"]])
 def test_guard_refuses_a_board_that_somebody_else_holds(board, tmp_path, limit):
     marker, socket = tmp_path / "ran", tmp_path / "agent.sock"
-    with serving(board, socket):
+    with serving(board.root, socket):
         holder = Holder(socket, ["pin", 408.0])
         try:
             for device in (on(board), ["--device", "agent:{}".format(socket)]):

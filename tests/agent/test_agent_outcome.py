@@ -7,7 +7,8 @@ import sys
 
 import pytest
 from tests.agent.test_agent_guarded import Board, guard_for, kinds
-from tests.support.agent_socket import ENVIRONMENT, state_of, wait_for
+from tests.support.agent_socket import ENVIRONMENT, state_of
+from tests.support.live_board import wait_for
 from tests.support.virtual_time import VirtualTime
 
 from wattune_agent import readings, time_source

@@ -13,7 +13,8 @@ import threading
 
 import pytest
 from tests.agent.test_agent_lease import Board as Made
-from tests.support.agent_socket import ENVIRONMENT, SETTINGS, Holder, served, serving, wait_for
+from tests.support.agent_socket import ENVIRONMENT, SETTINGS, Holder, served, serving
+from tests.support.live_board import wait_for
 from tests.support.virtual_time import VirtualTime
 
 import wattune_agent.server as server_module
@@ -30,7 +31,7 @@ from wattune_agent.tree import Tree
 def server(running, tmp_path_factory):
     """The socket of an agent with a long lease, which is a process of its own: nothing lapses on a busy machine."""
     path = tmp_path_factory.mktemp("agent") / "agent.sock"
-    with serving(running, path, "--lease", "60"):
+    with serving(running.root, path, "--lease", "60"):
         yield path
 
 
@@ -220,7 +221,7 @@ def test_a_trainer_that_does_not_answer_is_capped_all_the_same(board, server, pa
 
 
 def test_an_agent_that_is_terminated_restores_and_takes_its_socket_away(board, path, holders):
-    with serving(board, path) as process:
+    with serving(board.root, path) as process:
         client = AgentClient(str(path))
         client.pin(510.0)
         process.terminate()
@@ -231,7 +232,7 @@ def test_an_agent_that_is_terminated_restores_and_takes_its_socket_away(board, p
             client.read()
         with pytest.raises(Gone, match="wattune restore"):
             client.restore()
-    with serving(board, path):
+    with serving(board.root, path):
         client.restore()
         client.close()
     assert not path.exists()
@@ -239,7 +240,7 @@ def test_an_agent_that_is_terminated_restores_and_takes_its_socket_away(board, p
 
 def test_an_agent_that_is_killed_is_made_good_by_the_next_one_which_says_so(board, path):
     client = None
-    with serving(board, path) as process:
+    with serving(board.root, path) as process:
         client = AgentClient(str(path))
         client.pin(510.0)
         process.kill()
@@ -247,7 +248,7 @@ def test_an_agent_that_is_killed_is_made_good_by_the_next_one_which_says_so(boar
     assert board.is_at(510.0)
     assert len(board.snapshots()) == 1
     client.close()
-    with serving(board, path) as process:
+    with serving(board.root, path) as process:
         assert not board.is_at(510.0)
         assert "as it was before" in process.said()
         with AgentClient(str(path)) as client:
@@ -256,7 +257,7 @@ def test_an_agent_that_is_killed_is_made_good_by_the_next_one_which_says_so(boar
 
 
 def test_the_socket_of_a_killed_agent_says_that_nobody_is_there(board, path):
-    with serving(board, path) as process:
+    with serving(board.root, path) as process:
         process.kill()
         process.wait()
     assert path.exists()
@@ -642,7 +643,7 @@ def test_a_lease_is_renewed_again_after_one_renewal_failed(path):
 
 def test_only_the_group_may_connect(board, path):
     group = __import__("grp").getgrgid(os.getgid()).gr_name
-    with serving(board, path, "--group", group):
+    with serving(board.root, path, "--group", group):
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
         assert path.stat().st_gid == os.getgid()
     AgentServer(BoardLease(None), str(path))._listener.close()

@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 from tests.agent.test_agent_lease import Room
-from tests.support.agent_socket import ENVIRONMENT, REPOSITORY, live_board, wait_for
+from tests.support.agent_socket import ENVIRONMENT
+from tests.support.live_board import ROOT, live, wait_for
 from tests.support.sleeping_board import SleepingTree, sleeping_tree
 
 from wattune.cap import SensorLimit
@@ -147,8 +148,8 @@ def sleeping_agent(folder):
     """A live board that can be suspended, and the socket of the agent that holds it."""
     socket = folder / "agent.sock"
     command = [sys.executable, "-m", "tests.support.sleeping_board", str(folder / "board"), str(socket)]
-    with live_board(folder / "board") as board:
-        with subprocess.Popen(command, cwd=REPOSITORY, env=ENVIRONMENT) as agent:
+    with live(folder / "board") as board:
+        with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT) as agent:
             try:
                 assert wait_for(socket.exists)
                 yield board, socket

@@ -6,8 +6,9 @@ import json
 
 import pytest
 import torch
+from tests.support.agent_socket import serving
 from tests.support.cli_boards import limits
-from tests.support.live_devices import agent, live
+from tests.support.live_board import live
 
 from wattune.cap_trace import CapTrace
 from wattune.online import capped
@@ -17,9 +18,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def socket(tmp_path):
-    with live(tmp_path / "board", "orin-nano") as root, agent(root, tmp_path / "agent.sock") as path:
+    root = tmp_path / "board"
+    with live(root, throttled=False), serving(root, tmp_path / "agent.sock") as agent:
         before = limits(root)
-        yield path
+        yield agent.socket
         assert limits(root) == before
 
 

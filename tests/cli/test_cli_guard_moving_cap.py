@@ -17,8 +17,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.agent_socket import state_of, wait_for
+from tests.support.agent_socket import state_of
 from tests.support.cli_boards import board_tree, limits, live_board
+from tests.support.live_board import wait_for
 from tests.support.virtual_time import VirtualProgram, VirtualTime
 
 from wattune.cap_trace import CalledCap, CapTrace, WatchedCap

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import live_board
+from tests.support.agent_socket import serving
 
 from wattune.records import ProfileTable
 
@@ -21,8 +22,9 @@ SMALL = Path(__file__).with_name("small.toml")
 )
 def test_a_guided_profile_sets_the_clocks_and_restores_them(words, names, tmp_path):
     output = tmp_path / "profile.json"
-    with live_board.live(tmp_path / "board") as board, live_board.agent(board, tmp_path / "agent.sock") as device:
-        command = ["profile", SMALL, "--device", device, "--cap", "7W", "--steps", "3", *words]
+    socket = tmp_path / "agent.sock"
+    with live_board.live(tmp_path / "board") as board, serving(board.root, socket):
+        command = ["profile", SMALL, "--device", f"agent:{socket}", "--cap", "7W", "--steps", "3", *words]
         with live_board.wattune(board, *command, "-o", output) as process:
             said = process.communicate(timeout=500)[0]
         assert process.returncode == 0, said

@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.agent_socket import serving
 from tests.support.device_examples import make_work
 from tests.support.live.tree import LiveTree
-from tests.support.live_devices import RECORDS, agent, live, unpack, virtual
+from tests.support.live_board import live
+from tests.support.live_devices import RECORDS, unpack, virtual
 
 from wattune.cap import SensorLimit
 from wattune.devices import known_devices, open_device
@@ -372,7 +374,8 @@ def test_one_controller_a_board(tree, device):
 
 @pytest.mark.slow
 def test_what_a_killed_process_left_is_brought_back_and_told(tmp_path):
-    with live(tmp_path, "orin-nano") as root:
+    with live(tmp_path, throttled=False) as board:
+        root = board.root
         high = Path(f"{root}{GPU}/max_freq")
         before = high.read_text()
         code = f"""
@@ -460,10 +463,11 @@ def test_without_an_agent(tmp_path):
 
 
 def test_an_agent_guards_too_and_may_go_away(tmp_path):
-    with live(tmp_path / "board", "orin-nano") as root:
+    with live(tmp_path / "board", throttled=False) as board:
+        root = board.root
         before = Path(f"{root}{GPU}/max_freq").read_text()
-        with agent(root, tmp_path / "agent.sock") as socket:
-            device = open_device(f"agent:{socket}")
+        with serving(root, tmp_path / "agent.sock") as agent:
+            device = open_device(f"agent:{agent.socket}")
             assert device.name == open_device(f"jetson?root={root}").name
             with device.at(device.combinations()[-1]):
                 device.arm_guard(SensorLimit(0.5))  # less than the board ever draws

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from tests.support.agent_socket import serving
 from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
-from tests.support.live_devices import agent, unpack
+from tests.support.live_devices import unpack
 
 from wattune.devices import auto, known_devices, open_device
 from wattune.errors import DeviceError, DeviceUnavailable, InputError
@@ -41,10 +42,10 @@ def test_a_board_in_a_folder(tree):
 
 
 def test_an_agent_comes_first(monkeypatch, tree, tmp_path):
-    with agent(tree, tmp_path / "agent.sock") as socket:
-        here(monkeypatch, agents=[f"agent:{socket}"], local=[f"jetson?root={tree}"], cards="1")
+    with serving(tree, tmp_path / "agent.sock") as agent:
+        here(monkeypatch, agents=[f"agent:{agent.socket}"], local=[f"jetson?root={tree}"], cards="1")
         device = open_device("auto")
-        assert device.spec == f"agent:{socket}"
+        assert device.spec == f"agent:{agent.socket}"
         device.close()
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 from tests.devices.contract import DeviceContract
+from tests.support.agent_socket import serving
 from tests.support.device_examples import FileDevice, make_table
-from tests.support.live_devices import agent, live
+from tests.support.live_board import live
 
 from wattune.devices import ReplayDevice, open_device
 from wattune.devices.replay import Noise
@@ -126,15 +127,15 @@ class TestRealTime(DeviceContract):
 @pytest.fixture(scope="class")
 def root(request, tmp_path_factory):
     """A live board as files; one for all tests of a class, so that each finds what the one before left."""
-    with live(tmp_path_factory.mktemp("board"), request.cls.family) as root:
-        yield root
+    with live(tmp_path_factory.mktemp("board"), request.cls.family, throttled=False) as board:
+        yield board.root
 
 
 @pytest.fixture(scope="class")
 def socket(root, tmp_path_factory):
     """Of an agent that holds it."""
-    with agent(root, tmp_path_factory.mktemp("agent") / "agent.sock") as socket:
-        yield socket
+    with serving(root, tmp_path_factory.mktemp("agent") / "agent.sock") as agent:
+        yield agent.socket
 
 
 class LiveBoard(DeviceContract):

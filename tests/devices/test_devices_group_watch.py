@@ -8,8 +8,10 @@ import sys
 import time
 
 import pytest
+from tests.support.agent_socket import serving
 from tests.support.agent_trees import texts
-from tests.support.live_devices import agent, live, unpack
+from tests.support.live_board import live
+from tests.support.live_devices import unpack
 
 from wattune.devices.base import Leftover
 from wattune.devices.group import open_group, watch
@@ -166,8 +168,9 @@ def test_what_cannot_be_restored_is_told(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_board_behind_an_agent_needs_no_watch(tmp_path):
     """The agent restores its board when the connection ends; only the board of this process is watched."""
-    with live(tmp_path / "a", "orin-nano") as first, live(tmp_path / "b", "orin-nano") as second:
-        with agent(first, tmp_path / "socket") as socket:
+    first, second, socket = (tmp_path / name for name in ("a", "b", "socket"))
+    with live(first, throttled=False), live(second, throttled=False):
+        with serving(first, socket):
             group = open_group([f"agent:{socket}", f"jetson?root={second}"])
             try:
                 assert [member.leftover for member in group.members] == [None, Leftover("board", str(second))]

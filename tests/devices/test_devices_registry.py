@@ -7,9 +7,10 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from tests.support.agent_socket import serving
 from tests.support.device_examples import FileDevice, make_table
 from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
-from tests.support.live_devices import agent, unpack
+from tests.support.live_devices import unpack
 
 import wattune.devices.registry as registry
 from wattune.devices import OPENERS, Device, builtin_board, known_devices, open_device
@@ -25,9 +26,9 @@ def board(tmp_path_factory):
 
 def test_every_registered_name_opens(tmp_path, board, monkeypatch):
     install(monkeypatch, FakeLibrary(FakeGpu()))
-    with agent(board, tmp_path / "agent.sock") as socket:
+    with serving(board, tmp_path / "agent.sock") as agent:
         specs = {
-            "agent": f"agent:{socket}",
+            "agent": f"agent:{agent.socket}",
             "amd": f"amd?root={unpack('amd-levels', tmp_path / 'amd')}",
             "auto": f"auto?root={board}",
             "cpu": f"cpu?root={board}",

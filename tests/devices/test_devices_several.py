@@ -7,8 +7,10 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.support import training_runs as made
+from tests.support.agent_socket import serving
 from tests.support.live.tree import LiveTree
-from tests.support.live_devices import agent, live, virtual
+from tests.support.live_board import live
+from tests.support.live_devices import virtual
 
 import wattune
 from wattune.cap import SensorLimit
@@ -156,7 +158,8 @@ def test_auto_passes_them_on(tree):
 
 
 def test_an_agent_sets_them_too_and_an_older_one_is_not_asked_to(tmp_path):
-    with live(tmp_path / "board", "orin-nano") as root, agent(root, tmp_path / "agent.sock") as socket:
+    root, socket = tmp_path / "board", tmp_path / "agent.sock"
+    with live(root, throttled=False), serving(root, socket):
         device = open_device(f"agent:{socket}?knobs=gpu,memory,cpu")
         assert names(device) == NAMES
         with device.at(device.safest):

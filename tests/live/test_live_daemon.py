@@ -6,51 +6,26 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.live.board import LiveBoard
 from tests.support.live.tasks import state
+from tests.support.live_board import live, wait_for
 
 from wattune_agent.discovery import find_board
 from wattune_agent.tree import Tree
 
-REPOSITORY = Path(__file__).parent.parent.parent
 CLASS = "/sys/class/devfreq/17000000.gpu"
 BUSY = "while True: pass"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    root = tmp_path / "board"
-    command = [
-        sys.executable,
-        "-m",
-        "tests.support.live.daemon",
-        str(root),
-        "--throttle-pid-file",
-        str(tmp_path / "pids"),
-    ]
-    with subprocess.Popen([*command, "--seconds", "60"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith("live orin-nano")
-            yield root
-        finally:
-            process.terminate()
-    assert process.returncode == 0
-    assert not (root / "ready").exists()
-
-
-def wait_for(is_so: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """True if it comes true in time, which is ample for a busy machine."""
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
-        if is_so():
-            return True
-        time.sleep(0.005)
-    return is_so()
+    with live(tmp_path / "board") as board:
+        yield board.root
+    assert not (board.root / "ready").exists()
 
 
 def test_clock_rails_and_clamp_follow_what_is_written(root: Path) -> None:
@@ -90,14 +65,13 @@ def test_a_file_is_never_seen_half_written(root: Path) -> None:
         assert place.read_text(encoding="utf-8").strip().isdigit()
 
 
-def test_work_is_held_back_at_a_lower_clock(root: Path, tmp_path: Path) -> None:
+def test_work_is_held_back_at_a_lower_clock(root: Path) -> None:
     """By its state, not by what it gets done, which a busy machine holds back as well."""
     tree = Tree(str(root))
     board = find_board(tree, "jetson")
     assert board.clock is not None
     with subprocess.Popen([sys.executable, "-c", BUSY]) as worker:
         try:
-            (tmp_path / "pids").write_text(str(worker.pid), encoding="utf-8")
             (root / "load").write_text(str(worker.pid), encoding="utf-8")
             board.clock.pin(1020.0)
             assert wait_for(lambda: tree.read(CLASS + "/cur_freq") == "1020000000" and state(worker.pid) != "T")

@@ -6,20 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.live.tasks import CYCLE_S, SCAN_S, Throttle, state
+from tests.support.live_board import wait_for
 
 STARTS_A_CHILD = "import subprocess as s; c = s.Popen(['sleep', '60']); print(c.pid, flush=True); c.wait()"
-
-
-def becomes(is_so: Callable[[], bool]) -> bool:
-    end_s = time.monotonic() + 20
-    while not is_so() and time.monotonic() < end_s:
-        time.sleep(0.01)
-    return is_so()
 
 
 def test_what_loses_its_parent_while_it_stands_still_goes_on(tmp_path: Path) -> None:
@@ -31,11 +23,11 @@ def test_what_loses_its_parent_while_it_stands_still_goes_on(tmp_path: Path) -> 
             (tmp_path / "pids").write_text(str(parent.pid), encoding="utf-8")
             throttle, now_s = Throttle(tmp_path / "pids"), 100.0
             throttle.step(now_s, 0.0)
-            assert becomes(lambda: (state(parent.pid), state(child)) == ("T", "T"))
+            assert wait_for(lambda: (state(parent.pid), state(child)) == ("T", "T"))
             parent.kill()
             parent.wait()
             throttle.step(now_s + SCAN_S + CYCLE_S, 0.0)
-            assert becomes(lambda: state(child) == "S")
+            assert wait_for(lambda: state(child) == "S")
         finally:
             os.kill(child, signal.SIGKILL)
 
@@ -48,8 +40,8 @@ def test_a_process_runs_for_its_share_of_each_cycle(tmp_path: Path) -> None:
             for begin in (0.0, 1.5, 3.0):  # later than the end of the cycle before
                 for tenth in range(10):
                     throttle.step(100.0 + (begin + tenth / 10) * CYCLE_S, 0.25)
-                    assert becomes(lambda stopped=tenth >= 3: (state(process.pid) == "T") == stopped)
+                    assert wait_for(lambda stopped=tenth >= 3: (state(process.pid) == "T") == stopped)
             throttle.release()
-            assert becomes(lambda: state(process.pid) != "T")
+            assert wait_for(lambda: state(process.pid) != "T")
         finally:
             process.kill()

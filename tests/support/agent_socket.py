@@ -1,4 +1,4 @@
-"""An agent for tests: a live board as files, the agent as a process, and clients as processes."""
+"""An agent for tests: as a process, in this process, and its clients as processes."""
 
 import json
 import os
@@ -7,17 +7,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from contextlib import contextmanager
-from pathlib import Path
+
+from tests.support.live_board import ROOT, wait_for
 
 from wattune_agent.server import AgentServer
 
-REPOSITORY = Path(__file__).parent.parent.parent
-DEVFREQ = "sys/class/devfreq/17000000.gpu"
 SETTINGS = (306.0, 408.0, 510.0, 612.0, 714.0, 816.0, 918.0, 1020.0)
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "PYTHONWARNINGS": "error"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error"}
 
 HOLDER = """
 import json, sys, time
@@ -33,16 +31,6 @@ for line in sys.stdin:
 """A client that does what it is told, then answers each line from its stdin with what it knows."""
 
 
-def wait_for(is_so, seconds=30.0):
-    """Whether it came true in time."""
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
-        if is_so():
-            return True
-        time.sleep(0.01)
-    return bool(is_so())
-
-
 def state_of(pid):
     """The state of a process, as "S" or "T"; "Z" also if it is gone."""
     try:
@@ -50,46 +38,6 @@ def state_of(pid):
             return file.read().rpartition(")")[2].split()[0]
     except OSError:
         return "Z"
-
-
-class LiveBoard:
-    """The files of a live Orin Nano, kept alive by a process."""
-
-    def __init__(self, root):
-        self.root = root
-
-    def read(self, name):
-        return (self.root / DEVFREQ / name).read_text(encoding="utf-8").strip(" \n\0")
-
-    def limits_mhz(self):
-        texts = [self.read("min_freq"), self.read("max_freq")]
-        return tuple(int(text) / 1e6 if text else 0.0 for text in texts)
-
-    def is_at(self, mhz):
-        return self.limits_mhz() == (mhz, mhz)
-
-    def load(self, share):
-        (self.root / "load_fraction").write_text(str(share), encoding="utf-8")
-
-    def state(self):
-        railgate = (self.root / DEVFREQ / "device" / "railgate_enable").read_text(encoding="utf-8").strip()
-        return (*self.limits_mhz(), railgate)
-
-    def snapshots(self):
-        folder = self.root / "var/lib/wattune"
-        return sorted(folder.glob("board-*.json")) if folder.is_dir() else []
-
-
-@contextmanager
-def live_board(root):
-    """Run the board's process."""
-    command = [sys.executable, "-m", "tests.support.live.daemon", str(root), "--seconds", "300"]
-    with subprocess.Popen(command, cwd=REPOSITORY, env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout.readline().startswith(b"live")
-            yield LiveBoard(root)
-        finally:
-            process.kill()
 
 
 @contextmanager
@@ -105,9 +53,9 @@ def agent(*arguments):
 
 
 @contextmanager
-def serving(board, socket, *options):
-    """An agent that serves the board."""
-    arguments = ["serve", "--device", "jetson", "--sysfs-root", board.root, "--socket", socket, *options]
+def serving(root, socket, *options, family="jetson"):
+    """An agent that serves the board below ``root``."""
+    arguments = ["serve", "--device", family, "--sysfs-root", root, "--socket", socket, *options]
     with tempfile.TemporaryFile("w+") as said:
         command = [sys.executable, "-m", "wattune_agent", *map(str, arguments)]
         with subprocess.Popen(command, env=ENVIRONMENT, stderr=said) as process:
@@ -116,7 +64,7 @@ def serving(board, socket, *options):
                 said.seek(0)
                 return said.read()
 
-            process.said = text
+            process.said, process.socket = text, socket
             try:
                 assert wait_for(lambda: socket.exists() and " at " in text()), text()
                 yield process

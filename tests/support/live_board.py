@@ -50,7 +50,7 @@ int main(int count, char **words) {
 """Names itself as the board's load, is quiet for a while, says when it begins to work, and works for a while."""
 
 
-def wait_for(is_so: Callable[[], object], seconds: float) -> bool:
+def wait_for(is_so: Callable[[], object], seconds: float = 30.0) -> bool:
     """Whether it came true in time."""
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
@@ -90,9 +90,22 @@ class Board:
         """The highest clock that is allowed now."""
         return float((self.root / CLOCK / "max_freq").read_text() or "nan") / 1e6
 
+    def limits(self) -> tuple[str, str]:
+        """The lowest and the highest clock that are allowed now, in Hz."""
+        low, high = ((self.root / CLOCK / name).read_text().strip(" \n\0") for name in ("min_freq", "max_freq"))
+        return low, high
+
     def is_pinned(self) -> bool:
         """Whether the clock is held at one place."""
-        return (self.root / CLOCK / "min_freq").read_text() == (self.root / CLOCK / "max_freq").read_text()
+        return len(set(self.limits())) == 1
+
+    def is_at(self, mhz: float) -> bool:
+        """Whether the clock is held at this place."""
+        return self.limits() == (f"{round(1e6 * mhz)}",) * 2
+
+    def state(self) -> tuple[str, ...]:
+        """All that pinning the GPU's clock changes."""
+        return *self.limits(), (self.root / CLOCK / "device" / "railgate_enable").read_text().strip()
 
     def power_w(self) -> float:
         """What the sensor of the whole board shows."""
@@ -112,32 +125,23 @@ class Board:
 
 
 @contextmanager
-def live(root: Path, *, throttled: bool = True, seconds: float = 300.0) -> Iterator[Board]:
-    """A live board; ``throttled``: its clock holds back the processes that work on it."""
-    command = [sys.executable, "-m", "tests.support.live.daemon", str(root), "--seconds", str(seconds)]
+def live(
+    root: Path, family: str = "orin-nano", *, throttled: bool = True, load: float | None = None
+) -> Iterator[Board]:
+    """A live board; ``throttled``: its clock holds back the processes that work on it. Without ``load`` it is as busy
+    as they are."""
+    command = [sys.executable, "-m", "tests.support.live.daemon", str(root), "--family", family, "--seconds", "300"]
     command += ["--throttle-pid-file", str(root / "load")] if throttled else []
     with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline().startswith("live")
-            yield Board(root)
+            board = Board(root)
+            if load is not None:
+                board.load(load)
+            yield board
         finally:
             process.terminate()
-
-
-@contextmanager
-def agent(board: Board, socket: Path) -> Iterator[str]:
-    """An agent that holds the board, as a process of its own; gives the device to open."""
-    command = [sys.executable, "-m", "wattune_agent", "serve", "--device", "jetson"]
-    command += ["--sysfs-root", str(board.root), "--socket", str(socket)]
-    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL) as process:
-        try:
-            assert wait_for(lambda: socket.exists() or process.poll() is not None, 30)
-            assert process.poll() is None
-            yield f"agent:{socket}"
-        finally:
-            process.terminate()
-            process.wait(20)
 
 
 @contextmanager
